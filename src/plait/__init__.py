@@ -1,0 +1,69 @@
+"""Plait runs tools, shell commands and language-model agents from plain files.
+
+The public names; each is imported when it is first used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from plait.app import (
+        ShellResult,
+        compile,
+        escape_shell_value,
+        matches,
+        render,
+        resolve_prompt,
+        sh,
+    )
+    from plait.errors import PlaitError, PromptTemplateError
+    from plait.scope import Scope
+    from plait.template.template import Template
+    from plait.values import Secret
+
+_HOME = {
+    "PlaitError": "errors",
+    "PromptTemplateError": "errors",
+    "Scope": "scope",
+    "Secret": "values",
+    "ShellResult": "app",
+    "Template": "template.template",
+    "compile": "app",
+    "escape_shell_value": "app",
+    "matches": "app",
+    "render": "app",
+    "resolve_prompt": "app",
+    "sh": "app",
+}
+
+__all__ = [
+    "PlaitError",
+    "PromptTemplateError",
+    "Scope",
+    "Secret",
+    "ShellResult",
+    "Template",
+    "compile",
+    "escape_shell_value",
+    "matches",
+    "render",
+    "resolve_prompt",
+    "sh",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'plait' has no attribute '{name}'")
+    from importlib import import_module
+
+    value = getattr(import_module(f"plait.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOME})

@@ -1,0 +1,198 @@
+"""The composition root: the public functions, each a few lines over the layers.
+
+Imports stand inside the functions, so that `import plait` and `plait --version`
+load nothing that they do not use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from os import PathLike
+from typing import TYPE_CHECKING
+
+from plait.values import Json
+
+if TYPE_CHECKING:
+    from plait.scope import Scope, Sources
+    from plait.source import Source
+    from plait.template.shell import BoundScript
+    from plait.template.sinks import Dialect
+    from plait.template.template import Template
+
+Values = "Mapping[str, Json] | Scope"
+
+
+@dataclass(frozen=True, slots=True)
+class ShellResult:
+    """What a shell printed and how it ended; `shown` is the command as a person would write it."""
+
+    stdout: str
+    stderr: str
+    exit_code: int
+    duration: float
+    shown: str
+
+    @property
+    def success(self) -> bool:
+        return self.exit_code == 0
+
+
+def compile(template: Json, *, profile: str = "workflow", source: Source | None = None) -> Template:  # noqa: A001
+    """A template ready to be rendered many times: `.render(values)`, `.placeholders`."""
+    from plait.scope import Scope
+    from plait.template.template import compile_template
+
+    return compile_template(template, profile, source=source, lookup_of=Scope.of)
+
+
+def render(
+    template: Json,
+    values: Mapping[str, Json] | Scope | None = None,
+    *,
+    profile: str = "workflow",
+    strict: bool = False,
+    env: Mapping[str, str] | None = None,
+) -> Json:
+    """Fill a template: a string, or every string of a list or map."""
+    compiled = _compiled_text(template, profile) if isinstance(template, str) else compile(template, profile=profile)
+    return compiled.render({} if values is None else values, strict=strict, env=env)
+
+
+@lru_cache(maxsize=512)
+def _compiled_text(template: str, profile: str) -> Template:
+    return compile(template, profile=profile)
+
+
+def render_to(
+    sink: str,
+    template: Json,
+    values: Mapping[str, Json] | Scope,
+    *,
+    profile: str = "workflow",
+    strict: bool = False,
+    env: Mapping[str, str] | None = None,
+) -> Json:
+    """Fill a template for one destination: see `plait.template.sinks`."""
+    from plait.template import sinks
+
+    sink = sinks.sink_named(sink)
+    if sink == "argv" and isinstance(template, list):
+        templates = [compile(word, profile=profile) for word in template]
+        return sinks.as_argv(templates, values, strict=strict, env=env)
+    compiled = compile(template, profile=profile)
+    match sink:
+        case "value":
+            return compiled.render(values, strict=strict, env=env)
+        case "argv":
+            return sinks.as_words(compiled, values, strict=strict, env=env)
+        case "shell":
+            return sinks.as_shell(compiled, values, strict=strict, env=env).shown
+        case _:
+            put = {
+                "text": sinks.as_text, "json": sinks.as_json, "url": sinks.as_url,
+                "header": sinks.as_header, "env": sinks.as_env,
+            }[sink]  # fmt: skip
+            return put(compiled, values, strict=strict, env=env)
+
+
+def sh(
+    template: str,
+    values: Mapping[str, Json] | Scope | None = None,
+    *,
+    shell: str = "sh",
+    cwd: str | PathLike[str] | None = None,
+    env: Mapping[str, str] | None = None,
+    timeout: float | None = None,
+    strict: bool = False,
+) -> ShellResult:
+    """Run shell text whose values are bound to variables, never pasted into the text."""
+    import os
+
+    from plait.primitives.process import run_shell
+
+    bound = bound_script(template, values, shell=shell, strict=strict)
+    finished = run_shell(
+        bound, shell=shell, cwd=cwd, env=dict(os.environ) if env is None else env, timeout=timeout
+    )
+    return ShellResult(
+        finished.stdout.decode("utf-8", "surrogateescape"),
+        finished.stderr.decode("utf-8", "surrogateescape"),
+        finished.exit_code,
+        finished.duration,
+        bound.shown,
+    )
+
+
+def bound_script(
+    template: str, values: Mapping[str, Json] | Scope | None = None, *, shell: str = "sh", strict: bool = False
+) -> BoundScript:
+    """The script that `sh` would run, and the environment that carries its values."""
+    from plait.errors import InputError, nearest
+    from plait.template.sinks import as_shell
+
+    dialects: dict[str, Dialect] = {"sh": "sh", "dash": "sh", "bash": "bash"}
+    if shell not in dialects:
+        guess = nearest(str(shell), dialects)
+        raise InputError(
+            f"there is no shell '{shell}' here",
+            fix=(f"did you mean '{guess}'? " if guess else "") + "shells: sh, dash, bash",
+            code="unknown-shell",
+        )
+    if not isinstance(template, str):
+        raise InputError("shell text is a string", fix="pass one string", code="wrong-type")
+    return as_shell(
+        compile(template), {} if values is None else values, strict=strict, dialect=dialects[shell]
+    )
+
+
+def resolve_prompt(text: str | None, inputs: Mapping[str, Json] | None) -> str | None:
+    """Put inputs into a prompt; every missing variable is reported at once."""
+    from plait.template.prompt import resolve
+
+    return resolve(text, inputs)
+
+
+def escape_shell_value(value: Json) -> str:
+    """A value as a person would quote it, to show a command.  It does not run commands."""
+    from plait.template.prompt import shown_shell_value
+
+    return shown_shell_value(value)
+
+
+def matches(document: Json, condition: Json) -> bool:
+    """Does a document meet a condition?"""
+    from plait.run.conditions import matches as evaluate
+
+    return evaluate(document, condition)
+
+
+def sources(directory: str | PathLike[str], *, commands: bool = True) -> Sources:
+    """Computed values of the real world: this environment, these files, this clock."""
+    import os
+
+    from plait.scope import Sources
+
+    return Sources(directory, environ=os.environ, run=_printed_by if commands else None)
+
+
+COMMAND_TIMEOUT = 60.0
+
+
+def _printed_by(bound: BoundScript, directory: str) -> str:
+    import os
+
+    from plait.errors import ProcessError
+    from plait.primitives.process import run_shell
+
+    finished = run_shell(bound, shell="sh", cwd=directory, env=dict(os.environ), timeout=COMMAND_TIMEOUT)
+    if finished.exit_code != 0:
+        last = finished.stderr.decode("utf-8", "replace").strip().splitlines()[-1:]
+        raise ProcessError(
+            f"the command of '${{cmd:…}}' ended with exit code {finished.exit_code}"
+            + (f": {last[0]}" if last else ""),
+            fix="run it by hand and look at what it prints",
+            code="command-failed",
+        )
+    return finished.stdout.decode("utf-8", "surrogateescape")

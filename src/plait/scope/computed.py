@@ -1,0 +1,173 @@
+"""Computed values: `env.X`, `file:`, `cmd:`, `date:`, `uuid`, and their cache.
+
+What the template engine may not touch comes in here through parameters: the
+directory, the environment, the clock, a source of uuids, and a function that
+runs bound shell text.  A `Sources` lives as long as one run.  Environment, files
+and commands are remembered in a least-recently-used cache of 100, keyed by
+kind, argument and directory; `date` and `uuid` never are.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from plait.errors import InputError, LimitError
+from plait.source import Source
+from plait.template.program import Answer, Piece
+from plait.template.sinks import bound_shell
+from plait.template.shell import BoundScript
+from plait.values import UNDEFINED
+
+CAPACITY: Final = 100
+MAX_FILE: Final = 4 << 20
+
+Run = Callable[[BoundScript, str], str]
+
+
+@dataclass(frozen=True, slots=True)
+class CacheStats:
+    hits: int = 0
+    misses: int = 0
+    evictions: int = 0
+    entries: int = 0
+
+
+class Sources:
+    """Where computed values come from, for one run.  Safe to share between threads."""
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str] | None = None,
+        *,
+        environ: Mapping[str, str] | None = None,
+        run: Run | None = None,
+        clock: Callable[[], datetime] | None = None,
+        new_uuid: Callable[[], str] | None = None,
+        allow_outside: bool = False,
+        capacity: int = CAPACITY,
+    ) -> None:
+        self._directory = None if directory is None else os.path.abspath(directory)
+        self._environ = environ or {}
+        self._run = run
+        self._clock = clock or datetime.now
+        self._new_uuid = new_uuid or _new_uuid
+        self._allow_outside = allow_outside
+        self._cache = _Cache(capacity)
+
+    @property
+    def stats(self) -> CacheStats:
+        return self._cache.stats
+
+    def environment(self, name: str) -> Answer:
+        return self._cache.get(("env", name, ""), lambda: self._environ.get(name, UNDEFINED))
+
+    def file(self, path: str) -> Answer:
+        """The text of a file below the directory; undefined if there is none."""
+        if self._directory is None:
+            return UNDEFINED
+        directory = self._directory
+        return self._cache.get(("file", path, directory), lambda: self._read(path, directory))
+
+    def command(self, pieces: list[Piece], source: Source) -> Answer:
+        """What a command prints, without trailing newlines; its values are bound."""
+        if self._run is None or self._directory is None:
+            return UNDEFINED
+        run, directory = self._run, self._directory
+        bound = bound_shell(pieces, source, dialect="sh")
+        key = ("cmd", repr((bound.script, sorted(bound.env.items()), bound.files)), directory)
+        return self._cache.get(key, lambda: run(bound, directory).rstrip("\n"))
+
+    def date(self, form: str) -> Answer:
+        """The time now; a new answer for every use."""
+        try:
+            return self._clock().strftime(form)
+        except ValueError:
+            raise InputError(
+                f"'{form}' is not a date format", fix="for example ${date:%Y-%m-%d}", code="bad-date-format"
+            ) from None
+
+    def fresh_uuid(self) -> Answer:
+        return self._new_uuid()
+
+    def _read(self, path: str, directory: str) -> Answer:
+        full = os.path.realpath(os.path.join(directory, path))
+        inside = os.path.commonpath([os.path.realpath(directory), full]) == os.path.realpath(directory)
+        if "\0" in path or not (inside or self._allow_outside):
+            raise InputError(
+                f"the file '{path}' is outside the project",
+                fix="name a file below the project, or allow files outside in the flow",
+                code="file-outside",
+            )
+        try:
+            with open(full, "rb") as file:
+                data = file.read(MAX_FILE + 1)
+        except FileNotFoundError:
+            return UNDEFINED
+        except OSError as error:
+            raise InputError(
+                f"the file '{path}' cannot be read: {error.strerror}", fix="look at its permissions", code="file-unreadable"
+            ) from None
+        if len(data) > MAX_FILE:
+            raise LimitError(
+                f"the file '{path}' is larger than {MAX_FILE:,} bytes",
+                fix="pass its path to the command instead of its text",
+                code="file-too-large",
+            )
+        return data.decode("utf-8", "surrogateescape")
+
+
+class _Cache:
+    """Least recently used; one lock; an answer is made once even when several threads ask."""
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._entries: OrderedDict[tuple[str, str, str], _Entry] = OrderedDict()
+        self._lock = threading.Lock()
+        self._hits = self._misses = self._evictions = 0
+
+    @property
+    def stats(self) -> CacheStats:
+        with self._lock:
+            return CacheStats(self._hits, self._misses, self._evictions, len(self._entries))
+
+    def get(self, key: tuple[str, str, str], make: Callable[[], Answer]) -> Answer:
+        entry = self._entry(key)
+        with entry.lock:
+            if not entry.made:
+                entry.answer, entry.made = make(), True
+            return entry.answer
+
+    def _entry(self, key: tuple[str, str, str]) -> _Entry:
+        with self._lock:
+            entry = self._entries.get(key)
+            if entry is not None:
+                self._hits += 1
+                self._entries.move_to_end(key)
+                return entry
+            self._misses += 1
+            entry = self._entries[key] = _Entry()
+            if len(self._entries) > self._capacity:
+                self._entries.popitem(last=False)
+                self._evictions += 1
+            return entry
+
+
+class _Entry:
+    __slots__ = ("answer", "lock", "made")
+
+    def __init__(self) -> None:
+        self.answer: Answer = UNDEFINED
+        self.made = False
+        self.lock = threading.Lock()
+
+
+def _new_uuid() -> str:
+    import uuid  # slow to import, rarely used
+
+    return str(uuid.uuid4())

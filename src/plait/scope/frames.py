@@ -1,0 +1,162 @@
+"""Names and their values, innermost frame first.
+
+The first segment of a path picks the frame, and that frame answers alone: an
+item without a `name` does not borrow the `name` of an outer item.  Inside one
+frame seven levels apply; computed values are the last resort of all frames.
+
+A scope is immutable.  `names` holds every visible name in one plain dict, built
+once per scope, because that is what a rendering reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+from plait.errors import InputError
+from plait.scope.computed import Sources
+from plait.source import Source
+from plait.template.grammar import parse_path
+from plait.template.nodes import Path
+from plait.template.program import Answer, Piece, walk
+from plait.values import UNDEFINED, Json
+
+LEVELS: Final = ("captures", "phase", "step", "workflow", "outputs", "env")
+"""Highest first; the seventh level, computed values, belongs to no frame."""
+
+ALIASES: Final = MappingProxyType(
+    {"ARG": "value", "ARGUMENT": "value", "FILE": "path", "FILE_PATH": "path"}
+)
+"""Deprecated names of the map phase, and the field of `item` each stands for."""
+
+UNTRUSTED_LEVELS: Final = frozenset({"captures", "phase", "step", "outputs"})
+"""Levels whose values come from outside: items, captures, output of commands and models."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """The names of one place: the flow, a phase, an item, a step."""
+
+    label: str
+    levels: Mapping[str, Mapping[str, Json]]
+
+    def level_of(self, name: str) -> str | None:
+        return next((level for level in LEVELS if name in self.levels.get(level, ())), None)
+
+    def flattened(self) -> dict[str, Json]:
+        names: dict[str, Json] = {}
+        for level in reversed(LEVELS):
+            names.update(self.levels.get(level, ()))
+        return names
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Which frame and level answered a name."""
+
+    frame: str
+    level: str
+
+    @property
+    def trusted(self) -> bool:
+        return self.level not in UNTRUSTED_LEVELS
+
+
+class Scope:
+    """Immutable frames; `child(**names)` puts one inside, `lookup(path)` asks."""
+
+    __slots__ = ("frames", "names", "sources")
+
+    frames: tuple[Frame, ...]
+    names: Mapping[str, Json]
+    sources: Sources
+
+    def __init__(
+        self, names: Mapping[str, Json] | None = None, *, label: str = "values", sources: Sources | None = None
+    ) -> None:
+        if names is not None and not isinstance(names, Mapping):
+            raise InputError("a scope is made of a map of names", fix='pass {"name": value}', code="wrong-type")
+        frame = Frame(label, {"captures": dict(names or {})})
+        self._set((frame,), frame.flattened(), sources or Sources())
+
+    @classmethod
+    def of(cls, values: Mapping[str, Json], env: Mapping[str, str] | None = None) -> Scope:
+        """A scope for plain values; `env` answers `${env.X}`."""
+        scope = cls.__new__(cls)
+        names = values if values.__class__ is dict else dict(values)
+        scope._set((Frame("values", {"captures": names}),), names, Sources(environ=env))
+        return scope
+
+    def child(self, **names: Json) -> Scope:
+        """An inner frame in which `names` are captured values."""
+        return self.frame("local", captures=names)
+
+    def frame(
+        self,
+        label: str,
+        *,
+        captures: Mapping[str, Json] | None = None,
+        phase: Mapping[str, Json] | None = None,
+        step: Mapping[str, Json] | None = None,
+        workflow: Mapping[str, Json] | None = None,
+        outputs: Mapping[str, Json] | None = None,
+        env: Mapping[str, Json] | None = None,
+    ) -> Scope:
+        """An inner frame, its names given level by level."""
+        given = {
+            "captures": captures, "phase": phase, "step": step,
+            "workflow": workflow, "outputs": outputs, "env": env,
+        }  # fmt: skip
+        inner = Frame(label, {level: dict(names) for level, names in given.items() if names})
+        scope = Scope.__new__(Scope)
+        scope._set((inner, *self.frames), {**self.names, **inner.flattened()}, self.sources)
+        return scope
+
+    def lookup(self, path: str | Path) -> Answer:
+        """The value at a path, or UNDEFINED."""
+        wanted = parse_path(path) if isinstance(path, str) else path
+        value = self.names.get(wanted.root, UNDEFINED)
+        return self.fallback(wanted) if value is UNDEFINED else walk(value, wanted.keys)
+
+    def origin(self, root: str) -> Origin | None:
+        """The frame and level that answer a name; None for computed and unknown names."""
+        for frame in self.frames:
+            if (level := frame.level_of(root)) is not None:
+                return Origin(frame.label, level)
+        return None
+
+    # ── what a rendering asks when no plain name answers ─────────────────
+
+    def fallback(self, path: Path) -> Answer:
+        if path.root in ALIASES:
+            return self._alias(path)
+        if path.root == "env" and len(path.keys) == 1:
+            return self.sources.environment(str(path.keys[0]))
+        if path.root == "uuid" and not path.keys:
+            return self.sources.fresh_uuid()
+        return UNDEFINED
+
+    def compute(self, kind: str, argument: str) -> Answer:
+        return self.sources.file(argument) if kind == "file" else self.sources.date(argument)
+
+    def command(self, pieces: list[Piece], source: Source) -> Answer:
+        return self.sources.command(pieces, source)
+
+    def _alias(self, path: Path) -> Answer:
+        item = self.names.get("item", UNDEFINED)
+        if isinstance(item, Mapping):
+            item = item.get(ALIASES[path.root], UNDEFINED)
+        return item if item is UNDEFINED else walk(item, path.keys)
+
+    def _set(self, frames: tuple[Frame, ...], names: Mapping[str, Json], sources: Sources) -> None:
+        object.__setattr__(self, "frames", frames)
+        object.__setattr__(self, "names", names)
+        object.__setattr__(self, "sources", sources)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"a Scope is immutable: '{name}' cannot be set; use child()")
+
+    def __repr__(self) -> str:
+        return f"Scope({' > '.join(frame.label for frame in self.frames)}; {len(self.names)} names)"

@@ -1,0 +1,6 @@
+"""Templates: text with holes, parsed once, filled by stages, put in place by sinks.
+
+Reading order: `nodes`, `profiles`, `grammar`, `filters`, `program`, `template`,
+`codegen`, `sinks`, `shell_lexer`, `shell`.  Everything here is pure: no files,
+clock, environment, randomness or processes.
+"""

@@ -1,0 +1,162 @@
+"""Formats (`${x:json}`) and filters (`${x | upper}`): two closed tables of pure functions.
+
+Filters are total: they answer for every JSON value.  A format may refuse a
+value that it cannot write (`:int` of `abc`).  Nothing here reads attributes,
+calls what a value brings along, or knows format specs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Final
+
+from plait.errors import ValueRefusedError
+from plait.values import UNDEFINED, Json, Secret, Undefined, json_text, revealed_text, text
+
+MAX_INTEGER_DIGITS: Final = 4000
+
+
+def _each(value: Json, change: Callable[[Json], Json]) -> Json:
+    return [change(item) for item in value] if isinstance(value, list | tuple) else change(value)
+
+
+def _sealed(value: Json, plain: Callable[[str], Json]) -> Json:
+    """Apply a text function; what is made of a secret is a secret."""
+    if isinstance(value, Secret):
+        return Secret(text(plain(value.reveal())))
+    return plain(text(value))
+
+
+def _holds_secret(value: Json) -> bool:
+    if isinstance(value, Secret):
+        return True
+    if isinstance(value, Mapping):
+        return any(_holds_secret(item) for item in value.values())
+    return isinstance(value, list | tuple) and any(_holds_secret(item) for item in value)
+
+
+def _written(value: Json, write: Callable[[Json, Callable[[Json], str]], str]) -> Json:
+    """Turn a whole value into text; what holds a secret becomes one."""
+    if _holds_secret(value):
+        return Secret(write(value, revealed_text))
+    return write(value, text)
+
+
+def to_json(value: Json) -> Json:
+    if _holds_secret(value):
+        return Secret(json_text(value, reveal=True))
+    return json_text(value)
+
+
+def to_lines(value: Json) -> Json:
+    return _written(value, lambda it, show: _joined(it, "\n", show))
+
+
+def to_csv(value: Json) -> Json:
+    """One record: fields with a comma, quote or line break are quoted, quotes doubled."""
+
+    def record(items: Json, show: Callable[[Json], str]) -> str:
+        fields = [show(item) for item in items] if isinstance(items, list | tuple) else [show(items)]
+        return ",".join(_csv_field(field) for field in fields)
+
+    return _written(value, record)
+
+
+def to_int(value: Json) -> Json:
+    """An integer: of an integer, a whole float, or decimal digits."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, str):
+        digits = value.strip()
+        body = digits[1:] if digits[:1] in ("-", "+") else digits
+        if body.isascii() and body.isdigit() and len(body) <= MAX_INTEGER_DIGITS:
+            return int(digits)
+    raise ValueRefusedError(
+        "this value is not an integer, and ':int' does not guess",
+        fix="give it a whole number, or leave ':int' away",
+        code="not-an-integer",
+    )
+
+
+def to_path(value: Json) -> Json:
+    """A path that no command can take for an option: `-x` is written `./-x`."""
+    return _each(value, lambda item: _sealed(item, _as_operand))
+
+
+def to_raw(value: Json) -> Json:
+    return _written(value, lambda it, show: show(it))
+
+
+def unchanged(value: Json) -> Json:
+    return value
+
+
+FORMATS: Final[dict[str, Callable[[Json], Json]]] = {
+    "json": to_json,
+    "lines": to_lines,
+    "csv": to_csv,
+    "raw": to_raw,
+    "int": to_int,
+    "path": to_path,
+    "opt": unchanged,
+}
+
+
+def matching(value: Json, pattern: str) -> Json:
+    """The paths of a list that match a glob, in which `*` stands for any characters, `/` too."""
+    paths = value if isinstance(value, list | tuple) else text(value).split("\n") if value else []
+    return [path for path in paths if fnmatchcase(revealed_text(path), pattern)]
+
+
+def _length(value: Json) -> Json:
+    if value is None:
+        return 0
+    sized = isinstance(value, str | list | tuple | Mapping)
+    return len(value) if sized else len(revealed_text(value))
+
+
+def _keys(value: Json) -> Json:
+    return list(value) if isinstance(value, Mapping) else []
+
+
+def _first(value: Json, at: int) -> Json:
+    if isinstance(value, str):
+        return value[at] if value else ""
+    if isinstance(value, list | tuple):
+        return value[at] if value else None
+    return value
+
+
+def _joined(value: Json, separator: str, show: Callable[[Json], str] = text) -> str:
+    return separator.join(show(item) for item in value) if isinstance(value, list | tuple) else show(value)
+
+
+def _default(value: Json | Undefined, fallback: Json) -> Json:
+    return fallback if value is UNDEFINED or value is None else value
+
+
+FILTERS: Final[dict[str, tuple[int, Callable[..., Json]]]] = {
+    # name      arguments, function
+    "json": (0, to_json),
+    "length": (0, _length),
+    "keys": (0, _keys),
+    "upper": (0, lambda value: _sealed(value, str.upper)),
+    "lower": (0, lambda value: _sealed(value, str.lower)),
+    "trim": (0, lambda value: _sealed(value, str.strip)),
+    "first": (0, lambda value: _first(value, 0)),
+    "last": (0, lambda value: _first(value, -1)),
+    "default": (1, _default),
+    "join": (1, lambda value, by: _written(value, lambda it, show: _joined(it, text(by), show))),
+}
+
+
+def _as_operand(path: str) -> str:
+    return f"./{path}" if path.startswith("-") else path
+
+
+def _csv_field(field: str) -> str:
+    needs_quotes: Sequence[str] = (",", '"', "\n", "\r")
+    return '"' + field.replace('"', '""') + '"' if any(c in field for c in needs_quotes) else field

@@ -1,0 +1,576 @@
+"""The one place that reads template text: a linear scanner for all five profiles.
+
+    template := (text | escape | hole)*
+    escape   := '$${' … '}'  |  '{{' WORD '}}'  |  '{{input:…}}'
+    dollar   := '${' expr '}'          expr := alt ('||' alt)* ('|' FILTER)* [':-' template | ':?' text]
+    input    := '{input:' WORD ['?' | (':' | '|') template] '}'
+    brace    := '{' WORD '}'
+    bare     := '$' NAME
+
+Braces balance, quotes do not matter, `\\}` and `\\{` are literal inside a hole.
+What is not a hole of ours stays text, byte for byte; what looks like one and is
+none is also noted as a flaw, for strict mode and for `check`.
+
+Every character is looked at a bounded number of times: brace pairs come from one
+pass, an attempt at a hole fails at the first character that cannot continue it,
+and holes nest at most `MAX_DEPTH` deep.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import Any, Final
+
+from plait.errors import InputError, LimitError, nearest
+from plait.source import Source, Span
+from plait.template.filters import FILTERS, FORMATS
+from plait.template.nodes import (
+    Alternative,
+    Computed,
+    ContextHole,
+    EnvHole,
+    Extract,
+    Filter,
+    Flaw,
+    Format,
+    InputHole,
+    Literal,
+    ParamHole,
+    Parsed,
+    Part,
+    Parts,
+    Path,
+    PromptHole,
+    Text,
+)
+from plait.template.profiles import Profile, profile_named
+from plait.values import Json
+
+MAX_TEXT: Final = 1 << 20
+MAX_DEPTH: Final = 64
+SMALL_TEXT: Final = 1 << 14
+MAX_FLAWS: Final = 100
+
+# Possessive quantifiers: none of these can backtrack.
+_BRACES = re.compile(r"\\[{}]|[{}]")
+_ESCAPED_BRACE = re.compile(r"\\([{}])")
+_WORD = re.compile(r"[A-Za-z0-9_]++")
+_BRACE_HOLE = re.compile(r"\{([A-Za-z0-9_]++)\}")
+_BRACE_ESCAPE = re.compile(r"\{\{([A-Za-z0-9_]++)\}\}")
+_NAME = re.compile(r"[^\W\d]\w*+")
+_BARE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*+")
+_ENV_NAME = re.compile(r"[A-Z_][A-Z0-9_]*+")
+_KEY = re.compile(r"[\w-]++")
+_INTEGER = re.compile(r"-?[0-9]++")
+_NUMBER = re.compile(r"-?[0-9]++(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)?")
+_FORMAT = re.compile(r"[A-Za-z_*./\[][^\s:|{}$\"'`<>;&()\\]*+")
+_BLANKS = re.compile(r"[ \t\r\n]*+")
+_FILTER_WORD = re.compile(r"[^\s()'\"|{}$]++")
+_OPENERS = {"$": re.compile(r"\$"), "{": re.compile(r"\{"), "${": re.compile(r"[${]")}
+
+_COMPUTED_KINDS = ("file", "cmd", "date")
+_KEYWORDS: dict[str, Json] = {"true": True, "false": False, "null": None}
+# After a plain name these continue a parameter expansion of the shell: ${x%.c} ${x/a/b} ${x:0:3} ${x[@]}
+_SHELL_OPERATORS = frozenset("%#/^,@=+-?~[")
+_SHELL_SPECIALS = frozenset("#!@*?-$0123456789")
+
+
+def parse(text: str, profile: str | Profile) -> Parsed:
+    """The parts of a template; the same text and profile is parsed once."""
+    name = profile if isinstance(profile, str) else profile.name
+    return _parse_small(text, name) if len(text) <= SMALL_TEXT else _parse_large(text, name)
+
+
+def parse_path(text: str) -> Path:
+    """A path written on its own: `item.path`, `files[0]`."""
+    expression = _Expression(_Scanner(text, profile_named("workflow")), 0, len(text), 0)
+    root = expression._match(_NAME)
+    try:
+        path = Path(root, expression._keys()) if root else None
+    except (_Malformed, _NotOurs):
+        path = None
+    if path is None or expression.at != len(text):
+        raise InputError(f"'{text}' is not a path", fix="write name.key or name[0]", code="bad-path")
+    return path
+
+
+def parse_cache_counts() -> dict[str, int]:
+    """Hits, misses and entries of the parse cache."""
+    small, large = _parse_small.cache_info(), _parse_large.cache_info()
+    return {
+        "hits": small.hits + large.hits,
+        "misses": small.misses + large.misses,
+        "entries": small.currsize + large.currsize,
+        "capacity": (small.maxsize or 0) + (large.maxsize or 0),
+    }
+
+
+def _parse(text: str, profile: str) -> Parsed:
+    if len(text) > MAX_TEXT:
+        raise LimitError(
+            f"a template of {len(text):,} characters; the limit is {MAX_TEXT:,}",
+            fix="put the long text into a file or a value and name it in the template",
+            code="template-too-long",
+        )
+    scanner = _Scanner(text, profile_named(profile))
+    parts = scanner.template(0, len(text), 0)
+    return Parsed(text, profile, parts, tuple(scanner.flaws))
+
+
+# Two bounded caches, so that a few huge templates cannot hold a gigabyte.
+_parse_small = lru_cache(maxsize=1024)(_parse)
+_parse_large = lru_cache(maxsize=16)(_parse)
+
+
+class _NotOurs(Exception):
+    """What stands in `${…}` belongs to the shell: keep it as text."""
+
+
+class _Malformed(Exception):
+    """What stands in `${…}` is neither ours nor the shell's."""
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+
+
+class _Unknown(Exception):
+    """A format or filter that does not exist: an error in every mode."""
+
+    def __init__(self, what: str, name: str, known: dict[str, Any], fix: str, code: str) -> None:
+        self.what, self.name, self.known, self.fix, self.code = what, name, known, fix, code
+
+
+class _Scanner:
+    def __init__(self, text: str, profile: Profile) -> None:
+        self.text = text
+        self.profile = profile
+        self.flaws: list[Flaw] = []
+        dollar = profile.context or profile.env
+        brace = profile.inputs or profile.braces is not None
+        self.opener = _OPENERS[("$" if dollar else "") + ("{" if brace else "")]
+        self.dollar = self._context_hole if profile.context else self._env_hole
+        self._closers: dict[int, int] | None = None
+        self._fatal = 0
+
+    # ── text, escapes and openers ────────────────────────────────────────
+
+    def template(self, start: int, end: int, depth: int) -> Parts:
+        """The parts of `start..end`; inside a hole `\\}` stands for `}`."""
+        if depth > MAX_DEPTH:
+            raise LimitError(
+                f"holes nested more than {MAX_DEPTH} deep",
+                Span(Source("<template>", self.text), start, start + 1),
+                fix="give inner values names of their own",
+                code="nested-too-deep",
+            )
+        parts: list[Part] = []
+        kept: list[str] = []
+        text, search, at = self.text, self.opener.search, start
+
+        while (found := search(text, at, end)) is not None:
+            opener = found.start()
+            if opener > at:
+                kept.append(self._plain(at, opener, depth))
+            read = self._at_dollar if text[opener] == "$" else self._at_brace
+            part, at = read(opener, end, depth)
+            if isinstance(part, str):
+                kept.append(part)
+                continue
+            if kept:
+                parts.append(Text("".join(kept)))
+                kept.clear()
+            parts.append(part)
+        if at < end:
+            kept.append(self._plain(at, end, depth))
+        if kept:
+            parts.append(Text("".join(kept)))
+        return tuple(parts)
+
+    def _plain(self, start: int, end: int, depth: int) -> str:
+        piece = self.text[start:end]
+        return _ESCAPED_BRACE.sub(r"\1", piece) if depth and "\\" in piece else piece
+
+    def _at_dollar(self, at: int, end: int, depth: int) -> tuple[Part | str, int]:
+        text = self.text
+        if text.startswith("$${", at):
+            close = self._close(at + 2, end)
+            return ("${", at + 3) if close is None else (text[at + 1 : close + 1], close + 1)
+        if text.startswith("${", at):
+            return self._at_dollar_brace(at, end, depth)
+        if text.startswith("$$", at):
+            return "$$", at + 2
+        if self.profile.bare and (name := _BARE_NAME.match(text, at + 1, end)):
+            path = Alternative(Path(name.group()))
+            return ContextHole(at, name.end(), (path,), bare=True), name.end()
+        return "$", at + 1
+
+    def _at_dollar_brace(self, at: int, end: int, depth: int) -> tuple[Part | str, int]:
+        close = self._close(at + 1, end)
+        if close is None:
+            if self.profile.context:
+                self._malformed(at, min(end, at + 2), "'${' is never closed")
+            return "${", at + 2
+        try:
+            return self.dollar(at, close, depth)
+        except _NotOurs:
+            pass
+        except _Malformed as bad:
+            self._malformed(at, close + 1, bad.what)
+        except _Unknown as bad:
+            self._unknown(at, close + 1, bad)
+        return "${", at + 2
+
+    def _at_brace(self, at: int, end: int, depth: int) -> tuple[Part | str, int]:
+        text = self.text
+        if self.profile.inputs:
+            if text.startswith("{{input:", at):
+                close = self._close(at + 1, end)
+                if close is not None and close + 1 < end and text[close + 1] == "}":
+                    return text[at + 1 : close + 1], close + 2
+            elif text.startswith("{input:", at) and (found := self._input_hole(at, end, depth)):
+                return found, found.end
+            return "{", at + 1
+        if escaped := _BRACE_ESCAPE.match(text, at, end):
+            return text[at + 1 : escaped.end() - 1], escaped.end()
+        if word := _BRACE_HOLE.match(text, at, end):
+            kind = PromptHole if self.profile.braces == "prompt" else ParamHole
+            return kind(at, word.end(), word.group(1)), word.end()
+        return "{", at + 1
+
+    # ── holes ────────────────────────────────────────────────────────────
+
+    def _input_hole(self, at: int, end: int, depth: int) -> InputHole | None:
+        close = self._close(at, end)
+        key = _WORD.match(self.text, at + 7, end)
+        if close is None or key is None:
+            return None
+        after = key.end()
+        if after == close:
+            return InputHole(at, close + 1, key.group())
+        if self.text[after] == "?" and after + 1 == close:
+            return InputHole(at, close + 1, key.group(), optional=True)
+        if self.text[after] in ":|":
+            default = self.template(after + 1, close, depth + 1)
+            return InputHole(at, close + 1, key.group(), default=default)
+        return None
+
+    def _env_hole(self, at: int, close: int, depth: int) -> tuple[Part | str, int]:
+        """`${NAME}` of the config profile; any other `${…}` passes whole, `{name}` inside it too."""
+        start = self._blank(at + 2, close)
+        name = _ENV_NAME.match(self.text, start, close)
+        if name is None:
+            return self.text[at : close + 1], close + 1
+        after = self._blank(name.end(), close)
+        if after == close:
+            return EnvHole(at, close + 1, name.group()), close + 1
+        if self.text.startswith(":-", after):
+            default = self.template(after + 2, close, depth + 1)
+            return EnvHole(at, close + 1, name.group(), default=default), close + 1
+        if self.text.startswith(":?", after):
+            message = self._plain(after + 2, close, 1).strip()
+            return EnvHole(at, close + 1, name.group(), required=message), close + 1
+        return self.text[at : close + 1], close + 1
+
+    def _context_hole(self, at: int, close: int, depth: int) -> tuple[Part | str, int]:
+        if not self.profile.bare and self._is_env_form(at + 2, close):
+            return self.text[at : close + 1], close + 1  # a graph leaves ${NAME} to stage 3, whole
+        expression = _Expression(self, at + 2, close, depth)
+        return expression.hole(at), close + 1
+
+    def _is_env_form(self, start: int, close: int) -> bool:
+        name = _ENV_NAME.match(self.text, start, close)
+        return name is not None and (name.end() == close or self.text.startswith(":-", name.end()))
+
+    # ── small things ─────────────────────────────────────────────────────
+
+    def _close(self, opener: int, end: int) -> int | None:
+        """Where the brace at `opener` closes, if it does before `end`."""
+        if self._closers is None:
+            self._closers = _brace_pairs(self.text)
+        close = self._closers.get(opener)
+        return close if close is not None and close < end else None
+
+    def _blank(self, at: int, end: int) -> int:
+        found = _BLANKS.match(self.text, at, end)
+        return found.end() if found else at
+
+    def _malformed(self, start: int, end: int, what: str) -> None:
+        # A megabyte of openers is one mistake, not half a million.
+        if len(self.flaws) < MAX_FLAWS:
+            fix = "write '${name.key}', or '$${' for a literal '${'"
+            self.flaws.append(Flaw(start, end, f"malformed hole: {what}", fix, "malformed-hole"))
+
+    def _unknown(self, start: int, end: int, bad: _Unknown) -> None:
+        self._fatal += 1
+        if self._fatal > MAX_FLAWS:
+            return
+        guess = nearest(bad.name.lstrip(":"), bad.known)
+        mark = ":" if bad.code == "unknown-format" else ""
+        meant = f"did you mean '{mark}{guess}'? " if guess else ""
+        self.flaws.append(Flaw(start, end, bad.what, meant + bad.fix, bad.code, fatal=True))
+
+
+class _Expression:
+    """What stands between `${` and its `}` where context holes are live."""
+
+    def __init__(self, scanner: _Scanner, start: int, close: int, depth: int) -> None:
+        self.scanner = scanner
+        self.text = scanner.text
+        self.at = start
+        self.close = close
+        self.depth = depth
+
+    def hole(self, start: int) -> ContextHole:
+        alternatives = [self._alternative(first=True)]
+        spread = self._taken("...")
+        self._skip_blanks()
+        while self._taken("||"):
+            alternatives.append(self._alternative(first=False))
+            self._skip_blanks()
+        filters = self._filters()
+        default: Parts | None = None
+        required: str | None = None
+        if self._taken(":-"):
+            default = self.scanner.template(self.at, self.close, self.depth + 1)
+        elif self._taken(":?"):
+            required = self.scanner._plain(self.at, self.close, 1).strip()
+        elif self.at != self.close:
+            self._refuse(alternatives)
+        return ContextHole(
+            start, self.close + 1, tuple(alternatives), tuple(filters), default, required, spread=spread
+        )
+
+    # ── alternatives ─────────────────────────────────────────────────────
+
+    def _alternative(self, *, first: bool) -> Alternative:
+        self._skip_blanks()
+        char = self._char()
+        if char in ("'", '"'):
+            return Alternative(Literal(self._quoted(char)))
+        if first and char in _SHELL_SPECIALS and char:
+            raise _NotOurs
+        if not first and (number := self._match(_NUMBER)):
+            return Alternative(Literal(_number(number)))
+        name = self._match(_NAME)
+        if name is None:
+            raise _Malformed("a name is missing here" if self.at == self.close else "this is not a name")
+        if name in _COMPUTED_KINDS and self._char() == ":" and self._peek(1) not in ("-", "?"):
+            return self._computed(name)
+        if name == "json" and self._char() == ":" and self._peek(1) not in ("-", "?"):
+            return self._extract()
+        if name in _KEYWORDS and self._char() not in (".", "[", ":"):
+            return Alternative(Literal(_KEYWORDS[name]))
+        path = Path(name, self._keys())
+        return Alternative(path, self._formats(plain_name=not path.keys))
+
+    def _keys(self) -> tuple[str | int, ...]:
+        keys: list[str | int] = []
+        while True:
+            char = self._char()
+            if char == "." and not self.text.startswith("...", self.at):
+                self.at += 1
+                keys.append(self._dotted_key())
+            elif char == "[":
+                keys.append(self._bracketed_key(shell_array=not keys))
+            else:
+                return tuple(keys)
+
+    def _dotted_key(self) -> str | int:
+        key = self._match(_KEY)
+        if key is None:
+            raise _Malformed("a key is missing after '.'")
+        return int(key) if _INTEGER.fullmatch(key) and len(key) < 19 else key
+
+    def _bracketed_key(self, *, shell_array: bool) -> str | int:
+        opened = self.at
+        self.at += 1
+        char = self._char()
+        key: str | int | None = None
+        if char in ("'", '"') and char:
+            key = self._quoted(char)
+        elif (index := self._match(_INTEGER)) and len(index) < 19:
+            key = int(index)
+        if key is None or not self._taken("]"):
+            if shell_array:
+                raise _NotOurs
+            self.at = opened
+            raise _Malformed("an index is a number or a quoted key")
+        return key
+
+    def _formats(self, *, plain_name: bool) -> tuple[Format, ...]:
+        formats: list[Format] = []
+        while self._char() == ":" and self._peek(1) not in ("-", "?"):
+            found = _FORMAT.match(self.text, self.at + 1, self.close)
+            if found is None:
+                if plain_name and not formats:
+                    raise _NotOurs  # ${x:0:3} ${x:=y} ${x:+y}
+                raise _Malformed("a format is missing after ':'")
+            formats.append(self._format(found.group()))
+            self.at = found.end()
+        return tuple(formats)
+
+    def _format(self, name: str) -> Format:
+        if name in FORMATS:
+            return Format(name)
+        if any(char in name for char in "*?[/."):
+            return Format("glob", name)
+        known = ", ".join(f":{known}" for known in FORMATS)
+        fix = f"formats: {known}, or a glob such as :*.py"
+        raise _Unknown(f"unknown format ':{name}'", name, FORMATS, fix, "unknown-format")
+
+    def _computed(self, kind: str) -> Alternative:
+        self.at += 1
+        start = self.at
+        stops = {"file": (":-", ":?", "|"), "cmd": (":-",), "date": (":-", "|")}[kind]
+        end = self._argument_end(start, stops)
+        stop = end
+        if kind != "cmd":
+            while stop > start and self.text[stop - 1] in " \t\r\n":
+                stop -= 1
+        if stop == start:
+            raise _Malformed(f"'{kind}:' needs an argument")
+        variable = self._as_formats(kind, start, stop)
+        argument = self.scanner.template(start, stop, self.depth + 1)
+        self.at = end
+        return Alternative(Computed(kind, argument, variable))
+
+    def _as_formats(self, name: str, start: int, stop: int) -> Alternative | None:
+        names = self.text[start:stop].split(":")
+        if all(known in FORMATS for known in names):
+            return Alternative(Path(name), tuple(Format(known) for known in names))
+        return None
+
+    def _argument_end(self, start: int, stops: tuple[str, ...]) -> int:
+        """The first stop outside nested braces, or the end of the hole."""
+        at = start
+        while at < self.close:
+            char = self.text[at]
+            if char == "\\":
+                at += 2
+                continue
+            if char == "{":
+                inner = self.scanner._close(at, self.close)
+                at = at + 1 if inner is None else inner + 1
+                continue
+            if char in ":|" and self.text.startswith(stops, at):
+                return at
+            at += 1
+        return self.close
+
+    def _extract(self) -> Alternative:
+        self.at += 1
+        root = self._match(_KEY)
+        if root is None:
+            raise self._json_form()
+        path = Path(root, self._keys())
+        if not self._taken(":from:"):
+            raise self._json_form()
+        name = self._match(_NAME)
+        if name is None:
+            raise self._json_form()
+        origin = Path(name, self._keys())
+        return Alternative(Extract(path, origin), self._formats(plain_name=False))
+
+    # ── filters ──────────────────────────────────────────────────────────
+
+    def _filters(self) -> list[Filter]:
+        filters: list[Filter] = []
+        while self._char() == "|":
+            self.at += 1
+            self._skip_blanks()
+            name = self._match(_NAME)
+            if name is None:
+                raise _Malformed("a filter is missing after '|'")
+            filters.append(self._filter(name))
+            self._skip_blanks()
+        return filters
+
+    def _filter(self, name: str) -> Filter:
+        if name not in FILTERS:
+            fix = f"filters: {', '.join(FILTERS)}"
+            raise _Unknown(f"unknown filter '{name}'", name, FILTERS, fix, "unknown-filter")
+        arguments = self._arguments() if self._char() == "(" else ()
+        wanted = FILTERS[name][0]
+        if len(arguments) != wanted:
+            what = f"filter '{name}' takes {wanted} argument{'s' if wanted != 1 else ''}, not {len(arguments)}"
+            fix = f"write '| {name}(x)'" if wanted else f"write '| {name}'"
+            raise _Unknown(what, "", {}, fix, "filter-arguments")
+        return Filter(name, arguments)
+
+    def _arguments(self) -> tuple[Json, ...]:
+        self.at += 1
+        self._skip_blanks()
+        char = self._char()
+        if char in ("'", '"') and char:
+            value: Json = self._quoted(char)
+        elif word := self._match(_FILTER_WORD):
+            number = _NUMBER.fullmatch(word)
+            value = _KEYWORDS[word] if word in _KEYWORDS else _number(word) if number else word
+        else:
+            raise _Malformed("an argument is missing in '( )'")
+        self._skip_blanks()
+        if not self._taken(")"):
+            raise _Malformed("')' is missing")
+        return (value,)
+
+    # ── small things ─────────────────────────────────────────────────────
+
+    def _refuse(self, alternatives: list[Alternative]) -> None:
+        """What is left cannot be read: the shell's expansion of a plain name, or nonsense."""
+        [first, *others] = alternatives
+        plain = isinstance(first.origin, Path) and not first.origin.keys and not first.formats and not others
+        if plain and self._char() in _SHELL_OPERATORS and self.text[self.at - 1] not in " \t\r\n":
+            raise _NotOurs
+        raise _Malformed("this cannot follow")
+
+    def _json_form(self) -> _Malformed:
+        return _Malformed("'json:' is written json:PATH:from:NAME")
+
+    def _quoted(self, quote: str) -> str:
+        end = self.text.find(quote, self.at + 1, self.close)
+        if end < 0:
+            raise _Malformed(f"the quote {quote} is never closed")
+        value = self.scanner._plain(self.at + 1, end, 1)
+        self.at = end + 1
+        return value
+
+    def _match(self, pattern: re.Pattern[str]) -> str | None:
+        found = pattern.match(self.text, self.at, self.close)
+        if found is None:
+            return None
+        self.at = found.end()
+        return found.group()
+
+    def _taken(self, mark: str) -> bool:
+        if self.text.startswith(mark, self.at) and self.at + len(mark) <= self.close:
+            self.at += len(mark)
+            return True
+        return False
+
+    def _char(self) -> str:
+        return self.text[self.at] if self.at < self.close else ""
+
+    def _peek(self, ahead: int) -> str:
+        at = self.at + ahead
+        return self.text[at] if at < self.close else ""
+
+    def _skip_blanks(self) -> None:
+        self.at = self.scanner._blank(self.at, self.close)
+
+
+def _brace_pairs(text: str) -> dict[int, int]:
+    """Where each `{` closes; `\\{` and `\\}` do not count."""
+    pairs: dict[int, int] = {}
+    open_at: list[int] = []
+    for found in _BRACES.finditer(text):
+        match found.group():
+            case "{":
+                open_at.append(found.start())
+            case "}" if open_at:
+                pairs[open_at.pop()] = found.start()
+    return pairs
+
+
+def _number(text: str) -> int | float:
+    return int(text) if _INTEGER.fullmatch(text) and len(text) < 4000 else float(text)

@@ -1,0 +1,244 @@
+"""A parsed template: text and holes, each with its place.
+
+Nodes are frozen and hold offsets, not sources, so that one parse serves every
+place where the same text stands.  A `Filled` is a hole that a stage has
+answered: its value is inert, no later stage looks into it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, TypeAlias
+
+from plait.values import Json
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Literal text, escapes already resolved."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """The answer to a hole that stood at `start..end`."""
+
+    value: Json
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """`item.path`, `files[0]`, `a["b c"]`: the root picks a frame, the keys walk in."""
+
+    root: str
+    keys: tuple[str | int, ...] = ()
+
+    def __str__(self) -> str:
+        return self.root + "".join(_written(key) for key in self.keys)
+
+
+@dataclass(frozen=True, slots=True)
+class Literal:
+    value: Json
+
+
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """`file:` and `cmd:`, whose argument is a template; `date:`, whose argument is a format.
+
+    `variable` is the other reading: `${file:path}` is also the variable `file`
+    in the format `path`, and a variable of that name wins.
+    """
+
+    kind: str
+    argument: Parts
+    variable: Alternative | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Extract:
+    """`json:PATH:from:NAME`: a path into a variable that holds JSON, parsed or as text."""
+
+    path: Path
+    origin: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """`:json`, or a glob that filters a list of paths."""
+
+    name: str
+    pattern: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    name: str
+    arguments: tuple[Json, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    origin: Path | Literal | Computed | Extract
+    formats: tuple[Format, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ContextHole:
+    """`${a.b || c | filter :- default}`, and `$NAME`, which is `bare`."""
+
+    kind: ClassVar[str] = "context"
+    stage: ClassVar[int] = 2
+
+    start: int
+    end: int
+    alternatives: tuple[Alternative, ...]
+    filters: tuple[Filter, ...] = ()
+    default: Parts | None = None
+    required: str | None = None
+    spread: bool = False
+    bare: bool = False
+
+    @property
+    def name(self) -> str:
+        return " || ".join(_origin_name(alternative.origin) for alternative in self.alternatives)
+
+
+@dataclass(frozen=True, slots=True)
+class InputHole:
+    """`{input:key}`, with `?` or a default."""
+
+    kind: ClassVar[str] = "input"
+    stage: ClassVar[int] = 1
+
+    start: int
+    end: int
+    key: str
+    optional: bool = False
+    default: Parts | None = None
+
+    @property
+    def name(self) -> str:
+        return f"input:{self.key}"
+
+
+@dataclass(frozen=True, slots=True)
+class EnvHole:
+    """`${NAME}` of the config profile."""
+
+    kind: ClassVar[str] = "env"
+    stage: ClassVar[int] = 3
+
+    start: int
+    end: int
+    name: str
+    default: Parts | None = None
+    required: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ParamHole:
+    """`{name}` of the config profile."""
+
+    kind: ClassVar[str] = "param"
+    stage: ClassVar[int] = 4
+
+    start: int
+    end: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class PromptHole:
+    """`{name}` of the prompt profile."""
+
+    kind: ClassVar[str] = "prompt"
+    stage: ClassVar[int] = 0
+
+    start: int
+    end: int
+    name: str
+
+
+Hole: TypeAlias = ContextHole | InputHole | EnvHole | ParamHole | PromptHole
+Part: TypeAlias = Text | Hole | Filled
+Parts: TypeAlias = tuple[Part, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Flaw:
+    """Something that looks like a hole and is none: text when lenient, an error when strict.
+
+    A `fatal` flaw can never be meant as text (an unknown format) and is always an error.
+    """
+
+    start: int
+    end: int
+    what: str
+    fix: str
+    code: str
+    fatal: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    text: str
+    profile: str
+    parts: Parts
+    flaws: tuple[Flaw, ...] = ()
+
+
+def default_of(hole: Hole) -> Parts | None:
+    match hole:
+        case ContextHole() | InputHole() | EnvHole():
+            return hole.default
+        case ParamHole() | PromptHole():
+            return None
+
+
+def nested_parts(hole: Hole) -> tuple[Parts, ...]:
+    """The templates inside a hole: its default, and the arguments of `file:` and `cmd:`."""
+    found: list[Parts] = []
+    if isinstance(hole, ContextHole):
+        found += [a.origin.argument for a in hole.alternatives if isinstance(a.origin, Computed)]
+    if (default := default_of(hole)) is not None:
+        found.append(default)
+    return tuple(found)
+
+
+def holes(parts: Parts) -> list[Hole]:
+    """Every hole, also those in defaults and arguments, in order of appearance."""
+    found: list[Hole] = []
+    for part in parts:
+        if isinstance(part, Text | Filled):
+            continue
+        found.append(part)
+        for inner in nested_parts(part):
+            found += holes(inner)
+    return found
+
+
+def _origin_name(origin: Path | Literal | Computed | Extract) -> str:
+    match origin:
+        case Path():
+            return str(origin)
+        case Literal():
+            return repr(origin.value)
+        case Computed():
+            return f"{origin.kind}:{_argument_text(origin.argument)}"
+        case Extract():
+            return f"json:{origin.path}:from:{origin.origin}"
+
+
+def _argument_text(parts: Parts) -> str:
+    return "".join(part.text if isinstance(part, Text) else "…" for part in parts)
+
+
+def _written(key: str | int) -> str:
+    if isinstance(key, int):
+        return f"[{key}]"
+    plain = key.replace("-", "").replace("_", "").isalnum()
+    return f".{key}" if plain else f'["{key}"]'

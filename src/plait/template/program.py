@@ -1,0 +1,518 @@
+"""A parsed template made runnable: one closure per hole.
+
+This is the only meaning of a hole.  Generated code (`codegen`) may answer the
+simple holes faster; whatever it does not answer comes back here, where every
+missing name of the whole template is collected before anything is reported.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final, Protocol, TypeAlias
+
+from plait.errors import LimitError, MissingNamesError, PlaitError, Problem, TemplateSyntaxError, listed, nearest
+from plait.source import Source, Span
+from plait.template.filters import FILTERS, FORMATS, matching
+from plait.template.grammar import SMALL_TEXT, parse
+from plait.template.nodes import (
+    Alternative,
+    Computed,
+    ContextHole,
+    EnvHole,
+    Extract,
+    Filled,
+    Flaw,
+    Hole,
+    InputHole,
+    Literal,
+    ParamHole,
+    Part,
+    Parts,
+    Path,
+    PromptHole,
+    Text,
+)
+from plait.template.profiles import PROFILES, Profile
+from plait.values import UNDEFINED, Json, Undefined, text
+
+MAX_OUTPUT: Final = 16 << 20
+"""Characters that a template of more than `FEW_HOLES` holes may render to."""
+FEW_HOLES: Final = 64
+"""So few holes cannot multiply a value beyond reason, and are not counted."""
+FALLBACK_ROOTS: Final = frozenset({"env", "uuid", "ARG", "ARGUMENT", "FILE", "FILE_PATH"})
+"""The only roots for which `Lookup.fallback` may have an answer."""
+
+Answer: TypeAlias = Json | Undefined
+Getter: TypeAlias = Callable[["Rendering"], Answer]
+
+
+class Lookup(Protocol):
+    """Where names get values; `scope.Scope` is one."""
+
+    @property
+    def names(self) -> Mapping[str, Json]:
+        """Every plain name, innermost frame first, already in one map."""
+
+    def fallback(self, path: Path) -> Answer:
+        """A path whose root is no plain name: aliases, `env.X`, `uuid`."""
+
+    def compute(self, kind: str, argument: str) -> Answer:
+        """`file:` and `date:`."""
+
+    def command(self, pieces: list[Piece], source: Source) -> Answer:
+        """`cmd:`: shell text whose values are bound, never pasted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A value and the hole it answers, for sinks that must know where a value lands."""
+
+    value: Json
+    hole: Hole | Filled
+
+
+Piece: TypeAlias = str | Placed
+
+
+class Rendering:
+    """One rendering: where names come from, and what turned out to be missing."""
+
+    __slots__ = (
+        "_lookup", "counted", "env", "missing", "names", "problems",
+        "shell_names", "show", "size", "source", "strict", "unanswered",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        names: Mapping[str, Json],
+        lookup: Callable[[], Lookup],
+        *,
+        env: Mapping[str, str],
+        strict: bool,
+        source: Source,
+        counted: bool,
+    ) -> None:
+        self.names = names
+        self._lookup = lookup
+        self.env = env
+        self.strict = strict
+        self.source = source
+        self.counted = counted
+        self.size = 0
+        self.show: Callable[[Json], str] = text
+        self.shell_names: frozenset[str] = frozenset()
+        self.missing: list[tuple[Source, Hole]] = []
+        self.unanswered: list[tuple[Source, Hole]] = []
+        self.problems: list[Problem] = []
+
+    @property
+    def lookup(self) -> Lookup:
+        """Only computed values and aliases need more than the names."""
+        return self._lookup()
+
+    def count(self, characters: int) -> None:
+        """Add to the size of the output, before it is put together."""
+        self.size += characters
+        if self.size > MAX_OUTPUT:
+            raise LimitError(
+                f"the rendered text is longer than {MAX_OUTPUT:,} characters",
+                Span(self.source, 0, min(len(self.source.text), 1)),
+                fix="pass a large value as a whole ('${x}' alone), or name a file instead",
+                code="output-too-long",
+            )
+
+    def finish(self) -> None:
+        """Report everything that is wrong, at once."""
+        if self.problems:
+            raise TemplateSyntaxError.together(self.problems)
+        if self.missing:
+            raise missing_names(self.missing, self.names)
+
+
+class NamesOnly:
+    """A lookup that knows plain names and nothing computed."""
+
+    __slots__ = ("names",)
+
+    def __init__(self, names: Mapping[str, Json]) -> None:
+        self.names = names
+
+    def fallback(self, path: Path) -> Answer:  # noqa: ARG002 - the protocol's shape
+        return UNDEFINED
+
+    def compute(self, kind: str, argument: str) -> Answer:  # noqa: ARG002
+        return UNDEFINED
+
+    def command(self, pieces: list[Piece], source: Source) -> Answer:  # noqa: ARG002
+        return UNDEFINED
+
+
+class Program:
+    """A template ready to be rendered; shared by every place where its text stands."""
+
+    __slots__ = ("flaws", "getters", "parts", "profile")
+
+    def __init__(self, parts: Parts, profile: Profile, flaws: tuple[Flaw, ...] = ()) -> None:
+        self.parts = parts
+        self.profile = profile
+        self.flaws = flaws
+        self.getters: tuple[Getter | None, ...] = tuple(
+            None if isinstance(part, Text) else getter(part, profile) for part in parts
+        )
+
+    @property
+    def whole(self) -> bool:
+        """Is the template one hole and nothing else, where that keeps its type?"""
+        return self.profile.typed and len(self.parts) == 1 and not isinstance(self.parts[0], Text)
+
+    def value(self, rendering: Rendering) -> Json:
+        """The typed value of a whole hole, or the text."""
+        if self.flaws:
+            rendering.problems += self.flaw_problems(rendering.source, strict=rendering.strict)
+        if self.whole:
+            answer = self._answered(self.parts[0], self.getters[0], rendering)
+            return _kept(self.parts[0], rendering.source) if answer is UNDEFINED else answer
+        return self.text(rendering)
+
+    def text(self, rendering: Rendering) -> str:
+        pieces: list[str] = []
+        for part, get in zip(self.parts, self.getters, strict=True):
+            if get is None:
+                pieces.append(part.text)  # type: ignore[union-attr]  # only Text has no getter
+                continue
+            answer = self._answered(part, get, rendering)
+            if answer is UNDEFINED:
+                pieces.append(_kept(part, rendering.source))
+            else:
+                pieces.append(answer if answer.__class__ is str else rendering.show(answer))
+        if rendering.counted:
+            rendering.count(sum(map(len, pieces)))
+        return "".join(pieces)
+
+    def pieces(self, rendering: Rendering) -> list[Piece]:
+        """Text and placed values, for sinks that treat the two differently."""
+        pieces: list[Piece] = []
+        for part, get in zip(self.parts, self.getters, strict=True):
+            if isinstance(part, Text):
+                pieces.append(part.text)
+                continue
+            answer = self._answered(part, get, rendering)
+            pieces.append(_kept(part, rendering.source) if answer is UNDEFINED else Placed(answer, part))
+        return pieces
+
+    def _answered(self, part: Part, get: Getter | None, rendering: Rendering) -> Answer:
+        """The value of a hole; UNDEFINED when it is to stay as it is written."""
+        try:
+            answer = get(rendering)  # type: ignore[misc]  # a hole has a getter
+        except PlaitError as error:
+            if error.where is not None:
+                raise
+            raise type(error)(error.what, _span(part, rendering.source), error.fix, code=error.code) from None
+        return answer if answer is not UNDEFINED else self._missing(part, rendering)
+
+    def _missing(self, hole: Part, rendering: Rendering) -> Answer:
+        assert not isinstance(hole, Text | Filled)
+        if isinstance(hole, ContextHole | EnvHole) and hole.required is not None:
+            rendering.problems.append(_required(hole, rendering.source))
+            return ""
+        if isinstance(hole, ContextHole) and hole.bare:
+            return UNDEFINED  # $NAME is the shell's unless the scope knows it
+        if rendering.strict or self.profile.always_strict:
+            if hole.name not in rendering.shell_names:
+                rendering.missing.append((rendering.source, hole))
+            return UNDEFINED
+        rendering.unanswered.append((rendering.source, hole))
+        if isinstance(hole, EnvHole) or (
+            isinstance(hole, ContextHole) and self.profile.missing_context == "empty"
+        ):
+            return ""
+        return UNDEFINED
+
+    def flaw_problems(self, source: Source, *, strict: bool) -> list[Problem]:
+        if not self.flaws:
+            return []
+        return [
+            Problem(flaw.what, Span(source, flaw.start, flaw.end), flaw.fix, code=flaw.code)
+            for flaw in self.flaws
+            if flaw.fatal or strict
+        ]
+
+
+@lru_cache(maxsize=2048)
+def _small_program(text: str, profile: str) -> Program:
+    parsed = parse(text, profile)
+    return Program(parsed.parts, PROFILES[profile], parsed.flaws)
+
+
+def program(text: str, profile: Profile) -> Program:
+    """The program of a text; made once per text and profile."""
+    if len(text) <= SMALL_TEXT:
+        return _small_program(text, profile.name)
+    parsed = parse(text, profile)
+    return Program(parsed.parts, profile, parsed.flaws)
+
+
+# ── what a hole means ────────────────────────────────────────────────────
+
+
+def getter(part: Hole | Filled, profile: Profile) -> Getter:
+    match part:
+        case Filled():
+            value = part.value
+            return lambda _: value
+        case ContextHole():
+            return _context(part, profile)
+        case InputHole():
+            return _input(part, profile)
+        case EnvHole():
+            return _env(part, profile)
+        case ParamHole() | PromptHole():
+            name = part.name
+            return lambda rendering: rendering.names.get(name, UNDEFINED)
+
+
+def walk(value: Json, keys: tuple[str | int, ...]) -> Answer:
+    """Follow keys into maps and indexes into lists; nothing else can be entered."""
+    for key in keys:
+        if isinstance(value, Mapping):
+            value = value.get(key if isinstance(key, str) else str(key), UNDEFINED)
+            if value is UNDEFINED:
+                return UNDEFINED
+        elif isinstance(value, list | tuple) and isinstance(key, int) and -len(value) <= key < len(value):
+            value = value[key]
+        else:
+            return UNDEFINED
+    return value
+
+
+def _context(hole: ContextHole, profile: Profile) -> Getter:
+    getters = [_alternative(alternative, profile) for alternative in hole.alternatives]
+    find = getters[0] if len(getters) == 1 else _first_of(getters)
+    if hole.filters:
+        find = _filtered(find, hole)
+    if hole.default is None:
+        return find
+    return _with_default(find, hole.default, profile, null_is_missing=len(getters) > 1)
+
+
+def _alternative(alternative: Alternative, profile: Profile) -> Getter:
+    find = _origin(alternative.origin, profile)
+    if not alternative.formats:
+        return find
+    change = [
+        (lambda value, pattern=fmt.pattern: matching(value, pattern)) if fmt.name == "glob" else FORMATS[fmt.name]
+        for fmt in alternative.formats
+    ]
+
+    def formatted(rendering: Rendering) -> Answer:
+        value = find(rendering)
+        if value is not UNDEFINED:
+            for step in change:
+                value = step(value)
+        return value
+
+    return formatted
+
+
+def _origin(origin: Path | Literal | Computed | Extract, profile: Profile) -> Getter:
+    match origin:
+        case Literal():
+            constant = origin.value
+            return lambda _: constant
+        case Path():
+            return _path(origin)
+        case Extract():
+            return _extract(origin)
+        case Computed():
+            return _computed(origin, profile)
+
+
+def _path(path: Path) -> Getter:
+    root, keys = path.root, path.keys
+
+    def find(rendering: Rendering) -> Answer:
+        value = rendering.names.get(root, UNDEFINED)
+        if value is UNDEFINED:
+            return rendering.lookup.fallback(path) if root in FALLBACK_ROOTS else UNDEFINED
+        return walk(value, keys) if keys else value
+
+    return find
+
+
+def _extract(extract: Extract) -> Getter:
+    find = _path(extract.origin)
+    keys = (extract.path.root, *extract.path.keys)
+    keys = tuple(int(k) if isinstance(k, str) and k.lstrip("-").isdigit() else k for k in keys)
+
+    def extracted(rendering: Rendering) -> Answer:
+        value = find(rendering)
+        if isinstance(value, str):
+            try:
+                value = json.loads(value)
+            except (ValueError, RecursionError):
+                raise TemplateSyntaxError(
+                    f"'{extract.origin}' does not hold JSON",
+                    fix="capture it with capture_format: json, or look at what it holds",
+                    code="not-json",
+                ) from None
+        return value if value is UNDEFINED else walk(value, keys)
+
+    return extracted
+
+
+def _computed(computed: Computed, profile: Profile) -> Getter:
+    find = _command(computed, profile) if computed.kind == "cmd" else _computed_text(computed, profile)
+    if computed.variable is None:
+        return find
+    root, variable = computed.kind, _alternative(computed.variable, profile)
+    return lambda rendering: variable(rendering) if root in rendering.names else find(rendering)
+
+
+def _computed_text(computed: Computed, profile: Profile) -> Getter:
+    kind, argument = computed.kind, Program(computed.argument, profile)
+
+    def find(rendering: Rendering) -> Answer:
+        unknown = len(rendering.missing) + len(rendering.unanswered)
+        wanted = argument.text(rendering)
+        if len(rendering.missing) + len(rendering.unanswered) > unknown:
+            return UNDEFINED  # its name is not known, so neither is the file's
+        return rendering.lookup.compute(kind, wanted)
+
+    return find
+
+
+def _command(computed: Computed, profile: Profile) -> Getter:
+    argument = Program(computed.argument, profile)
+    return lambda rendering: rendering.lookup.command(argument.pieces(rendering), rendering.source)
+
+
+def _first_of(getters: list[Getter]) -> Getter:
+    def find(rendering: Rendering) -> Answer:
+        seen: Answer = UNDEFINED
+        for get in getters:
+            value = get(rendering)
+            if value is not UNDEFINED and value is not None:
+                return value
+            seen = None if value is None else seen
+        return seen
+
+    return find
+
+
+def _filtered(find: Getter, hole: ContextHole) -> Getter:
+    steps = [(FILTERS[f.name][1], f.arguments, f.name == "default") for f in hole.filters]
+
+    def filtered(rendering: Rendering) -> Answer:
+        value = find(rendering)
+        for function, arguments, takes_undefined in steps:
+            if value is not UNDEFINED or takes_undefined:
+                value = function(value, *arguments)
+        return value
+
+    return filtered
+
+
+def _with_default(
+    find: Getter, default: Parts, profile: Profile, *, null_is_missing: bool = False
+) -> Getter:
+    fallback = _default_value(default, profile)
+
+    def find_or_default(rendering: Rendering) -> Answer:
+        value = find(rendering)
+        if value is UNDEFINED or (null_is_missing and value is None):
+            return fallback(rendering)
+        return value
+
+    return find_or_default
+
+
+def _default_value(parts: Parts, profile: Profile) -> Getter:
+    """A default is a template of its own: its unknown names stay as written inside it."""
+    if all(isinstance(part, Text) for part in parts):
+        constant = "".join(part.text for part in parts if isinstance(part, Text))
+        return lambda _: constant
+    return Program(parts, profile).value
+
+
+def _input(hole: InputHole, profile: Profile) -> Getter:
+    key = hole.key
+
+    def find(rendering: Rendering) -> Answer:
+        inputs = rendering.names.get("inputs")
+        return inputs.get(key, UNDEFINED) if isinstance(inputs, Mapping) else UNDEFINED
+
+    if hole.default is not None:
+        return _with_default(find, hole.default, profile)
+    if not hole.optional:
+        return find
+    return lambda rendering: "" if (value := find(rendering)) is UNDEFINED else value
+
+
+def _env(hole: EnvHole, profile: Profile) -> Getter:
+    name = hole.name
+
+    def find(rendering: Rendering) -> Answer:
+        return rendering.env.get(name, UNDEFINED)
+
+    return find if hole.default is None else _with_default(find, hole.default, profile)
+
+
+# ── what to say ──────────────────────────────────────────────────────────
+
+
+def missing_names(missing: list[tuple[Source, Hole]], names: Mapping[str, Json]) -> MissingNamesError:
+    """One error for every missing name, with the nearest known ones."""
+    holes = list({(source, hole.name): hole for source, hole in missing}.items())
+    known = known_names(names)
+    wanted = list(dict.fromkeys(name for (_, name), _ in holes))
+    guesses = [guess for name in wanted if (guess := nearest(name, known))]
+    spans = [Span(source, hole.start, hole.end) for (source, _), hole in holes]
+    meant = f"did you mean {', '.join(repr(guess) for guess in dict.fromkeys(guesses))}? " if guesses else ""
+    error = MissingNamesError(
+        f"nothing here is named {', '.join(repr(name) for name in wanted)}",
+        spans[0],
+        f"{meant}known here: {listed(names) or 'nothing'}",
+        also=spans[1:],
+        code="unknown-name",
+    )
+    error.names = tuple(wanted)
+    return error
+
+
+def known_names(names: Mapping[str, Json], *, depth: int = 3, most: int = 2000) -> list[str]:
+    """Names and dotted paths that a person may have meant."""
+    found: list[str] = []
+    level: list[tuple[str, Json]] = list(names.items())
+    for _ in range(depth):
+        deeper: list[tuple[str, Json]] = []
+        for name, value in level:
+            found.append(name)
+            if isinstance(value, Mapping):
+                deeper += [(f"{name}.{key}", inner) for key, inner in value.items()]
+            if len(found) >= most:
+                return found
+        level = deeper
+    return found
+
+
+def _required(hole: ContextHole | EnvHole, source: Source) -> Problem:
+    reason = f": {hole.required}" if hole.required else ""
+    return Problem(
+        f"'{hole.name}' is required{reason}",
+        _span(hole, source),
+        f"give '{hole.name}' a value",
+        code="required-name",
+    )
+
+
+def _kept(part: Part, source: Source) -> str:
+    assert not isinstance(part, Text)
+    return source.text[part.start : part.end]
+
+
+def _span(part: Part, source: Source) -> Span:
+    assert not isinstance(part, Text)
+    return Span(source, part.start, part.end)

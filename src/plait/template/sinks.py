@@ -1,0 +1,266 @@
+"""Where a value becomes bytes: one rule per destination.
+
+    value    typed, nothing converted          json     the tree is filled, then serialised once
+    text     the text form                     url      percent-encoded for the part it lands in
+    argv     one value, one argument           header   CR, LF and NUL refused
+    shell    bound, not quoted                 env      NUL refused
+
+Text that the author wrote passes; only values are treated.  Sinks that hand a
+value to a process or a server reveal secrets; `value` and `text` never do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, Literal
+from urllib.parse import quote
+
+from plait.errors import InputError, ValueRefusedError, nearest
+from plait.source import Source, Span
+from plait.template.nodes import ContextHole, Filled, Hole, ParamHole
+from plait.template.program import Lookup, Piece, Placed
+from plait.template.shell import BoundScript, bind, plan
+from plait.template.shell_lexer import Gap, analyse
+from plait.template.template import Branch, Constant, Leaf, Node, Template
+from plait.values import Json, json_text, revealed_text, text
+
+Values = Mapping[str, Json] | Lookup
+Env = Mapping[str, str] | None
+Dialect = Literal["sh", "bash"]
+
+NAMES: Final = ("value", "text", "argv", "shell", "json", "url", "header", "env")
+
+
+def sink_named(name: str) -> str:
+    if name in NAMES:
+        return name
+    guess = nearest(str(name), NAMES)
+    raise InputError(
+        f"there is no sink '{name}'",
+        fix=(f"did you mean '{guess}'? " if guess else "") + f"sinks: {', '.join(NAMES)}",
+        code="unknown-sink",
+    )
+
+
+def as_text(template: Template, values: Values, *, strict: bool = False, env: Env = None) -> str:
+    return text(template.render(values, strict=strict, env=env))
+
+
+def as_words(template: Template, values: Values, *, strict: bool = False, env: Env = None) -> list[str]:
+    """One argument; a whole-value list spreads only as `${files...}`."""
+    pieces = template.pieces(values, strict=strict, env=env)
+    match pieces:
+        case [Placed(list() as items, ContextHole(spread=True))]:
+            words = [revealed_text(item) for item in items]
+        case _:
+            words = ["".join(map(_revealed, pieces))]
+    source = template.leaf.source
+    for word in words:
+        _refuse_characters(word, "\0", "an argument", source, pieces)
+    return words
+
+
+def as_argv(
+    templates: Sequence[Template], values: Values, *, strict: bool = False, env: Env = None
+) -> list[str]:
+    return [word for template in templates for word in as_words(template, values, strict=strict, env=env)]
+
+
+def as_json_value(template: Template, values: Values, *, strict: bool = False, env: Env = None) -> Json:
+    """The filled tree; a map entry whose value is one unresolved `{name}` is gone, at any depth."""
+    whole = template.render(values, strict=strict, env=env)
+    if template.profile.braces != "param":
+        return whole
+    names = template.lookup(values, env).names
+    stripped = _stripped(template.root, whole, names)
+    return None if stripped is _GONE else stripped
+
+
+def as_json(template: Template, values: Values, *, strict: bool = False, env: Env = None) -> str:
+    return json_text(as_json_value(template, values, strict=strict, env=env), reveal=True)
+
+
+def as_header(template: Template, values: Values, *, strict: bool = False, env: Env = None) -> str:
+    return _checked_text(template, values, "\r\n\0", "a header", strict=strict, env=env)
+
+
+def as_env(template: Template, values: Values, *, strict: bool = False, env: Env = None) -> str:
+    return _checked_text(template, values, "\0", "an environment variable", strict=strict, env=env)
+
+
+def as_url(
+    template: Template, values: Values, *, strict: bool = False, env: Env = None, host_from_value: bool = False
+) -> str:
+    """A URL whose scheme and host the author wrote; values are encoded for the part they land in."""
+    pieces = template.pieces(values, strict=strict, env=env)
+    source = template.leaf.source
+    written = ""
+    for index, piece in enumerate(pieces):
+        if isinstance(piece, str):
+            written += piece
+            continue
+        place = _url_part(written)
+        if place == "origin":
+            if not (host_from_value and index == 0):
+                raise _refused(
+                    "the scheme and host of a URL may not come from a value", piece, source,
+                    "write them in the template, or declare that this URL may be given", "url-origin",
+                )  # fmt: skip
+            written += _checked_origin(revealed_text(piece.value), piece, source)
+            continue
+        written += _url_encoded(piece, place, written, pieces[index + 1 :], source)
+    return written
+
+
+def as_shell(
+    template: Template, values: Values, *, strict: bool = False, env: Env = None, dialect: Dialect = "sh"
+) -> BoundScript:
+    """Shell text with its values bound to variables; see `shell`."""
+    source = template.leaf.source
+    assigned = _assigned_names(template, dialect)
+    lookup = template.lookup(values, env)
+    pieces = template.pieces(lookup, strict=strict, env=env, shell_names=assigned)
+    return bound_shell(pieces, source, dialect=dialect, lookup=lookup)
+
+
+def bound_shell(
+    pieces: Sequence[Piece], source: Source, *, dialect: Dialect, lookup: Lookup | None = None
+) -> BoundScript:
+    gaps: list[str | Gap] = []
+    values: list[Json] = []
+    trusted: list[bool] = []
+    for piece in pieces:
+        if isinstance(piece, str):
+            gaps.append(piece)
+            continue
+        formats = _formats(piece.hole)
+        hole = piece.hole
+        gaps.append(Gap(len(values), hole.start, hole.end, "raw" in formats, "opt" in formats))
+        values.append(piece.value)
+        trusted.append(_is_trusted(hole, lookup))
+    return bind(plan(gaps, dialect, source), values, trusted=trusted, source=source)
+
+
+# ── helpers, in order of use ─────────────────────────────────────────────
+
+
+def _revealed(piece: Piece) -> str:
+    return piece if isinstance(piece, str) else revealed_text(piece.value)
+
+
+def _checked_text(template: Template, values: Values, refused: str, what: str, *, strict: bool, env: Env) -> str:
+    pieces = template.pieces(values, strict=strict, env=env)
+    whole = "".join(map(_revealed, pieces))
+    _refuse_characters(whole, refused, what, template.leaf.source, pieces)
+    return whole
+
+
+def _refuse_characters(whole: str, refused: str, what: str, source: Source, pieces: Sequence[Piece]) -> None:
+    if not any(char in whole for char in refused):
+        return
+    shown = {"\0": "NUL", "\r": "CR", "\n": "LF"}
+    holes = [piece for piece in pieces if isinstance(piece, Placed)]
+    for piece in holes:
+        value = revealed_text(piece.value)
+        for char in refused:
+            if char in value:
+                raise _refused(
+                    f"{what} cannot hold {shown[char]}", piece, source,
+                    "remove it from the value, or pass the value through a file or stdin", "forbidden-character",
+                )  # fmt: skip
+    raise ValueRefusedError(
+        f"{what} cannot hold {' or '.join(shown[c] for c in refused if c in whole)}",
+        Span(source, 0, len(source.text)),
+        "remove it from the text",
+        code="forbidden-character",
+    )
+
+
+def _refused(what: str, piece: Placed, source: Source, fix: str, code: str) -> ValueRefusedError:
+    return ValueRefusedError(what, Span(source, piece.hole.start, piece.hole.end), fix, code=code)
+
+
+_GONE: Final = object()
+
+
+def _stripped(node: Node, value: Json, names: Mapping[str, Json]) -> Json:
+    match node:
+        case Leaf(program):
+            lone = len(program.parts) == 1 and isinstance(part := program.parts[0], ParamHole)
+            return _GONE if lone and part.name not in names else value
+        case Branch(items, None):
+            kept = [_stripped(item, inner, names) for item, inner in zip(items, value, strict=True)]
+            return [item for item in kept if item is not _GONE]
+        case Branch(items, keys):
+            pairs = zip(keys or (), items, value.values(), strict=True)
+            tree = {key: _stripped(item, inner, names) for key, item, inner in pairs}
+            return {key: item for key, item in tree.items() if item is not _GONE}
+        case Constant():
+            return value
+
+
+def _url_part(written: str) -> Literal["origin", "path", "query", "fragment"]:
+    """Which part of the URL comes next, judged by what stands before it."""
+    _, separator, rest = written.partition("://")
+    if written.startswith("/"):
+        rest = written
+    elif not separator or not any(char in rest for char in "/?#"):
+        return "origin"
+    if "#" in rest:
+        return "fragment"
+    return "query" if "?" in rest else "path"
+
+
+def _url_encoded(piece: Placed, place: str, written: str, rest: Sequence[Piece], source: Source) -> str:
+    value = revealed_text(piece.value)
+    if place == "path":
+        after = rest[0] if rest and isinstance(rest[0], str) else ""
+        fills_segment = written.endswith("/") and (not after or after[0] in "/?#")
+        if value in (".", "..") or (fills_segment and not value):
+            raise _refused(
+                "a path segment of a URL may not be empty, '.' or '..'", piece, source,
+                "give it another value", "url-segment",
+            )  # fmt: skip
+    try:
+        return quote(value, safe="")
+    except UnicodeEncodeError:
+        raise _refused("a URL holds text, not bytes", piece, source, "encode it first", "url-bytes") from None
+
+
+def _checked_origin(value: str, piece: Placed, source: Source) -> str:
+    scheme, separator, rest = value.partition("://")
+    authority = rest.split("/", 1)[0].split("?", 1)[0].split("#", 1)[0]
+    printable = all(33 <= ord(char) < 127 for char in value)
+    if scheme not in ("http", "https") or not separator or "@" in authority or not authority or not printable:
+        raise _refused(
+            "this value is not an http or https URL without user name", piece, source,
+            "give it the form https://host/path", "url-origin",
+        )  # fmt: skip
+    return value
+
+
+def _assigned_names(template: Template, dialect: Dialect) -> frozenset[str]:
+    """Names that the script itself sets; `${x}` of them is the shell's own."""
+    parts = template.leaf.program.parts
+    source = template.leaf.source
+    pieces: list[str | Gap] = [
+        source.text[part.start : part.end] if isinstance(part, ContextHole) else getattr(part, "text", "")
+        for part in parts
+    ]
+    return frozenset(analyse(pieces, dialect).assigned)
+
+
+def _formats(hole: Hole | Filled) -> set[str]:
+    if not isinstance(hole, ContextHole):
+        return set()
+    return {form.name for alternative in hole.alternatives for form in alternative.formats}
+
+
+def _is_trusted(hole: Hole | Filled, lookup: Lookup | None) -> bool:
+    """May this value begin with '-'?  Only if every name in the hole is the author's own word."""
+    origin_of = getattr(lookup, "origin", None)
+    if not isinstance(hole, ContextHole) or origin_of is None:
+        return False
+    roots = [getattr(alternative.origin, "root", None) for alternative in hole.alternatives]
+    origins = [origin_of(root) if root else None for root in roots]
+    return all(origin is not None and origin.trusted for origin in origins)

@@ -1,0 +1,372 @@
+"""A template, or a whole tree of them, ready to be rendered many times.
+
+The first renderings walk closures.  A template that is rendered often gets one
+generated function for its whole tree; whatever that function cannot answer at
+once goes back to the closures, which report everything that is missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final, Protocol, TypeAlias
+
+from plait.errors import InputError, LimitError, PromptTemplateError, nearest
+from plait.source import Source, Span
+from plait.template.nodes import (
+    Computed,
+    ContextHole,
+    EnvHole,
+    Filled,
+    Flaw,
+    Hole,
+    InputHole,
+    ParamHole,
+    Part,
+    Parts,
+    PromptHole,
+    Text,
+    holes,
+)
+from plait.template.profiles import Profile, profile_named
+from plait.template.program import FEW_HOLES, Lookup, NamesOnly, Piece, Program, Rendering, known_names, program
+from plait.values import Json, text
+
+RENDERINGS_UNTIL_HOT: Final = 200
+SURPRISES_UNTIL_CAUTIOUS: Final = 50
+MAX_TREE_DEPTH: Final = 100
+
+
+class Render(Protocol):
+    def __call__(
+        self, values: Mapping[str, Json] | Lookup, *, strict: bool = False, env: Mapping[str, str] | None = None
+    ) -> Json: ...
+
+
+LookupMaker: TypeAlias = Callable[[Mapping[str, Json], Mapping[str, str] | None], Lookup]
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A string of the tree."""
+
+    program: Program
+    source: Source
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """A list, or a map when `keys` is given.  Keys are never templates."""
+
+    items: tuple[Node, ...]
+    keys: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A number, a boolean or null."""
+
+    value: Json
+
+
+Node: TypeAlias = Leaf | Branch | Constant
+
+
+class Placeholder(str):
+    """The name in a hole, and what kind of hole it is."""
+
+    __slots__ = ("kind", "stage", "text")
+    kind: str
+    stage: int
+    text: str
+
+
+class Template:
+    """Compiled templates: `render`, `fill`, `placeholders`."""
+
+    __slots__ = ("_lookup_of", "_renderings", "_surprises", "counted", "profile", "render", "root")
+
+    render: Render
+
+    def __init__(self, root: Node, profile: Profile, lookup_of: LookupMaker | None = None) -> None:
+        self.root = root
+        self.profile = profile
+        self._lookup_of = lookup_of
+        self._renderings = 0
+        self._surprises = 0
+        self.counted = sum(len(holes(leaf.program.parts)) for leaf in self.leaves()) > FEW_HOLES
+        self.render = self._first_renderings
+
+    def __repr__(self) -> str:
+        return f"Template({self.profile.name}, {len(self.placeholders)} placeholders)"
+
+    @property
+    def placeholders(self) -> tuple[Placeholder, ...]:
+        """The names of all holes, once each, in order of appearance."""
+        found: dict[str, Placeholder] = {}
+        for leaf in self.leaves():
+            for hole in holes(leaf.program.parts):
+                found.setdefault(hole.name, _placeholder(hole, leaf.source))
+        return tuple(found.values())
+
+    @property
+    def flaws(self) -> list[tuple[Source, Flaw]]:
+        return [(leaf.source, flaw) for leaf in self.leaves() for flaw in leaf.program.flaws]
+
+    def leaves(self) -> list[Leaf]:
+        return _leaves(self.root)
+
+    def careful(
+        self,
+        values: Mapping[str, Json] | Lookup,
+        *,
+        strict: bool = False,
+        env: Mapping[str, str] | None = None,
+        show: Callable[[Json], str] = text,
+    ) -> Json:
+        """Render by closures; report everything that is missing or malformed."""
+        rendering = self.rendering(values, strict=strict, env=env)
+        rendering.show = show
+        value = _value(self.root, rendering)
+        self._finish(rendering)
+        return value
+
+    def pieces(
+        self,
+        values: Mapping[str, Json] | Lookup,
+        *,
+        strict: bool = False,
+        env: Mapping[str, str] | None = None,
+        shell_names: frozenset[str] = frozenset(),
+    ) -> list[Piece]:
+        """Text and placed values of a single string, for the sinks."""
+        leaf = self.leaf
+        rendering = self.rendering(values, strict=strict, env=env)
+        rendering.shell_names = shell_names
+        rendering.source = leaf.source
+        rendering.problems += leaf.program.flaw_problems(leaf.source, strict=strict)
+        pieces = leaf.program.pieces(rendering)
+        self._finish(rendering)
+        return pieces
+
+    def fill(
+        self, values: Mapping[str, Json] | Lookup, *, stage: int, env: Mapping[str, str] | None = None
+    ) -> Template:
+        """Answer the holes that a stage owns; the others stay holes, the answers are inert."""
+        rendering = self.rendering(values, strict=False, env=env)
+        root = _filled(self.root, stage, rendering)
+        return Template(root, self.profile, self._lookup_of)
+
+    def rendering(
+        self, values: Mapping[str, Json] | Lookup, *, strict: bool, env: Mapping[str, str] | None
+    ) -> Rendering:
+        source = self.root.source if isinstance(self.root, Leaf) else _NOWHERE
+        return Rendering(
+            _names(values),
+            lambda: self.lookup(values, env),
+            env=env or _NO_ENV,
+            strict=strict,
+            source=source,
+            counted=self.counted,
+        )
+
+    def lookup(self, values: Mapping[str, Json] | Lookup, env: Mapping[str, str] | None) -> Lookup:
+        if isinstance(values, Mapping):
+            return self._lookup_of(values, env) if self._lookup_of else NamesOnly(values)
+        return values
+
+    @property
+    def leaf(self) -> Leaf:
+        if isinstance(self.root, Leaf):
+            return self.root
+        raise InputError("a single text is needed here, not a list or map", code="wrong-type")
+
+    def _first_renderings(
+        self, values: Mapping[str, Json] | Lookup, *, strict: bool = False, env: Mapping[str, str] | None = None
+    ) -> Json:
+        self._renderings += 1
+        if self._renderings > RENDERINGS_UNTIL_HOT:
+            from plait.template.codegen import generate  # only hot templates need it
+
+            sample = self.rendering(values, strict=strict, env=env)
+            self.render = generate(self, sample, plain=isinstance(values, dict))
+        return self.careful(values, strict=strict, env=env)
+
+    def surprised(
+        self, values: Mapping[str, Json] | Lookup, *, strict: bool = False, env: Mapping[str, str] | None = None
+    ) -> Json:
+        """What the generated function could not answer; often enough, it is made anew and less bold."""
+        self._surprises += 1
+        if self._surprises == SURPRISES_UNTIL_CAUTIOUS:
+            from plait.template.codegen import generate
+
+            sample = self.rendering(values, strict=strict, env=env)
+            self.render = generate(self, sample, plain=isinstance(values, dict), bold=False)
+        return self.careful(values, strict=strict, env=env)
+
+    def _finish(self, rendering: Rendering) -> None:
+        if rendering.missing and self.profile.name == "prompt":
+            raise _prompt_error(rendering)
+        rendering.finish()
+        if rendering.unanswered and self.profile.missing_context == "empty":
+            _warn(rendering)
+
+
+_NOWHERE: Final = Source("<template>", "")
+_NO_ENV: Final[Mapping[str, str]] = {}
+
+
+def _names(values: Mapping[str, Json] | Lookup) -> Mapping[str, Json]:
+    if isinstance(values, Mapping):
+        return values
+    if hasattr(values, "names") and hasattr(values, "fallback"):
+        return values.names
+    raise InputError(
+        f"values are a map of names, not {_type_name(values)}",
+        fix='pass a map, for example {"name": "value"}, or a plait.Scope',
+        code="wrong-type",
+    )
+
+
+def compile_template(
+    template: Json, profile: str = "workflow", *, source: Source | None = None, lookup_of: LookupMaker | None = None
+) -> Template:
+    """A template for a string, or for every string of a list or map."""
+    rules = profile_named(profile)
+    return Template(_node(template, rules, source or "<template>", 0), rules, lookup_of)
+
+
+def _node(template: Json, profile: Profile, place: Source | str, depth: int) -> Node:
+    if isinstance(template, str):
+        source = place if isinstance(place, Source) else Source(place, template)
+        return Leaf(program(template, profile), source)
+    name = place if isinstance(place, str) else place.name
+    if isinstance(template, Mapping | list | tuple) and depth > MAX_TREE_DEPTH:
+        raise LimitError(f"a tree nested more than {MAX_TREE_DEPTH} deep", name, code="nested-too-deep")
+    if isinstance(template, Mapping):
+        items = tuple(_node(item, profile, f"{name}.{key}", depth + 1) for key, item in template.items())
+        return Branch(items, tuple(template))
+    if isinstance(template, list | tuple):
+        return Branch(tuple(_node(item, profile, f"{name}[{i}]", depth + 1) for i, item in enumerate(template)))
+    if template is None or isinstance(template, bool | int | float):
+        return Constant(template)
+    raise InputError(
+        f"a template is text, a list or a map, not {_type_name(template)}",
+        name,
+        fix="pass a string, or JSON data that contains strings",
+        code="wrong-type",
+    )
+
+
+def _value(node: Node, rendering: Rendering) -> Json:
+    match node:
+        case Leaf():
+            rendering.source = node.source
+            return node.program.value(rendering)
+        case Constant():
+            return node.value
+        case Branch(items, None):
+            return [_value(item, rendering) for item in items]
+        case Branch(items, keys):
+            return {key: _value(item, rendering) for key, item in zip(keys or (), items, strict=True)}
+
+
+def _leaves(node: Node) -> list[Leaf]:
+    match node:
+        case Leaf():
+            return [node]
+        case Branch():
+            return [leaf for item in node.items for leaf in _leaves(item)]
+        case Constant():
+            return []
+
+
+# ── stages ───────────────────────────────────────────────────────────────
+
+
+def _filled(node: Node, stage: int, rendering: Rendering) -> Node:
+    match node:
+        case Leaf(old, source):
+            rendering.source = source
+            parts = _filled_parts(old.parts, stage, rendering, old.profile)
+            return Leaf(Program(parts, old.profile, old.flaws), source)
+        case Branch(items, keys):
+            return Branch(tuple(_filled(item, stage, rendering) for item in items), keys)
+        case Constant():
+            return node
+
+
+def _filled_parts(parts: Parts, stage: int, rendering: Rendering, profile: Profile) -> Parts:
+    return tuple(_filled_part(part, stage, rendering, profile) for part in parts)
+
+
+def _filled_part(part: Part, stage: int, rendering: Rendering, profile: Profile) -> Part:
+    if isinstance(part, Text | Filled):
+        return part
+    part = _with_filled_inner(part, stage, rendering, profile)
+    if part.stage != stage:
+        return part
+    [piece] = Program((part,), profile).pieces(rendering)
+    return part if isinstance(piece, str) else Filled(piece.value, part.start, part.end)
+
+
+def _with_filled_inner(hole: Hole, stage: int, rendering: Rendering, profile: Profile) -> Hole:
+    """Fill the holes inside a default or an argument that belong to this stage."""
+    match hole:
+        case ContextHole():
+            alternatives = tuple(
+                replace(a, origin=replace(o, argument=_filled_parts(o.argument, stage, rendering, profile)))
+                if isinstance(o := a.origin, Computed)
+                else a
+                for a in hole.alternatives
+            )
+            hole = replace(hole, alternatives=alternatives)
+        case ParamHole() | PromptHole():
+            return hole
+        case InputHole() | EnvHole():
+            pass
+    if hole.default is None or hole.stage == stage:
+        return hole
+    return replace(hole, default=_filled_parts(hole.default, stage, rendering, profile))
+
+
+# ── what to say ──────────────────────────────────────────────────────────
+
+
+def _placeholder(hole: Hole, source: Source) -> Placeholder:
+    placeholder = Placeholder(hole.name)
+    placeholder.kind, placeholder.stage = hole.kind, hole.stage
+    placeholder.text = source.text[hole.start : hole.end]
+    return placeholder
+
+
+def _prompt_error(rendering: Rendering) -> PromptTemplateError:
+    names = list(dict.fromkeys(hole.name for _, hole in rendering.missing))
+    template = rendering.missing[0][0].text
+    shown = template if len(template) <= 100 else template[:100] + "..."
+    return PromptTemplateError(
+        f"Missing template variables: [{', '.join(names)}]. "
+        f"Provide them in ensemble.run(inputs). Template: '{shown}'",
+        names,
+        template,
+    )
+
+
+def _warn(rendering: Rendering) -> None:
+    import logging  # slow to import, and only a missing name needs it
+
+    known = known_names(rendering.names)
+    for source, hole in rendering.unanswered:
+        if not isinstance(hole, ContextHole):
+            continue
+        guess = nearest(hole.name, known)
+        logging.getLogger("plait.template").warning(
+            "%s: nothing here is named '%s'; it stays empty%s",
+            Span(source, hole.start, hole.end),
+            hole.name,
+            f" (did you mean '{guess}'?)" if guess else "",
+        )
+
+
+def _type_name(value: object) -> str:
+    return {"NoneType": "null"}.get(type(value).__name__, type(value).__name__)

@@ -1,0 +1,125 @@
+"""Values are JSON data, and `Secret`; and how a value looks as text.
+
+The text form is fixed (strings as they are, `true`/`false`, exact integers,
+floats as JSON, null empty, lists and maps as compact JSON in their own key
+order) and is never read back: nothing in Plait guesses a type from text.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import Any, Final, TypeAlias
+
+from plait.errors import ValueRefusedError
+
+Json: TypeAlias = Any
+"""str | int | float | bool | None | Secret | list[Json] | dict[str, Json]"""
+
+MASK: Final = "***"
+
+
+class Undefined(Enum):
+    """The answer of a lookup that found nothing: not null, not empty."""
+
+    UNDEFINED = "undefined"
+
+
+UNDEFINED: Final = Undefined.UNDEFINED
+
+
+class Secret:
+    """A string that prints as `***`; only the sink that needs it reveals it."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: str) -> None:
+        self._value = value
+
+    def reveal(self) -> str:
+        return self._value
+
+    def __repr__(self) -> str:
+        return MASK
+
+    __str__ = __repr__
+
+    def __format__(self, spec: str) -> str:
+        return MASK
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and self._value == other._value
+
+    def __hash__(self) -> int:
+        return hash(self._value)
+
+    def __reduce__(self) -> str:
+        # A pickle or a copy of a secret would carry it past every mask.
+        raise TypeError("a Secret cannot be pickled or copied")
+
+
+def text(value: Json) -> str:
+    """The text form of a value, secrets masked."""
+    return _text(value, _mask)
+
+
+def revealed_text(value: Json) -> str:
+    """The text form with secrets in clear: for sinks that hand it to a process or server."""
+    return _text(value, Secret.reveal)
+
+
+def json_text(value: Json, *, reveal: bool = False) -> str:
+    """Compact JSON; keys in their own order."""
+    return _dump(value, Secret.reveal if reveal else _mask)
+
+
+def _text(value: Json, show: Callable[[Secret], str]) -> str:
+    if isinstance(value, str):
+        return value
+    if value is None:
+        return ""
+    if value is True:
+        return "true"
+    if value is False:
+        return "false"
+    if isinstance(value, Secret):
+        return show(value)
+    return _dump(value, show)
+
+
+def _dump(value: Json, show: Callable[[Secret], str]) -> str:
+    def plain(other: object) -> Json:
+        if isinstance(other, Secret):
+            return show(other)
+        if isinstance(other, Mapping):
+            return dict(other)
+        raise ValueRefusedError(
+            f"a value of type {type(other).__name__} is not JSON data",
+            fix="pass strings, numbers, true/false, null, lists and maps",
+            code="not-json",
+        )
+
+    try:
+        return json.dumps(value, default=plain, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ValueRefusedError(
+            f"a value has no JSON form: {_json_reason(error)}",
+            fix="pass finite numbers below 4,300 digits and data without cycles",
+            code="not-json",
+        ) from None
+
+
+def _json_reason(error: Exception) -> str:
+    # Not the exception's own text: json quotes the value, which may be secret.
+    if isinstance(error, RecursionError) or "Circular" in str(error):
+        return "it contains itself or is nested too deeply"
+    if "digits" in str(error):
+        return "an integer is too long to print"
+    if isinstance(error, TypeError):
+        return "a map has a key that is not a string"
+    return "NaN and Infinity do not exist in JSON"
+
+
+def _mask(_: Secret) -> str:
+    return MASK
