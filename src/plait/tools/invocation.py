@@ -1,0 +1,113 @@
+"""All that a primitive needs, with no hole left.
+
+An invocation is data: a dry run prints it, a primitive carries it out.  Whatever
+a caller gave is in it as a leaf (stdin, a parameter, an argument), never as text
+that somebody will read as a template again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from plait.values import Json
+
+DEFAULT_TIMEOUT = 300.0
+DEFAULT_MAX_OUTPUT = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    timeout: float = DEFAULT_TIMEOUT
+    max_output: int = DEFAULT_MAX_OUTPUT
+    """Bytes of output kept in memory; the rest goes to a file."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessCall:
+    """Start a program: no shell stands between us and it."""
+
+    argv: tuple[str, ...]
+    cwd: str
+    env: Mapping[str, str]
+    stdin: bytes = b""
+    limits: Limits = Limits()
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """How often and how patiently a request is tried again."""
+
+    attempts: int = 1
+    backoff: Literal["fixed", "linear", "exponential"] = "exponential"
+    initial_delay: float = 0.5
+    max_delay: float = 30.0
+    statuses: tuple[int, ...] = (408, 425, 429, 500, 502, 503, 504)
+
+
+@dataclass(frozen=True, slots=True)
+class RequestCall:
+    """Send an HTTP request."""
+
+    method: str
+    url: str
+    headers: tuple[tuple[str, str], ...] = ()
+    body: bytes | None = None
+    limits: Limits = Limits(timeout=60.0)
+    retry: Retry = Retry()
+    max_redirects: int = 0
+    url_from_data: bool = False
+    """The host came from a value: private and local addresses are refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionCall:
+    """Call a Python function of a verified file, in this process."""
+
+    path: str
+    code: bytes
+    digest: str
+    function: str
+    params: Mapping[str, Json]
+    project_path: str | None
+    limits: Limits = Limits()
+
+
+@dataclass(frozen=True, slots=True)
+class McpServer:
+    """Where an MCP server is: a command that speaks over stdio, or a URL."""
+
+    name: str
+    command: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    cwd: str = ""
+    url: str = ""
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class McpCall:
+    server: McpServer
+    tool: str
+    params: Mapping[str, Json]
+    limits: Limits = Limits(timeout=60.0)
+
+
+Invocation: TypeAlias = ProcessCall | RequestCall | FunctionCall | McpCall
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """What a primitive brought back, whatever kind it was."""
+
+    success: bool
+    data: Json
+    error: str | None = None
+    exit_code: int | None = None
+    signal: str | None = None
+    stderr: str = ""
+    duration: float = 0.0
+    overflow: str | None = None
+    """The file that holds output beyond the limit."""
+    metadata: Mapping[str, Json] = field(default_factory=dict)

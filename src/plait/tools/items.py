@@ -1,0 +1,347 @@
+"""One file of a space: its bytes, its digest, and a typed header.
+
+Headers are read, never executed.  A header that says something wrong is an
+error at its place; all wrong things of one file come together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Any, Final, Literal
+
+from plait.errors import DocumentError, Problem, nearest
+from plait.source import Span
+from plait.tools.spaces import Space
+from plait.values import Json
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One key of a header, with its place."""
+
+    value: Json
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class Interpreter:
+    """How to find the program that runs a tool."""
+
+    type: Literal["local_binary", "system_binary", "version_manager", "command", "venv_python", "node_modules"]
+    var: str
+    binary: str = ""
+    candidates: tuple[str, ...] = ()
+    search_paths: tuple[str, ...] = ()
+    search_roots: tuple[str, ...] = ()
+    resolve_cmd: tuple[str, ...] = ()
+    manager: str = ""
+    version: str = ""
+    fallback: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class EnvConfig:
+    interpreter: Interpreter | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    passes: tuple[str, ...] = ()
+    """Names of the host's environment that this item wants to see."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigResolve:
+    path: str
+    mode: Literal["deep_merge", "first_match"] = "deep_merge"
+
+
+@dataclass(frozen=True, slots=True)
+class Anchor:
+    enabled: bool = True
+    mode: Literal["auto", "always", "never"] = "auto"
+    markers_any: tuple[str, ...] = ()
+    root: Literal["tool_dir", "tool_parent", "project_path"] = "tool_dir"
+    lib: str = ""
+    cwd: str = ""
+    env_paths: Mapping[str, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyDeps:
+    enabled: bool = True
+    scope: Literal["anchor", "tool_dir", "tool_siblings", "tool_file"] = "anchor"
+    recursive: bool = True
+    extensions: tuple[str, ...] = (".py", ".yaml", ".yml", ".json")
+    exclude_dirs: tuple[str, ...] = ("__pycache__", ".venv", "node_modules", ".git")
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    min_version: str | None = None
+    max_version: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What an item says about itself."""
+
+    executor_id: str | None = None
+    version: str | None = None
+    tool_type: str = ""
+    category: str = ""
+    description: str = ""
+    env_config: EnvConfig | None = None
+    config: Mapping[str, Json] = field(default_factory=dict)
+    config_schema: Mapping[str, Json] | None = None
+    config_resolve: tuple[ConfigResolve, ...] = ()
+    anchor: Anchor | None = None
+    verify_deps: VerifyDeps | None = None
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+    child_constraints: Mapping[str, Constraint] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A tool, runtime or primitive file as it was read, once."""
+
+    kind: str
+    id: str
+    space: Space
+    path: str
+    data: bytes
+    digest: str
+    header: Header
+
+    @property
+    def extension(self) -> str:
+        return self.path[self.path.rfind(".") :]
+
+
+def digest_of(data: bytes) -> str:
+    return sha256(data).hexdigest()
+
+
+INFORMATIONAL: Final = frozenset(
+    {
+        "name", "title", "author", "tags", "parameters", "input_schema", "output_schema", "requires", "tool_id",
+        "created_at", "updated_at", "examples", "execution_params", "execution_owner", "native_async",
+        "native_resume", "allowed_threads", "allowed_targets", "permissions", "env_requires", "limits",
+    }
+)  # fmt: skip
+"""Keys that other programs write for people; they change nothing here."""
+
+
+def header_of(entries: Mapping[str, Entry], *, kind: str = "tool") -> Header:
+    """A typed header, or an error with everything that is wrong in it."""
+    reader = _HeaderReader(entries)
+    header = reader.header()
+    reader.unknown(kind)
+    if reader.problems:
+        raise DocumentError.together(reader.problems)
+    return header
+
+
+class _HeaderReader:
+    def __init__(self, entries: Mapping[str, Entry]) -> None:
+        self.entries = entries
+        self.problems: list[Problem] = []
+
+    def header(self) -> Header:
+        return Header(
+            executor_id=self._text("executor_id", None),
+            version=self._text("version", None),
+            tool_type=self._text("tool_type", "") or "",
+            category=self._text("category", "") or "",
+            description=self._text("description", "") or "",
+            env_config=self._nested("env_config", self._env_config),
+            config=self._map("config") or {},
+            config_schema=self._map("config_schema"),
+            config_resolve=self._config_resolve(),
+            anchor=self._nested("anchor", self._anchor),
+            verify_deps=self._nested("verify_deps", self._verify_deps),
+            inputs=self._names("inputs"),
+            outputs=self._names("outputs"),
+            child_constraints=self._constraints(),
+        )
+
+    def unknown(self, kind: str) -> None:
+        known = set(Header.__dataclass_fields__)
+        for key, entry in self.entries.items():
+            if key not in known and key not in INFORMATIONAL:
+                self._wrong(entry, f"'{key}' is not a key of a {kind}", _meant(key, known))
+
+    # ── single keys ──────────────────────────────────────────────────────
+
+    def _text(self, key: str, default: str | None) -> str | None:
+        entry = self.entries.get(key)
+        if entry is None or entry.value is None:
+            return default
+        if isinstance(entry.value, str):
+            return entry.value
+        if key == "version" and isinstance(entry.value, int | float) and not isinstance(entry.value, bool):
+            return str(entry.value)
+        self._wrong(entry, f"'{key}' is text", f'write {key}: "…"')
+        return default
+
+    def _map(self, key: str) -> dict[str, Json] | None:
+        entry = self.entries.get(key)
+        if entry is None or entry.value is None:
+            return None
+        if isinstance(entry.value, dict):
+            return entry.value
+        self._wrong(entry, f"'{key}' is a map", f"write '{key}:' and its keys below")
+        return None
+
+    def _names(self, key: str) -> tuple[str, ...]:
+        entry = self.entries.get(key)
+        if entry is None or entry.value is None:
+            return ()
+        names = list(entry.value) if isinstance(entry.value, list | dict) else None
+        named = [name.get("name") if isinstance(name, dict) else name for name in names or ()]
+        if names is None or not all(isinstance(name, str) for name in named):
+            self._wrong(entry, f"'{key}' is a list of names", f"write {key}: [text, files]")
+            return ()
+        return tuple(str(name) for name in named)
+
+    def _nested(self, key: str, read: Callable[[Entry, dict[str, Json]], Any]) -> Any:
+        value = self._map(key)
+        return None if value is None else read(self.entries[key], value)
+
+    # ── nested maps ──────────────────────────────────────────────────────
+
+    def _env_config(self, entry: Entry, value: dict[str, Json]) -> EnvConfig:
+        self._only(entry, value, ("interpreter", "env", "passes"), "env_config")
+        interpreter = value.get("interpreter")
+        env = value.get("env") or {}
+        if not isinstance(env, dict):
+            self._wrong(entry, "'env_config.env' is a map", "write NAME: value below it")
+            env = {}
+        return EnvConfig(
+            interpreter=self._interpreter(entry, interpreter) if interpreter else None,
+            env={name: _env_text(item) for name, item in env.items()},
+            passes=self._strings(entry, value.get("passes"), "env_config.passes"),
+        )
+
+    def _interpreter(self, entry: Entry, value: Json) -> Interpreter | None:
+        if not isinstance(value, dict):
+            self._wrong(entry, "'interpreter' is a map", "write type, var and binary below it")
+            return None
+        self._only(entry, value, tuple(Interpreter.__dataclass_fields__), "interpreter")
+        types = ("local_binary", "system_binary", "version_manager", "command", "venv_python", "node_modules")
+        kind = self._choice(entry, value.get("type"), types, "interpreter.type", None)
+        if kind is None or not isinstance(value.get("var"), str):
+            self._wrong(entry, "an interpreter has a 'type' and a 'var'", "for example type: system_binary, var: RUBY")
+            return None
+        texts = {key: value[key] for key in ("binary", "manager", "version", "fallback") if value.get(key)}
+        lists = ("candidates", "search_paths", "search_roots", "resolve_cmd")
+        return Interpreter(
+            type=kind,
+            var=value["var"],
+            **{key: str(text) for key, text in texts.items()},
+            **{key: self._strings(entry, value.get(key), f"interpreter.{key}") for key in lists},
+        )
+
+    def _anchor(self, entry: Entry, value: dict[str, Json]) -> Anchor:
+        self._only(entry, value, tuple(Anchor.__dataclass_fields__), "anchor")
+        return Anchor(
+            enabled=value.get("enabled", True) is True,
+            mode=self._choice(entry, value.get("mode", "auto"), ("auto", "always", "never"), "anchor.mode", "auto"),
+            markers_any=self._strings(entry, value.get("markers_any"), "anchor.markers_any"),
+            root=self._choice(
+                entry, value.get("root", "tool_dir"), ("tool_dir", "tool_parent", "project_path"), "anchor.root", "tool_dir"
+            ),
+            lib=str(value.get("lib") or ""),
+            cwd=str(value.get("cwd") or ""),
+            env_paths=self._env_paths(entry, value.get("env_paths") or {}),
+        )
+
+    def _env_paths(self, entry: Entry, value: Json) -> dict[str, dict[str, tuple[str, ...]]]:
+        if not isinstance(value, dict) or not all(isinstance(item, dict) for item in value.values()):
+            self._wrong(entry, "'anchor.env_paths' maps a variable to prepend and append", "PYTHONPATH: {prepend: [...]}")
+            return {}
+        for name, item in value.items():
+            self._only(entry, item, ("prepend", "append"), f"anchor.env_paths.{name}")
+        return {
+            name: {way: self._strings(entry, paths, f"anchor.env_paths.{name}") for way, paths in item.items()}
+            for name, item in value.items()
+        }
+
+    def _verify_deps(self, entry: Entry, value: dict[str, Json]) -> VerifyDeps:
+        self._only(entry, value, tuple(VerifyDeps.__dataclass_fields__), "verify_deps")
+        standard = VerifyDeps()
+        scopes = ("anchor", "tool_dir", "tool_siblings", "tool_file")
+        extensions = self._strings(entry, value.get("extensions"), "verify_deps.extensions")
+        excluded = self._strings(entry, value.get("exclude_dirs"), "verify_deps.exclude_dirs")
+        return VerifyDeps(
+            enabled=value.get("enabled", True) is True,
+            scope=self._choice(entry, value.get("scope", "anchor"), scopes, "verify_deps.scope", "anchor"),
+            recursive=value.get("recursive", True) is True,
+            extensions=extensions or standard.extensions,
+            exclude_dirs=excluded or standard.exclude_dirs,
+        )
+
+    def _config_resolve(self) -> tuple[ConfigResolve, ...]:
+        entry = self.entries.get("config_resolve")
+        if entry is None or entry.value is None:
+            return ()
+        specs = entry.value if isinstance(entry.value, list) else [entry.value]
+        resolved: list[ConfigResolve] = []
+        for spec in specs:
+            spec = {"path": spec} if isinstance(spec, str) else spec
+            if not isinstance(spec, dict) or not isinstance(spec.get("path"), str):
+                self._wrong(entry, "'config_resolve' names a 'path' below config/", "write {path: team/report.yaml}")
+                continue
+            self._only(entry, spec, ("path", "mode"), "config_resolve")
+            modes = ("deep_merge", "first_match")
+            mode = self._choice(entry, spec.get("mode", "deep_merge"), modes, "config_resolve.mode", "deep_merge")
+            resolved.append(ConfigResolve(spec["path"], mode))
+        return tuple(resolved)
+
+    def _constraints(self) -> dict[str, Constraint]:
+        value = self._map("child_constraints") or {}
+        entry = self.entries.get("child_constraints")
+        constraints: dict[str, Constraint] = {}
+        for child, limits in value.items():
+            assert entry is not None
+            if not isinstance(limits, dict):
+                self._wrong(entry, f"'child_constraints.{child}' is a map", "write {min_version: 1.0.0}")
+                continue
+            self._only(entry, limits, ("min_version", "max_version"), f"child_constraints.{child}")
+            constraints[child] = Constraint(**{key: str(limits[key]) for key in limits if key in ("min_version", "max_version")})
+        return constraints
+
+    # ── small things ─────────────────────────────────────────────────────
+
+    def _only(self, entry: Entry, value: Mapping[str, Json], known: Iterable[str], place: str) -> None:
+        for key in value:
+            if key not in known:
+                self._wrong(entry, f"'{key}' is not a key of {place}", _meant(key, known))
+
+    def _choice(self, entry: Entry, value: Json, choices: tuple[str, ...], place: str, default: Any) -> Any:
+        if value in choices:
+            return value
+        self._wrong(entry, f"'{place}' is one of {', '.join(choices)}, not '{value}'", _meant(str(value), choices))
+        return default
+
+    def _strings(self, entry: Entry, value: Json, place: str) -> tuple[str, ...]:
+        if value is None:
+            return ()
+        if isinstance(value, list) and all(isinstance(item, str) for item in value):
+            return tuple(value)
+        self._wrong(entry, f"'{place}' is a list of text", "write it as [a, b]")
+        return ()
+
+    def _wrong(self, entry: Entry, what: str, fix: str | None) -> None:
+        self.problems.append(Problem(what, entry.span, fix, code="bad-header"))
+
+
+def _meant(key: str, known: Iterable[str]) -> str:
+    guess = nearest(key, known)
+    return f"did you mean '{guess}'?" if guess else f"known: {', '.join(sorted(known))}"
+
+
+def _env_text(value: Json) -> str:
+    if value is True or value is False:
+        return "true" if value else "false"
+    return "" if value is None else str(value)

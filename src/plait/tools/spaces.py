@@ -1,0 +1,192 @@
+"""Where items live: the project's space, the user's, and the system's.
+
+    project   <project>/.ai            precedence 3
+    user      $USER_SPACE/.ai or ~/.ai precedence 2
+    system    package data and bundles precedence 1
+
+An id is the path of a file below `tools/` without its extension.  The first
+space that has it answers; an id can never name anything outside its space.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from plait.errors import InputError, nearest
+from plait.tools.beneath import Stamp, read_beneath, stamp_beneath
+
+SpaceName = Literal["project", "user", "system"]
+PRECEDENCE: Final[Mapping[str, int]] = {"project": 3, "user": 2, "system": 1}
+
+EXTENSIONS: Final = (".py", ".yaml", ".yml", ".sh", ".bash", ".js", ".mjs", ".cjs", ".ts", ".rb", ".go")
+MAX_ID: Final = 200
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*+(?:/[A-Za-z0-9][A-Za-z0-9_.-]*+)*+")
+
+# The ids of the seed documents resolve to ours, so that their tool files run unchanged.
+_RENAMED_PREFIXES: Final = (("rye/core/", "core/"), ("rye/mcp/", "core/mcp/"))
+_RENAMED: Final = {
+    "rye/bash/bash": "core/shell",
+    "rye/bash": "core/shell",
+    "rye/file-system/read": "core/file/read",
+    "rye/file-system/write": "core/file/write",
+    "rye/file-system/edit": "core/file/edit",
+    "rye/file-system/edit_lines": "core/file/edit",
+    "rye/file-system/ls": "core/file/list",
+    "rye/file-system/glob": "core/file/list",
+    "rye/file-system/grep": "core/file/search",
+    "rye/web/fetch/fetch": "core/http/fetch",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """A folder of items; `bundle` tells several system folders apart."""
+
+    name: SpaceName
+    root: str
+    bundle: str = ""
+
+    @property
+    def precedence(self) -> int:
+        return PRECEDENCE[self.name]
+
+    @property
+    def label(self) -> str:
+        return f"{self.name}:{self.bundle}" if self.bundle else self.name
+
+    def __str__(self) -> str:
+        return self.label
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A file that has an id."""
+
+    id: str
+    space: Space
+    relative: str
+    stamp: Stamp
+
+    @property
+    def path(self) -> str:
+        return os.path.join(self.space.root, self.relative)
+
+    def read(self) -> tuple[bytes, Stamp]:
+        contents = read_beneath(self.space.root, self.relative)
+        if contents is None:
+            raise InputError(f"{self.path} has just gone", fix="run the command again", code="vanished")
+        return contents
+
+
+@dataclass(frozen=True, slots=True)
+class Spaces:
+    """All spaces, highest precedence first."""
+
+    spaces: tuple[Space, ...]
+    project: str | None = None
+
+    def below(self, space: Space | None) -> tuple[Space, ...]:
+        """The spaces that an item of `space` may depend on."""
+        if space is None:
+            return self.spaces
+        return tuple(other for other in self.spaces if other.precedence <= space.precedence)
+
+    def find(self, item_id: str, *, folder: str = "tools", within: Space | None = None) -> Found | None:
+        """The file that answers an id, looked for from the space of `within` downwards."""
+        for candidate in dict.fromkeys((normal_id(item_id), renamed(item_id))):
+            for space in self.below(within):
+                if (found := _in_space(space, folder, candidate)) is not None:
+                    return found
+        return None
+
+    def shadowed(self, found: Found, *, folder: str = "tools") -> tuple[Found, ...]:
+        """What `found` hides in spaces of lower precedence."""
+        lower = [space for space in self.spaces if space.precedence < found.space.precedence]
+        hidden = (_in_space(space, folder, found.id) for space in lower)
+        return tuple(item for item in hidden if item is not None)
+
+    def listing(self, *, folder: str = "tools") -> dict[str, list[Found]]:
+        """Every id, with the files that have it, the answering one first."""
+        found: dict[str, list[Found]] = {}
+        for space in self.spaces:
+            for item_id in sorted(_ids_in(space, folder)):
+                item = _in_space(space, folder, item_id)
+                if item is not None:
+                    found.setdefault(item_id, []).append(item)
+        return found
+
+    def missing(self, item_id: str, *, folder: str = "tools") -> InputError:
+        known = sorted(self.listing(folder=folder))
+        guess = nearest(item_id, known)
+        looked = ", ".join(os.path.join(space.root, folder) for space in self.spaces)
+        return InputError(
+            f"there is no tool '{item_id}'",
+            fix=(f"did you mean '{guess}'? " if guess else "") + f"looked in {looked}; 'plait tools' lists them",
+            code="unknown-tool",
+        )
+
+
+def normal_id(item_id: str) -> str:
+    """An id in its one spelling, or an error: nothing in it can leave a space."""
+    plain = item_id.removeprefix("tool:") if isinstance(item_id, str) else ""
+    if len(plain) > MAX_ID or not _ID.fullmatch(plain):
+        raise InputError(
+            f"'{item_id}' is not a tool id",
+            fix="an id is names joined by '/': letters, digits, '_' and '-', for example team/report",
+            code="bad-id",
+        )
+    return plain
+
+
+def renamed(item_id: str) -> str:
+    """The id under which we keep what the seed documents call `rye/…`."""
+    plain = normal_id(item_id)
+    if plain in _RENAMED:
+        return _RENAMED[plain]
+    for old, new in _RENAMED_PREFIXES:
+        if plain.startswith(old):
+            return new + plain.removeprefix(old)
+    return plain
+
+
+def _in_space(space: Space, folder: str, item_id: str) -> Found | None:
+    found: list[Found] = []
+    for extension in EXTENSIONS:
+        relative = f"{folder}/{item_id}{extension}"
+        if (stamp := stamp_beneath(space.root, relative)) is not None:
+            found.append(Found(item_id, space, relative, stamp))
+    if len(found) > 1:
+        names = ", ".join(item.relative for item in found)
+        raise InputError(
+            f"'{item_id}' names {len(found)} files in the {space} space: {names}",
+            space.root,
+            "rename or remove all but one",
+            code="ambiguous-id",
+        )
+    return found[0] if found else None
+
+
+def _ids_in(space: Space, folder: str) -> Iterable[str]:
+    top = os.path.join(space.root, folder)
+    for directory, folders, files in os.walk(top, followlinks=False):
+        folders[:] = sorted(name for name in folders if not name.startswith((".", "__")))
+        for name in sorted(files):
+            stem, extension = os.path.splitext(name)
+            relative = os.path.relpath(os.path.join(directory, stem), top).replace(os.sep, "/")
+            if extension in EXTENSIONS and _ID.fullmatch(relative):
+                yield relative
+
+
+def known_spaces(
+    project: str | None, environ: Mapping[str, str], *, system: Sequence[Space], home: str
+) -> Spaces:
+    """The spaces of a project directory, this user and this installation."""
+    spaces: list[Space] = []
+    if project is not None:
+        spaces.append(Space("project", os.path.join(project, ".ai")))
+    spaces.append(Space("user", os.path.join(environ.get("USER_SPACE") or home, ".ai")))
+    return Spaces((*spaces, *system), project)
