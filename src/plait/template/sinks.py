@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 from plait.errors import InputError, ValueRefusedError, nearest
 from plait.source import Source, Span
-from plait.template.nodes import ContextHole, Filled, Hole, ParamHole
+from plait.template.nodes import ContextHole, Filled, Hole, ParamHole, Text
 from plait.template.program import Lookup, Piece, Placed
 from plait.template.shell import BoundScript, bind, plan
 from plait.template.shell_lexer import Gap, analyse
@@ -186,8 +186,10 @@ _GONE: Final = object()
 def _stripped(node: Node, value: Json, names: Mapping[str, Json]) -> Json:
     match node:
         case Leaf(program):
-            lone = len(program.parts) == 1 and isinstance(part := program.parts[0], ParamHole)
-            return _GONE if lone and part.name not in names else value
+            match program.parts:
+                case (ParamHole(name=name),) if name not in names:
+                    return _GONE
+            return value
         case Branch(items, None):
             kept = [_stripped(item, inner, names) for item, inner in zip(items, value, strict=True)]
             return [item for item in kept if item is not _GONE]
@@ -263,4 +265,6 @@ def _is_trusted(hole: Hole | Filled, lookup: Lookup | None) -> bool:
         return False
     roots = [getattr(alternative.origin, "root", None) for alternative in hole.alternatives]
     origins = [origin_of(root) if root else None for root in roots]
+    if hole.default is not None and not any(origins):
+        return all(isinstance(part, Text) for part in hole.default)  # the author's default is used
     return all(origin is not None and origin.trusted for origin in origins)
