@@ -19,12 +19,22 @@ import re
 import stat
 from bisect import bisect_right
 from collections import abc
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from functools import cache
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from plait.errors import DocumentError, InputError, InternalError, LimitError, Problem, listed, nearest
+from plait.errors import (
+    DocumentError,
+    InputError,
+    InternalError,
+    LimitError,
+    PlaitError,
+    Problem,
+    listed,
+    nearest,
+)
 from plait.source import Excerpt, Source, Span
 from plait.values import Json
 
@@ -228,18 +238,27 @@ def load_json(path: str | os.PathLike[str]) -> Json:
 def _read(path: str | os.PathLike[str], limit: int) -> str:
     name = os.fspath(path)
     try:
-        # Not blocking: a pipe that nobody writes to must be refused, not waited for.
-        descriptor = os.open(name, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-        with open(descriptor, "rb") as file:
+        with _opened(name) as descriptor:
             status = os.fstat(descriptor)
             _expect_regular(name, status.st_mode)
             _expect_size(status.st_size, limit, name, unit="bytes")
-            # One byte more than allowed, for a file that grows or lies about its size.
-            data = file.read(limit + 1)
+            with open(descriptor, "rb", closefd=False) as file:
+                # One byte more than allowed, for a file that grows or lies about its size.
+                data = file.read(limit + 1)
     except (OSError, ValueError) as error:
         raise _unreadable(name, error) from None
     _expect_size(len(data), limit, name, unit="bytes")
     return _decoded(data, name)
+
+
+@contextmanager
+def _opened(name: str) -> abc.Iterator[int]:
+    # Not blocking: a pipe that nobody writes to must be refused, not waited for.
+    descriptor = os.open(name, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def _expect_regular(name: str, mode: int) -> None:
@@ -285,7 +304,7 @@ def _decoded(data: bytes, name: str) -> str:
         before = len(data[: error.start].decode("utf-8"))
         shown = Source(name, data.decode("utf-8", "replace"))
         what = f"byte {error.start:,} of this file is not UTF-8"
-        where = Span(shown, before, before + 1)
+        where = str(Span(shown, before, before + 1))
         raise DocumentError(what, where, "save the file as UTF-8", code="not-utf-8") from None
 
 
@@ -490,8 +509,12 @@ class _Builder:
             return None
 
     def refuse(self, refused: _Refused, event: yaml.ScalarEvent, span: Span) -> None:
-        where = Span(self.source, _start(event), span.start) if refused.code == "tag" else span
+        where = self.tag_span(event) if refused.code == "tag" else span
         self.problem(refused.what, where, refused.fix, refused.code)
+
+    def tag_span(self, event: yaml.NodeEvent) -> Span:
+        found = _TAG.search(self.source.text, _start(event))
+        return Span(self.source, *found.span()) if found else Span(self.source, _start(event), _start(event))
 
     def alias(self, event: yaml.AliasEvent) -> None:
         span = Span(self.source, _start(event), _end(event))
@@ -528,7 +551,8 @@ class _Builder:
         nodes, characters = self.nodes, self.characters
         self.spend(1, 0, span)
         if event.tag not in (None, "!", _CORE + kind):
-            self.problem(*_tag_refused(event.tag, span))
+            what, fix = _tag_words(event.tag or "")
+            self.problem(what, self.tag_span(event), fix, "tag")
         if event.anchor is not None:
             self.anchors[event.anchor] = None
         self.open.append(_Open(at, event.anchor, bool(event.flow_style), nodes, characters, keys, at))
@@ -635,7 +659,8 @@ class _Builder:
 
 
 MERGE_KEY: Final = "<<"
-_PROPERTIES = re.compile(r"(?:&[\w-]++|!<[^>]*+>|!!?[\w%]*+|[ \t\r\n]++|#[^\n]*+)*+")
+_TAG = re.compile(r"!<[^>]*+>|![^\s,\[\]{}]*+")
+_PROPERTIES = re.compile(rf"(?:&[\w-]++|{_TAG.pattern}|[ \t\r\n]++|#[^\n]*+)*+")
 _NOTHING = re.compile(r"(?:[ \t\r\n]++|#[^\n]*+|^\.\.\.(?=[ \t\r\n]|\Z))*+", re.MULTILINE)
 
 
@@ -684,11 +709,6 @@ def _tagged(tag: str | None, text: str, style: str) -> Plain:
 def _tag_words(tag: str) -> tuple[str, str]:
     shown = _shown("!!" + tag.removeprefix(_CORE) if tag.startswith(_CORE) else tag)
     return f"the tag '{shown}' means nothing here", "remove it: a document is plain data"
-
-
-def _tag_refused(tag: str, where: Span) -> tuple[str, Span, str, str]:
-    what, fix = _tag_words(tag)
-    return what, where, fix, "tag"
 
 
 def _plain(text: str) -> Plain:
@@ -925,16 +945,23 @@ def parse_json(text: str, name: str) -> Json:
         )
     except json.JSONDecodeError as error:
         problems = [_json_syntax_problem(source, error), *_json_problems(source, error.pos)]
-        raise DocumentError.together(problems) from None
+        raise _json_error(problems) from None
     except RecursionError:
         raise _json_too_deep(source) from None
     if hooks.doubt or _MAYBE_SURROGATE.search(source.text):
         problems = _json_problems(source, len(source.text))
         if problems:
-            raise DocumentError.together(problems)
+            raise _json_error(problems)
     if _deeper(data, MAX_DEPTH):
         raise _json_too_deep(source)
     return data
+
+
+def _json_error(problems: list[Problem]) -> PlaitError:
+    """Places without their lines: this is data, not an author's text, and may be secret."""
+    error = DocumentError.together(problems)
+    error.problems = tuple(replace(problem, where=str(problem.where), also=()) for problem in error.problems)
+    return error
 
 
 class _JsonHooks:
@@ -965,7 +992,7 @@ class _JsonHooks:
 
 def _deeper(data: Json, levels: int) -> bool:
     level = [data]
-    for _ in range(levels + 1):
+    for _ in range(levels):
         level = [
             child
             for holder in level
@@ -1041,7 +1068,8 @@ def _json_too_deep(source: Source) -> LimitError:
     for token in _JSON_TOKEN.finditer(source.text):
         depth += (token[0] in "[{") - (token[0] in "]}")
         if depth > MAX_DEPTH:
-            return LimitError(*_too_deep(Span(source, *token.span())), code="too-deep")
+            what, where, fix = _too_deep(Span(source, *token.span()))
+            return LimitError(what, str(where), fix, code="too-deep")
     raise InternalError("a JSON text was found too deep and is not", source.name)
 
 

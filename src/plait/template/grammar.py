@@ -63,6 +63,7 @@ _BARE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*+")
 _ENV_NAME = re.compile(r"[A-Z_][A-Z0-9_]*+")
 _KEY = re.compile(r"[\w-]++")
 _INTEGER = re.compile(r"-?[0-9]++")
+_INDEX = re.compile(r"-?(?:0|[1-9][0-9]{0,17}+)")
 _NUMBER = re.compile(r"-?[0-9]++(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)?")
 _FORMAT = re.compile(r"[A-Za-z_*./\[][^\s:|{}$\"'`<>;&()\\]*+")
 _BLANKS = re.compile(r"[ \t\r\n]*+")
@@ -380,7 +381,7 @@ class _Expression:
         key = self._match(_KEY)
         if key is None:
             raise _Malformed("a key is missing after '.'")
-        return int(key) if _INTEGER.fullmatch(key) and len(key) < 19 else key
+        return int(key) if _INDEX.fullmatch(key) else key  # 007 is the key of a map
 
     def _bracketed_key(self, *, shell_array: bool) -> str | int:
         opened = self.at

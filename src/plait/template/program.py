@@ -25,6 +25,7 @@ from plait.template.nodes import (
     Extract,
     Filled,
     Flaw,
+    Format,
     Hole,
     InputHole,
     Literal,
@@ -216,7 +217,7 @@ class Program:
     def _missing(self, hole: Part, rendering: Rendering) -> Answer:
         assert not isinstance(hole, Text | Filled)
         if isinstance(hole, ContextHole | EnvHole) and hole.required is not None:
-            rendering.problems.append(_required(hole, rendering.source))
+            rendering.missing.append((rendering.source, hole))
             return ""
         if isinstance(hole, ContextHole) and hole.bare:
             return UNDEFINED  # $NAME is the shell's unless the scope knows it
@@ -302,10 +303,7 @@ def _alternative(alternative: Alternative, profile: Profile) -> Getter:
     find = _origin(alternative.origin, profile)
     if not alternative.formats:
         return find
-    change = [
-        (lambda value, pattern=fmt.pattern: matching(value, pattern)) if fmt.name == "glob" else FORMATS[fmt.name]
-        for fmt in alternative.formats
-    ]
+    change = [_format(form) for form in alternative.formats]
 
     def formatted(rendering: Rendering) -> Answer:
         value = find(rendering)
@@ -315,6 +313,12 @@ def _alternative(alternative: Alternative, profile: Profile) -> Getter:
         return value
 
     return formatted
+
+
+def _format(form: Format) -> Callable[[Json], Json]:
+    if form.name == "glob":
+        return lambda value: matching(value, form.pattern)
+    return FORMATS[form.name]
 
 
 def _origin(origin: Path | Literal | Computed | Extract, profile: Profile) -> Getter:
@@ -465,21 +469,45 @@ def _env(hole: EnvHole, profile: Profile) -> Getter:
 
 def missing_names(missing: list[tuple[Source, Hole]], names: Mapping[str, Json]) -> MissingNamesError:
     """One error for every missing name, with the nearest known ones."""
-    holes = list({(source, hole.name): hole for source, hole in missing}.items())
+    unique = list({(source, hole.name): (source, hole) for source, hole in missing}.values())
+    required = [(source, hole) for source, hole in unique if _message(hole) is not None]
+    unknown = [(source, hole) for source, hole in unique if _message(hole) is None]
+    problems = [_required(hole, source) for source, hole in required]
+    if unknown:
+        problems.append(_unknown(unknown, names))
+    error = MissingNamesError.together(problems)
+    assert isinstance(error, MissingNamesError)
+    error.names = tuple(dict.fromkeys(hole.name for _, hole in unique))
+    return error
+
+
+def _unknown(unknown: list[tuple[Source, Hole]], names: Mapping[str, Json]) -> Problem:
     known = known_names(names)
-    wanted = list(dict.fromkeys(name for (_, name), _ in holes))
-    guesses = [guess for name in wanted if (guess := nearest(name, known))]
-    spans = [Span(source, hole.start, hole.end) for (source, _), hole in holes]
-    meant = f"did you mean {', '.join(repr(guess) for guess in dict.fromkeys(guesses))}? " if guesses else ""
-    error = MissingNamesError(
+    wanted = list(dict.fromkeys(hole.name for _, hole in unknown))
+    guesses = dict.fromkeys(guess for name in wanted if (guess := nearest(name, known)))
+    meant = f"did you mean {', '.join(repr(guess) for guess in guesses)}? " if guesses else ""
+    spans = [Span(source, hole.start, hole.end) for source, hole in unknown]
+    return Problem(
         f"nothing here is named {', '.join(repr(name) for name in wanted)}",
         spans[0],
         f"{meant}known here: {listed(names) or 'nothing'}",
-        also=spans[1:],
+        also=tuple(spans[1:]),
         code="unknown-name",
     )
-    error.names = tuple(wanted)
-    return error
+
+
+def _message(hole: Hole) -> str | None:
+    return hole.required if isinstance(hole, ContextHole | EnvHole) else None
+
+
+def _required(hole: Hole, source: Source) -> Problem:
+    message = _message(hole)
+    return Problem(
+        f"'{hole.name}' is required" + (f": {message}" if message else ""),
+        _span(hole, source),
+        f"give '{hole.name}' a value",
+        code="required-name",
+    )
 
 
 def known_names(names: Mapping[str, Json], *, depth: int = 3, most: int = 2000) -> list[str]:
@@ -496,16 +524,6 @@ def known_names(names: Mapping[str, Json], *, depth: int = 3, most: int = 2000) 
                 return found
         level = deeper
     return found
-
-
-def _required(hole: ContextHole | EnvHole, source: Source) -> Problem:
-    reason = f": {hole.required}" if hole.required else ""
-    return Problem(
-        f"'{hole.name}' is required{reason}",
-        _span(hole, source),
-        f"give '{hole.name}' a value",
-        code="required-name",
-    )
 
 
 def _kept(part: Part, source: Source) -> str:

@@ -11,14 +11,16 @@ value to a process or a server reveal secrets; `value` and `text` never do.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, Literal
 from urllib.parse import quote
 
 from plait.errors import InputError, ValueRefusedError, nearest
 from plait.source import Source, Span
-from plait.template.nodes import ContextHole, Filled, Hole, ParamHole
-from plait.template.program import Lookup, Piece, Placed
+from plait.template.nodes import Alternative, ContextHole, Filled, Hole, ParamHole, Part, Parts, Path, Text
+from plait.template.program import MAX_OUTPUT, Lookup, Piece, Placed, output_too_long, Program
 from plait.template.shell import BoundScript, bind, plan
 from plait.template.shell_lexer import Gap, analyse
 from plait.template.template import Branch, Constant, Leaf, Node, Template
@@ -27,6 +29,7 @@ from plait.values import Json, json_text, revealed_text, text
 Values = Mapping[str, Json] | Lookup
 Env = Mapping[str, str] | None
 Dialect = Literal["sh", "bash"]
+UrlPart = Literal["origin", "path", "query", "fragment"]
 
 NAMES: Final = ("value", "text", "argv", "shell", "json", "url", "header", "env")
 
@@ -50,7 +53,8 @@ def as_words(template: Template, values: Values, *, strict: bool = False, env: E
     """One argument; a whole-value list spreads only as `${files...}`."""
     pieces = template.pieces(values, strict=strict, env=env)
     match pieces:
-        case [Placed(list() as items, ContextHole(spread=True))]:
+        case [Placed(list() as items, hole)] if _spreads(hole):
+            pieces = [Placed(item, hole) for item in items]
             words = [revealed_text(item) for item in items]
         case _:
             words = ["".join(map(_revealed, pieces))]
@@ -77,7 +81,10 @@ def as_json_value(template: Template, values: Values, *, strict: bool = False, e
 
 
 def as_json(template: Template, values: Values, *, strict: bool = False, env: Env = None) -> str:
-    return json_text(as_json_value(template, values, strict=strict, env=env), reveal=True)
+    value = as_json_value(template, values, strict=strict, env=env)
+    if template.counted:
+        _refuse_long_json(value)
+    return json_text(value, reveal=True)
 
 
 def as_header(template: Template, values: Values, *, strict: bool = False, env: Env = None) -> str:
@@ -94,33 +101,38 @@ def as_url(
     """A URL whose scheme and host the author wrote; values are encoded for the part they land in."""
     pieces = template.pieces(values, strict=strict, env=env)
     source = template.leaf.source
-    written = ""
+    written: list[str] = []
+    place: UrlPart = "origin"
     for index, piece in enumerate(pieces):
         if isinstance(piece, str):
-            written += piece
-            continue
-        place = _url_part(written)
-        if place == "origin":
-            if not (host_from_value and index == 0):
-                raise _refused(
-                    "the scheme and host of a URL may not come from a value", piece, source,
-                    "write them in the template, or declare that this URL may be given", "url-origin",
-                )  # fmt: skip
-            written += _checked_origin(revealed_text(piece.value), piece, source)
-            continue
-        written += _url_encoded(piece, place, written, pieces[index + 1 :], source)
-    return written
+            written.append(piece)
+            # The origin is judged by all that stands before, later parts by what was added.
+            place = _url_part("".join(written)) if place == "origin" else _later_url_part(place, piece)
+        elif place != "origin":
+            written.append(_url_encoded(piece, place, written[-1], pieces[index + 1 : index + 2], source))
+        elif host_from_value and index == 0:
+            written.append(_checked_origin(revealed_text(piece.value), piece, source))
+            place = _url_part(written[0])
+        else:
+            raise _refused(
+                "the scheme and host of a URL may not come from a value", piece, source,
+                "write them in the template, or declare that this URL may be given", "url-origin",
+            )  # fmt: skip
+    return "".join(written)
 
 
 def as_shell(
     template: Template, values: Values, *, strict: bool = False, env: Env = None, dialect: Dialect = "sh"
 ) -> BoundScript:
     """Shell text with its values bound to variables; see `shell`."""
-    source = template.leaf.source
-    assigned = _assigned_names(template, dialect)
+    leaf = template.leaf
     lookup = template.lookup(values, env)
-    pieces = template.pieces(lookup, strict=strict, env=env, shell_names=assigned)
-    return bound_shell(pieces, source, dialect=dialect, lookup=lookup)
+    own = _shell_owned(leaf, lookup, dialect)
+    if own.parts is not leaf.program.parts:
+        program = Program(own.parts, leaf.program.profile, leaf.program.flaws)
+        template = Template(Leaf(program, leaf.source), template.profile)
+    pieces = template.pieces(lookup, strict=strict, env=env, shell_names=own.names)
+    return bound_shell(pieces, leaf.source, dialect=dialect, lookup=lookup)
 
 
 def bound_shell(
@@ -180,14 +192,33 @@ def _refused(what: str, piece: Placed, source: Source, fix: str, code: str) -> V
     return ValueRefusedError(what, Span(source, piece.hole.start, piece.hole.end), fix, code=code)
 
 
+def _refuse_long_json(value: Json) -> None:
+    """Many holes may name one large value; its text is counted before it is written as often."""
+    size = 0
+    left = [value]
+    while left:
+        item = left.pop()
+        if isinstance(item, Mapping):
+            left += item.values()
+            size += sum(len(key) for key in item if isinstance(key, str))
+        elif isinstance(item, list | tuple):
+            left += item
+        else:
+            size += len(item) if isinstance(item, str) else 1
+        if size + len(left) > MAX_OUTPUT:
+            raise output_too_long(Span(Source("<template>", ""), 0, 0))
+
+
 _GONE: Final = object()
 
 
 def _stripped(node: Node, value: Json, names: Mapping[str, Json]) -> Json:
     match node:
         case Leaf(program):
-            lone = len(program.parts) == 1 and isinstance(part := program.parts[0], ParamHole)
-            return _GONE if lone and part.name not in names else value
+            match program.parts:
+                case (ParamHole(name=name),) if name not in names:
+                    return _GONE
+            return value
         case Branch(items, None):
             kept = [_stripped(item, inner, names) for item, inner in zip(items, value, strict=True)]
             return [item for item in kept if item is not _GONE]
@@ -199,23 +230,28 @@ def _stripped(node: Node, value: Json, names: Mapping[str, Json]) -> Json:
             return value
 
 
-def _url_part(written: str) -> Literal["origin", "path", "query", "fragment"]:
+def _url_part(written: str) -> UrlPart:
     """Which part of the URL comes next, judged by what stands before it."""
-    _, separator, rest = written.partition("://")
-    if written.startswith("/"):
-        rest = written
-    elif not separator or not any(char in rest for char in "/?#"):
-        return "origin"
-    if "#" in rest:
+    if written.startswith(("//", "/\\")):  # a host follows, and some clients read '\' as '/'
+        rest = written[2:]
+    elif written.startswith("/"):
+        return _later_url_part("path", written)
+    else:
+        _, _, rest = written.partition("://")
+    return _later_url_part("path", rest) if any(char in rest for char in "/?#") else "origin"
+
+
+def _later_url_part(place: UrlPart, added: str) -> UrlPart:
+    if place == "fragment" or "#" in added:
         return "fragment"
-    return "query" if "?" in rest else "path"
+    return "query" if place == "query" or "?" in added else "path"
 
 
-def _url_encoded(piece: Placed, place: str, written: str, rest: Sequence[Piece], source: Source) -> str:
+def _url_encoded(piece: Placed, place: UrlPart, before: str, after: Sequence[Piece], source: Source) -> str:
     value = revealed_text(piece.value)
     if place == "path":
-        after = rest[0] if rest and isinstance(rest[0], str) else ""
-        fills_segment = written.endswith("/") and (not after or after[0] in "/?#")
+        next_text = after[0] if after and isinstance(after[0], str) else ""
+        fills_segment = before.endswith("/") and (not next_text or next_text[0] in "/?#")
         if value in (".", "..") or (fills_segment and not value):
             raise _refused(
                 "a path segment of a URL may not be empty, '.' or '..'", piece, source,
@@ -239,18 +275,85 @@ def _checked_origin(value: str, piece: Placed, source: Source) -> str:
     return value
 
 
-def _assigned_names(template: Template, dialect: Dialect) -> frozenset[str]:
-    """Names that the script itself sets; `${x}` of them is the shell's own."""
-    parts = template.leaf.program.parts
-    source = template.leaf.source
-    pieces: list[str | Gap] = [
-        source.text[part.start : part.end] if isinstance(part, ContextHole) else getattr(part, "text", "")
+@dataclass(frozen=True, slots=True)
+class _ShellOwned:
+    """What in a shell template is the shell's business."""
+
+    names: frozenset[str]
+    """Variables that the script sets itself: `${x}` of them is never missing."""
+    parts: Parts
+    """The template with `${NAME:-default}` of such variables turned into text."""
+
+
+def _shell_owned(leaf: Leaf, lookup: Lookup, dialect: Dialect) -> _ShellOwned:
+    """A script with variables of its own must run as it is written.
+
+    `${n:-0}` of a variable that the script sets, or that looks like one of the
+    environment (`${HOME:-/tmp}`), is the shell's own expansion, unless our scope
+    knows the name or the text stands where a shell expands nothing.
+    """
+    parts, source = leaf.program.parts, leaf.source
+    written = "".join(part.text if isinstance(part, Text) else source.text[part.start : part.end] for part in parts)
+    assigned = analyse([written], dialect).assigned
+    candidates = {
+        part.start
         for part in parts
+        if isinstance(part, ContextHole) and (name := _defaulted_name(part)) is not None
+        if (name in assigned or _ENV_NAME.fullmatch(name)) and name not in lookup.names
+    }
+    if not candidates:
+        return _ShellOwned(assigned, parts)
+    gaps = [
+        part.text if isinstance(part, Text) else Gap(index, part.start, part.end)
+        for index, part in enumerate(parts)
     ]
-    return frozenset(analyse(pieces, dialect).assigned)
+    places = iter(analyse(gaps, dialect).places)
+    kept: list[Part] = []
+    for part in parts:
+        state = "" if isinstance(part, Text) else next(places).state
+        expands = state in ("bare", "double", "heredoc", "parameter", "quoted-parameter")
+        if isinstance(part, ContextHole) and part.start in candidates and expands:
+            kept += _as_expansion(part, source)
+        else:
+            kept.append(part)
+    return _ShellOwned(assigned, tuple(kept))
 
 
-def _formats(hole: Hole | Filled) -> set[str]:
+_ENV_NAME: Final = re.compile(r"[A-Z_][A-Z0-9_]*+")
+
+
+def _defaulted_name(hole: ContextHole) -> str | None:
+    """The name of `${name:-default}`, if the hole is just that."""
+    match hole:
+        case ContextHole(alternatives=(Alternative(Path(root, ()), ()),), filters=(), default=default):
+            return None if default is None else root
+    return None
+
+
+def _as_expansion(hole: ContextHole, source: Source) -> list[Part]:
+    """The hole as shell text; holes in its default stay holes."""
+    assert hole.default is not None
+    inner = [part for part in hole.default if not isinstance(part, Text)]
+    parts: list[Part] = []
+    at = hole.start
+    for part in inner:
+        parts += [Text(source.text[at : part.start]), part]
+        at = part.end
+    return [*parts, Text(source.text[at : hole.end])]
+
+
+def _spreads(hole: Hole | Filled) -> bool:
+    asked = _as_written(hole)
+    return isinstance(asked, ContextHole) and asked.spread
+
+
+def _as_written(hole: Hole | Filled) -> Hole | None:
+    """The author's hole, also when an earlier stage has filled it."""
+    return hole.hole if isinstance(hole, Filled) else hole
+
+
+def _formats(place: Hole | Filled) -> set[str]:
+    hole = _as_written(place)
     if not isinstance(hole, ContextHole):
         return set()
     return {form.name for alternative in hole.alternatives for form in alternative.formats}
@@ -263,4 +366,6 @@ def _is_trusted(hole: Hole | Filled, lookup: Lookup | None) -> bool:
         return False
     roots = [getattr(alternative.origin, "root", None) for alternative in hole.alternatives]
     origins = [origin_of(root) if root else None for root in roots]
+    if hole.default is not None and not any(origins):
+        return all(isinstance(part, Text) for part in hole.default)  # the author's default is used
     return all(origin is not None and origin.trusted for origin in origins)

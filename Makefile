@@ -1,0 +1,87 @@
+# Everything a contributor runs.  `make` lists the targets.
+# PYTHON=…     the interpreter that makes .venv (default: the first python ≥ 3.11 on the PATH)
+# FUZZ_RUNS=…  how many random cases each fuzz script tries (default: each script's own full number)
+# ARGS=…       further arguments for pytest
+
+PYTHON ?=
+FUZZ_RUNS ?=
+ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.stamp
+BENCH_STAMP := $(VENV)/.stamp-bench
+PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
+CANDIDATES := python3 python3.14 python3.13 python3.12 python3.11
+# `import ensurepip`: Debian's python3 without python3-venv cannot make an environment.
+USABLE := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+.PHONY: help demo test check format lint types fuzz bench docs-examples clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(STAMP) ## see a real run
+	@$(BIN)/python examples/demo.py
+
+test: $(STAMP) ## run the tests
+	@echo "plait: tests"
+	@$(BIN)/python -m pytest -n 2 $(ARGS)
+
+check: lint types test ## everything that must hold before a commit: format, lint, types, tests
+
+format: $(STAMP) ## put the code into its standard form
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+lint: $(STAMP) ## check form and lint rules
+	@echo "plait: format and lint"
+	@$(BIN)/ruff format --check --quiet .
+	@$(BIN)/ruff check --quiet .
+
+types: $(STAMP) ## check types, strictly
+	@echo "plait: types"
+	@$(BIN)/mypy
+
+fuzz: $(STAMP) ## the long proofs by random cases (FUZZ_RUNS=… for a shorter run)
+	@set -e; for script in tests/fuzz/*_fuzz.py; do \
+	  echo "plait: $$script"; \
+	  $(BIN)/python "$$script" $(if $(FUZZ_RUNS),--runs $(FUZZ_RUNS)); \
+	done
+
+bench: $(BENCH_STAMP) ## measure, and write docs/benchmarks.md
+	@$(BIN)/python bench/run.py
+
+docs-examples: $(STAMP) ## run the examples of the documentation
+	@$(BIN)/python -m pytest tests/test_docs.py $(ARGS)
+
+clean: ## remove the environment, caches and built files
+	@rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# An environment that no longer starts (moved, or its python was removed) is made anew.
+$(STAMP): pyproject.toml
+	@set -e; if ! $(BIN)/python -c '$(USABLE)' 2>/dev/null; then \
+	  for python in $(or $(PYTHON),$(CANDIDATES)); do \
+	    if "$$python" -c '$(USABLE)' >/dev/null 2>&1; then found=$$python; break; fi; \
+	  done; \
+	  if [ -z "$${found:-}" ]; then \
+	    echo "plait: no usable python among: $(or $(PYTHON),$(CANDIDATES))" >&2; \
+	    echo "fix: install Python 3.11 or newer with its venv module (Debian: apt install python3-venv)," >&2; \
+	    echo "     or name one: make PYTHON=/path/to/python" >&2; \
+	    exit 1; \
+	  fi; \
+	  echo "plait: making $(VENV) with $$found ($$("$$found" --version 2>&1))"; \
+	  "$$found" -m venv --clear $(VENV); \
+	fi
+	@echo "plait: installing the project and its tools (only when pyproject.toml changes)"
+	@$(PIP) install --quiet --editable '.[dev]'
+	@touch $@
+
+$(BENCH_STAMP): $(STAMP)
+	@echo "plait: installing what the benchmarks compare with"
+	@$(PIP) install --quiet --editable '.[bench]'
+	@touch $@

@@ -1,0 +1,1 @@
+"""What it means to run: outcomes, events, conditions; no tool is known here."""

@@ -1,0 +1,553 @@
+"""Conditions: JSON data that says yes or no about a document, or says why it cannot.
+
+A condition is empty, or one test, or one of three ways to join conditions:
+
+    {path: a.b, op: gte, value: 3}      a test; `op` is `eq` when left out
+    {all: [...]}  {any: [...]}  {not: {...}}
+
+A mistake is never a silent `false`.  The shape is read as a whole before
+anything is evaluated, so every mistake in it is reported together, each with
+its place (`all[1].not.op`).  What only the document can show (a string where a
+number is compared) is reported the same way.
+
+Paths are those of templates: `a.b`, `a.0`, `a[0]`, `a["any key"]`; a negative
+index counts from the end; the empty path is the whole document.  They read map
+keys and list indexes and nothing else, and what is not there reads as null.
+
+    empty (null or {})    true, wherever it stands
+    any: []   all: []     false, true
+    any, all              read from the left up to the part that decides, so an
+                          earlier part can guard a later one; a part that fails
+                          decides nothing, and the condition is then an error
+    eq  ne                deep; 1 equals 1.0, true does not equal 1; `ne` is the
+                          opposite of `eq`; null equals null alone
+    gt  gte  lt  lte      two numbers, or two strings by code point
+    in                    the value found is an element of the list `value`
+    contains              a part of a string, an element of a list, a key of a map
+    regex                 found anywhere in a string, by RE2: the time is linear
+                          in the text whatever the pattern, and both are bounded
+    exists                there and not null; with `value: false` the opposite
+
+Null and missing are an answer for `eq`, `ne` and `exists` only; every other
+operator is false on them.  A secret is compared as the string it hides, and
+only the answer leaves; no message holds a value, secret or not.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from math import isfinite
+from typing import Final, NoReturn, Protocol, TypeAlias
+
+from plait.errors import ConditionError, InputError, LimitError, Problem, listed, nearest
+from plait.source import Span
+from plait.template.grammar import parse_path
+from plait.template.program import walk
+from plait.values import UNDEFINED, Json, Secret
+
+MAX_DEPTH: Final = 64
+"""Levels of combinators, and levels of lists and maps in a `value`."""
+
+MAX_NODES: Final = 50_000
+"""Conditions and values in one condition, shared ones counted at each use."""
+
+MAX_PATTERN: Final = 1_000
+"""Characters of a regular expression."""
+
+MAX_SEARCHED: Final = 1 << 20
+"""Bytes of text that one `regex` test looks through."""
+
+MAX_SEARCH_WORK: Final = 100_000_000
+"""Instructions of the pattern times bytes of text: about a second at the very worst."""
+
+MAX_SHOWN: Final = 60
+"""Characters of a name in a message."""
+
+COMBINATORS: Final = ("any", "all", "not")
+FIELDS: Final = ("path", "op", "value")
+
+Place: TypeAlias = tuple[str | int, ...]
+"""The way from a condition to a part of it: `("all", 1, "not", "op")`."""
+
+Locate: TypeAlias = Callable[[Place], Span | str]
+"""Says where a part stands; a loader that has spans answers with the span."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """One test: what the path leads to, put to an operator."""
+
+    keys: tuple[str | int, ...]
+    path: str
+    test: Callable[[Json], bool]
+    null_is_false: bool
+    where: Callable[[], Span | str]
+
+
+@dataclass(frozen=True, slots=True)
+class AnyOf:
+    parts: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AllOf:
+    parts: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Not:
+    part: Node
+
+
+Node: TypeAlias = Leaf | AnyOf | AllOf | Not
+
+EMPTY: Final = AllOf(())
+
+
+def shown(place: Place) -> str:
+    """A place as a person writes it: `all[1].not.op`."""
+    text = "".join(f".{key}" if _is_plain(key) else f"[{_quoted(key)}]" for key in place)
+    return text.removeprefix(".") or "condition"
+
+
+def _is_plain(key: str | int) -> bool:
+    return isinstance(key, str) and key.isidentifier() and len(key) <= MAX_SHOWN
+
+
+def matches(document: Json, condition: Json) -> bool:
+    """Whether the condition holds for the document; ConditionError when it means nothing."""
+    return compile_condition(condition)(document)
+
+
+def compile_condition(condition: Json, *, locate: Locate = shown) -> Callable[[Json], bool]:
+    """The condition as a function of the document: read and checked once, used often."""
+    node, problems = _read(condition, locate)
+    if problems:
+        raise ConditionError.together(problems)
+    return partial(_decide, node)
+
+
+def check(condition: Json, *, locate: Locate = shown) -> list[Problem]:
+    """All that is wrong with a condition before any document is known."""
+    try:
+        return _read(condition, locate)[1]
+    except LimitError as error:
+        return list(error.problems)
+
+
+def _decide(node: Node, document: Json) -> bool:
+    problems: list[Problem] = []
+    answer = _holds(node, document, problems)
+    if problems:
+        raise ConditionError.together(problems)
+    return answer is True
+
+
+def _holds(node: Node, document: Json, problems: list[Problem]) -> bool | None:
+    """True, false, or None for a part that has put its problem on the list."""
+    match node:
+        case AllOf(parts):
+            return _first(False, parts, document, problems)
+        case AnyOf(parts):
+            return _first(True, parts, document, problems)
+        case Not(part):
+            answer = _holds(part, document, problems)
+            return None if answer is None else not answer
+        case Leaf():
+            return _tested(node, document, problems)
+
+
+def _first(deciding: bool, parts: tuple[Node, ...], document: Json, problems: list[Problem]) -> bool | None:
+    unknown = False
+    for part in parts:
+        answer = _holds(part, document, problems)
+        if answer is deciding:
+            return deciding
+        unknown = unknown or answer is None
+    return None if unknown else not deciding
+
+
+def _tested(node: Leaf, document: Json, problems: list[Problem]) -> bool | None:
+    actual = walk(document, node.keys)
+    actual = None if actual is UNDEFINED else actual
+    if actual is None and node.null_is_false:
+        return False
+    try:
+        return node.test(actual)
+    except _RefusedError as refused:
+        # The path is the author's text; the value it leads to is not shown.
+        subject = f"{_quoted(node.path)} is" if node.path else "the document is"
+        problems.append(refused.problem(node.where(), begin=subject))
+        return None
+
+
+# Reading: from JSON to a tree, with everything that is wrong in it.
+
+
+def _read(condition: Json, locate: Locate) -> tuple[Node, list[Problem]]:
+    reader = _Reader(locate)
+    return reader.condition(condition, (), 0), reader.problems
+
+
+class _Reader:
+    """Reads on after a mistake; the tree means something only without problems."""
+
+    def __init__(self, locate: Locate) -> None:
+        self.problems: list[Problem] = []
+        self.locate = locate
+        self.nodes = 0
+
+    def condition(self, raw: Json, place: Place, depth: int) -> Node:
+        self.expect_within_limits(depth)
+        if raw is None:
+            return EMPTY
+        if not isinstance(raw, Mapping):
+            self.wrong(place, f"a condition is a map, not {_kind(raw)}", "write {path: …, op: …, value: …}")
+            return EMPTY
+        self.expect_known_keys(raw, place)
+        combinators = [key for key in COMBINATORS if key in raw]
+        fields = [key for key in FIELDS if key in raw]
+        self.expect_one_meaning(combinators, fields, place)
+        nodes = [self.combined(key, raw[key], (*place, key), depth + 1) for key in combinators]
+        if fields and not combinators:
+            nodes.append(self.test(raw, place, depth))
+        return nodes[0] if nodes else EMPTY
+
+    def combined(self, key: str, raw: Json, place: Place, depth: int) -> Node:
+        if key == "not":
+            return Not(self.condition(raw, place, depth))
+        if not isinstance(raw, list | tuple):
+            self.wrong(place, f"'{key}' joins a list of conditions, not {_kind(raw)}", f"write {key}: [ … ]")
+            return EMPTY
+        parts = tuple(self.condition(part, (*place, index), depth) for index, part in enumerate(raw))
+        return AnyOf(parts) if key == "any" else AllOf(parts)
+
+    def test(self, raw: Mapping[str, Json], place: Place, depth: int) -> Node:
+        keys = self.path(raw, place)
+        found = self.operator(raw.get("op", "eq"), (*place, "op"))
+        operand = self.operand(raw, found, place, depth)
+        if found is None or isinstance(operand, Absent):
+            return EMPTY
+        try:
+            test = found.build(operand)
+        except _RefusedError as refused:
+            problem = refused.problem(self.locate((*place, "value")), begin=f"the value of '{found.name}' is")
+            self.problems.append(problem)
+            return EMPTY
+        where = partial(self.locate, (*place, "path"))
+        return Leaf(keys, raw.get("path", ""), test, found.null_is_false, where)
+
+    def path(self, raw: Mapping[str, Json], place: Place) -> tuple[str | int, ...]:
+        path = raw.get("path")
+        if "path" not in raw:
+            fix = "name what is tested; path: '' is the whole document"
+            self.wrong(place, "a test needs a 'path'", fix)
+        elif not isinstance(path, str):
+            self.wrong((*place, "path"), f"a path is a string, not {_kind(path)}", "put it in quotes")
+        else:
+            try:
+                return _keys(path)
+            except InputError:
+                fix = 'write a.b, a[0] or a["any key"]'
+                self.wrong((*place, "path"), f"the path {_quoted(path)} cannot be read", fix)
+        return ()
+
+    def operator(self, name: Json, place: Place) -> Operator | None:
+        if not isinstance(name, str):
+            self.wrong(place, f"an operator is a string, not {_kind(name)}", f"one of {listed(OPERATORS)}")
+        elif name not in OPERATORS:
+            fix = _suggestion(name, OPERATORS, "operators")
+            self.wrong(place, f"there is no operator {_quoted(name)}", fix)
+        else:
+            return OPERATORS[name]
+        return None
+
+    def operand(self, raw: Mapping[str, Json], found: Operator | None, place: Place, depth: int) -> Json:
+        """The operand, or ABSENT when there is none to go on with."""
+        if "value" in raw:
+            sound = self.json(raw["value"], (*place, "value"), depth)
+            return raw["value"] if sound else ABSENT
+        if found is None:
+            return ABSENT
+        if found.default is ABSENT:
+            self.wrong(place, f"'{found.name}' needs a 'value'", "add value: …, or use op: exists")
+        return found.default
+
+    def json(self, value: Json, place: Place, depth: int) -> bool:
+        self.expect_within_limits(depth)
+        match value:
+            case list() | tuple():
+                return all(self.json(part, place, depth + 1) for part in value)
+            case Mapping():
+                sound = self.is_json(all(isinstance(key, str) for key in value), place)
+                return sound and all(self.json(part, place, depth + 1) for part in value.values())
+            case float():
+                return self.is_json(isfinite(value), place)
+            case None | str() | int() | Secret():
+                return True
+            case _:
+                return self.is_json(False, place)
+
+    def is_json(self, sound: bool, place: Place) -> bool:
+        if not sound:
+            fix = "write strings, finite numbers, true/false, null, lists and maps with string keys"
+            self.wrong(place, "the value is not JSON data", fix)
+        return sound
+
+    def expect_within_limits(self, depth: int) -> None:
+        self.nodes += 1
+        if depth > MAX_DEPTH:
+            self.exceed(f"a condition is nested deeper than {MAX_DEPTH}", "join tests in flatter lists")
+        if self.nodes > MAX_NODES:
+            self.exceed(f"a condition has more than {MAX_NODES:,} parts", "move data to the document")
+
+    def expect_known_keys(self, raw: Mapping[str, Json], place: Place) -> None:
+        known = (*FIELDS, *COMBINATORS)
+        for key in raw:
+            if key not in known:
+                name = key if isinstance(key, str) else _kind(key)
+                fix = _suggestion(name, known, "fields")
+                self.wrong((*place, name), f"{_quoted(name)} is not a field of a condition", fix)
+
+    def expect_one_meaning(self, combinators: list[str], fields: list[str], place: Place) -> None:
+        if len(combinators) + bool(fields) > 1:
+            names = " and ".join(f"'{key}'" for key in (*combinators, *fields[:1]))
+            fix = "give each its own map, and join these by all: [ … ] or any: [ … ]"
+            self.wrong(place, f"{names} stand in one condition, which can only be one of them", fix)
+
+    def exceed(self, what: str, fix: str) -> NoReturn:
+        raise LimitError(what, self.locate(()), fix, code="condition-limit")
+
+    def wrong(self, place: Place, what: str, fix: str) -> None:
+        self.problems.append(Problem(what, self.locate(place), fix, code="condition"))
+
+
+def _suggestion(name: str, known: tuple[str, ...] | Mapping[str, object], kind: str) -> str:
+    meant = nearest(name, known)
+    return (f"did you mean '{meant}'? " if meant else "") + f"{kind}: {listed(known)}"
+
+
+def _quoted(name: str | int) -> str:
+    """A name of the author's, safe to print and not too long."""
+    return repr(name[: MAX_SHOWN - 1] + "…" if isinstance(name, str) and len(name) > MAX_SHOWN else name)
+
+
+def _keys(path: str) -> tuple[str | int, ...]:
+    """A path by the grammar of templates, where the document stands in the place of the first name."""
+    if not path:
+        return ()
+    return parse_path(f"document{path}" if path.startswith("[") else f"document.{path}").keys
+
+
+# Operators: a builder checks the operand once and gives the test of a found value.
+
+
+class _RefusedError(Exception):
+    """A test that cannot be made; `what` completes a sentence that the catcher begins."""
+
+    def __init__(self, what: str, fix: str) -> None:
+        super().__init__(what)
+        self.what = what
+        self.fix = fix
+
+    def problem(self, where: Span | str, *, begin: str) -> Problem:
+        return Problem(f"{begin} {self.what}", where, self.fix, code="condition")
+
+
+class Absent:
+    """No `value` was written, which is not the same as null."""
+
+
+ABSENT: Final = Absent()
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    name: str
+    build: Callable[[Json], Callable[[Json], bool]]
+    null_is_false: bool = True
+    default: Json = ABSENT
+
+
+def _build_eq(operand: Json) -> Callable[[Json], bool]:
+    return lambda actual: _same(actual, operand)
+
+
+def _build_ne(operand: Json) -> Callable[[Json], bool]:
+    return lambda actual: not _same(actual, operand)
+
+
+def _build_exists(operand: Json) -> Callable[[Json], bool]:
+    if not isinstance(operand, bool):
+        raise _RefusedError(f"{_kind(operand)}, not true or false", "leave it out, or write value: false")
+    return lambda actual: (actual is not None) is operand
+
+
+def _build_in(operand: Json) -> Callable[[Json], bool]:
+    if not isinstance(operand, list | tuple):
+        raise _RefusedError(f"{_kind(operand)}, not a list", "write value: [ … ], or use op: contains or eq")
+    return lambda actual: any(_same(actual, element) for element in operand)
+
+
+def _build_order(compare: Callable[[Json, Json], bool], operand: Json) -> Callable[[Json], bool]:
+    expected = _kind(operand)
+    if expected not in ("a number", "a string"):
+        raise _RefusedError(f"{expected}, which has no order", "compare with a number or a string")
+
+    def test(actual: Json) -> bool:
+        if _kind(actual) != expected:
+            raise _RefusedError(
+                f"{_kind(actual)} and is compared with {expected}",
+                "compare numbers with numbers and strings with strings",
+            )
+        return compare(_opened(actual), _opened(operand))
+
+    return test
+
+
+def _build_contains(operand: Json) -> Callable[[Json], bool]:
+    def test(actual: Json) -> bool:
+        match _opened(actual):
+            case list() | tuple() as elements:
+                return any(_same(element, operand) for element in elements)
+            case str() | Mapping() as holder if _kind(operand) == "a string":
+                return _opened(operand) in holder
+            case str() | Mapping():
+                what = f"{_kind(actual)} and is searched for {_kind(operand)}"
+                raise _RefusedError(what, "search strings and maps for a string")
+        raise _RefusedError(f"{_kind(actual)}, which contains nothing", "look into a string, a list or a map")
+
+    return test
+
+
+def _build_regex(operand: Json) -> Callable[[Json], bool]:
+    if _kind(operand) != "a string":
+        raise _RefusedError(f"{_kind(operand)}, not a pattern", "write the pattern as a string")
+    program = _compiled(_opened(operand))
+
+    def test(actual: Json) -> bool:
+        if _kind(actual) != "a string":
+            raise _RefusedError(f"{_kind(actual)}, and a pattern is searched in strings", "test a string")
+        text = _utf8(_opened(actual))
+        if len(text) > MAX_SEARCHED or len(text) * program.programsize > MAX_SEARCH_WORK:
+            raise _RefusedError(
+                "too long for this pattern",
+                f"search at most {MAX_SEARCHED:,} bytes, less with a pattern of many repetitions",
+            )
+        return program.search(text) is not None
+
+    return test
+
+
+OPERATORS: Final[dict[str, Operator]] = {
+    found.name: found
+    for found in (
+        Operator("eq", _build_eq, null_is_false=False),
+        Operator("ne", _build_ne, null_is_false=False),
+        Operator("gt", partial(_build_order, operator.gt)),
+        Operator("gte", partial(_build_order, operator.ge)),
+        Operator("lt", partial(_build_order, operator.lt)),
+        Operator("lte", partial(_build_order, operator.le)),
+        Operator("in", _build_in),
+        Operator("contains", _build_contains),
+        Operator("regex", _build_regex),
+        Operator("exists", _build_exists, null_is_false=False, default=True),
+    )
+}
+
+
+def _same(actual: Json, operand: Json) -> bool:
+    # As deep as the operand at most, which the reader has bounded.
+    if _kind(actual) != _kind(operand):
+        return False
+    match operand:
+        case Mapping():
+            return actual.keys() == operand.keys() and all(_same(actual[k], operand[k]) for k in operand)
+        case list() | tuple():
+            return len(actual) == len(operand) and all(map(_same, actual, operand))
+        case _:
+            return bool(_opened(actual) == _opened(operand))
+
+
+def _kind(value: Json) -> str:
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "true or false"
+        case int() | float():
+            return "a number"
+        case str() | Secret():
+            return "a string"
+        case list() | tuple():
+            return "a list"
+        case Mapping():
+            return "a map"
+        case _:
+            return "not JSON data"
+
+
+def _opened(value: Json) -> Json:
+    return value.reveal() if isinstance(value, Secret) else value
+
+
+# Regular expressions: RE2, which has no pattern that takes exponential time.
+
+
+class _Program(Protocol):
+    @property
+    def programsize(self) -> int: ...
+
+    def search(self, text: bytes) -> object | None: ...
+
+
+def _compiled(pattern: str) -> _Program:
+    import re2  # only conditions with a pattern need it
+
+    if len(pattern) > MAX_PATTERN:
+        raise _RefusedError("a pattern that is too long", f"write at most {MAX_PATTERN:,} characters")
+    options = re2.Options()
+    options.log_errors = False
+    options.never_capture = True
+    try:
+        program: _Program = re2.compile(_utf8(pattern), options)
+    except re2.error as error:
+        reason = error.args[0]
+        raise _explained(reason.decode("utf-8", "replace") if isinstance(reason, bytes) else reason) from None
+    return program
+
+
+def _utf8(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise _RefusedError("text with half a surrogate pair", "use text that has a UTF-8 form") from None
+
+
+UNSUPPORTED: Final = {
+    "(?=": "look-ahead",
+    "(?!": "look-ahead",
+    "(?<=": "look-behind",
+    "(?<!": "look-behind",
+    "(?>": "an atomic group",
+    "(?(": "a conditional group",
+    "++": "a possessive repetition",
+    "*+": "a possessive repetition",
+    "?+": "a possessive repetition",
+    **{f"\\{digit}": "a back-reference" for digit in range(1, 10)},
+}
+
+
+def _explained(reason: str) -> _RefusedError:
+    """RE2's reason in words; its quotation of the pattern is left out, as it could be a value."""
+    rule, _, fragment = reason.partition(": ")
+    if fragment in UNSUPPORTED:
+        return _RefusedError(
+            f"a pattern with {UNSUPPORTED[fragment]}, which a search in linear time cannot do",
+            "use RE2 syntax, and all, any and not to join simpler patterns",
+        )
+    hint = "write \\z for the end of the text" if fragment == "\\Z" else "correct it; the syntax is RE2's"
+    return _RefusedError(f"not a valid pattern ({rule})", hint)

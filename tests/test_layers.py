@@ -1,0 +1,190 @@
+"""The order of the layers, and four more rules, held over the AST of src/plait, inside functions too."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PLAIT = Path(__file__).parent.parent / "src" / "plait"
+
+# A module may know what stands further in (a smaller number) and its own part.
+ORDER = {
+    **dict.fromkeys(["source", "errors", "values", "documents"], 0),
+    "template": 1,
+    "scope": 2,
+    **dict.fromkeys(["tools", "run"], 3),
+    "steps": 4,
+    "flows": 5,
+    **dict.fromkeys(["primitives", "store", "backends", "workspace"], 6),  # the hands
+    "app": 7,
+    **dict.fromkeys(["cli", "web", "mcp_server", "__main__"], 8),  # the faces
+}
+ONE_PART = (0, 8)  # ground and faces are one part each: their modules may know each other
+HANDS, APP = 6, 7
+PURE = {"os", "pathlib", "time", "random", "subprocess"}
+PROCESSES = ("primitives/process.py", "workspace.py")
+ASYNC = ("web/", "mcp_server/", "primitives/mcp")
+GRAMMAR = "template/grammar.py"
+DYNAMIC = ("__import__", "import_module")
+PARSING = re.compile(
+    "r?find|r?index|startswith|endswith|r?split|r?partition|count|replace"
+    "|compile|search|match|fullmatch|finditer|findall|subn?"
+)
+
+
+def violations(path: str, code: str) -> Iterator[str]:
+    """What a module at this path below plait/ may not do and does."""
+    tree = ast.parse(code)
+    part = path.split("/")[0].removesuffix(".py")
+    if part in ORDER:
+        for module in imports(tree, path):
+            yield from wrong_import(path, part, module)
+    elif part != "__init__":  # the public names, lazily; a test of their own holds them
+        yield f"{path} belongs to no layer"
+    for node in ast.walk(tree):
+        if path != GRAMMAR and parses_dollar(node):
+            yield f"{path}:{getattr(node, 'lineno', 0)} parses ${{"
+        if not path.startswith(ASYNC) and is_async(node):
+            yield f"{path} is asynchronous"
+
+
+def wrong_import(path: str, part: str, module: str) -> Iterator[str]:
+    package, _, rest = module.partition(".")
+    if package == "plait":
+        # `import plait` itself brings the public names, which are those of the app.
+        known = rest.split(".")[0] if rest.split(".")[0] in ORDER else "app"
+        near, far = ORDER[part], ORDER[known]
+        inward = far < near and (far != HANDS or near == APP)
+        if not (inward or known == part or (near == far and near in ONE_PART)):
+            yield f"{path} may not know {known}"
+    if path.startswith("template/") and package in PURE:
+        yield f"{path} is not pure: {package}"
+    if package == "subprocess" and path not in PROCESSES:
+        yield f"{path} starts processes"
+    if package in ("asyncio", "anyio", "trio") and not path.startswith(ASYNC):
+        yield f"{path} is asynchronous"
+
+
+def imports(tree: ast.AST, path: str) -> Iterator[str]:
+    """Every imported module, and `module.name` for `from module import name`."""
+    here = ["plait", *path.split("/")[:-1]]
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import(names):
+                yield from (alias.name for alias in names)
+            case ast.ImportFrom(module, names, level):
+                base = here[: len(here) + 1 - level] if level else []
+                yield from (".".join([*base, *([module] if module else []), alias.name]) for alias in names)
+            case ast.Call(function, [ast.Constant(str(name)), *_]) if called(function) in DYNAMIC:
+                yield name
+
+
+def called(function: ast.expr) -> str | None:
+    match function:
+        case ast.Name(name) | ast.Attribute(_, name):
+            return name
+    return None
+
+
+def parses_dollar(node: ast.AST) -> bool:
+    """Looks for `${` in a text: by a method, by a pattern, by comparing; a message only mentions it."""
+    match node:
+        case ast.Call(function, arguments) if PARSING.fullmatch(called(function) or ""):
+            return any(map(holds_dollar, arguments))
+        case ast.Compare(left, _, others):
+            return any(map(holds_dollar, [left, *others]))
+        case ast.Assign(_, ast.Constant() as value) | ast.AnnAssign(_, _, ast.Constant() as value):
+            return value.value == "${"  # a name for the opener, to be looked for elsewhere
+    return False
+
+
+def holds_dollar(node: ast.AST) -> bool:
+    constants = (part.value for part in ast.walk(node) if isinstance(part, ast.Constant))
+    texts = (value.replace("\\", "") for value in constants if isinstance(value, str))
+    return any("${" in text.replace("[$]", "$").replace("[{]", "{") for text in texts)
+
+
+def is_async(node: ast.AST) -> bool:
+    asynchronous = ast.AsyncFunctionDef | ast.AsyncFor | ast.AsyncWith | ast.Await
+    return isinstance(node, asynchronous) or (isinstance(node, ast.comprehension) and bool(node.is_async))
+
+
+def test_every_module_keeps_to_its_layer() -> None:
+    modules = {file.relative_to(PLAIT).as_posix(): file for file in sorted(PLAIT.rglob("*.py"))}
+    assert GRAMMAR in modules
+    found = [
+        wrong
+        for path, file in modules.items()
+        if not path.startswith("system/")  # data: tools that the project starts, not modules of it
+        for wrong in violations(path, file.read_text("utf-8"))
+    ]
+    assert found == []
+
+
+BAD = [
+    # path                     code                                                   what is wrong with it
+    ("errors.py",              "import plait.template.grammar",                       "errors.py may not know template"),
+    ("template/nodes.py",      "from plait.scope import Scope",                       "template/nodes.py may not know scope"),
+    ("scope/frames.py",        "def f():\n  from plait import run",                   "scope/frames.py may not know run"),
+    ("tools/chain.py",         "from plait.run.events import Event",                  "tools/chain.py may not know run"),
+    ("run/perform.py",         "import plait.tools.chain as c",                       "run/perform.py may not know tools"),
+    ("run/perform.py",         "from plait.steps import call",                        "run/perform.py may not know steps"),
+    ("steps/shell.py",         "from plait.primitives.process import start",          "steps/shell.py may not know primitives"),
+    ("steps/shell.py",         "from ..flows import names",                           "steps/shell.py may not know flows"),
+    ("flows/workflow.py",      "import importlib; importlib.import_module('plait.store.journal')", "flows/workflow.py may not know store"),
+    ("flows/workflow.py",      "__import__('plait.app')",                             "flows/workflow.py may not know app"),
+    ("flows/workflow.py",      "import plait",                                        "flows/workflow.py may not know app"),
+    ("primitives/process.py",  "from plait.store import blobs",                       "primitives/process.py may not know store"),
+    ("store/journal.py",       "from plait.app import run",                           "store/journal.py may not know app"),
+    ("workspace.py",           "from .primitives import process",                     "workspace.py may not know primitives"),
+    ("app.py",                 "from plait.cli import main",                          "app.py may not know cli"),
+    ("cli/run.py",             "from plait.store import journal",                     "cli/run.py may not know store"),
+    ("helpers.py",             "",                                                    "helpers.py belongs to no layer"),
+    ("template/sinks.py",      "def f():\n  import os.path",                          "template/sinks.py is not pure: os"),
+    ("template/sinks.py",      "from pathlib import Path",                            "template/sinks.py is not pure: pathlib"),
+    ("template/sinks.py",      "from time import time",                               "template/sinks.py is not pure: time"),
+    ("template/sinks.py",      "import random",                                       "template/sinks.py is not pure: random"),
+    ("scope/computed.py",      "import subprocess",                                   "scope/computed.py starts processes"),
+    ("primitives/request.py",  "from subprocess import run",                          "primitives/request.py starts processes"),
+    ("tools/config.py",        "x.find('${')",                                        "tools/config.py:1 parses ${"),
+    ("tools/config.py",        "x.split('${', 1)",                                    "tools/config.py:1 parses ${"),
+    ("tools/config.py",        "import re\nre.compile(r'\\$\\{(\\w+)\\}')",           "tools/config.py:2 parses ${"),
+    ("tools/config.py",        "re.sub('[$]{a}', b, c)",                              "tools/config.py:1 parses ${"),
+    ("tools/config.py",        "x.replace('${' + name + '}', value)",                 "tools/config.py:1 parses ${"),
+    ("tools/config.py",        "x.replace(f'${{{name}}}', value)",                    "tools/config.py:1 parses ${"),
+    ("tools/config.py",        "if '${' in x: pass",                                  "tools/config.py:1 parses ${"),
+    ("tools/config.py",        "if x[:2] == '${': pass",                              "tools/config.py:1 parses ${"),
+    ("tools/config.py",        "OPEN = '${'",                                         "tools/config.py:1 parses ${"),
+    ("run/perform.py",         "async def f(): pass",                                 "run/perform.py is asynchronous"),
+    ("primitives/process.py",  "import asyncio",                                      "primitives/process.py is asynchronous"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("path", "code", "wrong"), BAD)
+def test_a_module_that_breaks_a_rule_is_found(path: str, code: str, wrong: str) -> None:
+    assert wrong in list(violations(path, code))
+
+
+GOOD = [
+    ("values.py",              "from plait.errors import PlaitError"),
+    ("documents.py",           "import os, pathlib, time"),
+    ("steps/call.py",          "from plait.tools import chain\nfrom plait.run import perform"),
+    ("store/journal.py",       "from plait.run.journal import Journal\nfrom plait.flows import names"),
+    ("app.py",                 "from plait import primitives, store, backends, workspace, flows"),
+    ("cli/__init__.py",        "import plait\nfrom plait import app, web, __version__"),
+    ("primitives/process.py",  "import subprocess"),
+    ("primitives/mcp.py",      "import anyio\nasync def f(): await g()"),
+    ("web/server.py",          "async def f(): pass"),
+    ("template/grammar.py",    "text.find('${')"),
+    ("tools/config.py",        "raise E('${ is not closed')\nshow(f'${{{name}}}')\nx.split('$')"),
+    ("__init__.py",            "def __getattr__(n):\n  from plait import app"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("path", "code"), GOOD)
+def test_a_module_that_keeps_the_rules_is_left_alone(path: str, code: str) -> None:
+    assert list(violations(path, code)) == []
