@@ -1,0 +1,140 @@
+"""The anchor of a tool: the folder from which its modules are imported.
+
+A runtime declares when there is one (a marker file in the tool's folder or above
+it, up to the space), where it lies, and which path variables get it.  With an
+anchor, every file that could be loaded through it is verified before the start.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from plait.errors import InputError
+from plait.template.template import compile_template
+from plait.tools.chain import Chain
+from plait.tools.environment import EnvValue
+from plait.tools.items import Anchor, Item, VerifyDeps
+from plait.tools.spaces import Space
+
+
+@dataclass(frozen=True, slots=True)
+class Anchored:
+    """An active anchor."""
+
+    anchor: Anchor
+    path: str
+    runtime_lib: str
+
+    @property
+    def context(self) -> dict[str, str]:
+        return {"anchor_path": self.path, "runtime_lib": self.runtime_lib}
+
+
+@dataclass(frozen=True, slots=True)
+class Dependency:
+    """A file that a tool can load through its anchor."""
+
+    path: str
+    space: Space
+    relative: str
+
+
+def find_anchor(chain: Chain, project: str | None) -> Anchored | None:
+    """The first anchor that the chain declares, if it is active for this tool."""
+    declared = next(((item, item.header.anchor) for item in chain.elements if item.header.anchor), None)
+    if declared is None:
+        return None
+    item, anchor = declared
+    if not anchor.enabled or anchor.mode == "never":
+        return None
+    tool_dir = os.path.dirname(chain.tool.path)
+    marked = _marked_folder(tool_dir, chain.tool.space.root, anchor.markers_any)
+    if anchor.mode == "auto" and marked is None:
+        return None
+    root = {
+        "tool_dir": marked or tool_dir,
+        "tool_parent": os.path.dirname(tool_dir),
+        "project_path": project or tool_dir,
+    }[anchor.root]
+    lib = os.path.join(os.path.dirname(item.path), anchor.lib) if anchor.lib else ""
+    return Anchored(anchor, root, lib)
+
+
+def anchor_environment(
+    anchored: Anchored, env: Mapping[str, EnvValue], context: Mapping[str, str]
+) -> dict[str, EnvValue]:
+    """Path variables with the anchor's entries before and after what was there."""
+    changed: dict[str, EnvValue] = {}
+    for name, ways in anchored.anchor.env_paths.items():
+        before = _paths(ways.get("prepend", ()), context)
+        after = _paths(ways.get("append", ()), context)
+        standing = env[name].value.split(os.pathsep) if name in env and env[name].value else []
+        paths = list(dict.fromkeys(path for path in (*before, *standing, *after) if path))
+        changed[name] = EnvValue(os.pathsep.join(paths), "anchor")
+    return changed
+
+
+def dependencies(anchored: Anchored | None, deps: VerifyDeps | None, tool: Item) -> list[Dependency]:
+    """Every file that must be verified before the tool may start."""
+    if deps is None or not deps.enabled:
+        return []
+    base = _dependency_base(anchored, deps, tool)
+    if base is None:
+        return []
+    inside = os.path.relpath(base, tool.space.root)
+    if inside.startswith(".."):
+        raise InputError(
+            f"the anchor of '{tool.id}' lies outside its space", base, "move it below the space", code="outside-space"
+        )
+    found: list[Dependency] = []
+    for folder, folders, files in os.walk(base, followlinks=False):
+        _refuse_links(folder, [*folders, *files], tool)
+        folders[:] = sorted(name for name in folders if name not in deps.exclude_dirs) if deps.recursive else []
+        for name in sorted(files):
+            path = os.path.join(folder, name)
+            if path != tool.path and name.endswith(deps.extensions):
+                found.append(Dependency(path, tool.space, os.path.relpath(path, tool.space.root)))
+    return found
+
+
+def _dependency_base(anchored: Anchored | None, deps: VerifyDeps, tool: Item) -> str | None:
+    match deps.scope:
+        case "anchor":
+            return anchored.path if anchored else None
+        case "tool_dir":
+            return os.path.dirname(tool.path)
+        case "tool_siblings":
+            return os.path.dirname(tool.path)
+        case "tool_file":
+            return None
+
+
+def _marked_folder(start: str, stop: str, markers: Sequence[str]) -> str | None:
+    """The nearest folder with a marker, from the tool's own upwards, not above its space."""
+    folder = start
+    while os.path.commonpath([folder, stop]) == stop:
+        if any(os.path.exists(os.path.join(folder, marker)) for marker in markers):
+            return folder
+        if folder == stop:
+            return None
+        folder = os.path.dirname(folder)
+    return None
+
+
+def _refuse_links(folder: str, names: Sequence[str], tool: Item) -> None:
+    for name in names:
+        path = os.path.join(folder, name)
+        if os.path.islink(path):
+            raise InputError(
+                f"'{tool.id}' could load {path}, which is a symbolic link",
+                tool.path,
+                "replace the link by the file it means",
+                code="linked-dependency",
+            )
+
+
+def _paths(templates: Sequence[str], context: Mapping[str, str]) -> list[str]:
+    rendered = (compile_template(template, "config").render(context) for template in templates)
+    return [str(path) for path in rendered if "{" not in str(path)]

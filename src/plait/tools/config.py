@@ -1,0 +1,200 @@
+"""The execution config of a chain: merged, then filled once.
+
+Primitive first, tool last, maps merged deeply.  Author-written values may refer
+to other author-written values (`{name}`) and to the environment (`${NAME}`);
+they are filled in the order of their dependencies, and a circle is an error.
+What a caller gives is a leaf: nothing ever looks for a placeholder inside it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from plait.documents import merge, parse
+from plait.errors import InputError, Problem
+from plait.source import Source
+from plait.template.nodes import ParamHole, holes
+from plait.template.sinks import as_json_value
+from plait.template.template import Template, compile_template
+from plait.tools.beneath import read_beneath
+from plait.tools.chain import Chain
+from plait.tools.items import ConfigResolve, Item
+from plait.tools.spaces import Spaces
+from plait.values import Json
+
+EXECUTION_KEYS: Final = frozenset(
+    {
+        "command", "args", "env", "cwd", "input_data", "timeout", "max_output", "server", "tool_name",
+        "server_config_path", "fixed_params", "params_key", "function", "method", "url", "headers", "body",
+        "auth", "retry", "max_redirects",
+    }
+)  # fmt: skip
+"""Keys that say how something runs: a caller's parameters of these names reach the tool as data only."""
+
+
+class Config:
+    """The merged config of a chain, filled on demand, each key once."""
+
+    def __init__(
+        self, chain: Chain, *, params: Mapping[str, Json], context: Mapping[str, Json], env: Mapping[str, Any]
+    ) -> None:
+        self.written = merged_config(chain)
+        self.env = env
+        self.where = chain.tool.path
+        leaves = {name: value for name, value in params.items() if name not in EXECUTION_KEYS}
+        self._leaves: dict[str, Json] = {**leaves, **context}
+        self._filled: dict[str, Json] = {}
+        self._open: list[str] = []
+
+    def has(self, key: str) -> bool:
+        return self.written.get(key) is not None
+
+    def template(self, value: Json) -> Template:
+        return compile_template(value, "config", source=_source(value, self.where))
+
+    def value(self, key: str, default: Json = None) -> Json:
+        """An author's key, filled; entries that stay one unresolved `{name}` are gone from maps."""
+        if not self.has(key):
+            return default
+        template = self.template(self.written[key])
+        return as_json_value(template, self.names_for(template), env=self.env)
+
+    def names_for(self, template: Template) -> dict[str, Json]:
+        """What the `{name}` holes of a template stand for."""
+        wanted = {hole.name for leaf in template.leaves() for hole in holes(leaf.program.parts) if isinstance(hole, ParamHole)}
+        return {name: self._leaf(name) for name in sorted(wanted) if name in self._leaves or name in self.written}
+
+    def _leaf(self, name: str) -> Json:
+        if name in self._leaves:
+            return self._leaves[name]
+        if name not in self._filled:
+            if name in self._open:
+                circle = " → ".join([*self._open[self._open.index(name) :], name])
+                raise InputError(
+                    f"the config refers to itself: {circle}", self.where, "give one of them a plain value", code="config-cycle"
+                )
+            self._open.append(name)
+            try:
+                self._filled[name] = self.value(name)
+            finally:
+                self._open.pop()
+        return self._filled[name]
+
+
+def merged_config(chain: Chain) -> dict[str, Json]:
+    merged: dict[str, Json] = {}
+    for item in reversed(chain.elements):
+        merged = deep_merge(merged, item.header.config)
+    return merged
+
+
+def deep_merge(below: Mapping[str, Json], above: Mapping[str, Json]) -> dict[str, Json]:
+    """Maps are merged key by key; everything else is replaced."""
+    merged = dict(below)
+    for key, value in above.items():
+        standing = merged.get(key)
+        both = isinstance(standing, Mapping) and isinstance(value, Mapping)
+        merged[key] = deep_merge(standing, value) if both else value
+    return merged
+
+
+def checked_params(params: Mapping[str, Json], item: Item) -> dict[str, Json]:
+    """The parameters with the schema's defaults; every violation is reported at once."""
+    schema = item.header.config_schema
+    if schema is None:
+        return dict(params)
+    filled = _with_defaults(dict(params), schema)
+    problems = _violations(filled, schema, item)
+    if problems:
+        raise InputError.together(problems)
+    return filled
+
+
+def resolved_configs(specs: Sequence[ConfigResolve], spaces: Spaces, where: str) -> Json:
+    """What `CONFIG_RESOLVE` asks for: one tree, or one by path when several are named."""
+    trees = {spec.path: _resolved(spec, spaces, where) for spec in specs}
+    return next(iter(trees.values())) if len(specs) == 1 else trees
+
+
+# ── helpers, in order of use ─────────────────────────────────────────────
+
+
+def _with_defaults(value: Json, schema: Json) -> Json:
+    if not isinstance(schema, Mapping) or not isinstance(value, dict):
+        return value
+    properties = schema.get("properties")
+    if not isinstance(properties, Mapping):
+        return value
+    filled = dict(value)
+    for name, inner in properties.items():
+        if name not in filled and isinstance(inner, Mapping) and "default" in inner:
+            filled[name] = inner["default"]
+        if name in filled:
+            filled[name] = _with_defaults(filled[name], inner)
+    return filled
+
+
+def _violations(params: Mapping[str, Json], schema: Mapping[str, Json], item: Item) -> list[Problem]:
+    import jsonschema_rs  # ten megabytes that only a tool with a schema needs
+
+    try:
+        validator = jsonschema_rs.validator_for(dict(schema), retriever=_no_retrieval)
+    except ValueError as error:
+        first = str(error).splitlines()[0]
+        return [Problem(f"the schema of '{item.id}' is not JSON Schema: {first}", item.path, code="bad-schema")]
+    return [
+        Problem(
+            f"'{item.id}': {_place(error.instance_path)}{_said(error)}",
+            item.path,
+            "look at 'plait tools show " + item.id + "' for its parameters",
+            code="schema-violation",
+        )
+        for error in validator.iter_errors(dict(params))
+    ]
+
+
+def _said(error: Any) -> str:
+    # The library's message quotes the offending value, which may be a secret: say only what was expected.
+    kind = error.kind
+    name = type(kind).__name__.rpartition("_")[2]
+    match name:
+        case "Required":
+            return f"'{kind.property}' is required"
+        case "AdditionalProperties":
+            return f"{', '.join(repr(key) for key in kind.unexpected)} is not a parameter"
+        case "Type":
+            return f"must be {' or '.join(kind.types)}"
+        case "Enum":
+            return f"must be one of {kind.options}"
+    keyword = error.schema_path[-1] if error.schema_path else "schema"
+    return f"does not meet '{keyword}' of the schema"
+
+
+def _place(path: Sequence[str | int]) -> str:
+    return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path).lstrip(".") + (": " if path else "")
+
+
+def _no_retrieval(uri: str) -> Json:
+    raise ValueError(f"a schema may not fetch {uri}")
+
+
+def _resolved(spec: ConfigResolve, spaces: Spaces, where: str) -> Json:
+    parts = spec.path.split("/")
+    if any(part in ("", ".", "..") for part in parts):
+        raise InputError(f"'{spec.path}' leaves config/", where, "name a file below config/", code="outside-space")
+    found = [
+        (os.path.join(space.root, "config", spec.path), contents[0])
+        for space in spaces.spaces
+        if (contents := read_beneath(space.root, f"config/{spec.path}")) is not None
+    ]
+    nodes = [parse(data.decode("utf-8", "surrogateescape"), path) for path, data in found]
+    if not nodes:
+        return {}
+    tree = nodes[0].data() if spec.mode == "first_match" else merge(list(reversed(nodes))).data()
+    return {key: value for key, value in tree.items() if key != "extends"} if isinstance(tree, dict) else tree
+
+
+def _source(value: Json, where: str) -> Source | None:
+    return Source(where, value) if isinstance(value, str) else None

@@ -1,0 +1,136 @@
+"""The environment of a tool: a small fixed list, and what its chain declares.
+
+Tool over runtime over primitive.  A project's `.env` may give values to names
+that items declare; it can never choose an interpreter, `PATH`, or a variable
+through which a loader runs code.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from plait.template.template import compile_template
+from plait.tools.chain import Chain
+from plait.tools.interpreters import Surroundings, locate
+from plait.tools.items import EnvConfig
+from plait.values import MASK, Secret
+
+FIXED: Final = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "TERM")
+
+_LOADERS: Final = (
+    "PATH", "IFS", "ENV", "BASH_ENV", "BASH_FUNC_*", "SHELLOPTS", "LD_*", "DYLD_*", "GLIBC_TUNABLES",
+    "PYTHON*", "NODE_OPTIONS", "NODE_PATH", "RUBYOPT", "RUBYLIB", "PERL5*", "PERLLIB", "JAVA_TOOL_OPTIONS",
+    "_JAVA_OPTIONS", "CLASSPATH", "GIT_*", "GCONV_PATH", "HOSTALIASES", "LOCPATH", "PROMPT_COMMAND", "PS4",
+)  # fmt: skip
+_SECRET_NAME: Final = re.compile(r"(?i)pass(word|wd)?|token|secret|api_?key|private|credential|auth|bearer")
+
+
+@dataclass(frozen=True, slots=True)
+class EnvValue:
+    value: str = field(repr=False)
+    origin: str
+    secret: bool = False
+
+    @property
+    def shown(self) -> str:
+        return MASK if self.secret else self.value
+
+
+@dataclass(frozen=True, slots=True)
+class DotEnv:
+    """A project's `.env`, minus what it may not set."""
+
+    values: Mapping[str, str] = field(default_factory=dict, repr=False)
+    refused: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """`child` is what the tool sees; `lookup` is what `${NAME}` of its author's config reads."""
+
+    child: Mapping[str, EnvValue]
+    lookup: Mapping[str, str] = field(repr=False)
+    refused: tuple[str, ...] = ()
+
+    @property
+    def plain(self) -> dict[str, str]:
+        return {name: value.value for name, value in self.child.items()}
+
+
+def read_dotenv(text: str, interpreters: Iterable[str], *, allowed: frozenset[str] = frozenset()) -> DotEnv:
+    """Names and values by the rules of python-dotenv."""
+    from io import StringIO
+
+    from dotenv import dotenv_values
+
+    values = {name: value for name, value in dotenv_values(stream=StringIO(text)).items() if value is not None}
+    protected = {*interpreters} - allowed
+    refused = tuple(
+        name for name in values if name not in allowed and (name in protected or _is_loader(name))
+    )
+    return DotEnv({name: value for name, value in values.items() if name not in refused}, refused)
+
+
+def resolve_environment(
+    chain: Chain, *, host: Mapping[str, str], dotenv: DotEnv, around: Surroundings, context: Mapping[str, str]
+) -> Environment:
+    """Primitive first, tool last: later elements override."""
+    child = {name: EnvValue(host[name], "fixed") for name in FIXED if name in host}
+    lookup = {**dotenv.values, **host}
+    for item in reversed(chain.elements):
+        config = item.header.env_config
+        if config is None:
+            continue
+        role = "tool" if item is chain.tool else "runtime"
+        for name, value in _declared(config, lookup, around, context, role, item.path, dotenv, host):
+            child[name] = value
+            lookup[name] = value.value
+    return Environment(child, lookup, dotenv.refused)
+
+
+def looks_secret(name: str) -> bool:
+    return _SECRET_NAME.search(name) is not None
+
+
+def interpreter_names(chain: Chain) -> list[str]:
+    """The variables that hold interpreters along a chain."""
+    configs = [item.header.env_config for item in chain.elements]
+    return [config.interpreter.var for config in configs if config and config.interpreter]
+
+
+def _declared(
+    config: EnvConfig,
+    lookup: Mapping[str, str],
+    around: Surroundings,
+    context: Mapping[str, str],
+    role: str,
+    where: str,
+    dotenv: DotEnv,
+    host: Mapping[str, str],
+) -> Iterable[tuple[str, EnvValue]]:
+    seen = dict(lookup)
+    if config.interpreter is not None:
+        located = locate(config.interpreter, around, where=where)
+        seen[config.interpreter.var] = located.path
+        yield config.interpreter.var, EnvValue(located.path, f"{role}: {located.how}")
+    for name in config.passes:
+        if name in lookup:
+            origin = ".env" if name in dotenv.values and name not in host else "your environment"
+            yield name, EnvValue(lookup[name], origin, looks_secret(name) or origin == ".env")
+    for name, template in config.env.items():
+        compiled = compile_template(template, "config")
+        value = compiled.render(context, env=seen)
+        text = value.reveal() if isinstance(value, Secret) else str(value)
+        sources = [hole for hole in compiled.placeholders if hole.kind == "env"]
+        from_file = any(hole in dotenv.values and hole not in host for hole in sources)
+        seen[name] = text
+        origin = ".env" if from_file else role
+        yield name, EnvValue(text, origin, from_file or looks_secret(name))
+
+
+def _is_loader(name: str) -> bool:
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in _LOADERS)

@@ -1,0 +1,133 @@
+"""Find the program that runs a tool, without running anything on the way.
+
+What was tried is remembered, so that a failure can say where it looked.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from plait.errors import InputError
+from plait.tools.items import Interpreter
+
+Ask = Callable[[Sequence[str]], str | None]
+"""Runs a command and gives its first line of output; comes from outside, this layer starts nothing."""
+
+# Where version managers keep what they install: {home} {version} {binary}.
+_MANAGERS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
+    "pyenv": ("{home}/.pyenv/versions/{version}/bin/{binary}", (".python-version",)),
+    "nvm": ("{home}/.nvm/versions/node/v{version}/bin/{binary}", (".nvmrc", ".node-version")),
+    "rbenv": ("{home}/.rbenv/versions/{version}/bin/{binary}", (".ruby-version",)),
+    "asdf": ("{home}/.asdf/installs/*/{version}/bin/{binary}", (".tool-versions",)),
+    "mise": ("{home}/.local/share/mise/installs/*/{version}/bin/{binary}", (".tool-versions",)),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    path: str
+    how: str
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a search may look at."""
+
+    roots: tuple[str, ...]
+    """Folders for `search_paths`; the project's only if it is trusted."""
+    host: Mapping[str, str]
+    home: str
+    ask: Ask | None = None
+
+
+def locate(interpreter: Interpreter, around: Surroundings, *, where: str) -> Located:
+    """The interpreter's absolute path, or an error that says where it was looked for."""
+    looked: list[str] = []
+    given = around.host.get(interpreter.var)
+    if given and _is_program(given):
+        return Located(given, f"{interpreter.var} of your environment")
+    for path, how in _candidates(interpreter, around):
+        looked.append(path)
+        if _is_program(path):
+            return Located(path, how)
+    if interpreter.fallback:
+        looked.append(f"'{interpreter.fallback}' on PATH")
+        if (found := _on_path(interpreter.fallback, around)) is not None:
+            return Located(found, "fallback on PATH")
+    raise InputError(
+        f"no interpreter for {interpreter.var} was found",
+        where,
+        f"looked at {', '.join(looked) or 'nothing'}; install it, or set {interpreter.var} to its full path",
+        code="no-interpreter",
+    )
+
+
+def _candidates(interpreter: Interpreter, around: Surroundings) -> Iterator[tuple[str, str]]:
+    names = [name for name in dict.fromkeys((interpreter.binary, *interpreter.candidates)) if name]
+    match interpreter.type:
+        case "local_binary":
+            yield from _local(names, interpreter.search_paths, interpreter.search_roots, around)
+        case "venv_python":
+            paths = interpreter.search_paths or (".venv/bin", "venv/bin")
+            yield from _local(names or ["python", "python3"], paths, interpreter.search_roots, around)
+        case "node_modules":
+            yield from _local(names or ["node"], ("node_modules/.bin",), interpreter.search_roots, around)
+        case "system_binary":
+            for name in names:
+                yield (_on_path(name, around) or f"'{name}' on PATH", "PATH")
+        case "version_manager":
+            yield from _managed(interpreter, names, around)
+        case "command":
+            answer = around.ask(interpreter.resolve_cmd) if around.ask and interpreter.resolve_cmd else None
+            yield (answer or f"what '{' '.join(interpreter.resolve_cmd)}' prints", "command")
+
+
+def _local(
+    names: Sequence[str], paths: Sequence[str], roots: Sequence[str], around: Surroundings
+) -> Iterator[tuple[str, str]]:
+    for root in (*roots, *around.roots):
+        for folder in paths:
+            for name in names:
+                yield os.path.join(root, folder, name), f"local, below {root}"
+
+
+def _managed(interpreter: Interpreter, names: Sequence[str], around: Surroundings) -> Iterator[tuple[str, str]]:
+    from glob import escape, glob
+
+    managers = [interpreter.manager] if interpreter.manager else list(_MANAGERS)
+    for manager in managers:
+        pattern, files = _MANAGERS.get(manager, ("", ()))
+        for version in [interpreter.version] if interpreter.version else _wanted_versions(files, around):
+            for name in names:
+                path = pattern.format(home=escape(around.home), version=escape(version), binary=escape(name))
+                yield from ((found, manager) for found in sorted(glob(path)) or [path])
+
+
+def _wanted_versions(files: Sequence[str], around: Surroundings) -> Iterator[str]:
+    for root in around.roots:
+        for name in files:
+            try:
+                with open(os.path.join(root, name), encoding="utf-8") as file:
+                    words = file.read(4096).split()
+            except (OSError, UnicodeDecodeError):
+                continue
+            yield from (word.removeprefix("v") for word in words if word.lstrip("v")[:1].isdigit())
+
+
+def _on_path(name: str, around: Surroundings) -> str | None:
+    if "/" in name:
+        return name if _is_program(name) else None
+    return shutil.which(name, path=around.host.get("PATH", os.defpath))
+
+
+def _is_program(path: str) -> bool:
+    try:
+        mode = os.stat(path).st_mode
+    except (OSError, ValueError):
+        return False
+    return os.path.isabs(path) and stat.S_ISREG(mode) and os.access(path, os.X_OK)
