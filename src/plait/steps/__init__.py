@@ -1,0 +1,1 @@
+"""Where tools and running meet: the kinds of step."""

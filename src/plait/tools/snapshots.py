@@ -1,0 +1,72 @@
+"""Verified bytes, put where a program can open them: what was verified is what runs.
+
+A tool's file (and, with an anchor, every verified file below it) is copied into
+a folder of the user that is named by the digest of its contents.  The original
+may change between check and start; the copy does not.  A folder that exists is
+used again, so an unchanged tool costs one `stat`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+
+from plait.errors import InputError
+from plait.tools.anchors import Anchored
+from plait.tools.items import Item
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    tool_path: str
+    anchor_path: str
+
+
+class Snapshots:
+    """A cache of verified files, below a folder that only the user can write."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+
+    def place(self, tool: Item, anchored: Anchored | None, dependencies: Sequence[Item]) -> Placed:
+        base = anchored.path if anchored else os.path.dirname(tool.path)
+        if os.path.commonpath([base, tool.path]) != base:
+            base = os.path.dirname(tool.path)
+        files = {os.path.relpath(item.path, base): item for item in (tool, *dependencies)}
+        folder = self._folder(files)
+        return Placed(os.path.join(folder, os.path.relpath(tool.path, base)), folder)
+
+    def _folder(self, files: Mapping[str, Item]) -> str:
+        name = sha256("\0".join(f"{path}\0{item.digest}" for path, item in sorted(files.items())).encode())
+        folder = os.path.join(self.root, name.hexdigest()[:40])
+        if not os.path.isdir(folder):
+            self._create(folder, files)
+        return folder
+
+    def _create(self, folder: str, files: Mapping[str, Item]) -> None:
+        os.makedirs(self.root, mode=0o700, exist_ok=True)
+        status = os.stat(self.root, follow_symlinks=False)
+        if status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) & 0o022:
+            raise InputError(
+                f"{self.root} can be written by others",
+                fix=f"chmod 700 {self.root}, or remove it",
+                code="unsafe-cache",
+            )
+        made = tempfile.mkdtemp(prefix=".new-", dir=self.root)
+        try:
+            for relative, item in files.items():
+                path = os.path.join(made, relative)
+                os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+                with open(path, "wb") as file:
+                    file.write(item.data)
+                os.chmod(path, 0o500)
+            os.rename(made, folder)
+        except OSError:
+            shutil.rmtree(made, ignore_errors=True)
+            if not os.path.isdir(folder):  # another process was first: its copy is the same
+                raise
