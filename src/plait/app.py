@@ -168,6 +168,131 @@ def matches(document: Json, condition: Json) -> bool:
     return evaluate(document, condition)
 
 
+def call(
+    tool_id: str,
+    params: Mapping[str, Json] | None = None,
+    *,
+    project: str | PathLike[str] | None = None,
+    dry_run: bool = False,
+) -> dict[str, Json]:
+    """Call a tool by its id: the envelope of its result, or of what a call would do."""
+    from plait.steps import call as steps
+
+    tools = toolbox(project)
+    if dry_run:
+        return steps.dry_run(tools, tool_id, params or {})
+    return steps.call_tool(tools, tool_id, params or {}).record()
+
+
+def toolbox(project: str | PathLike[str] | None = None, *, ask: AskTrust | None = None) -> Toolbox:
+    """The tools of a project, ready to be called; one per project and process."""
+    import os
+
+    root = project_root(project)
+    key = (root, os.environ.get("USER_SPACE"), os.environ.get("HOME"), ask)
+    with _TOOLBOXES_LOCK:
+        if key not in _TOOLBOXES:
+            _TOOLBOXES[key] = _new_toolbox(root, ask)
+        return _TOOLBOXES[key]
+
+
+def project_root(project: str | PathLike[str] | None) -> str:
+    """The folder that was named, or the nearest one above that has a `.ai`."""
+    import os
+
+    start = os.path.realpath(os.fspath(project) if project is not None else os.getcwd())
+    if project is not None:
+        return start
+    folder = start
+    while folder != os.path.dirname(folder):
+        if os.path.isdir(os.path.join(folder, ".ai")) and folder != os.path.expanduser("~"):
+            return folder
+        folder = os.path.dirname(folder)
+    return start
+
+
+def _new_toolbox(root: str, ask: AskTrust | None) -> Toolbox:
+    import os
+
+    from plait.steps.call import Toolbox
+    from plait.tools.chain import Chains
+    from plait.tools.readers import ItemCache
+    from plait.tools.snapshots import Snapshots
+    from plait.tools.spaces import Space, Spaces
+    from plait.tools.trust import Trust
+
+    home = os.path.expanduser("~")
+    user = os.path.join(os.environ.get("USER_SPACE") or home, ".ai")
+    spaces = Spaces(
+        (
+            Space("project", os.path.join(root, ".ai")),
+            Space("user", user),
+            Space("system", os.path.join(os.path.dirname(__file__), "system")),
+        ),
+        root,
+        _bundles,
+    )
+    return Toolbox(
+        spaces=spaces,
+        chains=Chains(spaces, ItemCache()),
+        trust=Trust(user, project=root, ask=ask),
+        snapshots=Snapshots(os.path.join(user, "cache", "items")),
+        host=dict(os.environ),
+        home=home,
+        perform=_perform,
+        ask=_first_line_of,
+    )
+
+
+@lru_cache(maxsize=1)
+def _bundles() -> tuple[Space, ...]:
+    """System spaces of other installed packages, by their entry points."""
+    from importlib.metadata import entry_points
+
+    from plait.tools.spaces import Space
+
+    found = sorted(entry_points(group="plait.bundles"), key=lambda point: point.name)
+    return tuple(Space("system", str(point.load()()), bundle=point.name) for point in found)
+
+
+def _perform(invocation: Invocation) -> Returned:
+    """The primitive that carries out each kind of invocation."""
+    from plait.tools.invocation import FunctionCall, McpCall, ProcessCall, RequestCall
+
+    match invocation:
+        case ProcessCall():
+            from plait.primitives.process import call_process
+
+            return call_process(invocation)
+        case RequestCall():
+            from plait.primitives.request import send
+
+            return send(invocation)
+        case FunctionCall():
+            from plait.primitives.function import call as call_function
+
+            return call_function(invocation)
+        case McpCall():
+            from plait.primitives.mcp import call as call_mcp
+
+            return call_mcp(invocation)
+
+
+def _first_line_of(command: Sequence[str]) -> str | None:
+    """What a command prints first; for interpreters that a command knows."""
+    import os
+
+    from plait.errors import ProcessError
+    from plait.primitives.process import run
+
+    try:
+        finished = run(command, env=dict(os.environ), timeout=5.0)
+    except ProcessError:
+        return None
+    lines = finished.stdout.decode("utf-8", "surrogateescape").splitlines()
+    return lines[0].strip() if finished.exit_code == 0 and lines else None
+
+
 def sources(directory: str | PathLike[str], *, commands: bool = True) -> Sources:
     """Computed values of the real world: this environment, these files, this clock."""
     import os

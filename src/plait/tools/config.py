@@ -95,8 +95,9 @@ def deep_merge(below: Mapping[str, Json], above: Mapping[str, Json]) -> dict[str
     merged = dict(below)
     for key, value in above.items():
         standing = merged.get(key)
-        both = isinstance(standing, Mapping) and isinstance(value, Mapping)
-        merged[key] = deep_merge(standing, value) if both else value
+        if isinstance(standing, Mapping) and isinstance(value, Mapping):
+            value = deep_merge(standing, value)
+        merged[key] = value
     return merged
 
 
@@ -105,7 +106,7 @@ def checked_params(params: Mapping[str, Json], item: Item) -> dict[str, Json]:
     schema = item.header.config_schema
     if schema is None:
         return dict(params)
-    filled = _with_defaults(dict(params), schema)
+    filled: dict[str, Json] = _with_defaults(dict(params), schema)
     problems = _violations(filled, schema, item)
     if problems:
         raise InputError.together(problems)

@@ -233,13 +233,18 @@ class _HeaderReader:
         if kind is None or not isinstance(value.get("var"), str):
             self._wrong(entry, "an interpreter has a 'type' and a 'var'", "for example type: system_binary, var: RUBY")
             return None
-        texts = {key: value[key] for key in ("binary", "manager", "version", "fallback") if value.get(key)}
-        lists = ("candidates", "search_paths", "search_roots", "resolve_cmd")
+        lists = {
+            key: self._strings(entry, value.get(key), f"interpreter.{key}")
+            for key in ("candidates", "search_paths", "search_roots", "resolve_cmd")
+        }
         return Interpreter(
             type=kind,
             var=value["var"],
-            **{key: str(text) for key, text in texts.items()},
-            **{key: self._strings(entry, value.get(key), f"interpreter.{key}") for key in lists},
+            binary=str(value.get("binary") or ""),
+            manager=str(value.get("manager") or ""),
+            version=str(value.get("version") or ""),
+            fallback=str(value.get("fallback") or ""),
+            **lists,
         )
 
     def _anchor(self, entry: Entry, value: dict[str, Json]) -> Anchor:

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, Literal
 
 from plait.errors import InputError, nearest
@@ -88,31 +88,29 @@ class Spaces:
 
     spaces: tuple[Space, ...]
     project: str | None = None
+    bundles: Callable[[], tuple[Space, ...]] = tuple
+    """System folders of other installed packages: asked last, because finding them is slow."""
 
-    def below(self, space: Space | None) -> tuple[Space, ...]:
-        """The spaces that an item of `space` may depend on."""
-        if space is None:
-            return self.spaces
-        return tuple(other for other in self.spaces if other.precedence <= space.precedence)
+    @property
+    def all(self) -> tuple[Space, ...]:
+        return (*self.spaces, *self.bundles())
 
     def find(self, item_id: str, *, folder: str = "tools", within: Space | None = None) -> Found | None:
         """The file that answers an id, looked for from the space of `within` downwards."""
-        for candidate in dict.fromkeys((normal_id(item_id), renamed(item_id))):
-            for space in self.below(within):
-                if (found := _in_space(space, folder, candidate)) is not None:
-                    return found
-        return None
+        names = tuple(dict.fromkeys((normal_id(item_id), renamed(item_id))))
+        found = _first(_allowed(self.spaces, within), folder, names)
+        return found if found is not None else _first(self.bundles(), folder, names)
 
     def shadowed(self, found: Found, *, folder: str = "tools") -> tuple[Found, ...]:
         """What `found` hides in spaces of lower precedence."""
-        lower = [space for space in self.spaces if space.precedence < found.space.precedence]
+        lower = [space for space in self.all if space.precedence < found.space.precedence]
         hidden = (_in_space(space, folder, found.id) for space in lower)
         return tuple(item for item in hidden if item is not None)
 
     def listing(self, *, folder: str = "tools") -> dict[str, list[Found]]:
         """Every id, with the files that have it, the answering one first."""
         found: dict[str, list[Found]] = {}
-        for space in self.spaces:
+        for space in self.all:
             for item_id in sorted(_ids_in(space, folder)):
                 item = _in_space(space, folder, item_id)
                 if item is not None:
@@ -128,6 +126,19 @@ class Spaces:
             fix=(f"did you mean '{guess}'? " if guess else "") + f"looked in {looked}; 'plait tools' lists them",
             code="unknown-tool",
         )
+
+
+def _allowed(spaces: Sequence[Space], within: Space | None) -> list[Space]:
+    """The spaces that an item of `within` may depend on."""
+    return [space for space in spaces if within is None or space.precedence <= within.precedence]
+
+
+def _first(spaces: Sequence[Space], folder: str, names: Sequence[str]) -> Found | None:
+    for name in names:
+        for space in spaces:
+            if (found := _in_space(space, folder, name)) is not None:
+                return found
+    return None
 
 
 def normal_id(item_id: str) -> str:
@@ -179,14 +190,3 @@ def _ids_in(space: Space, folder: str) -> Iterable[str]:
             relative = os.path.relpath(os.path.join(directory, stem), top).replace(os.sep, "/")
             if extension in EXTENSIONS and _ID.fullmatch(relative):
                 yield relative
-
-
-def known_spaces(
-    project: str | None, environ: Mapping[str, str], *, system: Sequence[Space], home: str
-) -> Spaces:
-    """The spaces of a project directory, this user and this installation."""
-    spaces: list[Space] = []
-    if project is not None:
-        spaces.append(Space("project", os.path.join(project, ".ai")))
-    spaces.append(Space("user", os.path.join(environ.get("USER_SPACE") or home, ".ai")))
-    return Spaces((*spaces, *system), project)
