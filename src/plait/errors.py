@@ -11,7 +11,9 @@
     │   ├── DocumentError         a file that is not the YAML we read
     │   └── ConditionError        a condition that means nothing
     ├── LimitError                a documented bound was exceeded (2)
+    ├── TrustError                something may not run before you trust it (3); `.code`
     ├── ProcessError              a process could not be started or had to be ended (1)
+    ├── RequestError              an HTTP request was refused, failed or ran out of time (1); `.code`
     └── InternalError             our bug (4)
 
 An error may hold several problems; it prints all of them.  No error ever holds
@@ -150,8 +152,21 @@ class LimitError(PlaitError):
     exit_code = 2
 
 
+class TrustError(PlaitError):
+    """Something may not run: nobody you trust vouches for it, or its signature does not hold."""
+
+    exit_code = 3
+
+
 class ProcessError(PlaitError):
     """A process could not be started, or had to be ended."""
+
+
+class RequestError(PlaitError):
+    """An HTTP request was refused before it was sent, or brought back no complete answer.
+
+    An answer with an unwelcome status is not an error of this kind: it is an answer.
+    """
 
 
 class InternalError(PlaitError):

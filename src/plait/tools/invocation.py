@@ -44,6 +44,8 @@ class Retry:
     initial_delay: float = 0.5
     max_delay: float = 30.0
     statuses: tuple[int, ...] = (408, 425, 429, 500, 502, 503, 504)
+    any_method: bool = False
+    """Repeat a POST or PATCH too when the server may have acted on it: the author says it does no harm."""
 
 
 @dataclass(frozen=True, slots=True)
