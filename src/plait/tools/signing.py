@@ -160,8 +160,7 @@ def sign_bytes(data: bytes, *, kind: str, item_id: str, extension: str, key: Pri
     bare = _without_signature(data)
     at = _place(bare)
     signature = _signed(bare, kind=kind, name=item_id + extension, key=key, now=now)
-    before, after = _COMMENTS[extension]
-    return bare[:at] + f"{before}{signature.text}{after}\n".encode() + bare[at:]
+    return bare[:at] + _line(signature, extension) + bare[at:]
 
 
 def sign_detached(
@@ -175,6 +174,12 @@ def _signed(data: bytes, *, kind: str, name: str, key: PrivateKey, now: float) -
     time, digest = time_text(now), sha256(data).hexdigest()
     value = key.sign(_statement(kind, name, time, digest, key.fingerprint))
     return Signature("plait", time, digest, _encoded(value), key.fingerprint)
+
+
+def _line(signature: Signature, extension: str) -> bytes:
+    """The one spelling of a signature line, which is all that its hash leaves out."""
+    before, after = _COMMENTS.get(extension, ("", ""))
+    return f"{before}{signature.text}{after}\n".encode()
 
 
 def _without_signature(data: bytes) -> bytes:
@@ -259,8 +264,8 @@ def verify(
             fix="sign it with 'plait sign'",
             code="content-only",
         )
-    if signature.line is not None and read_signature(data) != signature:
-        raise TrustError("this signature was read from another file", code="changed")
+    if signature.line is not None and data[slice(*signature.line)] != _line(signature, extension):
+        raise _malformed("its signature line is not written as in such a file")
     if fingerprint_of(public_key) != signature.fingerprint:
         raise TrustError("it was signed with another key", code="other-key")
     if _content_hash(data, signature) != signature.hash:

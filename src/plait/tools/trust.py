@@ -28,13 +28,13 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from typing import Final, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 from plait.documents import Mapping as MappingNode
 from plait.documents import Scalar, parse, parse_json
-from plait.errors import DocumentError, InputError, LimitError, Problem, TrustError, listed
+from plait.errors import DocumentError, InputError, LimitError, PlaitError, Problem, TrustError, listed
 from plait.tools import manifest
-from plait.tools.beneath import Stamp, read_beneath, stamp_beneath
+from plait.tools.beneath import read_beneath
 from plait.tools.items import Item
 from plait.tools.signing import (
     PrivateKey,
@@ -48,10 +48,13 @@ from plait.tools.signing import (
     time_text,
     verify,
 )
-from plait.values import Json, Secret
+from plait.values import UNDEFINED, Json, Secret
 
 By = Literal["manifest", "signature", "project", "user-space"]
 Now = Callable[[], float]
+Result = TypeVar("Result")
+_Stamp = tuple[int, int, int, int]
+_ABSENT: Final = (FileNotFoundError, NotADirectoryError)
 
 CLOCK_SKEW: Final = 300
 """Seconds by which a signer's clock may be ahead of ours."""
@@ -136,8 +139,9 @@ class Trust:
         # A user space inside the project is the project's: what it says about trust is not believed.
         self._foreign = self.project is not None and _inside(user, self.project, home or _account_home())
         self._verified: set[tuple[str, ...]] = set()
-        self._manifests: dict[str, tuple[Stamp | None, Mapping[str, str]]] = {}
-        self._demand: tuple[Stamp | None, bool] = (None, False)
+        self._signatures: dict[str, Signature | None] = {}
+        self._manifests: dict[str, tuple[_Stamp | None, Mapping[str, str]]] = {}
+        self._demand: tuple[_Stamp | None, bool] = (None, False)
         self._question = threading.Lock()
         self._said_no = False
 
@@ -190,7 +194,7 @@ class Trust:
             self.trust_project(origin="asked")
         return self._judge_all(items)
 
-    def _refusal(self, refused: Sequence[Verdict]) -> TrustError:
+    def _refusal(self, refused: Sequence[Verdict]) -> PlaitError:
         askable = [verdict for verdict in refused if verdict.askable]
         problems = [
             Problem(
@@ -204,9 +208,7 @@ class Trust:
         ]
         if askable and self.project is not None:
             problems.append(_not_trusted(self.project, askable))
-        error = TrustError.together(problems)
-        assert isinstance(error, TrustError)
-        return error
+        return TrustError.together(problems)
 
     # ── deciding ─────────────────────────────────────────────────────────
 
@@ -258,12 +260,15 @@ class Trust:
             return Verdict(item, True, why, "project", signature=verdict.signature)
         if self._foreign:
             return replace(verdict, askable=False, fix=_FOREIGN_FIX)
-        return replace(verdict, askable=self.project is not None and not self._signed_only())
+        if self.project is not None and self._signed_only():
+            why = f"{verdict.why}, and this project demands signatures (trust: signed)"
+            return replace(verdict, askable=False, why=why)
+        return replace(verdict, askable=self.project is not None)
 
     def _judge_signature(self, item: Item) -> Verdict:
         """By its signature alone; `askable` if that neither speaks for the item nor against it."""
         try:
-            signature = _signature_of(item)
+            signature = self._signature(item)
         except TrustError as error:
             return _false_signature(item, error)
         if signature is None:
@@ -306,9 +311,21 @@ class Trust:
             item, True, f"it is signed by {key.owner}", "signature", key.fingerprint, key.owner, signature
         )
 
+    def _signature(self, item: Item) -> Signature | None:
+        if not in_comment(_extension(item)):
+            beside = read_beneath(item.space.root, f"{_relative(item)}.sig")
+            return None if beside is None else read_detached(beside[0])
+        signature = self._signatures.get(item.digest, UNDEFINED)
+        if signature is UNDEFINED:
+            if len(self._signatures) >= _MOST_VERIFIED:
+                self._signatures.clear()
+            signature = self._signatures[item.digest] = read_signature(item.data)
+        return signature
+
     def _verify(self, item: Item, signature: Signature, key: TrustedKey) -> None:
         extension = _extension(item)
-        known = (item.digest, item.kind, item.id, extension, key.fingerprint, signature.value)
+        # The signature as a whole: one that stands in a file of its own is not part of the digest.
+        known = (item.digest, item.kind, item.id, extension, signature.text)
         if known in self._verified:
             return
         verify(item.data, signature, key.public_key, kind=item.kind, item_id=item.id, extension=extension)
@@ -333,7 +350,7 @@ class Trust:
         return f"{space}\n{item.kind}\n{item.id}\n{_extension(item)}"
 
     def _system_digests(self, root: str) -> Mapping[str, str]:
-        stamp = stamp_beneath(root, manifest.NAME)
+        stamp = _stamp(f"{root}/{manifest.NAME}")
         known = self._manifests.get(root)
         if known is None or known[0] != stamp:
             known = self._manifests[root] = (stamp, manifest.listed(root))
@@ -342,10 +359,11 @@ class Trust:
     def _signed_only(self) -> bool:
         """Does the project demand signatures?  It can ask for more than the user, never for less."""
         root = os.path.join(self.project or "/", ".ai")
-        stamp = stamp_beneath(root, _PROJECT_CONFIG)
-        if self._demand[0] != stamp:
-            self._demand = (stamp, _demands_signatures(root))
-        return self._demand[1] if stamp is not None else False
+        stamp = _stamp(f"{root}/{_PROJECT_CONFIG}")
+        known = self._demand
+        if known[0] != stamp:
+            known = self._demand = (stamp, _demands_signatures(root))
+        return known[1]
 
 
 # ── the parts of a decision ──────────────────────────────────────────────
@@ -405,13 +423,6 @@ def _false_signature(item: Item, error: TrustError) -> Verdict:
 
 def _refused(item: Item, code: str, why: str, fix: str) -> Verdict:
     return Verdict(item, False, why, code=code, fix=fix)
-
-
-def _signature_of(item: Item) -> Signature | None:
-    if in_comment(_extension(item)):
-        return read_signature(item.data)
-    beside = read_beneath(item.space.root, f"{_relative(item)}.sig")
-    return None if beside is None else read_detached(beside[0])
 
 
 def _extension(item: Item) -> str:
@@ -541,21 +552,19 @@ class TrustStore:
     def __init__(self, user: str, *, now: Now = time.time) -> None:
         self.root = os.path.join(user, "trust")
         self._now = now
-        self._read: dict[str, tuple[tuple[int, ...], Json]] = {}
+        self._read: dict[str, tuple[_Stamp, Any]] = {}
 
     # ── keys ─────────────────────────────────────────────────────────────
 
     def key(self, fingerprint: str) -> TrustedKey | None:
         if not _KEY.fullmatch(fingerprint):
             return None
-        record = self._load(f"{fingerprint}.json")
-        path = os.path.join(self.root, f"{fingerprint}.json")
-        return None if record is None else _key_of(record, fingerprint, path)
+        return self._load(f"{fingerprint}.json", _key_of)
 
     def keys(self) -> tuple[TrustedKey, ...]:
         try:
             names = sorted(os.listdir(self.root))
-        except FileNotFoundError:
+        except _ABSENT:
             return ()
         stems = [name.removesuffix(".json") for name in names if name.endswith(".json")]
         return tuple(key for stem in stems if (key := self.key(stem)) is not None)
@@ -626,12 +635,12 @@ class TrustStore:
     # ── projects ─────────────────────────────────────────────────────────
 
     def trusts(self, project: str) -> bool:
-        """Did the user trust the project in this folder?"""
+        """Did the user trust the project in this folder, given by its real path?"""
         record = self._table("projects.json").get(project)
         try:
             # Another folder that took the place of the trusted one has its own number.
             return record is not None and record["inode"] == os.stat(project).st_ino
-        except FileNotFoundError:
+        except OSError:
             return False
 
     def projects(self) -> tuple[TrustedProject, ...]:
@@ -682,29 +691,21 @@ class TrustStore:
     # ── files ────────────────────────────────────────────────────────────
 
     def _table(self, name: str) -> dict[str, dict[str, Json]]:
-        record = self._load(name)
-        if record is None:
-            return {}
-        fields = _FIELDS[name]
-        entries = record.values() if isinstance(record, dict) else [None]
-        if not all(isinstance(said, dict) and _has(said, fields) for said in entries):
-            raise _damaged(os.path.join(self.root, name))
-        table: dict[str, dict[str, Json]] = record
-        return table
+        return self._load(name, _table_of) or {}
 
-    def _load(self, name: str) -> Json:
-        """The JSON of a file, None if there is none; read again only when it has changed."""
-        path = os.path.join(self.root, name)
-        try:
-            status = _attempt(lambda: os.stat(path, follow_symlinks=False), path)
-            stamp = (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
-            known = self._read.get(name)
-            if known is None or known[0] != stamp:
-                _expect_own_folder(self.root)
-                known = self._read[name] = (stamp, _json_of(_read_own(path, forbidden=0o022), path))
-        except FileNotFoundError:
+    def _load(self, name: str, understand: Callable[[Json, str], Result]) -> Result | None:
+        """What a file says, None if there is none; read again only when it has changed."""
+        path = f"{self.root}/{name}"
+        stamp = _stamp(path)
+        if stamp is None:
             return None
-        return known[1]
+        known = self._read.get(name)
+        if known is None or known[0] != stamp:
+            _expect_own_folder(self.root)
+            record = _json_of(_read_own(path, forbidden=0o022), path)
+            known = self._read[name] = (stamp, understand(record, path))
+        said: Result = known[1]
+        return said
 
     def _write_key(self, key: TrustedKey) -> None:
         self._write(f"{key.fingerprint}.json", key.record())
@@ -741,7 +742,15 @@ def _matches(item_id: str, pattern: str) -> bool:
     return pattern.startswith(reserved) and fnmatchcase(item_id, pattern)
 
 
-def _key_of(record: Json, fingerprint: str, path: str) -> TrustedKey:
+def _table_of(record: Json, path: str) -> dict[str, dict[str, Json]]:
+    fields = _FIELDS[os.path.basename(path)]
+    match record:
+        case dict(table) if all(isinstance(said, dict) and _has(said, fields) for said in table.values()):
+            return table
+    raise _damaged(path)
+
+
+def _key_of(record: Json, path: str) -> TrustedKey:
     match record:
         case {
             "owner": str(owner),
@@ -767,7 +776,7 @@ def _key_of(record: Json, fingerprint: str, path: str) -> TrustedKey:
                 revoked=None if revoked is None else Revoked(revoked["time"], revoked["reason"]),
             )
             # The name of the file is what was asked for: the key in it has to be that key.
-            if key.fingerprint == fingerprint:
+            if os.path.basename(path) == f"{key.fingerprint}.json":
                 return key
     raise _damaged(path)
 
@@ -847,7 +856,7 @@ class KeyFolder:
     def names(self) -> tuple[str, ...]:
         try:
             files = sorted(os.listdir(self.root))
-        except FileNotFoundError:
+        except _ABSENT:
             return ()
         return tuple(name.removesuffix(".key") for name in files if name.endswith(".key"))
 
@@ -873,7 +882,7 @@ class KeyFolder:
         path = self._path(name)
         try:
             data = _read_own(path, forbidden=0o077)
-        except FileNotFoundError:
+        except _ABSENT:
             fix = "make one: plait keys new"
             raise InputError(f"there is no key '{name}'", path, fix, code="no-key") from None
         record = _json_of(data, path)
@@ -947,13 +956,20 @@ def _stretched(passphrase: Secret, salt: bytes, effort: Effort) -> bytes:
 
 # ── files that only their owner can change ───────────────────────────────
 
-Result = TypeVar("Result")
+
+def _stamp(path: str) -> _Stamp | None:
+    """What tells an unchanged file without reading it, or None if there is no file."""
+    try:
+        status = _attempt(lambda: os.stat(path, follow_symlinks=False), path, passing=_ABSENT)
+    except _ABSENT:
+        return None
+    return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def _read_own(path: str, *, forbidden: int) -> bytes:
     """The bytes of a regular file of this user; `forbidden` are the rights that others may not have."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    handle = _attempt(lambda: os.open(path, flags), path)
+    handle = _attempt(lambda: os.open(path, flags), path, passing=_ABSENT)
     with open(handle, "rb") as file:
         status = os.fstat(handle)
         owned = status.st_uid == os.getuid() or (status.st_uid == 0 and forbidden == 0o022)
@@ -993,7 +1009,7 @@ def _write_whole(folder: str, name: str, data: bytes) -> None:
 def _write_new(path: str, data: bytes) -> None:
     """A file that was not there before, whole, and readable to its owner alone."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    handle = _attempt(lambda: os.open(path, flags, 0o600), path)
+    handle = _attempt(lambda: os.open(path, flags, 0o600), path, passing=(FileExistsError,))
     try:
         _attempt(lambda: _fill(handle, data), path)
     except TrustError:
@@ -1016,10 +1032,11 @@ def _sync_folder(folder: str) -> None:
         os.close(handle)
 
 
-def _attempt(act: Callable[[], Result], where: str) -> Result:
+def _attempt(act: Callable[[], Result], where: str, *, passing: tuple[type[OSError], ...] = ()) -> Result:
+    """What `act` gives; an error of the system that is not in `passing` becomes one for the user."""
     try:
         return act()
-    except (FileNotFoundError, FileExistsError):
+    except passing:
         raise
     except OSError as error:
         raise TrustError(

@@ -1,0 +1,59 @@
+"""Run shell text in the project, with values that can never become code."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import plait
+
+__executor_id__ = "core/runtimes/python/function"
+__version__ = "1.0.0"
+__tool_type__ = "python"
+__category__ = "core"
+__tool_description__ = (
+    "Run a shell command in the project's folder. Write data as ${name} and give it in values: "
+    "it is bound to a variable and never read as shell text."
+)
+
+CONFIG_SCHEMA = {
+    "type": "object",
+    "additionalProperties": False,
+    "required": ["command"],
+    "properties": {
+        "command": {
+            "type": "string",
+            "minLength": 1,
+            "description": "Shell text, with ${name} for each value",
+        },
+        "values": {"type": "object", "default": {}, "description": "The values by name"},
+        "shell": {"enum": ["sh", "dash", "bash"], "default": "sh", "description": "Which shell runs it"},
+        "timeout": {
+            "type": "number",
+            "exclusiveMinimum": 0,
+            "maximum": 3600,
+            "default": 120,
+            "description": "Seconds",
+        },
+    },
+}
+# Above the longest timeout of a command: the shell, not the wait for it, ends first.
+CONFIG = {"timeout": 3700}
+
+
+def execute(params: dict[str, Any], project_path: str | None) -> dict[str, Any]:
+    finished = plait.sh(
+        params["command"],
+        params.get("values", {}),
+        shell=params.get("shell", "sh"),
+        cwd=project_path,
+        timeout=params.get("timeout", 120),
+        strict=True,
+    )
+    result: dict[str, Any] = {
+        "stdout": finished.stdout,
+        "stderr": finished.stderr,
+        "exit_code": finished.exit_code,
+    }
+    if finished.exit_code != 0:
+        return {"success": False, "error": f"the command ended with exit code {finished.exit_code}", **result}
+    return result
