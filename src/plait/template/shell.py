@@ -287,8 +287,8 @@ def _emitted(slot: Slot, values: Sequence[Json], plan: Plan) -> str:
     if slot.gap.raw:
         return revealed_text(values[slot.gap.index])
     form = _EMITTED[slot.place.state]
-    names = (name for name, _ in _variables(slot, values))
-    return " ".join(form.replace("@", f"${{{plan.variable}{name}}}") for name in names)
+    references = (f"${{{plan.variable}{name}}}" for name, _ in _variables(slot, values))
+    return " ".join(form.replace("@", reference) for reference in references)
 
 
 def _too_large(carried: dict[str, str]) -> list[str]:
