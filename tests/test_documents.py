@@ -103,6 +103,7 @@ SCALARS = [
     ("!!int '12'",     12),
     ("!!int 0x10",     16),
     ("!!float 1",      1.0),
+    ("!!float 0x10",   16.0),
     ("!!bool true",    True),
     ("!!null ''",      None),
     ("!!str",          ""),
@@ -651,7 +652,7 @@ def test_an_escape_that_does_not_exist_is_explained(text: str, start: str, pure:
 
 
 @pytest.mark.parametrize("pure", [False, True])
-@pytest.mark.parametrize("text", ['a: "\\ud800"\n', 'a: "\\UFFFFFFFF"\n', "%YAML 1." + "9" * 5000 + "\n---\na\n", "a: " + "9" * 5000, "a: 0x" + "f" * 5000])
+@pytest.mark.parametrize("text", ['a: "\\ud800"\n', 'a: "\\UFFFFFFFF"\n', "%YAML 1." + "9" * 5000 + "\n---\na\n", "a: " + "9" * 5000, "a: 0x" + "f" * 5000, "a: !!float " + "9" * 400])
 def test_numbers_out_of_range_are_refused_by_both_parsers(text: str, pure: bool) -> None:
     assert refusal(text, pure=pure).startswith("f.yaml:1:")
 

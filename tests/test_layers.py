@@ -171,7 +171,7 @@ def test_a_module_that_breaks_a_rule_is_found(path: str, code: str, wrong: str) 
 
 GOOD = [
     ("values.py",              "from plait.errors import PlaitError"),
-    ("documents.py",           "import os, pathlib, time"),
+    ("documents/files.py",     "import os, pathlib, time\nfrom plait.errors import InputError"),
     ("steps/call.py",          "from plait.tools import chain\nfrom plait.run import perform"),
     ("store/journal.py",       "from plait.run.journal import Journal\nfrom plait.flows import names"),
     ("app.py",                 "from plait import primitives, store, backends, workspace, flows"),

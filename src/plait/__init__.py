@@ -5,10 +5,9 @@ The public names; each is imported when it is first used.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 __version__ = "0.1.0"
 
+TYPE_CHECKING = False  # type checkers read it as true; importing `typing` would cost more than all else here
 if TYPE_CHECKING:
     from plait.app import (
         ShellResult,
@@ -55,7 +54,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name not in _HOME:
         raise AttributeError(f"module 'plait' has no attribute '{name}'")
     from importlib import import_module

@@ -17,13 +17,12 @@ from plait.errors import ConditionError, LimitError
 from plait.run.conditions import (
     MAX_DEPTH,
     MAX_NODES,
-    MAX_PATTERN,
-    OPERATORS,
     Place,
     check,
     compile_condition,
     matches,
 )
+from plait.run.operators import MAX_PATTERN, OPERATORS
 from plait.source import Source, Span
 from plait.values import UNDEFINED, Json, Secret
 

@@ -35,14 +35,14 @@ only the answer leaves; no message holds a value, secret or not.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from math import isfinite
-from typing import Final, NoReturn, Protocol, TypeAlias
+from typing import Final, NoReturn, TypeAlias
 
 from plait.errors import ConditionError, InputError, LimitError, Problem, listed, nearest
+from plait.run.operators import OPERATORS, Operator, RefusedError, Test, kind_of
 from plait.source import Span
 from plait.template.grammar import parse_path
 from plait.template.program import walk
@@ -53,15 +53,6 @@ MAX_DEPTH: Final = 64
 
 MAX_NODES: Final = 50_000
 """Conditions and values in one condition, shared ones counted at each use."""
-
-MAX_PATTERN: Final = 1_000
-"""Characters of a regular expression."""
-
-MAX_SEARCHED: Final = 1 << 20
-"""Bytes of text that one `regex` test looks through."""
-
-MAX_SEARCH_WORK: Final = 100_000_000
-"""Instructions of the pattern times bytes of text: about a second at the very worst."""
 
 MAX_SHOWN: Final = 60
 """Characters of a name in a message."""
@@ -82,7 +73,7 @@ class Leaf:
 
     keys: tuple[str | int, ...]
     path: str
-    test: Callable[[Json], bool]
+    test: Test
     null_is_false: bool
     where: Callable[[], Span | str]
 
@@ -177,7 +168,7 @@ def _tested(node: Leaf, document: Json, problems: list[Problem]) -> bool | None:
         return False
     try:
         return node.test(actual)
-    except _RefusedError as refused:
+    except RefusedError as refused:
         # The path is the author's text; the value it leads to is not shown.
         subject = f"{_quoted(node.path)} is" if node.path else "the document is"
         problems.append(refused.problem(node.where(), begin=subject))
@@ -205,7 +196,7 @@ class _Reader:
         if raw is None:
             return EMPTY
         if not isinstance(raw, Mapping):
-            self.wrong(place, f"a condition is a map, not {_kind(raw)}", "write {path: …, op: …, value: …}")
+            self.wrong(place, f"a condition is a map, not {kind_of(raw)}", "write {path: …, op: …, value: …}")
             return EMPTY
         self.expect_known_keys(raw, place)
         combinators = [key for key in COMBINATORS if key in raw]
@@ -220,7 +211,8 @@ class _Reader:
         if key == "not":
             return Not(self.condition(raw, place, depth))
         if not isinstance(raw, list | tuple):
-            self.wrong(place, f"'{key}' joins a list of conditions, not {_kind(raw)}", f"write {key}: [ … ]")
+            what = f"'{key}' joins a list of conditions, not {kind_of(raw)}"
+            self.wrong(place, what, f"write {key}: [ … ]")
             return EMPTY
         parts = tuple(self.condition(part, (*place, index), depth) for index, part in enumerate(raw))
         return AnyOf(parts) if key == "any" else AllOf(parts)
@@ -229,11 +221,11 @@ class _Reader:
         keys = self.path(raw, place)
         found = self.operator(raw.get("op", "eq"), (*place, "op"))
         operand = self.operand(raw, found, place, depth)
-        if found is None or isinstance(operand, Absent):
+        if found is None or operand is UNDEFINED:
             return EMPTY
         try:
             test = found.build(operand)
-        except _RefusedError as refused:
+        except RefusedError as refused:
             problem = refused.problem(self.locate((*place, "value")), begin=f"the value of '{found.name}' is")
             self.problems.append(problem)
             return EMPTY
@@ -246,7 +238,7 @@ class _Reader:
             fix = "name what is tested; path: '' is the whole document"
             self.wrong(place, "a test needs a 'path'", fix)
         elif not isinstance(path, str):
-            self.wrong((*place, "path"), f"a path is a string, not {_kind(path)}", "put it in quotes")
+            self.wrong((*place, "path"), f"a path is a string, not {kind_of(path)}", "put it in quotes")
         else:
             try:
                 return _keys(path)
@@ -257,7 +249,7 @@ class _Reader:
 
     def operator(self, name: Json, place: Place) -> Operator | None:
         if not isinstance(name, str):
-            self.wrong(place, f"an operator is a string, not {_kind(name)}", f"one of {listed(OPERATORS)}")
+            self.wrong(place, f"an operator is a string, not {kind_of(name)}", f"one of {listed(OPERATORS)}")
         elif name not in OPERATORS:
             fix = _suggestion(name, OPERATORS, "operators")
             self.wrong(place, f"there is no operator {_quoted(name)}", fix)
@@ -266,13 +258,13 @@ class _Reader:
         return None
 
     def operand(self, raw: Mapping[str, Json], found: Operator | None, place: Place, depth: int) -> Json:
-        """The operand, or ABSENT when there is none to go on with."""
+        """The operand, or UNDEFINED when there is none to go on with."""
         if "value" in raw:
             sound = self.json(raw["value"], (*place, "value"), depth)
-            return raw["value"] if sound else ABSENT
+            return raw["value"] if sound else UNDEFINED
         if found is None:
-            return ABSENT
-        if found.default is ABSENT:
+            return UNDEFINED
+        if found.default is UNDEFINED:
             self.wrong(place, f"'{found.name}' needs a 'value'", "add value: …, or use op: exists")
         return found.default
 
@@ -308,7 +300,7 @@ class _Reader:
         known = (*FIELDS, *COMBINATORS)
         for key in raw:
             if key not in known:
-                name = key if isinstance(key, str) else _kind(key)
+                name = key if isinstance(key, str) else kind_of(key)
                 fix = _suggestion(name, known, "fields")
                 self.wrong((*place, name), f"{_quoted(name)} is not a field of a condition", fix)
 
@@ -340,214 +332,3 @@ def _keys(path: str) -> tuple[str | int, ...]:
     if not path:
         return ()
     return parse_path(f"document{path}" if path.startswith("[") else f"document.{path}").keys
-
-
-# Operators: a builder checks the operand once and gives the test of a found value.
-
-
-class _RefusedError(Exception):
-    """A test that cannot be made; `what` completes a sentence that the catcher begins."""
-
-    def __init__(self, what: str, fix: str) -> None:
-        super().__init__(what)
-        self.what = what
-        self.fix = fix
-
-    def problem(self, where: Span | str, *, begin: str) -> Problem:
-        return Problem(f"{begin} {self.what}", where, self.fix, code="condition")
-
-
-class Absent:
-    """No `value` was written, which is not the same as null."""
-
-
-ABSENT: Final = Absent()
-
-
-@dataclass(frozen=True, slots=True)
-class Operator:
-    name: str
-    build: Callable[[Json], Callable[[Json], bool]]
-    null_is_false: bool = True
-    default: Json = ABSENT
-
-
-def _build_eq(operand: Json) -> Callable[[Json], bool]:
-    return lambda actual: _same(actual, operand)
-
-
-def _build_ne(operand: Json) -> Callable[[Json], bool]:
-    return lambda actual: not _same(actual, operand)
-
-
-def _build_exists(operand: Json) -> Callable[[Json], bool]:
-    if not isinstance(operand, bool):
-        raise _RefusedError(f"{_kind(operand)}, not true or false", "leave it out, or write value: false")
-    return lambda actual: (actual is not None) is operand
-
-
-def _build_in(operand: Json) -> Callable[[Json], bool]:
-    if not isinstance(operand, list | tuple):
-        raise _RefusedError(f"{_kind(operand)}, not a list", "write value: [ … ], or use op: contains or eq")
-    return lambda actual: any(_same(actual, element) for element in operand)
-
-
-def _build_order(compare: Callable[[Json, Json], bool], operand: Json) -> Callable[[Json], bool]:
-    expected = _kind(operand)
-    if expected not in ("a number", "a string"):
-        raise _RefusedError(f"{expected}, which has no order", "compare with a number or a string")
-
-    def test(actual: Json) -> bool:
-        if _kind(actual) != expected:
-            raise _RefusedError(
-                f"{_kind(actual)} and is compared with {expected}",
-                "compare numbers with numbers and strings with strings",
-            )
-        return compare(_opened(actual), _opened(operand))
-
-    return test
-
-
-def _build_contains(operand: Json) -> Callable[[Json], bool]:
-    def test(actual: Json) -> bool:
-        match _opened(actual):
-            case list() | tuple() as elements:
-                return any(_same(element, operand) for element in elements)
-            case str() | Mapping() as holder if _kind(operand) == "a string":
-                return _opened(operand) in holder
-            case str() | Mapping():
-                what = f"{_kind(actual)} and is searched for {_kind(operand)}"
-                raise _RefusedError(what, "search strings and maps for a string")
-        raise _RefusedError(f"{_kind(actual)}, which contains nothing", "look into a string, a list or a map")
-
-    return test
-
-
-def _build_regex(operand: Json) -> Callable[[Json], bool]:
-    if _kind(operand) != "a string":
-        raise _RefusedError(f"{_kind(operand)}, not a pattern", "write the pattern as a string")
-    program = _compiled(_opened(operand))
-
-    def test(actual: Json) -> bool:
-        if _kind(actual) != "a string":
-            raise _RefusedError(f"{_kind(actual)}, and a pattern is searched in strings", "test a string")
-        text = _utf8(_opened(actual))
-        if len(text) > MAX_SEARCHED or len(text) * program.programsize > MAX_SEARCH_WORK:
-            raise _RefusedError(
-                "too long for this pattern",
-                f"search at most {MAX_SEARCHED:,} bytes, less with a pattern of many repetitions",
-            )
-        return program.search(text) is not None
-
-    return test
-
-
-OPERATORS: Final[dict[str, Operator]] = {
-    found.name: found
-    for found in (
-        Operator("eq", _build_eq, null_is_false=False),
-        Operator("ne", _build_ne, null_is_false=False),
-        Operator("gt", partial(_build_order, operator.gt)),
-        Operator("gte", partial(_build_order, operator.ge)),
-        Operator("lt", partial(_build_order, operator.lt)),
-        Operator("lte", partial(_build_order, operator.le)),
-        Operator("in", _build_in),
-        Operator("contains", _build_contains),
-        Operator("regex", _build_regex),
-        Operator("exists", _build_exists, null_is_false=False, default=True),
-    )
-}
-
-
-def _same(actual: Json, operand: Json) -> bool:
-    # As deep as the operand at most, which the reader has bounded.
-    if _kind(actual) != _kind(operand):
-        return False
-    match operand:
-        case Mapping():
-            return actual.keys() == operand.keys() and all(_same(actual[k], operand[k]) for k in operand)
-        case list() | tuple():
-            return len(actual) == len(operand) and all(map(_same, actual, operand))
-        case _:
-            return bool(_opened(actual) == _opened(operand))
-
-
-def _kind(value: Json) -> str:
-    match value:
-        case None:
-            return "null"
-        case bool():
-            return "true or false"
-        case int() | float():
-            return "a number"
-        case str() | Secret():
-            return "a string"
-        case list() | tuple():
-            return "a list"
-        case Mapping():
-            return "a map"
-        case _:
-            return "not JSON data"
-
-
-def _opened(value: Json) -> Json:
-    return value.reveal() if isinstance(value, Secret) else value
-
-
-# Regular expressions: RE2, which has no pattern that takes exponential time.
-
-
-class _Program(Protocol):
-    @property
-    def programsize(self) -> int: ...
-
-    def search(self, text: bytes) -> object | None: ...
-
-
-def _compiled(pattern: str) -> _Program:
-    import re2  # only conditions with a pattern need it
-
-    if len(pattern) > MAX_PATTERN:
-        raise _RefusedError("a pattern that is too long", f"write at most {MAX_PATTERN:,} characters")
-    options = re2.Options()
-    options.log_errors = False
-    options.never_capture = True
-    try:
-        program: _Program = re2.compile(_utf8(pattern), options)
-    except re2.error as error:
-        reason = error.args[0]
-        raise _explained(reason.decode("utf-8", "replace") if isinstance(reason, bytes) else reason) from None
-    return program
-
-
-def _utf8(text: str) -> bytes:
-    try:
-        return text.encode()
-    except UnicodeEncodeError:
-        raise _RefusedError("text with half a surrogate pair", "use text that has a UTF-8 form") from None
-
-
-UNSUPPORTED: Final = {
-    "(?=": "look-ahead",
-    "(?!": "look-ahead",
-    "(?<=": "look-behind",
-    "(?<!": "look-behind",
-    "(?>": "an atomic group",
-    "(?(": "a conditional group",
-    "++": "a possessive repetition",
-    "*+": "a possessive repetition",
-    "?+": "a possessive repetition",
-    **{f"\\{digit}": "a back-reference" for digit in range(1, 10)},
-}
-
-
-def _explained(reason: str) -> _RefusedError:
-    """RE2's reason in words; its quotation of the pattern is left out, as it could be a value."""
-    rule, _, fragment = reason.partition(": ")
-    if fragment in UNSUPPORTED:
-        return _RefusedError(
-            f"a pattern with {UNSUPPORTED[fragment]}, which a search in linear time cannot do",
-            "use RE2 syntax, and all, any and not to join simpler patterns",
-        )
-    hint = "write \\z for the end of the text" if fragment == "\\Z" else "correct it; the syntax is RE2's"
-    return _RefusedError(f"not a valid pattern ({rule})", hint)

@@ -1,0 +1,166 @@
+"""The command `plait`: find the command, let it run, turn its end into an exit code.
+
+    0  done            2  the user's file or arguments are wrong      4    our bug
+    1  it failed       3  trust refused                               130  interrupted
+
+`plait sh` answers with the exit code of the command it ran; a reader that leaves
+early (`plait … | head`) ends Plait silently, with the 141 that shells use for it.
+Each command is a module of its own and imported only when it is called, so
+`plait --version` loads nothing but this file.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+TYPE_CHECKING = False  # type checkers read it as true; `typing` itself takes longer than `--version`
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+INTERRUPTED = 130
+READER_LEFT = 141
+
+COMMANDS = {
+    # name: what it does; the module has the same name
+    "render": "fill a template, or a file of cases",
+    "sh": "run shell text with values that are bound, never pasted",
+    "explain": "show where each value of a template comes from",
+    "check": "find what is wrong in templates before anything runs",
+}
+
+WELCOME = """\
+Plait runs tools, shell commands and agents from plain files; a value never becomes code.
+Begin:   plait render 'Hello ${name}' --values '{"name": "world"}'
+Look:    plait explain 'Hello ${name:-you}'        Check: plait check flow.yaml
+Run:     plait sh 'wc -l ${file}' --values '{"file": "notes.txt"}'
+More:    plait help, plait help COMMAND
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code and never raises for bad input."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    _expect_streams()
+    if arguments[:1] in (["--version"], ["-V"]):
+        from plait import __version__
+
+        return guarded(lambda: _print(f"plait {__version__}\n"))
+    return guarded(lambda: _run(arguments))
+
+
+def _run(arguments: list[str]) -> int:
+    match arguments:
+        case []:
+            return _print(WELCOME)
+        case ["help"] | ["-h"] | ["--help"]:
+            return _print(_overview())
+        case ["help", command, *_]:
+            return _run([command, "--help"])
+        case [command, *rest]:
+            return _run_command(command, rest)
+    raise AssertionError("a list is empty or has a first element")
+
+
+def _run_command(command: str, arguments: list[str]) -> int:
+    if command not in COMMANDS:
+        raise _unknown_command(command)
+    from importlib import import_module
+
+    from plait.cli.arguments import HelpWanted, Parser
+
+    module = import_module(f"plait.cli.{command}")
+    parser = Parser(command, COMMANDS[command], examples=module.EXAMPLES)
+    module.configure(parser)
+    try:
+        options = parser.read(arguments)
+    except HelpWanted:
+        return _print(parser.format_help())
+    status: int = module.run(options)
+    return status
+
+
+def _unknown_command(command: str) -> Exception:
+    from plait.errors import InputError, nearest
+
+    kind = "option" if command.startswith("-") else "command"
+    known = ["--help", "--version"] if kind == "option" else list(COMMANDS)
+    guess = nearest(command, known)
+    return InputError(
+        f"there is no {kind} '{command[:60]}'",
+        fix=(f"did you mean '{guess}'? " if guess else "") + f"{kind}s: {', '.join(known)}",
+        code=f"unknown-{kind}",
+    )
+
+
+def _overview() -> str:
+    rows = [f"  plait {name:<9} {what}\n" for name, what in COMMANDS.items()]
+    rows.append(f"  plait {'help':<9} this page; plait help COMMAND for examples and options\n")
+    return "Commands:\n" + "".join(rows) + "\n" + (__doc__ or "").split("\n\n")[1] + "\n"
+
+
+def _print(text: str) -> int:
+    sys.stdout.write(text)
+    return 0
+
+
+# ── how a command ends ───────────────────────────────────────────────────
+
+
+def _expect_streams() -> None:
+    """A closed standard stream (`plait … >&-`) is None; nobody reads it, but writing must not fail."""
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 - it stays open as long as we live
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
+
+
+def guarded(run: Callable[[], int]) -> int:
+    """Every way to end, as an exit code; what was printed has arrived when this returns."""
+    try:
+        try:
+            status = run()
+            sys.stdout.flush()
+            return status
+        except Exception as error:
+            return _failed(error)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        _discard_output()
+        return READER_LEFT
+
+
+def _failed(error: Exception) -> int:
+    if isinstance(error, BrokenPipeError):
+        raise error
+    from plait.errors import PlaitError
+
+    if isinstance(error, PlaitError) and error.exit_code != 4:
+        from plait.cli.output import show_error
+
+        sys.stdout.flush()
+        show_error(error)
+        return error.exit_code
+    if isinstance(error, OSError) and error.filename is None and _is_full(error):
+        _discard_output()
+        print(f"plait: the output cannot be written: {error.strerror}", file=sys.stderr)
+        return 1
+    from plait.cli.bug import report
+
+    return report(error)
+
+
+def _is_full(error: OSError) -> bool:
+    import errno
+
+    return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
+
+def _discard_output() -> None:
+    """The interpreter flushes standard output when it exits, and would complain once more."""
+    try:
+        descriptor = sys.stdout.fileno()
+    except (OSError, ValueError):
+        return  # not a real file: nothing is flushed to a pipe at exit
+    devnull = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(devnull, descriptor)
+    os.close(devnull)

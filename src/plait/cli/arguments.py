@@ -1,0 +1,107 @@
+"""Options of a command: argparse, with examples first and errors that suggest.
+
+No message quotes what was given for an option: it may be secret.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Sequence
+from typing import NoReturn
+
+from plait.errors import InputError, nearest
+
+
+class HelpWanted(Exception):
+    """`--help` was given."""
+
+
+class _Help(argparse.Action):
+    def __call__(self, *_: object) -> NoReturn:
+        raise HelpWanted
+
+
+class Parser(argparse.ArgumentParser):
+    """The options of one command; its help starts with two examples."""
+
+    def __init__(self, command: str, what: str, *, examples: Sequence[str]) -> None:
+        super().__init__(f"plait {command}", description=None, add_help=False, allow_abbrev=False)
+        self.command = command
+        self.what = what
+        self.examples = examples
+        self.add_argument("-h", "--help", nargs=0, action=_Help, help="this page")
+
+    def format_help(self) -> str:
+        examples = "".join(f"  {example}\n" for example in self.examples)
+        return f"plait {self.command}: {self.what}\n\n{examples}\n{super().format_help()}"
+
+    def read(self, arguments: list[str]) -> argparse.Namespace:
+        """The options, or an error for everything that is no option."""
+        options, unknown = self.parse_known_args(arguments)
+        if unknown:
+            raise self._unknown(unknown)
+        return options
+
+    def error(self, message: str) -> NoReturn:
+        raise InputError(
+            f"plait {self.command}: {_in_our_words(message)}",
+            fix=f"see plait {self.command} --help",
+            code="arguments",
+        )
+
+    def _unknown(self, arguments: list[str]) -> InputError:
+        options = [argument.partition("=")[0][:60] for argument in arguments if argument.startswith("-")]
+        if not options:
+            what = f"plait {self.command}: more arguments than it takes"
+            return InputError(what, fix="quote a text with blanks: '…'", code="arguments")
+        known = [name for action in self._actions for name in action.option_strings]
+        guesses = dict.fromkeys(guess for option in options if (guess := nearest(option, known)))
+        meant = f"did you mean {' '.join(guesses)}? " if guesses else ""
+        return InputError(
+            f"plait {self.command} has no option {', '.join(options)}",
+            fix=f"{meant}options: {', '.join(name for name in known if name.startswith('--'))}; "
+            "a text that starts with '-' is written after '--'",
+            code="unknown-option",
+        )
+
+
+def _in_our_words(message: str) -> str:
+    """What argparse says, without the value that it quotes."""
+    subject, _, reason = message.partition(": ")
+    name = subject.removeprefix("argument ").rpartition("/")[2]
+    if "required" in subject:
+        return f"{reason} is missing"
+    if "not allowed with" in reason:
+        return f"{name} and {reason.rpartition(' ')[2]} exclude each other"
+    if "explicit argument" in reason:
+        return f"{name} takes no value"
+    if "expected" in reason:
+        return f"{name} needs a value"
+    return f"{name} cannot take this value"
+
+
+def one_of(what: str, given: str, known: Sequence[str]) -> str:
+    """`given`, if it is known; otherwise an error that suggests the nearest."""
+    if given in known:
+        return given
+    guess = nearest(given, known)
+    raise InputError(
+        f"there is no {what} '{given[:60]}'",
+        fix=(f"did you mean '{guess}'? " if guess else "") + f"{what}s: {', '.join(known)}",
+        code=f"unknown-{what}",
+    )
+
+
+def seconds(given: str | None) -> float | None:
+    if given is None:
+        return None
+    try:
+        limit = float(given)
+    except ValueError:
+        limit = math.nan
+    if not 0 < limit < math.inf:
+        raise InputError(
+            "--timeout needs a number of seconds above 0", fix="for example --timeout 30", code="arguments"
+        )
+    return limit

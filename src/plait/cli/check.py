@@ -1,0 +1,118 @@
+"""`plait check`: every problem of every file at once, for people, programs and code hosts."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from plait.cli.arguments import one_of
+from plait.cli.output import Paint, paint_for, painted_problem, problem_data, write_json
+from plait.flows.check import Finding, Severity, check_file, yaml_files
+from plait.source import Span
+from plait.values import Json
+
+if TYPE_CHECKING:
+    from plait.cli.arguments import Parser
+
+EXAMPLES: Final = (
+    "plait check flow.yaml",
+    "plait check flows/ --format sarif > plait.sarif",
+)
+FORMATS: Final = ("text", "json", "sarif", "github")
+COLOURS: Final = {"error": "red", "warning": "yellow", "note": "blue"}
+
+
+def configure(parser: Parser) -> None:
+    parser.add_argument("paths", metavar="PATH", nargs="+", help="YAML files, or directories of them")
+    parser.add_argument(
+        "--profile", metavar="P", help="what the files are: workflow, graph, config, prompt or directive"
+    )
+    parser.add_argument("--values-names", metavar="a,b", default="", help="names that will be given, too")
+    parser.add_argument("--format", default="text", metavar="F", help="text (default), json, sarif or github")
+    parser.add_argument("--json", action="store_true", help="the same as --format json")
+
+
+def run(options: argparse.Namespace) -> int:
+    from plait.template.profiles import profile_named
+
+    form = one_of("format", "json" if options.json else options.format, FORMATS)
+    profile = None if options.profile is None else profile_named(options.profile).name
+    names = [name.strip() for name in options.values_names.split(",") if name.strip()]
+    files = yaml_files(options.paths)
+    findings = [finding for file in files for finding in check_file(file, profile=profile, names=names)]
+    match form:
+        case "text":
+            _show(findings, files)
+        case "json":
+            write_json(_report(findings, files))
+        case "sarif":
+            from plait.cli.sarif import sarif_log
+
+            write_json(sarif_log(findings))
+        case "github":
+            for finding in findings:
+                print(_workflow_command(finding))
+    return 2 if any(finding.severity == "error" for finding in findings) else 0
+
+
+# ── text ─────────────────────────────────────────────────────────────────
+
+
+def _show(findings: Sequence[Finding], files: Sequence[str]) -> None:
+    paint = paint_for(sys.stdout)
+    for finding in findings:
+        mark = "" if finding.severity == "error" else f"{finding.severity}: "
+        print(painted_problem(finding.problem, paint, mark=mark, colour=COLOURS[finding.severity]))
+    print(_summary(findings, files, paint))
+
+
+def _summary(findings: Sequence[Finding], files: Sequence[str], paint: Paint) -> str:
+    counts = Counter(finding.severity for finding in findings)
+    where = f" in {_counted(len(files), 'file')}"
+    words: tuple[tuple[Severity, str], ...] = (("error", "problem"), ("warning", "warning"))
+    parts = [_counted(counts[severity], word) for severity, word in words if counts[severity]]
+    if not parts:
+        return paint("no problems", "green") + where
+    return paint(" and ".join(parts), "red" if counts["error"] else "yellow") + where
+
+
+def _counted(number: int, word: str) -> str:
+    return f"{number} {word}{'' if number == 1 else 's'}"
+
+
+# ── programs ─────────────────────────────────────────────────────────────
+
+
+def _report(findings: Sequence[Finding], files: Sequence[str]) -> Json:
+    counts = Counter(finding.severity for finding in findings)
+    return {
+        "problems": [{"severity": finding.severity, **problem_data(finding.problem)} for finding in findings],
+        "files": len(files),
+        "errors": counts["error"],
+        "warnings": counts["warning"],
+    }
+
+
+def _workflow_command(finding: Finding) -> str:
+    """An annotation of GitHub Actions: `::error file=…,line=…::message`."""
+    problem = finding.problem
+    level = {"error": "error", "warning": "warning", "note": "notice"}[finding.severity]
+    properties = {"title": f"plait {finding.code}"}
+    match problem.where:
+        case Span() as span:
+            line, column = span.position
+            properties |= {"file": span.place.source.name, "line": str(line), "col": str(column)}
+        case str(name):
+            properties |= {"file": name}
+    message = problem.what + (f"\nfix: {problem.fix}" if problem.fix else "")
+    listed = ",".join(f"{key}={_escaped(value, properties=True)}" for key, value in properties.items())
+    return f"::{level} {listed}::{_escaped(message)}"
+
+
+def _escaped(text: str, *, properties: bool = False) -> str:
+    for char in "%\r\n" + (":," if properties else ""):
+        text = text.replace(char, f"%{ord(char):02X}")
+    return text

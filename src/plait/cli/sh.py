@@ -1,0 +1,92 @@
+"""`plait sh`: run shell text whose values are bound to variables, never pasted into it.
+
+Output and exit code are the command's own.  `--show` runs nothing and prints how the
+command would look if a person had typed it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING, Final
+
+from plait.cli.arguments import one_of, seconds
+from plait.cli.output import error_data, paint_for, write_bytes, write_json
+from plait.cli.values import add_values, directory_of, given_text, given_values, scope_of
+from plait.errors import PlaitError
+
+if TYPE_CHECKING:
+    from plait.cli.arguments import Parser
+
+EXAMPLES: Final = (
+    """plait sh 'wc -l ${file}' --values '{"file": "my notes.txt"}'""",
+    """plait sh 'git commit -m "${message}"' --values-file commit.json --show""",
+)
+SHELLS: Final = ("sh", "dash", "bash")
+SHOWN: Final = "(shown quoted; values are passed, never pasted)"
+
+
+def configure(parser: Parser) -> None:
+    parser.add_argument("template", metavar="TEMPLATE", help="shell text with holes; - reads standard input")
+    add_values(parser)
+    parser.add_argument("--shell", default="sh", metavar="SHELL", help="sh (default), dash or bash")
+    parser.add_argument("--strict", action="store_true", help="a name that nothing answers is an error")
+    parser.add_argument("--timeout", metavar="S", help="end the command after so many seconds")
+    parser.add_argument("--cwd", metavar="DIR", help="run it there")
+    parser.add_argument("--show", action="store_true", help="print what would run, and run nothing")
+    parser.add_argument(
+        "--json", action="store_true", help="print stdout, stderr, exit_code, duration and shown"
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    try:
+        return _show(options) if options.show else _run(options)
+    except PlaitError as error:
+        if not options.json or error.exit_code == 4:
+            raise
+        write_json({"error": error_data(error)})
+        return error.exit_code
+
+
+def _show(options: argparse.Namespace) -> int:
+    from plait import app
+
+    shell = one_of("shell", options.shell, SHELLS)
+    scope = scope_of(given_values(options), directory=directory_of(options.cwd), commands=False)
+    bound = app.bound_script(given_text(options.template), scope, shell=shell, strict=options.strict)
+    if options.json:
+        write_json({"shown": bound.shown})
+        return 0
+    paint = paint_for(sys.stdout)
+    write_bytes(bound.shown.encode("utf-8", "backslashreplace") + b"\n")
+    print(paint(f"# {SHOWN}", "dim"))
+    return 0
+
+
+def _run(options: argparse.Namespace) -> int:
+    from plait import app
+
+    directory = directory_of(options.cwd)
+    result = app.sh(
+        given_text(options.template),
+        scope_of(given_values(options), directory=directory),
+        shell=one_of("shell", options.shell, SHELLS),
+        cwd=directory,
+        timeout=seconds(options.timeout),
+        strict=options.strict,
+    )
+    if options.json:
+        write_json(
+            {
+                "stdout": result.stdout,
+                "stderr": result.stderr,
+                "exit_code": result.exit_code,
+                "duration": result.duration,
+                "shown": result.shown,
+            }
+        )
+    else:
+        write_bytes(result.stdout.encode("utf-8", "surrogateescape"))
+        write_bytes(result.stderr.encode("utf-8", "surrogateescape"), sys.stderr)
+    return result.exit_code

@@ -1,0 +1,166 @@
+"""Values from the command line: JSON, read strictly, and never quoted when it is wrong."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from plait.errors import InputError
+from plait.values import Json, Secret, text
+
+if TYPE_CHECKING:
+    from plait.cli.arguments import Parser
+    from plait.scope import Scope
+
+
+def add_values(parser: Parser) -> None:
+    parser.add_argument("--values", metavar="JSON", help='the names and their values: {"name": "world"}')
+    parser.add_argument("--values-file", metavar="FILE", help="the same from a file; --values wins over it")
+    parser.add_argument(
+        "--secret",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="show this value as *** (again for more)",
+    )
+
+
+def given_values(options: argparse.Namespace) -> dict[str, Json]:
+    """`--values-file`, then `--values` over it; names given with `--secret` are sealed."""
+    values: dict[str, Json] = {}
+    if options.values_file is not None:
+        values |= expect_map(
+            read_json(_file_text(options.values_file), options.values_file), options.values_file
+        )
+    if options.values is not None:
+        values |= expect_map(read_json(options.values, "--values"), "--values")
+    for name in options.secret:
+        if name not in values:
+            what = f"--secret {name[:60]}: no such value is given"
+            raise InputError(what, fix=f"known: {', '.join(values) or 'nothing'}", code="unknown-name")
+        values[name] = _sealed(values[name])
+    return values
+
+
+def _sealed(value: Json) -> Json:
+    if isinstance(value, Mapping):
+        return {key: _sealed(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_sealed(item) for item in value]
+    return Secret(text(value))
+
+
+def scope_of(
+    values: Mapping[str, Json],
+    *,
+    env: Mapping[str, str] | None = None,
+    directory: str = ".",
+    commands: bool = True,
+) -> Scope:
+    """The values, and behind them the computed ones of the real world.
+
+    An `env` that was given takes the place of the process's environment; without
+    `commands`, `${cmd:…}` runs nothing and has no value.
+    """
+    from plait import app
+    from plait.scope import Scope
+
+    scope = Scope(label="nothing", sources=app.sources(directory, commands=commands))
+    if env is not None:
+        scope = scope.frame("environment", env={"env": dict(env)})
+    return scope.frame("values", captures=values)
+
+
+def read_json(given: str, place: str, *, line: int | None = None) -> Json:
+    """JSON in which no key stands twice; an error says where it ends to be JSON, not what stands there.
+
+    `line` is the number of the only line, when `given` is one of a file.
+    """
+    try:
+        return json.loads(given, object_pairs_hook=_unique, parse_constant=_no_constant)
+    except json.JSONDecodeError as error:
+        what = f"this is not JSON: {error.msg[:1].lower()}{error.msg[1:]}"
+        where = f"{place}:{line or error.lineno}:{error.colno}"
+        raise InputError(what, where, 'for example {"name": "world"}', code="not-json") from None
+    except _RefusedError as refused:
+        raise InputError(refused.what, _at(place, line), refused.fix, code="not-json") from None
+    except RecursionError:
+        raise InputError("this JSON is nested too deeply", _at(place, line), code="not-json") from None
+    except ValueError:
+        raise InputError(
+            "a number in this JSON is too long", place, "write it as text", code="not-json"
+        ) from None
+
+
+def _at(place: str, line: int | None) -> str:
+    return place if line is None else f"{place}:{line}"
+
+
+class _RefusedError(Exception):
+    def __init__(self, what: str, fix: str) -> None:
+        self.what, self.fix = what, fix
+
+
+def _unique(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
+    table = dict(pairs)
+    if len(table) < len(pairs):
+        raise _RefusedError("a key stands twice in one object", "remove or rename all but one")
+    return table
+
+
+def _no_constant(name: str) -> Json:
+    raise _RefusedError(f"{name} is not JSON", "write a finite number, null or text")
+
+
+def expect_map(value: Json, place: str) -> dict[str, Json]:
+    if isinstance(value, dict):
+        return value
+    raise InputError("this must be a map of names", place, 'for example {"name": "world"}', code="wrong-type")
+
+
+def expect_env(value: Json, place: str) -> dict[str, str]:
+    env = expect_map(value, place)
+    if all(isinstance(item, str) for item in env.values()):
+        return env
+    raise InputError("environment variables are text", place, "put the values in quotes", code="wrong-type")
+
+
+def given_text(text: str) -> str:
+    """The text of a template; `-` reads standard input."""
+    return _standard_input() if text == "-" else text
+
+
+def _standard_input() -> str:
+    return _decoded(sys.stdin.buffer.read(), "standard input")
+
+
+def _file_text(path: str) -> str:
+    try:
+        with open(path, "rb") as file:
+            return _decoded(file.read(), path)
+    except OSError as error:
+        what = f"this file cannot be read: {error.strerror}"
+        raise InputError(what, path, "check the path", code="no-file") from None
+    except ValueError:
+        raise InputError("this is not a path", fix="remove the NUL character", code="no-file") from None
+
+
+def _decoded(data: bytes, place: str) -> str:
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        what = f"byte {error.start:,} is not UTF-8"
+        raise InputError(what, place, "give it as UTF-8", code="not-utf-8") from None
+
+
+def directory_of(path: str | None) -> str:
+    """`--cwd`, checked; the current directory if none is given."""
+    if path is None:
+        return os.curdir
+    if not os.path.isdir(path):
+        raise InputError("there is no such directory", path[:200], "check --cwd", code="no-directory")
+    return path

@@ -1,0 +1,52 @@
+"""A file becomes nodes that know where they stand; layers of nodes become one.
+
+The nodes hold JSON data only.  Whatever the bytes are, the answer is a node, a
+`DocumentError` with everything that is wrong, or a `LimitError`: limits hold
+for the document as if its aliases were written out, and nothing beyond them is
+ever built.
+
+In reading order:
+
+    limits        how large a document may be
+    files         path → text
+    nodes         Scalar, Sequence, Mapping; paths into them; keys that a kind does not have
+    positions     a character of a YAML string → its place in the file
+    yaml_events   text → PyYAML's events; what the parser cannot read, in words
+    yaml_scalars  the core schema: text of a scalar → string, number, true/false, null
+    yaml_reader   events → nodes, within the budget
+    json_reader   text → data; no nodes, as data has no author to point at
+    layers        nodes over nodes; where each leaf came from
+"""
+
+from plait.documents.json_reader import load_json, parse_json
+from plait.documents.layers import merge, origins
+from plait.documents.limits import (
+    MAX_DEPTH,
+    MAX_DIGITS,
+    MAX_JSON_TEXT,
+    MAX_NODES,
+    MAX_PROBLEMS,
+    MAX_TEXT,
+)
+from plait.documents.nodes import Mapping, Node, Scalar, Sequence, expect_keys
+from plait.documents.yaml_reader import load, parse
+
+__all__ = [
+    "MAX_DEPTH",
+    "MAX_DIGITS",
+    "MAX_JSON_TEXT",
+    "MAX_NODES",
+    "MAX_PROBLEMS",
+    "MAX_TEXT",
+    "Mapping",
+    "Node",
+    "Scalar",
+    "Sequence",
+    "expect_keys",
+    "load",
+    "load_json",
+    "merge",
+    "origins",
+    "parse",
+    "parse_json",
+]

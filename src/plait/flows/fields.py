@@ -1,0 +1,332 @@
+"""The templates of a document, each with the names that exist where it stands.
+
+Steps are read in the order in which they run: what a step captures is known to the
+steps after it.  What setup captured reaches map, reduce and merge; what one item
+captured ends with the item.
+"""
+
+from __future__ import annotations
+
+from collections import abc
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Final
+
+from plait.documents import Mapping, Node, Scalar, Sequence, expect_keys
+from plait.errors import Problem
+from plait.flows.names import (
+    CLOSED_SHAPES,
+    CONFIG_NAMES,
+    HANDLER_NAMES,
+    SHAPES,
+    Each,
+    Literally,
+    Name,
+    Reads,
+    Shape,
+    Shell,
+    Text,
+    Tree,
+    names_in,
+    profile_of,
+    strings,
+)
+
+STEP_LISTS: Final = ("agent_template", "steps", "commands", "do", "tasks", "nodes")
+
+
+class Known(abc.Mapping[str, Name]):
+    """The names that exist at one place: built-in, declared, given or captured by an earlier step."""
+
+    __slots__ = ("_captured", "_limit", "_outer", "phase")
+
+    def __init__(
+        self, phase: str, captured: dict[str, tuple[int, Name]], limit: int, outer: Known | None = None
+    ) -> None:
+        self.phase = phase
+        self._captured = captured
+        self._limit = limit
+        self._outer = outer
+
+    def __getitem__(self, name: str) -> Name:
+        found = self._given(name) or names_in(self.phase).get(name)
+        if found is None:
+            raise KeyError(name)
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        """Nearest first: the order in which a message lists them."""
+        every, here = names_in("flow"), names_in(self.phase)
+        yield from (name for name in here if name not in every and not self._given(name))
+        yield from self._given_names()
+        yield from (name for name in here if name in every and not self._given(name))
+
+    def __len__(self) -> int:
+        return len(names_in(self.phase)) + self._given_count()
+
+    def _given(self, name: str) -> Name | None:
+        index, found = self._captured.get(name, (self._limit, None))
+        if index < self._limit:
+            return found
+        return self._outer._given(name) if self._outer else None
+
+    def _given_names(self) -> Iterator[str]:
+        if self._outer:
+            yield from self._outer._given_names()
+        yield from islice(self._captured, self._limit)
+
+    def _given_count(self) -> int:
+        return self._limit + (self._outer._given_count() if self._outer else 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A string that is a template; `known` are the names that exist there, nearest first.
+
+    `declared` are its inputs, if the document says which there are.
+    """
+
+    path: str
+    scalar: Scalar
+    phase: str
+    known: Known
+    shell: bool = False
+    declared: frozenset[str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    fields: tuple[Field, ...]
+    problems: tuple[Problem, ...] = ()
+
+
+def read_fields(document: Node, profile: str, *, names: Iterable[str] = ()) -> Reading:
+    """The template fields of a document; `names` are known everywhere.
+
+    A document that has not the shape of its profile is read whole: every string is a template.
+    """
+    reader = _Reader(document, profile, [Name(name, (), "given") for name in names])
+    if profile_of(document) != profile and not _has_shape(document, profile):
+        reader.whole(document, profile)
+    elif profile == "workflow":
+        reader.workflow(document)
+    else:
+        reader.shape(document, profile, "", reader.frame(profile))
+    return Reading(tuple(reader.fields), tuple(reader.problems))
+
+
+def _has_shape(document: Node, profile: str) -> bool:
+    return isinstance(document, Mapping) and any(document.get(key) is not None for key in SHAPES[profile])
+
+
+@dataclass(slots=True)
+class _Frame:
+    """The names of one place, growing step by step; a child knows what its parent knew when it was made.
+
+    Nothing is copied: a long flow has as many places as steps, and each is a view of the same table.
+    """
+
+    phase: str
+    outer: Known | None = None
+    captured: dict[str, tuple[int, Name]] = field(default_factory=dict)
+
+    def add(self, names: Iterable[Name]) -> None:
+        for name in names:
+            self.captured.setdefault(name.name, (len(self.captured), name))
+
+    def child(self, more: Iterable[Name] = (), *, phase: str | None = None) -> _Frame:
+        inner = _Frame(phase or self.phase, self.known())
+        inner.add(more)
+        return inner
+
+    def known(self) -> Known:
+        return Known(self.phase, self.captured, len(self.captured), self.outer)
+
+
+class _Reader:
+    def __init__(self, document: Node, profile: str, given: Iterable[Name]) -> None:
+        self.fields: list[Field] = []
+        self.problems: list[Problem] = []
+        self.given = {name.name: name for name in (*_declared(document), *given)}
+        self.declared = _declared_inputs(document, profile, self.given)
+
+    def frame(self, phase: str) -> _Frame:
+        """The outermost frame: what the document declares and what will be given."""
+        frame = _Frame(phase)
+        frame.add(self.given.values())
+        return frame
+
+    # ── documents ────────────────────────────────────────────────────────
+
+    def workflow(self, document: Node) -> None:
+        if isinstance(document, Sequence):
+            self.read(document, Shape("step"), "", self.frame("flow"))
+            return
+        assert isinstance(document, Mapping)
+        table = SHAPES["workflow"]
+        base = self.frame("flow")
+        if (env := document.get("env")) is not None:
+            self.read(env, table["env"], "env", base)
+        flow = base.child()
+        for key in ("commands", "steps"):
+            self._phase(document, key, flow)
+        setup = base.child(phase="setup")
+        self._phase(document, "setup", setup)
+        self._phase(document, "map", setup.child(phase="map"))
+        self._phase(document, "reduce", setup.child(phase="reduce"))
+        found = [name for _, name in flow.captured.values()]
+        self._phase(document, "merge", setup.child(found, phase="merge"))
+
+    def _phase(self, document: Mapping, key: str, frame: _Frame) -> None:
+        node = document.get(key)
+        if node is None:
+            return
+        if isinstance(node, Sequence):
+            self.read(node, Shape("step"), key, frame)
+        else:
+            self.read(node, SHAPES["workflow"][key], key, frame)
+        if isinstance(node, Mapping):
+            frame.add(Name(name, (), "captured") for name in _keys(node.get("capture_outputs")))
+
+    def whole(self, node: Node, profile: str, path: str = "", key: str = "") -> None:
+        """Every string, in a document of no shape of ours."""
+        match node:
+            case Scalar(str()):
+                frame = self.frame("flow" if profile == "workflow" else profile)
+                self._add(path, node, frame, shell=key == "shell" and profile == "workflow")
+            case Sequence(items):
+                for index, item in enumerate(items):
+                    self.whole(item, profile, f"{path}[{index}]", key)
+            case Mapping(entries):
+                for name, value in entries:
+                    self.whole(value, profile, _under(path, name), str(name.value))
+
+    # ── the tables, applied ──────────────────────────────────────────────
+
+    def read(self, node: Node, reads: Reads, path: str, frame: _Frame) -> None:
+        match reads:
+            case Literally():
+                return
+            case Text():
+                for index, item in _listed(node):
+                    self._add(f"{path}{index}", item, frame)
+            case Shell():
+                for index, item in _listed(node):
+                    self._add(f"{path}{index}", item, frame, shell=not index)
+            case Tree():
+                for item in strings(node):
+                    self._add(path, item, frame)
+            case Each(inner):
+                if isinstance(node, Mapping):
+                    for key, value in node.entries:
+                        self.read(value, inner, _under(path, key), frame)
+            case Shape(name, knows):
+                self._shapes(node, name, path, frame.child(knows) if knows else frame)
+
+    def _shapes(self, node: Node, name: str, path: str, frame: _Frame) -> None:
+        if isinstance(node, Sequence):
+            for index, item in enumerate(node.items):
+                self.shape(item, name, f"{path}[{index}]", frame)
+        else:
+            self.shape(node, name, path, frame)
+
+    def shape(self, node: Node, name: str, path: str, frame: _Frame) -> None:
+        if isinstance(node, Scalar):
+            self._short(node, name, path, frame)
+        if not isinstance(node, Mapping):
+            return
+        if name in ("node", "hook"):
+            frame = _in_graph(node, name, frame)
+        table = SHAPES[name]
+        for key, value in node.entries:
+            self.read(value, table.get(str(key.value), Literally()), _under(path, key), frame)
+        if name in CLOSED_SHAPES:
+            self.problems += expect_keys(node, table, kind=CLOSED_SHAPES[name])
+        if name in ("step", "handler"):
+            frame.add(_captures(node))
+
+    def _short(self, node: Scalar, name: str, path: str, frame: _Frame) -> None:
+        """A step or a handler written as one string: a slash command, or shell text."""
+        if name in ("step", "handler", "validate") and isinstance(node.value, str):
+            self._add(path, node, frame, shell=name != "step" and not node.value.startswith("/"))
+
+    def _add(self, path: str, node: Node, frame: _Frame, *, shell: bool = False) -> None:
+        if isinstance(node, Scalar) and isinstance(node.value, str):
+            self.fields.append(
+                Field(path, node, frame.phase, frame.known(), shell=shell, declared=self.declared)
+            )
+
+
+def _in_graph(node: Mapping, name: str, frame: _Frame) -> _Frame:
+    loop = _text(node.get("as"))
+    more = [Name(loop, (), "the item of this round")] if loop else []
+    return frame.child(more, phase="hook" if name == "hook" else "graph")
+
+
+# ── names that a document brings along ───────────────────────────────────
+
+
+def _captures(step: Mapping) -> Iterator[Name]:
+    for key in ("capture_output", "capture"):
+        if captured := _text(step.get(key)):
+            yield Name(captured, (), "captured")
+    found = _keys(step.get("outputs"))
+    if (own := _text(step.get("id"))) and found:
+        yield Name(own, (), "files that a step produced", tuple(found))
+    if step.get("validate") is not None:
+        yield HANDLER_NAMES["on_incomplete"]
+
+
+def _declared(document: Node) -> Iterator[Name]:
+    """Names that the head of a document declares: parameters, variables, the environment block."""
+    if not isinstance(document, Mapping):
+        return
+    for key in ("vars", "env", "secrets"):
+        yield from (Name(name, (), f"declared under {key}") for name in _keys(document.get(key)))
+    for name in (*_parameters(document.get("parameters")), *_parameters(document.get("inputs"))):
+        yield Name(name, (), "declared")
+
+
+def _parameters(node: Node | None) -> Iterator[str]:
+    """`[a, {name: b}]`, `{a: …}`, or `{required: […], optional: […]}`."""
+    match node:
+        case Sequence(items):
+            for item in items:
+                name = _text(item) or (_text(item.get("name")) if isinstance(item, Mapping) else None)
+                if name:
+                    yield name
+        case Mapping():
+            for key, value in node.entries:
+                if key.value in ("required", "optional") and isinstance(value, Sequence):
+                    yield from _parameters(value)
+                else:
+                    yield str(key.value)
+
+
+def _declared_inputs(document: Node, profile: str, given: dict[str, Name]) -> frozenset[str] | None:
+    """What may be put into a prompt, directive, graph or tool, if the document says it."""
+    declared = {*given, *_keys(document.at("config_schema.properties"))}
+    if not declared:
+        return None
+    own = {*_keys(document.at("config")), *CONFIG_NAMES} if profile == "config" else set()
+    return frozenset(declared | own)
+
+
+def _keys(node: Node | None) -> list[str]:
+    return [str(key.value) for key, _ in node.entries] if isinstance(node, Mapping) else []
+
+
+def _text(node: Node | None) -> str | None:
+    return node.value if isinstance(node, Scalar) and isinstance(node.value, str) else None
+
+
+def _listed(node: Node) -> Iterator[tuple[str, Node]]:
+    if isinstance(node, Sequence):
+        yield from ((f"[{index}]", item) for index, item in enumerate(node.items))
+    else:
+        yield "", node
+
+
+def _under(path: str, key: Scalar) -> str:
+    return f"{path}.{key.value}" if path else str(key.value)

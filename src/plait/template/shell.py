@@ -1,0 +1,364 @@
+"""Values in shell text are bound, not quoted.
+
+The script refers to each value by a generated variable; the value itself
+travels beside the script, in the environment or (if it is large) in a file
+that the child inherits, and the script's first line takes it from there and
+hides it from the script's own children.  A shell never parses what an expansion
+gave, so a value stays data even where the lexer was wrong about the quotes.
+
+    plan    pieces of a template → Plan: what the lexer allows, or every refusal at once
+    bind    Plan and values → BoundScript: script, environment, files, and a view for people
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from plait.errors import InternalError, Problem, ShellRefusedError, ValueRefusedError
+from plait.source import Source, Span
+from plait.template.shell_lexer import REFUSALS, Dialect, Gap, Lexed, Piece, Place, State, analyse
+from plait.values import Json, Secret, revealed_text, text
+
+MAX_VARIABLE: Final = 120 * 1024
+"""Bytes of one value in the environment; Linux ends at 128 KiB."""
+MAX_VARIABLES: Final = 512 * 1024
+"""Bytes of all values in the environment together."""
+
+Lexer = Callable[[Sequence[Piece], Dialect], Lexed]
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A gap, and what the shell reads there."""
+
+    number: int
+    gap: Gap
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A script that may be bound to values, whatever they are."""
+
+    parts: tuple[str | Slot, ...]
+    source: Source
+    variable: str
+    """How the generated variables start; no such name occurs in the script."""
+    carrier: str
+    """How the environment variables start that bring the values."""
+
+    @property
+    def slots(self) -> Iterator[Slot]:
+        return (part for part in self.parts if isinstance(part, Slot))
+
+
+@dataclass(frozen=True, slots=True)
+class BoundScript:
+    """All that a shell needs; `repr` shows no value."""
+
+    script: str = field(repr=False)
+    env: dict[str, str] = field(repr=False)
+    files: tuple[tuple[str, bytes], ...] = field(repr=False)
+    """Environment variable that shall hold a path, and what must be found there, for reading and emptying."""
+    shown: str
+    """The command with its values quoted inline, for people; secrets are masked."""
+
+
+def plan(pieces: Sequence[Piece], dialect: Dialect, source: Source, *, lexer: Lexer = analyse) -> Plan:
+    """Check a script before any value is known.  All refusals are reported together."""
+    lexed = lexer(pieces, dialect)
+    gaps = [piece for piece in pieces if isinstance(piece, Gap)]
+    if len(lexed.places) != len(gaps):
+        raise InternalError("the shell lexer lost a gap", code="lexer")
+    problems = [
+        Problem(refusal.what, Span(source, refusal.start, refusal.end), refusal.fix, code=refusal.code)
+        for refusal in lexed.refusals
+    ]
+    if not problems:
+        problems = list(_contradictions(pieces, lexed.places, source))
+    if problems:
+        raise ShellRefusedError.together(problems)
+    slots = (Slot(number, gap, lexed.places[number]) for number, gap in enumerate(gaps))
+    parts = tuple(next(slots) if isinstance(piece, Gap) else piece for piece in pieces)
+    written = "".join(piece for piece in pieces if isinstance(piece, str)).replace("\\\n", "")
+    return Plan(parts, source, _unused("__p", written), _unused("PLAIT_", written))
+
+
+def bind(
+    plan: Plan, values: Sequence[Json], *, trusted: Sequence[bool] = (), source: Source | None = None
+) -> BoundScript:
+    """Put values to a plan's gaps.
+
+    `trusted` values may start an argument with `-`.  `source` is where to show
+    refused values, if the plan was made from another copy of the text.
+    """
+    source = source or plan.source
+    _expect_acceptable(plan, values, trusted, source)
+    carried = {
+        name: revealed_text(item)
+        for slot in plan.slots
+        if not slot.gap.raw and slot.place.state != "comment"
+        for name, item in _variables(slot, values)
+    }
+    in_file = _too_large(carried)
+    env = {plan.carrier + name: value for name, value in carried.items() if name not in in_file}
+    content = b"".join(_bytes(carried[name]) for name in in_file)
+    emitted = (part if isinstance(part, str) else _emitted(part, values, plan) for part in plan.parts)
+    shown = (part if isinstance(part, str) else _shown(part, values) for part in plan.parts)
+    return BoundScript(
+        script=_prelude(plan, carried, in_file) + "".join(emitted),
+        env=env,
+        files=((plan.carrier + "FILE", content),) if in_file else (),
+        shown="".join(shown),
+    )
+
+
+# ── a second look, that does not trust the lexer ────────────────────────────
+
+
+def _contradictions(pieces: Sequence[Piece], places: Sequence[Place], source: Source) -> Iterator[Problem]:
+    """Gaps whose state cannot be, by the plainest look at the text before them.
+
+    Everywhere else a wrong state only makes a wrong argument.  In arithmetic
+    it would let the shell evaluate a value, so this door has a second lock.
+    """
+    depth = 0
+    dollar_quote_seen = hash_in_line = False
+    remaining = iter(places)
+    for piece in pieces:
+        if isinstance(piece, str):
+            joined = piece.replace("\\\n", "")
+            depth = _depth_of_double_parens(joined, depth)
+            dollar_quote_seen = dollar_quote_seen or "$'" in joined
+            line = joined.rpartition("\n")
+            hash_in_line = "#" in line[2] or (hash_in_line and not line[1])
+            continue
+        match next(remaining).state:
+            case "arithmetic":
+                possible = depth > 0
+            case "comment":
+                possible = hash_in_line
+            case "dollar-single":
+                possible = dollar_quote_seen and depth == 0
+            case _:
+                possible = depth == 0
+        if not possible and not piece.raw:
+            code = "double-parens" if depth else "unexpected"
+            what, fix = REFUSALS[code]
+            yield Problem(what, Span(source, piece.start, piece.end), fix, code=code)
+
+
+def _depth_of_double_parens(text: str, depth: int) -> int:
+    """How many parentheses are open since `((`, quotes and all else left aside."""
+    for found in _PARENS.finditer(text):
+        if depth or found.group() == "((":
+            depth += -1 if found.group() == ")" else len(found.group())
+    return depth
+
+
+_PARENS: Final = re.compile(r"\(\(|\(|\)")
+
+
+def _unused(stem: str, written: str) -> str:
+    while stem in written:
+        stem += "_"
+    return stem
+
+
+# ── values that cannot be passed ────────────────────────────────────────────
+
+_INTEGER: Final = re.compile(r"[+-]?(0|[1-9][0-9]{0,18})")
+_LARGEST_INTEGER: Final = 2**63 - 1
+
+
+def _expect_acceptable(plan: Plan, values: Sequence[Json], trusted: Sequence[bool], source: Source) -> None:
+    problems: list[Problem] = []
+    may_start: dict[int, bool] = {}
+    for slot in plan.slots:
+        if slot.gap.index >= len(values):
+            raise InternalError("a gap of the script has no value", code="lexer")
+        if slot.place.state == "comment" and not slot.gap.raw:
+            continue
+        items = [revealed_text(item) for _, item in _variables(slot, values)]
+        trust = slot.gap.option or (slot.gap.index < len(trusted) and trusted[slot.gap.index])
+        after = slot.place.after
+        starts = slot.place.starts and (after is None or may_start.get(after, True))
+        may_start[slot.number] = starts and not "".join(items)
+        for found in _unacceptable(slot, values[slot.gap.index], items, starts=starts and not trust):
+            what, fix, code = found
+            problems.append(Problem(what, Span(source, slot.gap.start, slot.gap.end), fix, code=code))
+    if problems:
+        raise ValueRefusedError.together(problems)
+
+
+def _unacceptable(
+    slot: Slot, value: Json, items: Sequence[str], *, starts: bool
+) -> Iterator[tuple[str, str, str]]:
+    """What is wrong with a value at this place: what, fix, code."""
+    if any("\0" in item for item in items):
+        yield "a value for the shell cannot hold NUL", "pass it through a file or standard input", "nul"
+    if not all(map(_has_bytes, items)):
+        yield (
+            "a value for the shell holds half of a surrogate pair, which no bytes stand for",
+            "correct where it comes from: it was cut in the middle of a character",
+            "no-bytes",
+        )
+    if slot.gap.raw:
+        return
+    if slot.place.state == "arithmetic" and not _is_integer(value):
+        yield (
+            "only an integer can stand in $(( … )), in decimal, without leading zeros, within 64 bits",
+            "give it an integer; compare text with [ ${a} = ${b} ]",
+            "not-an-integer",
+        )
+    if slot.place.alone and isinstance(value, list):
+        yield (
+            "a list cannot stand here: its elements would become words that mean something else",
+            "put it into double quotes to pass its text, or use one element",
+            "list-not-possible",
+        )
+    elif starts and any(item.startswith("-") for item in items):
+        yield (
+            "a value that starts with '-' could be taken for an option here",
+            "write -- before it, or ./ or --name= in front of it, or say that it may be one: ${x:opt}",
+            "option-like",
+        )
+
+
+def _is_integer(value: Json) -> bool:
+    if isinstance(value, Secret):
+        value = value.reveal()
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        return False
+    if isinstance(value, str):
+        return bool(_INTEGER.fullmatch(value)) and abs(int(value)) <= _LARGEST_INTEGER
+    return abs(value) <= _LARGEST_INTEGER
+
+
+def _has_bytes(item: str) -> bool:
+    try:
+        _bytes(item)
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _bytes(item: str) -> bytes:
+    # Bytes that are not UTF-8 came in as surrogates, and go out as they were.
+    return item.encode("utf-8", "surrogateescape")
+
+
+# ── the script ──────────────────────────────────────────────────────────────
+
+
+def _variables(slot: Slot, values: Sequence[Json]) -> Iterator[tuple[str, Json]]:
+    """Which variables a slot needs (without the stem), and what they hold."""
+    value = values[slot.gap.index]
+    name = str(slot.gap.index + 1)
+    if _spreads(slot, value):
+        yield from ((f"{name}_{position}", item) for position, item in enumerate(value, start=1))
+    else:
+        yield name, value
+
+
+def _spreads(slot: Slot, value: Json) -> bool:
+    return slot.place.state == "bare" and slot.place.spread and isinstance(value, list) and not slot.gap.raw
+
+
+_EMITTED: Final[dict[State, str]] = {
+    "bare": '"@"',
+    "single": "'\"@\"'",
+    "double": "@",
+    "dollar-single": "'\"@\"$'",
+    "heredoc": "@",
+    "parameter": '"@"',
+    "quoted-parameter": "@",
+    "quoted-pattern": '"@"',
+    "arithmetic": "(@)",
+    "comment": "",
+}
+
+
+def _emitted(slot: Slot, values: Sequence[Json], plan: Plan) -> str:
+    if slot.gap.raw:
+        return revealed_text(values[slot.gap.index])
+    form = _EMITTED[slot.place.state]
+    references = (f"${{{plan.variable}{name}}}" for name, _ in _variables(slot, values))
+    return " ".join(form.replace("@", reference) for reference in references)
+
+
+def _too_large(carried: dict[str, str]) -> list[str]:
+    """Values for the file: each that is too large, and then the largest until the rest fits."""
+    sizes = {name: len(_bytes(value)) for name, value in carried.items()}
+    total = sum(sizes.values())
+    chosen = set()
+    for name in sorted(sizes, key=lambda name: -sizes[name]):
+        if sizes[name] <= MAX_VARIABLE and total <= MAX_VARIABLES:
+            break
+        chosen.add(name)
+        total -= sizes[name]
+    return [name for name in carried if name in chosen]
+
+
+def _prelude(plan: Plan, carried: dict[str, str], in_file: list[str]) -> str:
+    """Take the values, then hide where they came from.  All on the script's first line, so that lines keep
+    their numbers; `unset` first, because a variable that came in exported would stay so.
+    """
+    if not carried:
+        return ""
+    variables = [plan.variable + name for name in carried]
+    steps = ["unset " + " ".join(variables)]
+    if direct := [name for name in carried if name not in set(in_file)]:
+        steps.append(" ".join(f"{plan.variable}{name}=${{{plan.carrier}{name}}}" for name in direct))
+        steps.append("unset " + " ".join(plan.carrier + name for name in direct))
+    steps.extend(_reading_the_file(plan, carried, in_file))
+    return "; ".join(steps) + "; "
+
+
+def _reading_the_file(plan: Plan, carried: dict[str, str], in_file: list[str]) -> Iterator[str]:
+    """The file holds the values one after the other.  The `x` saves newlines at a value's end from `$( )`."""
+    if not in_file:
+        return
+    path = f'"${{{plan.carrier}FILE}}"'
+    start = 1
+    for name in in_file:
+        size = len(_bytes(carried[name]))
+        variable = plan.variable + name
+        cut = f"command -p tail -c +{start} {path} | command -p head -c {size} && echo x"
+        failed = "{ echo 'plait: cannot read a large value' >&2; exit 125; }"
+        yield f'{variable}=$({cut}); [ "${{{variable}}}" != x ] || {failed}; {variable}=${{{variable}%x}}'
+        start += size
+    # Children inherit the descriptor; they shall find it empty.
+    yield f": >{path}; unset {plan.carrier}FILE"
+
+
+# ── for people ──────────────────────────────────────────────────────────────
+
+
+def _shown(slot: Slot, values: Sequence[Json]) -> str:
+    if slot.gap.raw:
+        return text(values[slot.gap.index])
+    return " ".join(_QUOTING[slot.place.state](text(item)) for _, item in _variables(slot, values))
+
+
+def _escaping(characters: str) -> Callable[[str], str]:
+    special = re.compile("[" + re.escape(characters) + "]")
+    return lambda value: special.sub(lambda found: "\\" + found.group(), value)
+
+
+_QUOTING: Final[dict[State, Callable[[str], str]]] = {
+    "bare": shlex.quote,
+    "single": lambda value: value.replace("'", "'\\''"),
+    "double": _escaping('\\$`"'),
+    "dollar-single": _escaping("\\'"),
+    "heredoc": _escaping("\\$`"),
+    "parameter": shlex.quote,
+    "quoted-parameter": _escaping('\\$`"}'),
+    "quoted-pattern": lambda value: '"' + _escaping('\\$`"')(value) + '"',
+    "arithmetic": str,
+    "comment": lambda _: "",
+}

@@ -1,0 +1,159 @@
+"""`plait check`: its output for people, programs and code hosts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from plait.cli import main
+
+Capsys = pytest.CaptureFixture[str]
+FLOW = """\
+map:
+  input: x
+  steps:
+    - shell: "é ${itme.path}"
+      tmeout: 3
+    - shell: cat ${FILE}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "flow.yaml").write_text(FLOW)
+    (tmp_path / "good.yaml").write_text("- shell: ls\n")
+    (tmp_path / "notes.yml").write_text("a: b\n")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.usefixtures("folder")
+def test_problems_are_printed_with_place_line_caret_and_fix(capsys: Capsys) -> None:
+    assert main(["check", "flow.yaml"]) == 2
+    assert capsys.readouterr() == (
+        """\
+flow.yaml:4:17: nothing here is named 'itme.path'
+4 |     - shell: "é ${itme.path}"
+  |                 ^^^^^^^^^^^^
+fix: did you mean 'item.path'? known in map: item, item_index, item_total, step, workflow, last, shell, git, env, uuid
+flow.yaml:5:7: 'tmeout' is not a field of a step
+5 |       tmeout: 3
+  |       ^^^^^^
+fix: did you mean 'timeout'?
+flow.yaml:6:18: warning: 'FILE' is a deprecated name of 'item.path'
+6 |     - shell: cat ${FILE}
+  |                  ^^^^^^^
+fix: write ${item.path}
+2 problems and 1 warning in 1 file
+""",
+        "",
+    )
+
+
+ENDINGS = [
+    (["good.yaml"],                              0, "no problems in 1 file\n"),
+    (["good.yaml", "notes.yml"],                 0, "no problems in 2 files\n"),
+    (["."],                                      2, "2 problems and 1 warning in 3 files\n"),
+    (["flow.yaml", "--values-names", "itme"],    2, "1 problem and 1 warning in 1 file\n"),
+    (["notes.yml", "--profile", "workflow"],     0, "no problems in 1 file\n"),
+    (["no.yaml", "good.yaml"],                   2, "1 problem in 2 files\n"),
+]  # fmt: skip
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize(("arguments", "status", "ending"), ENDINGS)
+def test_it_ends_with_a_count_and_2_only_for_errors(
+    arguments: list[str], status: int, ending: str, capsys: Capsys
+) -> None:
+    assert main(["check", *arguments]) == status
+    assert capsys.readouterr().out.endswith(ending)
+
+
+@pytest.mark.usefixtures("folder")
+def test_warnings_alone_are_no_failure(capsys: Capsys) -> None:
+    Path("warn.yaml").write_text("map: {input: x, steps: [{shell: 'cat ${ARG}'}]}\n")
+    assert main(["check", "warn.yaml"]) == 0
+    assert capsys.readouterr().out.endswith("1 warning in 1 file\n")
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_file_that_was_not_checked_says_how_to_choose_a_profile(capsys: Capsys) -> None:
+    assert main(["check", "notes.yml"]) == 0
+    assert capsys.readouterr().out == (
+        "notes.yml: note: this file has none of the shapes that Plait knows, so its templates are not checked\n"
+        "fix: choose one: plait check --profile workflow …\n"
+        "no problems in 1 file\n"
+    )
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("option", [["--json"], ["--format", "json"]])
+def test_json_lists_problems_and_counts(option: list[str], capsys: Capsys) -> None:
+    assert main(["check", "flow.yaml", *option]) == 2
+    report = json.loads(capsys.readouterr().out)
+    assert (report["files"], report["errors"], report["warnings"]) == (1, 2, 1)
+    assert report["problems"][1] == {
+        "severity": "error",
+        "what": "'tmeout' is not a field of a step",
+        "where": {"file": "flow.yaml", "line": 5, "column": 7},
+        "fix": "did you mean 'timeout'?",
+        "code": "unknown-field",
+    }
+
+
+@pytest.mark.usefixtures("folder")
+def test_sarif_has_rules_levels_and_regions(capsys: Capsys) -> None:
+    Path("two words.yaml").write_text("a: 1\na: 2\n")
+    assert main(["check", "flow.yaml", "notes.yml", "two words.yaml", "--format", "sarif"]) == 2
+    log = json.loads(capsys.readouterr().out)
+    assert log["version"] == "2.1.0"
+    assert log["$schema"].endswith("sarif-2.1.0.json")
+    [run] = log["runs"]
+    rules = run["tool"]["driver"]["rules"]
+    results = run["results"]
+    assert run["columnKind"] == "unicodeCodePoints"
+    assert len({rule["id"] for rule in rules}) == len(rules)
+    assert all(rule["shortDescription"]["text"] and rule["help"]["text"] for rule in rules)
+    assert [rules[result["ruleIndex"]]["id"] for result in results] == [
+        result["ruleId"] for result in results
+    ]
+    assert [result["level"] for result in results] == ["error", "error", "warning", "note", "error"]
+    first, *_, note, last = (result["locations"][0]["physicalLocation"] for result in results)
+    assert first == {
+        "artifactLocation": {"uri": "flow.yaml"},
+        "region": {"startLine": 4, "startColumn": 17, "endLine": 4, "endColumn": 29},
+    }
+    assert note == {"artifactLocation": {"uri": "notes.yml"}}
+    assert last["artifactLocation"] == {"uri": "two%20words.yaml"}
+    assert results[-1]["relatedLocations"][0]["physicalLocation"]["region"]["startLine"] == 2
+
+
+@pytest.mark.usefixtures("folder")
+def test_github_gets_one_annotation_per_line(capsys: Capsys) -> None:
+    Path("100%,a:b.yaml").write_text("- {shell: ls, tmeout: 1}\n")
+    assert main(["check", "flow.yaml", "100%,a:b.yaml", "--format", "github"]) == 2
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 4
+    assert lines[1] == (
+        "::error title=plait unknown-field,file=flow.yaml,line=5,col=7::"
+        "'tmeout' is not a field of a step%0Afix: did you mean 'timeout'?"
+    )
+    assert lines[2].startswith("::warning title=plait deprecated-alias,")
+    assert "file=100%25%2Ca%3Ab.yaml," in lines[3]
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("form", ["json", "sarif", "github"])
+def test_no_findings_are_still_a_whole_report(form: str, capsys: Capsys) -> None:
+    assert main(["check", "good.yaml", "--format", form]) == 0
+    printed = capsys.readouterr().out
+    assert printed == "" if form == "github" else json.loads(printed)
+
+
+@pytest.mark.usefixtures("folder")
+def test_an_empty_directory_is_an_error_and_not_a_success(capsys: Capsys) -> None:
+    Path("empty").mkdir()
+    assert main(["check", "empty"]) == 2
+    assert capsys.readouterr().err == "empty: there is no YAML file below this directory\nfix: name a file\n"

@@ -1,0 +1,278 @@
+"""What `check` finds in documents, and what it leaves alone."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from plait.documents import parse
+from plait.errors import InputError
+from plait.flows.check import RULES, Finding, check_document, check_file, yaml_files
+
+
+def findings(text: str, *, profile: str | None = None, names: tuple[str, ...] = ()) -> list[Finding]:
+    return check_document(parse(text, "flow.yaml"), "flow.yaml", profile=profile, names=names)
+
+
+def found(text: str, *, profile: str | None = None, names: tuple[str, ...] = ()) -> list[str]:
+    """`line severity code`, and the first quoted name."""
+    rows = []
+    for finding in findings(text, profile=profile, names=names):
+        line = finding.problem.place[1]
+        name = finding.problem.what.partition("'")[2].partition("'")[0]
+        rows.append(f"{line} {finding.severity} {finding.code} {name}".rstrip())
+    return rows
+
+
+FLOW = """\
+env: {MAX: "3"}
+parameters: {required: [{name: target}], optional: [mode]}
+setup:
+  - shell: git rev-parse HEAD
+    capture_output: base
+map:
+  input: items.json
+  agent_template:
+    - shell: wc -l ${item.path} ${base} ${MAX} ${target} ${mode} ${item_index}
+      capture_output: lines
+    - claude: /fix ${item} ${lines} ${last.output} ${workflow.name}
+reduce:
+  - shell: echo ${map.results} ${base}
+merge:
+  - shell: git merge ${merge.source_branch}
+"""
+
+
+def test_a_correct_flow_has_no_findings() -> None:
+    assert found(FLOW) == []
+
+
+STEPS = [
+    # one step in map                                           findings
+    ("shell: cat ${itme.path}",                                 ["5 error unknown-name itme.path"]),
+    ("shell: cat ${itme}",                                      ["5 error unknown-name itme"]),
+    ("shell: cat ${ITME}",                                      []),                     # the shell's environment
+    ("shell: f=1; cat ${f} $f $g",                              []),                     # the script's own
+    ("shell: for f in a b; do cat ${f}; done",                  []),
+    ("shell: while read -r l; do echo ${l}; done",              []),
+    ("shell: cat ${HOME} ${x%.c} ${#x} $1 $(ls)",               []),
+    ("claude: do ${ITME}",                                      ["5 error unknown-name ITME"]),
+    ("claude: do $ITME",                                        []),
+    ("shell: cat ${ARG} ${FILE}",                               ["5 warning deprecated-alias ARG", "5 warning deprecated-alias FILE"]),
+    ("shell: FILE=x; cat ${FILE}",                              []),
+    ("shell: cat ${item.x:raw}",                                ["5 warning raw-value :raw"]),
+    ("shell: cat ${item.x:jsn}",                                ["5 error unknown-format :jsn"]),
+    ("shell: cat ${item.x | uper}",                             ["5 error unknown-filter uper"]),
+    ("claude: do ${} and ${item.x",                             ["5 warning malformed-hole", "5 warning malformed-hole ${"]),
+    ("claude: do $${itme.path} {itme}",                         []),
+    ("claude: do ${workflow.nmae}",                             ["5 error unknown-name workflow.nmae"]),
+    ("claude: do ${item.anything.at[0].all}",                   []),
+    ("claude: do ${map.results}",                               ["5 error unknown-name map.results"]),
+    ("claude: do ${map.results:-none} ${timeout:-5}",           []),
+    ("claude: do ${itme.path:-none}",                           ["5 warning unknown-name itme.path"]),
+    ("claude: do ${itme.path || item.x}",                       ["5 warning unknown-name itme.path"]),
+    ("claude: do ${a.b | default(1)}",                          ["5 warning unknown-name a.b"]),
+    ("claude: do ${x:-${itme.path}}",                           ["5 error unknown-name itme.path"]),
+    ("claude: do ${file:${nme}} ${cmd:ls ${item.x}}",           ["5 error unknown-name nme"]),
+    ("claude: do ${json:a.b:from:nothing}",                     ["5 error unknown-name nothing"]),
+    ("claude: do ${env.HOME} ${uuid} ${date:%Y} ${git.branch}", []),
+    ("shell: eval ${item.x}",                                   ["5 error value-as-code"]),
+    ("shell: ${item.x} a",                                      ["5 error value-as-program"]),
+    ("shell: echo $((1 + ${item.n}))",                          []),
+    ("{shell: ls, tmeout: 3}",                                  ["5 error unknown-field tmeout"]),
+    ("{shell: ls, zzz: 3}",                                     ["5 warning unknown-field zzz"]),
+    ("{shell: ls, name: '${itme.x}'}",                          []),                     # a name is no template
+    ("{shell: ls, on_failure: {claude: '${error.message}'}}",   []),
+    ("{claude: '${error.message}'}",                            ["5 error unknown-name error.message"]),
+    ("{shell: ls, on_failure: 'eval ${item.x}'}",               ["5 error value-as-code"]),
+    ("{shell: ls, on_failure: '/fix ${shell.output}'}",         []),
+    ("{claude: a, validate: {shell: ls, on_incomplete: {claude: '${validation.gaps}'}}}", []),
+    ("{foreach: [a, b], do: [{shell: 'echo ${item} ${index} ${total}'}]}", []),
+    ("{write_file: {path: '${itme.x}', content: {a: ['${itme.y}']}}}", ["5 error unknown-name itme.x", "5 error unknown-name itme.y"]),
+    ("{shell: ls, env: {'${no.key}': '${no.value}'}}",          ["5 error unknown-name no.value"]),
+    ("{shell: ls, on_exit_code: {'2': {shell: 'echo ${no.way}'}}}", ["5 error unknown-name no.way"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("step", "expected"), STEPS)
+def test_a_step_of_a_map(step: str, expected: list[str]) -> None:
+    text = step if step.startswith("{") else step.replace(": ", ": '", 1) + "'"
+    assert found(f"map:\n  input: x\n  agent_template:\n    -\n      {text}\n") == expected
+
+
+def test_captures_are_known_after_their_step_and_in_the_phases_that_inherit_them() -> None:
+    flow = """\
+setup:
+  - claude: ${base}
+  - {shell: ls, capture_output: base}
+  - claude: ${base}
+map:
+  input: x
+  steps:
+    - {shell: 'ls ${base}', capture: mine}
+    - {claude: '${mine}', id: cover, outputs: {spec: {file_pattern: '*.md'}}}
+    - claude: ${cover.spec} ${cover.spce}
+reduce:
+  - {shell: 'ls ${base} ${mine}', capture: total}
+  - claude: ${total}
+merge:
+  - claude: ${base} ${total}
+"""
+    assert found(flow) == [
+        "2 error unknown-name base",
+        "10 error unknown-name cover.spce",
+        "12 error unknown-name mine",
+        "15 error unknown-name total",
+    ]
+
+
+def test_setup_may_name_its_captures_in_one_place() -> None:
+    flow = "setup: {commands: [{shell: ls}], capture_outputs: {found: 0}}\nreduce: [{claude: '${found} ${fuond}'}]\n"
+    assert found(flow) == ["2 error unknown-name fuond"]
+
+
+def test_an_unknown_name_is_explained_with_its_place_and_what_is_known() -> None:
+    flow = 'setup:\n  - {shell: ls, capture: base}\nmap:\n  input: x\n  steps:\n    - shell: "ruff ${itme.path}"\n'
+    [finding] = findings(flow)
+    assert str(finding.problem) == (
+        "flow.yaml:6:20: nothing here is named 'itme.path'\n"
+        '6 |     - shell: "ruff ${itme.path}"\n'
+        "  |                    ^^^^^^^^^^^^\n"
+        "fix: did you mean 'item.path'? known in map: item, item_index, item_total, base, step, workflow, "
+        "last, shell, git, env, uuid"
+    )
+
+
+def test_a_name_of_another_phase_says_where_it_exists() -> None:
+    [finding] = findings("reduce: [{claude: '${item.path}'}]\n")
+    assert finding.problem.fix == (
+        "'item' exists in map; known in reduce: map, step, workflow, last, shell, git, env, uuid"
+    )
+
+
+def test_names_that_will_be_given_are_known() -> None:
+    assert found("- shell: echo ${x}") == ["1 error unknown-name x"]
+    assert found("- shell: echo ${x}", names=("x",)) == []
+
+
+GRAPH = """\
+config:
+  start: a
+  nodes:
+    a: {action: {item_id: t, params: {q: "${inputs.q} ${stat.n} ${HOME}"}}, assign: {n: "${result.n}"}}
+    b: {over: "${state.n}", as: file, action: {params: {f: "${file.name}"}}}
+    c: {output: "${file.name}"}
+  hooks:
+    - {action: {params: {m: "${anything.goes} ${x:jsn}"}}}
+"""
+
+
+def test_a_graph_knows_state_inputs_result_and_the_name_of_its_loop() -> None:
+    assert found(GRAPH) == [
+        "4 error unknown-name stat.n",
+        "6 error unknown-name file.name",
+        "8 error unknown-format :jsn",
+    ]
+
+
+def test_a_tool_is_checked_against_its_own_parameters() -> None:
+    tool = """\
+executor_id: x
+config_schema: {properties: {query: {type: string}}}
+config: {command: "${PYTHON:-python}", args: ["{tool_path}", "{qurey}", "{elsewhere}"], timeout: 3}
+description: "{qurey}"
+"""
+    assert found(tool) == ["3 warning unknown-parameter qurey"]
+
+
+def test_a_prompt_is_checked_against_its_declared_inputs_if_it_has_any() -> None:
+    tasks = 'tasks: [{description: "{topic} {topik} {{x}}", expected_output: "{}", name: "{no}"}]\n'
+    assert found(tasks) == []
+    assert found(f"inputs: [topic]\n{tasks}") == ["2 error unknown-input topik"]
+    assert found(tasks, names=("topic",)) == ["1 error unknown-input topik"]
+
+
+def test_a_directive_is_checked_when_it_is_said_to_be_one() -> None:
+    text = (
+        "inputs: {name: text}\nbody: '{input:nmae} {input:b?} {input:c:d} {input:name}'\ntitle: '{input:x}'\n"
+    )
+    assert found(text, profile="directive") == ["2 error unknown-input nmae"]
+
+
+def test_a_file_of_no_known_shape_is_not_checked_and_says_so() -> None:
+    [finding] = findings("a: ${x:jsn}")
+    assert (finding.severity, finding.code) == ("note", "no-profile")
+
+
+def test_a_file_of_no_known_shape_is_read_whole_when_its_profile_is_named() -> None:
+    text = "a: ${x.y}\nb: [{shell: 'eval ${z}'}, 3]\n"
+    assert found(text, profile="workflow") == [
+        "1 error unknown-name x.y",
+        "2 error unknown-name z",
+        "2 error value-as-code",
+    ]
+
+
+def test_a_template_beyond_the_limits_is_a_finding() -> None:
+    deep = "${a:-" * 70 + "}" * 70
+    [finding] = findings(f"- claude: '{deep}'")
+    assert finding.code == "nested-too-deep"
+    assert finding.problem.place == ("flow.yaml", 1, 11)
+
+
+def test_yaml_errors_are_findings(tmp_path: Path) -> None:
+    file = tmp_path / "bad.yaml"
+    file.write_text("a: 1\nb: 2\na: 3\n")
+    assert [finding.code for finding in check_file(str(file))] == ["duplicate-key"]
+    assert [finding.code for finding in check_file(str(tmp_path / "no.yaml"))] == ["no-file"]
+
+
+def test_findings_come_sorted_by_place() -> None:
+    text = "reduce: [{claude: '${a.b}'}]\nsetup: [{claude: '${c.d} ${x:jsn} ${e.f}', tmeout: 1}]\n"
+    places = [finding.problem.place for finding in findings(text)]
+    assert len(places) == 5
+    assert places == sorted(places)
+
+
+def test_every_code_of_the_tables_above_has_a_rule() -> None:
+    codes = {row.split()[2] for _, rows in STEPS for row in rows}
+    assert codes <= RULES.keys()
+
+
+def test_directories_give_all_yaml_files_below_them_sorted(tmp_path: Path) -> None:
+    for name in ("b.yml", "a/c.yaml", "a/d.txt", ".git/e.yaml", "z.yaml"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    below = [os.path.relpath(file, tmp_path) for file in yaml_files([str(tmp_path)])]
+    assert below == ["a/c.yaml", "b.yml", "z.yaml"]
+    assert yaml_files(["x", "y", "x"]) == ["x", "y"]
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputError, match="no YAML file"):
+        yaml_files([str(tmp_path / "empty")])
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    text=st.text(st.sampled_from("${}:|-?.'\"\\`()[] \nabeval;<>#=$item")),
+    profile=st.sampled_from(["workflow", "graph", "config", "prompt", "directive"]),
+)
+def test_any_text_gives_findings_and_never_an_exception(text: str, profile: str) -> None:
+    import json
+
+    document = parse(json.dumps({"shell": text, "a": [text]}), "any.yaml")
+    for finding in check_document(document, "any.yaml", profile=profile):
+        assert str(finding.problem).startswith("any.yaml:")
+
+
+def test_a_long_flow_is_checked_in_a_table_that_all_its_steps_share() -> None:
+    rows = [
+        f"- {{shell: 'echo ${{c{n}}}', capture: c{n + 1}, on_failure: 'echo ${{c{n + 1}}}'}}"
+        for n in range(400)
+    ]
+    assert found("\n".join(rows)) == ["1 error unknown-name c0"] + [
+        f"{n + 1} error unknown-name c{n + 1}" for n in range(400)
+    ]

@@ -1,0 +1,30 @@
+"""Shell templates for tests: `${x}`, `${x:raw}`, `${x:opt}` with one small letter are holes, all else is shell."""
+
+from __future__ import annotations
+
+import re
+
+from plait.source import Source
+from plait.template.shell import BoundScript, Plan, bind, plan
+from plait.template.shell_lexer import Dialect, Gap, Piece
+from plait.values import Json
+
+_HOLE = re.compile(r"\$\{[a-z](:raw|:opt)?\}")
+
+
+def pieces(template: str) -> list[Piece]:
+    made: list[Piece] = []
+    at = 0
+    for index, found in enumerate(_HOLE.finditer(template)):
+        made.append(template[at : found.start()])
+        made.append(Gap(index, *found.span(), raw=found[1] == ":raw", option=found[1] == ":opt"))
+        at = found.end()
+    return [*made, template[at:]]
+
+
+def planned(template: str, dialect: Dialect = "sh") -> Plan:
+    return plan(pieces(template), dialect, Source("flow.yaml", template))
+
+
+def bound(template: str, *values: Json, dialect: Dialect = "sh", trusted: bool = False) -> BoundScript:
+    return bind(planned(template, dialect), values, trusted=[trusted] * len(values))

@@ -1,0 +1,454 @@
+"""In which state is a shell at a gap, and where may no value stand."""
+
+from __future__ import annotations
+
+import string
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from template.shell_cases import pieces
+
+from plait.template.shell_lexer import MAX_DEPTH, REFUSALS, Dialect, Gap, Lexed, Piece, analyse
+
+
+def lexed(template: str, dialect: Dialect) -> Lexed:
+    return analyse(pieces(template), dialect)
+
+
+def states(template: str, dialect: Dialect) -> list[str]:
+    return [place.state for place in lexed(template, dialect).places]
+
+
+def codes(template: str, dialect: Dialect) -> list[str]:
+    return sorted({refusal.code for refusal in lexed(template, dialect).refusals})
+
+
+BOTH: list[Dialect] = ["sh", "bash"]
+
+STATES = [
+    # template                                     state of each hole, the same in sh and bash
+    ("echo ${x}",                                  ["bare"]),
+    ("echo a${x}b --opt=${y}",                     ["bare", "bare"]),
+    ("echo 'a ${x} b' ${y}",                       ["single", "bare"]),
+    ("echo \"a ${x} b\" ${y}",                     ["double", "bare"]),
+    ("echo 'a\"' ${x} \"'\" ${y}",                 ["bare", "bare"]),
+    ("echo \"a\\\"${x}\" \\\" ${y}",               ["double", "bare"]),
+    ("echo \\' ${x} \\\\ ${y}",                    ["bare", "bare"]),
+    ("echo 'it'\\''s ${x}'",                       ["single"]),
+    ("echo a\\\n'${x}'",                           ["single"]),
+    # comments start where a word starts
+    ("echo a # ${x}\necho ${y}",                   ["comment", "bare"]),
+    ("echo a#${x}",                                ["bare"]),
+    ("echo $# ${x} ${#N} ${y}",                    ["bare", "bare"]),
+    ("# it's ${x}\necho '${y}'",                   ["comment", "single"]),
+    ("echo \\\n# ${x}",                            ["comment"]),
+    ("echo a;# ${x}",                              ["comment"]),
+    # here-documents
+    ("cat <<E\n${x} '${y}' \"${z}\"\nE\necho ${w}", ["heredoc", "heredoc", "heredoc", "bare"]),
+    ("cat <<-E\n\t${x}\n\tE\necho '${y}'",         ["heredoc", "single"]),
+    ("cat <<A; cat <<B\n${x}\nA\n'${y}\nB\necho '${z}'", ["heredoc", "heredoc", "single"]),
+    ("cat <<E && echo ${x}\n${y}\nE",              ["bare", "heredoc"]),
+    ("cat <<'E'\n' $( `\nE\necho \"${x}\"",        ["double"]),
+    ("cat <<\\E\n' $( `\nE\necho \"${x}\"",        ["double"]),
+    ("(cat <<E)\n${x}\nE\necho '${y}'",            ["heredoc", "single"]),
+    ("cat <<E\n$(echo '${x}' ${y}) \\$( ${z}\nE",  ["single", "bare", "heredoc"]),
+    ("cat <<E\n \\\\${x}\nE",                      ["heredoc"]),
+    # commands inside
+    ("echo $(echo ${x} '${y}') \"${z}\"",          ["bare", "single", "double"]),
+    ("echo \"$(echo ${x} \"${y}\")${z}\"",         ["bare", "double", "double"]),
+    ("echo \"$(echo \")\" ${x})\" ${y}",           ["bare", "bare"]),
+    ("echo $(case a in a) echo '${x}';; esac) ${y}", ["single", "bare"]),
+    ("echo $(echo a # ) ' \n echo ${x})",          ["bare"]),
+    ("echo $(cat <<E\n) ${x}\nE\n) '${y}'",        ["heredoc", "single"]),
+    ("echo `echo ${x} '${y}'` \"`echo \"${z}\"`\"", ["bare", "single", "double"]),
+    ("(echo ${x}); { echo '${y}'; }",              ["bare", "single"]),
+    # parameters
+    ("echo ${N:-${x}} \"${N:-${y}}\"",             ["parameter", "quoted-parameter"]),
+    ("echo ${N:-'${x}'} ${N:-\"${y}\"}",           ["single", "double"]),
+    ("echo ${N%${x}} \"${N##${y}}\"",              ["parameter", "quoted-pattern"]),
+    ("echo \"${N:+$(echo ${x})}\" \"${N?no ${y}}\"", ["bare", "quoted-parameter"]),
+    ("cat <<E\n${N:-${x}} ${N%${y}}\nE",           ["quoted-parameter", "quoted-pattern"]),
+    (": \"${N:=${x}}\"",                           ["quoted-parameter"]),
+    ("echo ${#N} ${N} ${N%'}'} '${x}'",            ["single"]),
+    ("echo ${N:-\\}} '${x}'",                      ["single"]),
+    # numbers
+    ("echo $((${x}+(1))) ${y}",                    ["arithmetic", "bare"]),
+    ("echo \"$(( 1 + ${x} ))${y}\"",               ["arithmetic", "double"]),
+    ("cat <<E\n$((${x} << 2))\nE",                 ["arithmetic"]),
+    # commands and their words
+    ("x=${x} y='${y}' echo ${z}",                  ["bare", "single", "bare"]),
+    ("if [ ${x} = ${y} ]; then echo ${z}; fi",     ["bare", "bare", "bare"]),
+    ("case ${x} in ${y}|'${z}') echo ${w};; esac", ["bare", "bare", "single", "bare"]),
+    ("case a in (a) case b in b) echo ${x};; esac ;; esac; echo '${y}'", ["bare", "single"]),
+    ("for i in ${x} '${y}'; do echo ${z}; done",   ["bare", "single", "bare"]),
+    ("f() { echo ${x}; }; f '${y}'",               ["bare", "single"]),
+    ("cat > ${x} 2>'${y}' <${z}",                  ["bare", "single", "bare"]),
+    ("echo a >&2; echo ${x} 2>&1",                 ["bare"]),
+    ("echo ~${x} *${y} [${z}]",                    ["bare", "bare", "bare"]),
+    ("echo }${x} {${y}} a}b",                      ["bare", "bare"]),
+    ("echo a\\\n ${x}; a && \\\n b | \\\n c '${y}'", ["bare", "single"]),
+    ("grep -E '((a|b)c)' ${x}",                    ["bare"]),
+]  # fmt: skip
+
+BASH_STATES = [
+    ("echo $'a\\'${x}' ${y}",                      ["dollar-single", "bare"]),
+    ("echo \"$'${x}'\" $\"${y}\"",                 ["double", "double"]),
+    ("cat <<< ${x} <<<'${y}'",                     ["bare", "single"]),
+    ("cat <(echo ${x}) '${y}'",                    ["bare", "single"]),
+    ("a=(${x} 'b ${y}' # it's\n [1]=${z})",        ["bare", "single", "bare"]),
+    ("[[ ${x} == *${y}* && -f '${z}' ]]",          ["bare", "bare", "single"]),
+    ("[[ $N =~ ^(a|b)${x}$ ]] && echo '${y}'",     ["bare", "single"]),
+    ("echo @(a|b) '${x}'",                         ["single"]),
+    ("for ((i=0; i<3; i++)); do echo ${x}; done",  ["bare"]),
+    ("(( i++ )); echo ${x}",                       ["bare"]),
+    ("function f { echo ${x}; }",                  ["bare"]),
+    ("echo a &> ${x}",                             ["bare"]),
+    ("m['k']=${x} n[1]='${y}'",                    ["bare", "single"]),
+    ("echo \"${a[0]}${x}${!N}${N^^}${N//a/b}\"",   ["double"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("dialect", BOTH)
+@pytest.mark.parametrize(("template", "expected"), STATES)
+def test_the_state_at_each_hole(template: str, expected: list[str], dialect: Dialect) -> None:
+    assert (states(template, dialect), codes(template, dialect)) == (expected, [])
+
+
+@pytest.mark.parametrize(("template", "expected"), BASH_STATES)
+def test_the_state_at_each_hole_in_bash(template: str, expected: list[str]) -> None:
+    assert (states(template, "bash"), codes(template, "bash")) == (expected, [])
+
+
+REFUSED = [
+    # template                              code, the same in sh and bash
+    ("${x}",                                "value-as-program"),
+    ("./bin/${x} a",                        "value-as-program"),
+    ("a; ${x}",                             "value-as-program"),
+    ("if ${x}; then :; fi",                 "value-as-program"),
+    ("! ${x}",                              "value-as-program"),
+    ("A=1 ${x}",                            "value-as-program"),
+    ("${x}=1",                              "value-as-program"),
+    ("sudo -u root ${x}",                   "value-as-program"),
+    ("sudo -nu root -- ${x}",               "value-as-program"),
+    ("env A=1 -u B ${x}",                   "value-as-program"),
+    ("nohup nice -n 5 ${x}",                "value-as-program"),
+    ("time -p ${x}",                        "value-as-program"),
+    ("exec ${x}",                           "value-as-program"),
+    ("command ${x}",                        "value-as-program"),
+    ("builtin ${x}",                        "value-as-program"),
+    ("ls | xargs -n 1 ${x}",                "value-as-program"),
+    ("timeout -k 1 5 ${x}",                 "value-as-program"),
+    ("find . -exec ${x} {} +",              "value-as-program"),
+    ("${N:-${x}} a",                        "value-as-program"),
+    ("$(which ${x}) a",                     "value-as-program"),
+    ("{ ${x}; }",                           "value-as-program"),
+    ("echo $(${x})",                        "value-as-program"),
+    ("cat <<E\n$(${x})\nE",                 "value-as-program"),
+    ("eval echo ${x}",                      "value-as-code"),
+    ("e'v'al \"echo ${x}\"",                "value-as-code"),
+    ("\\eval ${x}",                         "value-as-code"),
+    ("eval \"$(echo ${x})\"",               "value-as-code"),
+    (". ${x}",                              "value-as-code"),
+    ("trap 'rm ${x}' EXIT",                 "value-as-code"),
+    ("sh -c 'echo ${x}'",                   "value-as-code"),
+    ("sh -ec \"echo ${x}\"",                "value-as-code"),
+    ("bash -o pipefail -c \"${x}\" a",      "value-as-code"),
+    ("/bin/sh -c -e \"${x}\"",              "value-as-code"),
+    ("\"$SHELL\" -c \"${x}\"",              "value-as-code"),
+    ("sudo -u me bash -c \"${x}\"",         "value-as-code"),
+    ("find . -exec sh -c \"echo ${x}\" \\;", "value-as-code"),
+    ("docker run img sh -c \"echo ${x}\"",  "value-as-code"),
+    ("python3.11 -c 'print(\"${x}\")'",     "value-as-code"),
+    ("python -Ic \"${x}\"",                 "value-as-code"),
+    ("perl -ne 'print ${x}' f",             "value-as-code"),
+    ("perl -e 1 -e \"${x}\"",               "value-as-code"),
+    ("perl -e\"${x}\"",                     "value-as-code"),
+    ("ruby -e ${x}",                        "value-as-code"),
+    ("node --eval=${x}",                    "value-as-code"),
+    ("node --print ${x}",                   "value-as-code"),
+    ("php -r '${x}'",                       "value-as-code"),
+    ("env -S \"echo ${x}\"",                "value-as-code"),
+    ("watch ls ${x}",                       "value-as-code"),
+    ("ssh host ls ${x}",                    "value-as-remote-code"),
+    ("ssh -p 22 -o ProxyCommand=${x} host", "value-as-remote-code"),
+    ("ssh -l me host \"cd '${x}'\"",        "value-as-remote-code"),
+    ("for ${x} in a; do :; done",           "value-as-name"),
+    ("${x}() { :; }",                       "value-as-name"),
+    ("read -r ${x}",                        "value-as-name"),
+    ("export ${x}",                         "value-as-name"),
+    ("export ${x}=1",                       "value-as-name"),
+    ("readonly a${x}=1",                    "value-as-name"),
+    ("unset ${x}",                          "value-as-name"),
+    ("printf -v ${x} a",                    "value-as-name"),
+    ("getopts ab ${x}",                     "value-as-name"),
+    ("[ ${x} ${y} ]",                       "value-as-operator"),
+    ("[ ${x} ${y} ${z} ]",                  "value-as-operator"),
+    ("[ a = b -o ${x} = c ]",               "value-as-operator"),
+    ("[ -v ${x} ]",                         "value-as-operator"),
+    ("[ $N ${x} ]",                         "value-as-operator"),
+    ("[ ${x} = a",                          "value-as-operator"),
+    ("test ${x} -a ${y}",                   "value-as-operator"),
+    ("command [ ${x} ${y} ]",               "value-as-operator"),
+    ("set ${x}",                            "value-as-option"),
+    ("set -o ${x}",                         "value-as-option"),
+    ("(( ${x} ))",                          "arithmetic"),
+    ("let n=${x}",                          "arithmetic"),
+    ("for ((i=${x};;)); do :; done",        "arithmetic"),
+    ("echo $(( \"${x}\" ))",                "arithmetic-nested"),
+    ("echo $(( $(wc -l < ${x}) + 1 ))",     "arithmetic-nested"),
+    ("echo $(( ${N:-${x}} ))",              "arithmetic-nested"),
+    ("a[${x}]=1",                           "subscript"),
+    ("a[1 + ${x}]=1",                       "subscript"),
+    ("a[b | c ${x}]=1",                     "subscript"),
+    ("echo ${N[${x}]}",                     "subscript"),
+    ("echo ${N:${x}}",                      "parameter-operand"),
+    ("echo ${N:1:${x}}",                    "parameter-operand"),
+    ("echo ${N/${x}/}",                     "parameter-operand"),
+    ("echo ${N//a/${x}}",                   "parameter-operand"),
+    ("echo ${N^^${x}}",                     "parameter-operand"),
+    ("echo ${${x}}",                        "value-as-name"),
+    (": ${N:=${x}}",                        "assigning-default"),
+    ("cat <<'E'\n${x}\nE",                  "quoted-heredoc"),
+    ("cat <<\"E\"\n${x}\nE",                "quoted-heredoc"),
+    ("cat <<\\E\n${x}\nE",                  "quoted-heredoc"),
+    ("cat <<${x}\na\n",                     "heredoc-delimiter"),
+    ("echo a >&${x}",                       "descriptor"),
+    ("cat <&${x}",                          "descriptor"),
+    ("echo \\${x}",                         "backslash-before-hole"),
+    ("echo \"\\${x}\"",                     "backslash-before-hole"),
+    ("cat <<E\n\\${x}\nE",                  "backslash-before-hole"),
+    ("echo $${x}",                          "dollar-before-hole"),
+    ("echo \"$${x}\"",                      "dollar-before-hole"),
+    ("PS4=${x}",                            "special-variable"),
+    ("BASH_ENV=${x} true",                  "special-variable"),
+    ("env ENV=${x} sh",                     "special-variable"),
+    ("for OPTIND in ${x}; do :; done",      "special-variable"),
+    ("export PS4=${x}",                     "special-variable"),
+    ("read RANDOM < ${x}",                  "special-variable"),
+    (": \"${PS4:=${x}}\"",                  "special-variable"),
+    ("declare -a a=${x}",                   "array-declaration"),
+    ("local -a a; local a=${x}",            "array-declaration"),
+    ("declare -i n; n=${x}",                "integer-variable"),
+    ("local -n r=a; echo ${x}",             "integer-variable"),
+    ("echo {a,${x}}",                       "brace-expansion"),
+    ("echo ${x}{1..3}",                     "brace-expansion"),
+    ("curl -d {\"a\":${x},\"b\":1}",        "brace-expansion"),
+    ("echo @(a|${x})",                      "extended-glob"),
+    ("!(echo ${x})",                        "extended-glob"),
+    ("echo `echo \\$HOME ${x}`",            "backtick-escapes"),
+    ("echo `cat <<E\n${x}\nE\n`",           "backtick-escapes"),
+    ("echo \"${N:-\"${x}\"}\"",             "nested-quotes"),
+    ("echo \"${N:-'a'}\" ${x}",             "nested-quotes"),
+    ("cat <<E\n${N:-\"a\"}\nE\necho ${x}",  "nested-quotes"),
+    ("alias a=b; echo ${x}",                "alias"),
+    ("coproc a; echo ${x}",                 "coproc"),
+    ("echo $[1+1] ${x}",                    "dollar-bracket"),
+    ("echo $((echo a); echo ${x})",         "double-parens"),
+    ("((echo a); echo ${x})",               "double-parens"),
+    ("echo a <\\\n<E ${x}\nE",              "split-operator"),
+    ("echo $\\\n(a) ${x}",                  "split-operator"),
+    ("cat <<E $(echo\n) ${x}\nE",           "heredoc-unclear"),
+    ("cat <<E\na\\\nE\n${x}\nE",            "heredoc-unclear"),
+    ("cat <<$E\n${x}\n$E",                  "heredoc-unclear"),
+    ("echo 'a ${x}",                        "unbalanced"),
+    ("echo \"a ${x}",                       "unbalanced"),
+    ("echo $(a ${x}",                       "unbalanced"),
+    ("echo `a ${x}",                        "unbalanced"),
+    ("echo ${N:-${x}",                      "unbalanced"),
+    ("cat <<E\n${x}\n",                     "unbalanced"),
+    ("echo $(cat <<E)\n${x}\nE",            "unbalanced"),
+    ("(echo ${x}",                          "unbalanced"),
+    ("case a in a) echo ${x}",              "unbalanced"),
+    ("[[ -n ${x}",                          "unbalanced"),
+    ("echo ${x} )",                         "unexpected"),
+    ("echo a(${x})",                        "unexpected"),
+    ("echo >; echo ${x}",                   "unexpected"),
+    ("case a b ${x}",                       "unexpected"),
+    ("$(" * (MAX_DEPTH + 1) + "${x}",       "too-deep"),
+    ("echo \0 ${x}",                        "nul-in-script"),
+]  # fmt: skip
+
+SH_REFUSED = [
+    ("echo $'${x}'",                        "bash-only"),
+    ("echo $'\\'' ${x}",                    "bash-only"),
+    ("cat <<< ${x}",                        "bash-only"),
+    ("[[ -n ${x} ]]",                       "bash-only"),
+    ("a=(${x})",                            "bash-only"),
+]  # fmt: skip
+
+BASH_REFUSED = [
+    ("[[ ${x} -eq 1 ]]",                    "arithmetic"),
+    ("[[ 1 -lt ${x} ]]",                    "arithmetic"),
+    ("[[ -v ${x} ]]",                       "arithmetic"),
+    ("a=([${x}]=1)",                        "subscript"),
+    ("a=([1 + ${x}]=1)",                    "subscript"),
+    ("echo $'\\${x}'",                      "backslash-before-hole"),
+    ("echo $'\\c${x}'",                     "backslash-before-hole"),
+    ("mapfile -t ${x}",                     "value-as-name"),
+    ("declare ${x}",                        "value-as-name"),
+    ("function ${x} { :; }",                "value-as-name"),
+    ("select ${x} in a; do :; done",        "value-as-name"),
+    ("compgen -W ${x}",                     "value-as-code"),
+    ("source ${x}",                         "value-as-code"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("dialect", BOTH)
+@pytest.mark.parametrize(("template", "code"), REFUSED)
+def test_a_place_where_no_value_may_stand(template: str, code: str, dialect: Dialect) -> None:
+    assert code in codes(template, dialect)
+
+
+@pytest.mark.parametrize(("template", "code"), SH_REFUSED)
+def test_a_place_of_bash_where_no_value_may_stand_in_sh(template: str, code: str) -> None:
+    assert codes(template, "sh") == [code]
+
+
+@pytest.mark.parametrize(("template", "code"), BASH_REFUSED)
+def test_a_place_where_no_value_may_stand_in_bash(template: str, code: str) -> None:
+    assert code in codes(template, "bash")
+
+
+def test_every_refusal_has_a_row() -> None:
+    assert {code for _, code in [*REFUSED, *SH_REFUSED, *BASH_REFUSED]} == set(REFUSALS)
+
+
+ACCEPTED = [
+    "sh -c 'echo \"$1\"' sh ${x}",
+    "python -m json.tool ${x}",
+    "python script.py -c ${x}",
+    "ssh ${x} uptime",
+    "sudo -u ${x} ls",
+    "sudo -u root -- ls ${x}",
+    "timeout ${x} ls",
+    "env A=${x} ls",
+    "command -v ${x}",
+    "[ ${x} ]",
+    "[ ! ${x} ]",
+    "[ -n ${x} ] && [ ! -f ${y} ]",
+    "[ ! ${x} = ${y} ]",
+    "test ${x} -gt 3",
+    "[ $(wc -l < ${x}) -gt 5 -a -n \"$N\" ]",
+    "export A=${x} B='${y}'",
+    "readonly A=${x}",
+    "f() { local a=${x}; }",
+    "set -- ${x}",
+    "printf '%s' ${x}",
+    "read -r line < ${x}",
+    "trap 'rm -f \"$f\"' EXIT; f=${x}",
+    "exec > ${x}",
+    "git commit -m '${x}'",
+    "echo ${x} {} {a} }",
+    "find . -name ${x} -exec wc -l {} +",
+    "eval \"$setup\"; echo ${x}",
+    "while read -r l; do echo \"$l\" ${x}; done < ${y}",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("dialect", BOTH)
+@pytest.mark.parametrize("template", ACCEPTED)
+def test_what_authors_write_every_day_is_accepted(template: str, dialect: Dialect) -> None:
+    assert codes(template, dialect) == []
+
+
+def test_a_refusal_says_what_where_and_what_to_write_instead() -> None:
+    refusals = lexed("echo a; ${x} b; eval ${y}", "sh").refusals
+    assert [(r.code, r.start, r.end, r.what, r.fix) for r in refusals] == [
+        ("value-as-program", 8, 12, *REFUSALS["value-as-program"]),
+        ("value-as-code", 21, 25, *REFUSALS["value-as-code"]),
+    ]
+
+
+def test_a_place_in_the_text_is_found_behind_holes() -> None:
+    template = "echo ${x} 'open"
+    assert [(r.code, template[r.start]) for r in lexed(template, "sh").refusals] == [("unbalanced", "'")]
+
+
+def test_raw_values_may_stand_anywhere() -> None:
+    for template in ("${x:raw} a", "eval ${x:raw}", "echo \\${x:raw}", "[ ${x:raw} a ]", "sh -c '${x:raw}'"):
+        assert codes(template, "sh") == []
+
+
+@pytest.mark.parametrize("template", ["echo 'open", "eval $x", "cat <<E", "a(b", "alias a=b", "$(" * 500])
+def test_a_script_without_holes_is_its_authors_own(template: str) -> None:
+    assert codes(template, "sh") == []
+
+
+SPREADS = [
+    # template                        which holes may become several words
+    ("cp ${x} 'a' ${y} b${z}",        [True, True, False]),
+    ("cp \"${x}\" '${y}' ${N:-${z}}", [False, False, False]),
+    ("for i in ${x}; do :; done",     [True]),
+    ("x=${x} y ${y}",                 [False, True]),
+    ("a > ${x} <${y}",                [False, False]),
+    ("case ${x} in ${y}) ;; esac",    [False, False]),
+    ("[ -n ${x} ]",                   [False]),
+    ("timeout ${x} ls ${y}",          [False, True]),
+    ("ssh ${x}",                      [False]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("template", "expected"), SPREADS)
+def test_a_list_spreads_only_as_a_whole_argument(template: str, expected: list[bool]) -> None:
+    assert [place.spread for place in lexed(template, "sh").places] == expected
+
+
+STARTS = [
+    # template                               which holes may start an option
+    ("rm ${x} '${y}' \"${z}\"",              [True, True, True]),
+    ("rm a${x} ./${y} --a=${z}",             [False, False, False]),
+    ("rm ''${x} $N${y} ${z}${w}",            [True, True, True, True]),
+    ("rm ${N:-${x}} ${N:-a${y}} ${N%${z}}",  [True, False, False]),
+    ("rm -- ${x}",                           [False]),
+    ("rm ${x} -- ${y}",                      [True, False]),
+    ("sudo -- rm ${x}",                      [True]),
+    ("sudo -u ${x} rm -- ${y}",              [True, False]),
+    ("x=${x}; a > ${y} < '${z}'",            [False, False, False]),
+    ("case ${x} in a) ;; esac",              [False]),
+    ("for i in ${x}; do :; done",            [False]),
+    ("[ -n ${x} ]; test ${y} = a",           [False, False]),
+    ("export A=${x}",                        [False]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("template", "expected"), STARTS)
+def test_where_a_value_could_be_taken_for_an_option(template: str, expected: list[bool]) -> None:
+    assert [place.starts for place in lexed(template, "sh").places] == expected
+
+
+def test_a_second_hole_starts_the_argument_only_behind_an_empty_first() -> None:
+    assert [place.after for place in lexed("rm ${x}${y}", "sh").places] == [None, 0]
+
+
+ASSIGNED = [
+    ("a=1 b+=2; c=3 cmd",                     {"a", "b", "c"}),
+    ("for i in 1; do j=$i; done",             {"i", "j"}),
+    ("read -r line; export A=1 B; local c=2", {"line", "A", "B", "c"}),
+    ("getopts ab: opt; declare -r d=1",       {"opt", "d"}),
+    (": ${N:=1}; printf -v out %s x",         {"N", "out"}),
+    ("if true; then a=$(b=1; echo $b); fi",   {"a", "b"}),
+    ("echo 'a=1' b=2 # c=3",                  set()),
+    ("f() { x=1; }; case a in a) y=2;; esac", {"x", "y"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("script", "expected"), ASSIGNED)
+def test_the_names_that_a_script_sets(script: str, expected: set[str]) -> None:
+    assert lexed(script, "bash").assigned == expected
+
+
+TOKENS = [
+    *["'", '"', "`", "$(", ")", "$((", "))", "((", "${", "${N:-", "}", "{", "\\", "\n", " ", "<<E\n", "\nE\n", "#"],
+    *["case x in ", "esac", " a) ", ";;", "[[ ", " ]] ", "[ ", " ] ", "a[", "]=", "a=( ", "eval ", "$'", "<(", "x "],
+]
+
+soup = st.lists(st.sampled_from([*TOKENS, Gap(0, 0, 4)]) | st.text(string.printable, max_size=3), max_size=30)
+
+
+@settings(max_examples=400, deadline=None)
+@given(soup, st.sampled_from(BOTH))
+def test_no_text_makes_the_lexer_fail_or_lose_a_hole(made: list[Piece], dialect: Dialect) -> None:
+    answer = analyse(made, dialect)
+    assert len(answer.places) == sum(isinstance(piece, Gap) for piece in made)
+    assert all(refusal.code in REFUSALS for refusal in answer.refusals)

@@ -1,0 +1,528 @@
+"""Every example of the documentation runs, every link leads somewhere, every table says what the code does.
+
+    ```python     is executed; `>>>` examples and `# → result` comments are compared
+    ```console    `$ command` lines run in a copy of examples/, their output is compared
+    ```yaml       is read by plait.documents
+    ```text       is not run; any other kind of block is refused, so that none goes unnoticed
+
+In expected output `…` stands for any characters of a line, and a line of `…` alone for any lines.
+The blocks of one file share one folder and one set of names, as a reader would use them.
+"""
+
+from __future__ import annotations
+
+import ast
+import doctest
+import inspect
+import io
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+import plait
+from plait import app, documents, errors
+from plait.cli import COMMANDS
+from plait.errors import PlaitError, ShellRefusedError
+from plait.flows import names
+from plait.scope import computed
+from plait.scope.frames import ALIASES
+from plait.template import grammar, program, template
+from plait.template.filters import FILTERS, FORMATS
+from plait.template.profiles import PROFILES
+from plait.template.shell_lexer import REFUSALS
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+EXAMPLES = ROOT / "examples"
+WITH_EXAMPLES = [ROOT / "README.md", EXAMPLES / "README.md", *sorted(DOCS.rglob("*.md"))]
+ALL = [*WITH_EXAMPLES, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md"]
+WRITTEN_BY_A_RUN = {DOCS / "benchmarks.md"}
+COMMAND_TIMEOUT = 60
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+# ── the parts of a page ──────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True)
+class Block:
+    kind: str
+    text: str
+    line: int
+
+
+def blocks(page: str) -> list[Block]:
+    found: list[Block] = []
+    fence, kind, start, body = "", "", 0, list[str]()
+    for number, line in enumerate(page.splitlines(), 1):
+        opened = re.match(r"(`{3,})(.*)$", line)
+        if not fence and opened:
+            fence, kind, start, body = opened[1], opened[2].strip(), number + 1, []
+        elif fence and line == fence:
+            found.append(Block(kind, "".join(f"{each}\n" for each in body), start))
+            fence = ""
+        elif fence:
+            body.append(line)
+    assert not fence, f"the block before line {start} is never closed"
+    return found
+
+
+def prose(page: str) -> str:
+    """The page without its blocks, line for line."""
+    lines, inside = [], False
+    for line in page.splitlines():
+        if line.startswith("```"):
+            inside = not inside
+            lines.append("")
+        else:
+            lines.append("" if inside else line)
+    return "\n".join(lines)
+
+
+def table(page: str, heading: str) -> list[list[str]]:
+    """The cells of the first table under a heading."""
+    _, _, rest = f"\n{page}".partition(f"\n{heading}\n")
+    assert rest, f"there is no heading '{heading}'"
+    rows: list[list[str]] = []
+    for line in rest.splitlines():
+        if line.startswith("|"):
+            rows.append([cell.strip().replace("\\|", "|") for cell in re.split(r"(?<!\\)\|", line)[1:-1]])
+        elif rows or line.startswith("## "):
+            break
+    assert len(rows) > 2, f"there is no table under '{heading}'"
+    return rows[2:]
+
+
+def code_in(cell: str) -> str:
+    """What stands between the backticks."""
+    found = re.fullmatch(r"(`+) ?(.+?) ?\1", cell)
+    assert found, f"not code: {cell}"
+    return found[2]
+
+
+# ── examples ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def agrees(expected: str, actual: str) -> bool:
+    lines = [
+        r"(?:.*\n)*?" if line.strip() == "…" else "[^\n]*?".join(map(re.escape, line.split("…"))) + "\n"
+        for line in expected.rstrip("\n").splitlines()
+    ]
+    return re.fullmatch("".join(lines), actual.rstrip("\n") + "\n" if actual.strip() else "") is not None
+
+
+def problems(page: str, directory: Path) -> list[str]:
+    """What differs from what the page says; its examples run in `directory`."""
+    names: dict[str, Any] = {"__name__": "__example__"}
+    found: list[str] = []
+    for block in blocks(page):
+        match block.kind:
+            case "python":
+                found += python_problems(block, names)
+            case "console":
+                found += console_problems(block, directory)
+            case "yaml":
+                found += yaml_problems(block)
+            case "text":
+                pass
+            case other:
+                found.append(
+                    f"line {block.line}: a block of kind '{other}' is not run and not marked as text"
+                )
+    return found
+
+
+def console_problems(block: Block, directory: Path) -> Iterator[str]:
+    steps: list[tuple[int, str, list[str]]] = []
+    for number, line in enumerate(block.text.splitlines(), block.line):
+        if line.startswith("$ "):
+            steps.append((number, line[2:], []))
+        elif steps and not steps[-1][2] and line.startswith("> "):
+            at, command, output = steps[-1]
+            steps[-1] = (at, f"{command}\n{line[2:]}", output)
+        elif steps:
+            steps[-1][2].append(line)
+        else:
+            yield f"line {number}: output without a command"
+    if not steps:
+        yield f"line {block.line}: a console block without a command"
+    for number, command, output in steps:
+        expected = "".join(f"{line}\n" for line in output)
+        actual = printed_by(command, directory)
+        if not agrees(expected, actual):
+            yield f"line {number}: $ {command}\n--- the page says\n{expected}--- it prints\n{actual}"
+
+
+def printed_by(command: str, directory: Path) -> str:
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    environment = {"PATH": path, "HOME": str(directory), "LC_ALL": "C.UTF-8", "USER": "ada"}
+    done = subprocess.run(
+        ["sh", "-c", command], cwd=directory, env=environment, stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=COMMAND_TIMEOUT,
+    )  # fmt: skip
+    return done.stdout.decode("utf-8", "replace")
+
+
+class Checker(doctest.OutputChecker):
+    def check_output(self, want: str, got: str, optionflags: int) -> bool:  # noqa: ARG002 - the base's shape
+        return agrees(want.replace("<BLANKLINE>", ""), got)
+
+
+def python_problems(block: Block, names: dict[str, Any]) -> Iterator[str]:
+    if block.text.startswith(">>>"):
+        yield from session_problems(block, names)
+        return
+    for statement in ast.parse(block.text).body:
+        number = block.line + statement.lineno - 1
+        printed = io.StringIO()
+        with redirect_stdout(printed):
+            result = executed(statement, names)
+        shown = printed.getvalue().rstrip("\n") if result is None else repr(result)
+        last = block.text.splitlines()[(statement.end_lineno or 1) - 1]
+        code, arrow, promised = last.partition("# → ")
+        if arrow and not agrees(promised, shown):
+            yield f"line {number}: {code.strip()}\n--- the page says\n{promised}\n--- it gives\n{shown}"
+
+
+def executed(statement: ast.stmt, names: dict[str, Any]) -> object:
+    if isinstance(statement, ast.Expr):
+        return eval(compile(ast.Expression(statement.value), "<example>", "eval"), names)
+    exec(compile(ast.Module([statement], []), "<example>", "exec"), names)
+    return None
+
+
+def session_problems(block: Block, names: dict[str, Any]) -> Iterator[str]:
+    session = doctest.DocTestParser().get_doctest(block.text, names, "example", None, block.line - 1)
+    session.globs = names
+    reports: list[str] = []
+    runner = doctest.DocTestRunner(checker=Checker(), verbose=False)
+    runner.run(session, out=reports.append, clear_globs=False)
+    yield from reports
+
+
+def yaml_problems(block: Block) -> Iterator[str]:
+    try:
+        documents.parse(block.text, "example.yaml")
+    except PlaitError as error:
+        yield f"line {block.line}: {error}"
+
+
+@pytest.mark.parametrize("path", WITH_EXAMPLES, ids=name_of)
+def test_every_example_gives_what_its_page_says(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = tmp_path / "examples"
+    shutil.copytree(EXAMPLES, directory)
+    monkeypatch.chdir(directory)
+    page = path.read_text(encoding="utf-8")
+    assert page.startswith("# "), "a page begins with its title"
+    if found := problems(page, directory):
+        pytest.fail("\n\n".join([f"{name_of(path)}:", *found]), pytrace=False)
+
+
+WRONG = [
+    # an example that says something false                    what must be seen
+    ("```console\n$ echo a\nb\n```", "line 2: $ echo a"),
+    ("```console\n$ echo a\n```", "line 2: $ echo a"),
+    ("```console\n$ true\na\n```", "line 2: $ true"),
+    ("```console\n$ printf 'a\\nb\\n'\na\n```", "line 2: $ printf"),
+    ("```console\n$ plait --version; echo\nplait 99\n```", "line 2: $ plait --version"),
+    ("```console\na\n```", "line 2: output without a command"),
+    ("```python\n1 + 1  # → 3\n```", "line 2: 1 + 1"),
+    ("```python\nprint('a')  # → b\n```", "line 2: print('a')"),
+    ("```python\n>>> 1 + 1\n3\n```", "Expected:\n    3\nGot:\n    2"),
+    ("```python\n>>> 1 / 0\n0\n```", "ZeroDivisionError"),
+    ("```yaml\na: 1\na: 2\n```", "line 2:"),
+    ("```\nwhat is this?\n```", "line 2: a block of kind '' is not run and not marked as text"),
+    ("```sh\nls\n```", "line 2: a block of kind 'sh' is not run and not marked as text"),
+]
+
+
+@pytest.mark.parametrize(("page", "seen"), WRONG)
+def test_a_false_example_is_noticed(page: str, seen: str, tmp_path: Path) -> None:
+    assert seen in "\n".join(problems(page, tmp_path))
+
+
+RIGHT = [
+    "```console\n$ echo a\na\n$ echo b >&2; exit 3\nb\n```",
+    "```console\n$ printf 'one\\ntwo\\nthree\\n'\none\n…\nthree\n```",
+    "```console\n$ echo took 31 ms\ntook … ms\n```",
+    "```console\n$ cat <<END\n> a\n> END\na\n```",
+    "```python\nx = [1,\n     2]\nx  # → [1, 2]\nprint(x)  # → [1, 2]\n```\n```python\n>>> x[0]\n1\n```",
+    "```yaml\na: [1, 2]\n```",
+    "```text\nanything\n```",
+]
+
+
+@pytest.mark.parametrize("page", RIGHT)
+def test_a_true_example_is_accepted(page: str, tmp_path: Path) -> None:
+    assert problems(page, tmp_path) == []
+
+
+# ── links ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def anchors(page: str) -> set[str]:
+    """The names that GitHub gives to headings."""
+    headings = re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def broken_links(path: Path, page: str) -> Iterator[str]:
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
+        if re.match(r"[a-z]+:", target):
+            continue
+        file, _, anchor = target.partition("#")
+        found = (path.parent / file).resolve() if file else path
+        if found in WRITTEN_BY_A_RUN:
+            continue
+        if not found.is_relative_to(ROOT) or not found.exists():
+            yield f"{target}: there is no such file"
+        elif anchor and anchor not in anchors(found.read_text(encoding="utf-8")):
+            yield f"{target}: there is no such heading"
+
+
+@pytest.mark.parametrize("path", ALL, ids=name_of)
+def test_every_link_leads_somewhere(path: Path) -> None:
+    assert list(broken_links(path, path.read_text(encoding="utf-8"))) == []
+
+
+def test_a_broken_link_is_noticed() -> None:
+    page = (
+        "[1](docs/README.md) [2](nowhere.md) [3](#safety) [4](#peril) [5](https://example.org) [6](../x.md)"
+    )
+    assert list(broken_links(ROOT / "README.md", page)) == [
+        "nowhere.md: there is no such file",
+        "#peril: there is no such heading",
+        "../x.md: there is no such file",
+    ]
+
+
+@pytest.mark.parametrize("path", sorted(DOCS.rglob("*.md")), ids=name_of)
+def test_every_page_is_reached_from_the_index(path: Path) -> None:
+    index = DOCS / "README.md"
+    linked = re.findall(r"\]\(([^)#\s]+)", index.read_text(encoding="utf-8"))
+    assert path == index or path in [(DOCS / target).resolve() for target in linked]
+
+
+# ── commands and options ─────────────────────────────────────────────────────────────────────────
+
+
+@cache
+def options_of(command: str) -> frozenset[str]:
+    """The options that the command's own help names."""
+    helped = printed_by(f"plait {command} --help", ROOT)
+    return frozenset(re.findall(r"(?<![\w-])--[a-z][a-z-]*", helped.partition("options:")[2]))
+
+
+def commands_in(page: str) -> Iterator[tuple[str, list[str]]]:
+    """Every call of plait in the page's code: its command and its options."""
+    spans = re.findall(r"`+([^`\n]+)`+", prose(page))
+    lines = [line for block in blocks(page) if block.kind == "console" for line in block.text.splitlines()]
+    calls = [line[2:] for line in lines if line.startswith(("$ ", "> "))]
+    for text in [*spans, *calls]:
+        unquoted = re.sub(r"'[^']*'|\"[^\"]*\"", "''", text)
+        for call in re.findall(r"(?:^|[;&|(] *)plait ([^;&]*)", unquoted):
+            command, *rest = call.split() or [""]
+            yield command, [word.partition("=")[0] for word in rest if re.match(r"--[a-z]", word)]
+
+
+@pytest.mark.parametrize("path", ALL, ids=name_of)
+def test_every_command_and_option_exists(path: Path) -> None:
+    for command, options in commands_in(path.read_text(encoding="utf-8")):
+        if command in ("help", "--version", "--help", "…"):
+            continue
+        assert command in COMMANDS, f"plait {command}"
+        assert set(options) <= options_of(command), f"plait {command} {options}"
+
+
+def test_an_invented_option_is_noticed() -> None:
+    page = "`plait render 'a --b' --strikt`\n```console\n$ true; plait dance\n```"
+    assert list(commands_in(page)) == [("render", ["--strikt"]), ("dance", [])]
+    assert "--strict" in options_of("render")
+    assert "--strikt" not in options_of("render")
+
+
+def page_of(name: str) -> str:
+    return (DOCS / name).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_page_of_the_command_line_lists_every_option(command: str) -> None:
+    rows = table(page_of("cli.md"), f"## plait {command}")
+    listed = {word for option, _ in rows for word in re.findall(r"--[a-z][a-z-]*", option)}
+    assert listed == options_of(command) - {"--help"}
+
+
+# ── tables that repeat what the code says ────────────────────────────────────────────────────────
+
+
+def signature(name: str) -> str:
+    """A public name as its page writes it: functions with their parameters, without types."""
+    found = getattr(plait, name)
+    if isinstance(found, type):
+        return name
+    written = inspect.signature(found)
+    bare = [each.replace(annotation=inspect.Parameter.empty) for each in written.parameters.values()]
+    return name + str(inspect.Signature(bare)).replace("'", '"')
+
+
+def test_the_table_of_public_names_has_every_name_and_its_parameters() -> None:
+    rows = table(page_of("python.md"), "# From Python")
+    assert {cell for row in rows for cell in re.findall("`([^`]+)`", row[0])} == set(
+        map(signature, plait.__all__)
+    )
+
+
+def test_the_tables_of_formats_filters_and_profiles_are_complete() -> None:
+    page = page_of("language.md")
+    assert [row[0] for row in table(page, "## Profiles")] == [f"`{name}`" for name in PROFILES]
+    formats = [row[0] for row in table(page, "## Formats")]
+    assert sorted(formats) == sorted([*(f"`:{name}`" for name in FORMATS), "`:*.py` and other globs"])
+    filters = [re.sub(r"\(.*\)", "", code_in(row[0])) for row in table(page, "## Filters")]
+    assert filters == list(FILTERS)
+
+
+def test_the_limits_are_those_of_the_code() -> None:
+    page = page_of("language.md")
+    limits = dict(table(page, "## Limits"))
+    few = f"characters of a rendered text, for templates of more than {program.FEW_HOLES} holes"
+    assert limits == {
+        "characters of one template": f"{grammar.MAX_TEXT:,}",
+        "holes nested in holes": str(grammar.MAX_DEPTH),
+        "nesting of a tree of templates": str(template.MAX_TREE_DEPTH),
+        few: f"{program.MAX_OUTPUT:,}",
+        "a file named by `file:`": f"{computed.MAX_FILE >> 20} MiB",
+        "a command named by `cmd:`": f"{app.COMMAND_TIMEOUT:.0f} seconds",
+        "a YAML file": f"{documents.MAX_TEXT >> 20} MiB, {documents.MAX_NODES:,} nodes with aliases written out, "
+        f"depth {documents.MAX_DEPTH}",
+    }
+
+
+def coded(words: Iterable[str]) -> str:
+    return " ".join(f"`{word}`" for word in words)
+
+
+def test_the_tables_of_names_are_those_of_the_checker() -> None:
+    page = page_of("names.md")
+    everywhere = tuple(names.PHASES)
+    assert table(page, "## Built-in names") == [
+        [
+            f"`{n.name}`",
+            "everywhere" if n.phases == everywhere else " ".join(n.phases),
+            coded(n.fields),
+            n.what,
+        ]
+        for n in names.NAMES
+    ]
+    assert table(page, "## Phases") == [[phase, what] for phase, what in names.PHASES.items()]
+    assert table(page, "## Names inside a handler") == [
+        [f"`{field}`", f"`{n.name}`", coded(n.fields), n.what] for field, n in names.HANDLER_NAMES.items()
+    ]
+    assert table(page, "## Names inside a `foreach`") == [[f"`{n.name}`", n.what] for n in names.LOOP_NAMES]
+    assert table(page, "## Parameters of tool configuration") == [[f"`{n}`"] for n in names.CONFIG_NAMES]
+    assert table(page, "## Deprecated names") == [
+        [f"`{old}`", f"`item.{new}`"] for old, new in ALIASES.items()
+    ]
+
+
+SHELL_VALUES = {"x": "5", "y": "b"}
+PRELUDE = "unset __p1; __p1=${PLAIT_1}; unset PLAIT_1; "
+NOT_WRITTEN_OUT = {"dollar-before-hole", "nul-in-script", "too-deep"}
+
+
+def script(cell: str) -> str:
+    return code_in(cell).replace("⏎", "\n")
+
+
+def refusals() -> list[list[str]]:
+    return table(page_of("shell.md"), "## Refused before anything runs")
+
+
+def test_every_refusal_has_its_row() -> None:
+    assert {code_in(row[0]) for row in refusals()} == REFUSALS.keys() - NOT_WRITTEN_OUT
+    assert all(f"`{code}`" in page_of("shell.md") for code in NOT_WRITTEN_OUT)
+
+
+@pytest.mark.parametrize("row", refusals(), ids=lambda row: code_in(row[0]))
+def test_a_row_of_refusals_is_refused_with_its_code_and_its_remedy_is_not(row: list[str]) -> None:
+    code, refused, instead = code_in(row[0]), script(row[1]), script(row[2])
+    with pytest.raises(ShellRefusedError) as caught:
+        app.bound_script(refused, SHELL_VALUES)
+    assert {problem.code for problem in caught.value.problems} == {code}
+    assert app.bound_script(instead, SHELL_VALUES).env
+
+
+@pytest.mark.parametrize("row", table(page_of("shell.md"), "## How a value is bound"), ids=lambda row: row[0])
+def test_a_row_of_states_shows_what_the_shell_reads(row: list[str]) -> None:
+    bound = app.bound_script(script(row[1]), SHELL_VALUES)
+    assert bound.script.removeprefix(PRELUDE) == script(row[2])
+
+
+def test_the_error_tree_is_the_one_of_the_code() -> None:
+    listed = [(code_in(name), int(code)) for name, _, code in table(page_of("errors.md"), "## The tree")]
+    classes = [it for it in vars(errors).values() if isinstance(it, type) and issubclass(it, PlaitError)]
+    assert listed == [(it.__name__, it.exit_code) for it in classes]
+
+
+def codes_in_the_source() -> set[str]:
+    """Every code that an error is given as `code="…"`."""
+    found: set[str] = set()
+    for path in Path(plait.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            match node:
+                case ast.keyword(arg="code", value=ast.Constant(value=str(code))) if code.islower():
+                    found.add(code)
+    return found
+
+
+def test_every_code_of_an_error_is_listed() -> None:
+    listed = {code_in(row[0]) for row in table(page_of("errors.md"), "## Codes")}
+    assert codes_in_the_source() - REFUSALS.keys() <= listed
+
+
+def test_the_table_of_dependencies_is_the_one_of_the_package() -> None:
+    import tomllib
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    wanted = [re.split(r"[<>=~! ]", dependency)[0] for dependency in project["dependencies"]]
+    rows = table((ROOT / "README.md").read_text(encoding="utf-8"), "## Dependencies")
+    assert [code_in(row[0]) for row in rows] == wanted
+
+
+# ── the picture and the demo ─────────────────────────────────────────────────────────────────────
+
+
+def test_the_picture_shows_what_the_commands_print(tmp_path: Path) -> None:
+    drawing = ElementTree.parse(DOCS / "pictures" / "check.svg").getroot()
+    rows: dict[str, str] = {}
+    for text in drawing.iter("{http://www.w3.org/2000/svg}text"):
+        rows[text.attrib["y"]] = rows.get(text.attrib["y"], "") + (text.text or "")
+    directory = tmp_path / "examples"
+    shutil.copytree(EXAMPLES, directory)
+    session = "".join(f"{row}\n" for row in rows.values())
+    assert list(console_problems(Block("console", session, 1), directory)) == []
+    assert session.count("$ plait ") == 2
+
+
+def test_the_demo_runs_and_every_value_arrives() -> None:
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / "demo.py")], capture_output=True, text=True, timeout=COMMAND_TIMEOUT
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "\x1b" not in done.stdout
+    assert "commands that ran because a value contained them  0\n" in done.stdout
