@@ -11,6 +11,7 @@ TYPE_CHECKING = False  # type checkers read it as true; importing `typing` would
 if TYPE_CHECKING:
     from plait.app import (
         ShellResult,
+        call,
         compile,
         escape_shell_value,
         matches,
@@ -30,6 +31,7 @@ _HOME = {
     "Secret": "values",
     "ShellResult": "app",
     "Template": "template.template",
+    "call": "app",
     "compile": "app",
     "escape_shell_value": "app",
     "matches": "app",
@@ -45,6 +47,7 @@ __all__ = [
     "Secret",
     "ShellResult",
     "Template",
+    "call",
     "compile",
     "escape_shell_value",
     "matches",

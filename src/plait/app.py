@@ -6,7 +6,8 @@ load nothing that they do not use.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from os import PathLike
@@ -17,9 +18,13 @@ from plait.values import Json
 if TYPE_CHECKING:
     from plait.scope import Scope, Sources
     from plait.source import Source
+    from plait.steps.call import Toolbox
     from plait.template.shell import BoundScript
     from plait.template.sinks import Dialect
     from plait.template.template import Template
+    from plait.tools.invocation import Invocation, Returned
+    from plait.tools.spaces import Space
+    from plait.tools.trust import Ask as AskTrust
 
 Values = "Mapping[str, Json] | Scope"
 
@@ -182,6 +187,10 @@ def call(
     if dry_run:
         return steps.dry_run(tools, tool_id, params or {})
     return steps.call_tool(tools, tool_id, params or {}).record()
+
+
+_TOOLBOXES: dict[object, Toolbox] = {}
+_TOOLBOXES_LOCK = threading.Lock()
 
 
 def toolbox(project: str | PathLike[str] | None = None, *, ask: AskTrust | None = None) -> Toolbox:
