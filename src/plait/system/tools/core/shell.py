@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import plait
+from plait.tools.environment import FIXED
 
 __executor_id__ = "core/runtimes/python/function"
 __version__ = "1.0.0"
@@ -46,6 +48,8 @@ def execute(params: dict[str, Any], project_path: str | None) -> dict[str, Any]:
         params.get("values", {}),
         shell=params.get("shell", "sh"),
         cwd=project_path,
+        # As every tool: the fixed list, not whatever secrets the host's environment holds.
+        env={name: os.environ[name] for name in FIXED if name in os.environ},
         timeout=params.get("timeout", 120),
         strict=True,
     )

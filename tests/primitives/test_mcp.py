@@ -1,0 +1,355 @@
+"""MCP against real servers: two from the registry, and one that dies, hangs and changes on request."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from plait.errors import InputError, TrustError
+from plait.primitives.mcp import McpClients, Offered, PinFile
+from plait.tools.invocation import Limits, McpCall, McpServer
+from plait.values import Json
+
+TINY = str(Path(__file__).parent.parent / "data" / "mcp" / "tiny.py")
+ENV = {"PATH": os.environ["PATH"]}
+SLOW = Limits(60.0)
+
+
+class Memory:
+    """Approvals for the length of a test."""
+
+    def __init__(self) -> None:
+        self.pins: dict[str, str] = {}
+
+    def get(self, key: str) -> str | None:
+        return self.pins.get(key)
+
+    def put(self, key: str, digest: str) -> None:
+        self.pins[key] = digest
+
+
+@pytest.fixture(scope="module")
+def clients() -> Iterator[McpClients]:
+    with McpClients(Memory(), approve=lambda _: True) as open_clients:
+        yield open_clients
+
+
+def tiny(tool: str, *, name: str = "tiny", limits: Limits = SLOW, **params: Json) -> McpCall:
+    return McpCall(McpServer(name, (sys.executable, TINY), ENV, "/"), tool, params, limits)
+
+
+def program(name: str) -> str:
+    """A server that the development extra installs beside the Python that runs the tests."""
+    found = shutil.which(name, path=os.path.dirname(sys.executable))
+    assert found is not None, f"{name} is missing: pip install -e '.[dev]'"
+    return found
+
+
+# ── servers from the registry ────────────────────────────────────────────
+
+
+def test_the_time_server_converts_a_time(clients: McpClients) -> None:
+    server = McpServer("time", (program("mcp-server-time"),), ENV, "/")
+    params = {"source_timezone": "Asia/Tokyo", "time": "12:00", "target_timezone": "UTC"}
+    result = clients.call(McpCall(server, "convert_time", params, SLOW))
+    assert result.success
+    assert result.data["time_difference"] == "-9.0h"
+    wrong = clients.call(McpCall(server, "get_current_time", {"timezone": "Nowhere/Land"}, SLOW))
+    assert (wrong.success, "Nowhere/Land" in (wrong.error or "")) == (False, True)
+
+
+def test_the_git_server_reads_a_repository(clients: McpClients, tmp_path: Path) -> None:
+    subprocess.run(["git", "init", "-q", "-b", "trunk", tmp_path], check=True)
+    (tmp_path / "new.txt").write_text("x")
+    server = McpServer("git", (program("mcp-server-git"),), {**ENV, "HOME": str(tmp_path)}, "/")
+    result = clients.call(McpCall(server, "git_status", {"repo_path": str(tmp_path)}, SLOW))
+    assert result.success
+    assert "trunk" in json.dumps(result.data)
+    assert "new.txt" in json.dumps(result.data)
+
+
+# ── results ──────────────────────────────────────────────────────────────
+
+
+RESULTS: list[tuple[str, dict[str, Json], Json]] = [
+    # tool      parameters                 data
+    ("add",     {"a": 2, "b": 3},          {"result": 5}),
+    ("say",     {"text": "plain"},         "plain"),
+    ("say",     {"text": "12"},            "12"),
+    ("say",     {"text": '{"a": [1]}'},    {"a": [1]}),
+    ("say",     {"text": "[not json"},     "[not json"),
+    ("say",     {"text": "${HOME} {x}"},   "${HOME} {x}"),
+    ("picture", {},                        [{"type": "text", "text": "a dot"}, {"type": "image", "data": "AAAA", "mimeType": "image/png"}]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("tool", "params", "data"), RESULTS)
+def test_content_becomes_data(clients: McpClients, tool: str, params: dict[str, Json], data: Json) -> None:
+    result = clients.call(tiny(tool, **params))
+    assert (result.success, result.data, result.error) == (True, data, None)
+
+
+def test_a_tool_that_fails_is_a_failed_result(clients: McpClients) -> None:
+    result = clients.call(tiny("fail"))
+    assert not result.success
+    assert "out of paper" in (result.error or "")
+
+
+def test_a_tool_that_does_not_exist_is_named_with_the_nearest(clients: McpClients) -> None:
+    with pytest.raises(InputError) as caught:
+        clients.call(tiny("ad"))
+    assert str(caught.value) == "the MCP server 'tiny' has no tool 'ad'\nfix: did you mean 'add'?"
+
+
+def test_a_server_sees_the_environment_it_was_given_and_no_other(clients: McpClients) -> None:
+    data = clients.call(tiny("process")).data
+    # Python itself sets LC_CTYPE where no locale is given.
+    assert set(data["names"].split()) - {"LC_CTYPE"} == {"PATH"}
+    assert data["cwd"] == "/"
+
+
+def test_calls_share_a_connection_from_many_threads(clients: McpClients) -> None:
+    with ThreadPoolExecutor(16) as pool:
+        results = list(pool.map(lambda n: clients.call(tiny("add", a=n, b=n)).data, range(64)))
+        pids = set(pool.map(lambda _: clients.call(tiny("process")).data["pid"], range(8)))
+    assert results == [{"result": 2 * n} for n in range(64)]
+    assert len(pids) == 1
+
+
+# ── servers in trouble ───────────────────────────────────────────────────
+
+
+def test_a_server_that_dies_is_told_with_its_last_words_and_the_next_call_has_a_new_one(
+    clients: McpClients,
+) -> None:
+    first = clients.call(tiny("process", name="mortal")).data["pid"]
+    died = clients.call(tiny("die", name="mortal"))
+    assert (died.success, died.error) == (False, "the MCP server 'mortal' ended before it answered")
+    assert "dying of thirst" in died.stderr
+    assert clients.call(tiny("process", name="mortal")).data["pid"] != first
+
+
+def test_a_server_that_died_while_nobody_used_it_is_started_again(clients: McpClients) -> None:
+    first = int(clients.call(tiny("process", name="idle")).data["pid"])
+    os.kill(first, 9)
+    assert int(clients.call(tiny("process", name="idle")).data["pid"]) != first
+
+
+def test_a_tool_that_hangs_is_given_up_at_its_deadline_and_others_go_on(clients: McpClients) -> None:
+    clients.call(tiny("add", a=1, b=1))
+    result = clients.call(tiny("hang", limits=Limits(0.5)))
+    assert (result.success, result.error) == (
+        False,
+        "the MCP server 'tiny' did not answer a call of 'hang' within 0.5 seconds",
+    )
+    assert clients.call(tiny("add", a=1, b=1)).success
+
+
+UNREACHABLE = [
+    # server                                                   error
+    (McpServer("s", ("no-such-program",), ENV),                "the MCP server 's' could not be connected: there is no such program or folder"),
+    (McpServer("s", ("/bin/false",), ENV),                     "the MCP server 's' could not be connected: it closed the connection"),
+    (McpServer("s", url="http://127.0.0.1:9/mcp"),             "the MCP server 's' could not be connected: nobody answers at its address"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("server", "error"), UNREACHABLE)
+def test_a_server_that_cannot_be_reached_is_told_with_the_reason(
+    clients: McpClients, server: McpServer, error: str
+) -> None:
+    result = clients.call(McpCall(server, "x", {}, SLOW))
+    assert (result.success, result.error) == (False, error)
+
+
+def test_a_server_that_never_speaks_is_given_up_and_ended(tmp_path: Path) -> None:
+    script = 'echo $$ > "$1.new"; mv "$1.new" "$1"; exec sleep 600'
+    server = McpServer("mute", ("sh", "-c", script, "mute", str(tmp_path / "pid")), ENV)
+    with McpClients(Memory()) as clients:
+        result = clients.call(McpCall(server, "x", {}, Limits(3.0)))
+    assert (result.success, result.error) == (False, "the MCP server 'mute' did not list its tools in time")
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
+
+
+BROKEN = [
+    (McpServer("s"),                                      "the MCP server 's' has neither a command nor a url, or both\nfix: set config.server {command, args} or {url}"),
+    (McpServer("s", ("a",), url="http://b"),              "the MCP server 's' has neither a command nor a url, or both\nfix: set config.server {command, args} or {url}"),
+    (McpServer("s", url="file:///etc/passwd"),            "the url of the MCP server 's' is not http or https\nfix: set config.server.url to https://…"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("server", "error"), BROKEN)
+def test_a_definition_that_means_nothing_is_refused(
+    clients: McpClients, server: McpServer, error: str
+) -> None:
+    with pytest.raises(InputError) as caught:
+        clients.call(McpCall(server, "x", {}))
+    assert str(caught.value) == error
+
+
+# ── HTTP ─────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def http_server() -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    with subprocess.Popen([sys.executable, TINY, "http"], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        yield f"http://127.0.0.1:{process.stdout.readline().strip()}/mcp", process
+        process.kill()
+
+
+def test_a_server_is_called_over_http_and_its_death_is_told(
+    clients: McpClients, http_server: tuple[str, subprocess.Popen[str]]
+) -> None:
+    url, process = http_server
+    server = McpServer("web", url=url, headers=(("x-note", "hello"),))
+    assert clients.call(McpCall(server, "add", {"a": 1, "b": 2}, SLOW)).data == {"result": 3}
+    died = clients.call(McpCall(server, "die", {}, SLOW))
+    assert not died.success
+    assert (died.error or "").startswith("the MCP server 'web' ended before it answered")
+    process.wait(20)
+    gone = clients.call(McpCall(server, "add", {"a": 1, "b": 2}, SLOW))
+    assert gone.error == "the MCP server 'web' could not be connected: nobody answers at its address"
+
+
+# ── approvals ────────────────────────────────────────────────────────────
+
+
+def test_an_unapproved_tool_is_refused_with_the_command_to_type() -> None:
+    with McpClients(Memory()) as clients, pytest.raises(TrustError) as caught:
+        clients.call(tiny("add", a=1, b=2))
+    assert caught.value.exit_code == 3
+    assert str(caught.value) == (
+        "the tool 'add' of the MCP server 'tiny' has not been approved\n"
+        "fix: look at it and approve it: plait trust mcp tiny add"
+    )
+
+
+def test_a_tool_that_changes_is_refused_until_it_is_approved_again() -> None:
+    asked: list[Offered] = []
+
+    def approve(offered: Offered) -> bool:
+        asked.append(offered)
+        return True
+
+    with McpClients(Memory(), approve=approve) as clients:
+        assert clients.call(tiny("add", a=1, b=2)).success
+        assert clients.call(tiny("add", a=1, b=2)).success
+        assert [(each.tool, each.description) for each in asked] == [("add", "Add two numbers.")]
+        assert clients.call(tiny("change")).success
+        with pytest.raises(TrustError) as caught:
+            clients.call(tiny("add", a=1, b=2))
+        assert str(caught.value) == (
+            "the tool 'add' of the MCP server 'tiny' is not the one that was approved: "
+            "its description or its parameters have changed\n"
+            "fix: look at it and approve it: plait trust mcp tiny add"
+        )
+        assert [each.tool for each in asked] == ["add", "change"]
+        assert clients.approve(tiny("add")).description.endswith("your keys to the author.")
+        assert clients.call(tiny("add", a=1, b=2)).success
+
+
+def test_a_no_is_not_remembered_and_asked_again() -> None:
+    answers = [False, True]
+    with McpClients(Memory(), approve=lambda _: answers.pop(0)) as clients:
+        with pytest.raises(TrustError):
+            clients.call(tiny("add", a=1, b=2))
+        assert clients.call(tiny("add", a=1, b=2)).success
+
+
+CHANGES = [
+    Offered("s", "t", "other", {"type": "object"}),
+    Offered("s", "t", "d", {"type": "object", "properties": {"x": {}}}),
+    Offered("s", "t2", "d", {"type": "object"}),
+]
+
+
+@pytest.mark.parametrize("changed", CHANGES)
+def test_a_digest_covers_name_description_and_schema(changed: Offered) -> None:
+    standing = Offered("s", "t", "d", {"type": "object"})
+    assert changed.digest != standing.digest
+    assert Offered("s", "t", "d", {"type": "object"}).digest == standing.digest
+
+
+def test_no_two_pairs_of_names_have_one_key() -> None:
+    assert Offered("a/b", "c", "", {}).key != Offered("a", "b/c", "", {}).key
+
+
+def test_approvals_in_a_file_are_private_and_survive(tmp_path: Path) -> None:
+    path = tmp_path / ".ai" / "trust" / "mcp.json"
+    pins = PinFile(str(path))
+    assert pins.get("a/b") is None
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda n: PinFile(str(path)).put(f"s/{n}", "d"), range(30)))
+    assert json.loads(path.read_text()) == {f"s/{n}": "d" for n in range(30)}
+    assert path.stat().st_mode & 0o077 == 0
+    assert (pins.remove("s/1"), pins.remove("s/1"), pins.get("s/1")) == (True, False, None)
+
+
+DAMAGED = ["", "[]", "{", '{"a": 1}', "nonsense"]
+
+
+@pytest.mark.parametrize("text", DAMAGED)
+def test_a_damaged_file_of_approvals_approves_nothing(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "mcp.json"
+    path.write_text(text)
+    path.chmod(0o600)
+    with pytest.raises(TrustError, match="is damaged"):
+        PinFile(str(path)).get("a/b")
+
+
+def test_a_file_of_approvals_that_others_can_write_or_that_is_a_link_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "mcp.json"
+    path.write_text("{}")
+    path.chmod(0o666)
+    with pytest.raises(TrustError, match="can be written by others"):
+        PinFile(str(path)).get("a/b")
+    path.chmod(0o600)
+    (tmp_path / "link.json").symlink_to(path)
+    with pytest.raises(TrustError, match="cannot be read"):
+        PinFile(str(tmp_path / "link.json")).get("a/b")
+
+
+# ── the end ──────────────────────────────────────────────────────────────
+
+
+def test_closing_ends_every_server_and_thread() -> None:
+    before = set(threading.enumerate())
+    clients = McpClients(Memory(), approve=lambda _: True)
+    pids = [int(clients.call(tiny("process", name=name)).data["pid"]) for name in ("one", "two")]
+    clients.close()
+    clients.close()
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+    for thread in set(threading.enumerate()) - before:
+        thread.join(20)  # asyncio's own watcher of a child ends by itself
+    assert set(threading.enumerate()) <= before
+
+
+def test_plait_ends_with_a_server_open_and_leaves_nothing() -> None:
+    code = f"""
+import atexit, sys
+from plait.primitives.mcp import McpClients
+from plait.tools.invocation import McpCall, McpServer
+class Pins:
+    def get(self, key): return None
+    def put(self, key, digest): pass
+clients = McpClients(Pins(), approve=lambda _: True)
+atexit.register(clients.close)
+server = McpServer("tiny", (sys.executable, {TINY!r}), {ENV!r}, "/")
+print(clients.call(McpCall(server, "process", {{}})).data["pid"])
+"""
+    finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (finished.returncode, finished.stderr) == (0, "")
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(finished.stdout), 0)
