@@ -139,13 +139,30 @@ def _words(written: Json, config: Config) -> list[str]:
 def _child_environment(call: Call, config: Config) -> dict[str, str]:
     given = config.value("env", {})
     own = given if isinstance(given, Mapping) else {}
-    child = {**call.environment.plain, **{name: revealed_text(value) for name, value in own.items()}}
+    child = {
+        **_params_as_variables(call, config),
+        **call.environment.plain,
+        **{name: revealed_text(value) for name, value in own.items()},
+    }
     for name, value in child.items():
         if "\0" in value or "\0" in name or "=" in name or not name:
             raise ValueRefusedError(
                 f"the environment variable '{name}' cannot be passed", config.where, "remove NUL from it", code="bad-env"
             )
     return child
+
+
+def _params_as_variables(call: Call, config: Config) -> dict[str, str]:
+    """For languages in which reading JSON is a chore: plain parameters as PREFIX_NAME."""
+    prefix = config.value("params_env")
+    if not isinstance(prefix, str) or not prefix:
+        return {}
+    plain = {name: value for name, value in call.params.items() if not isinstance(value, Mapping | list)}
+    return {
+        prefix + name.upper(): revealed_text(value)
+        for name, value in plain.items()
+        if name.isidentifier() and name.isascii()
+    }
 
 
 def _stdin(config: Config) -> bytes:

@@ -27,7 +27,7 @@ from plait.values import Json
 EXECUTION_KEYS: Final = frozenset(
     {
         "command", "args", "env", "cwd", "input_data", "timeout", "max_output", "server", "tool_name",
-        "server_config_path", "fixed_params", "params_key", "function", "method", "url", "headers", "body",
+        "server_config_path", "fixed_params", "params_key", "params_env", "function", "method", "url", "headers", "body",
         "auth", "retry", "max_redirects",
     }
 )  # fmt: skip

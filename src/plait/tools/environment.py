@@ -10,7 +10,7 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from plait.template.template import compile_template
@@ -114,7 +114,9 @@ def _declared(
 ) -> Iterable[tuple[str, EnvValue]]:
     seen = dict(lookup)
     if config.interpreter is not None:
-        located = locate(config.interpreter, around, where=where)
+        roots = (compile_template(root, "config").render(context) for root in config.interpreter.search_roots)
+        filled = replace(config.interpreter, search_roots=tuple(str(root) for root in roots))
+        located = locate(filled, around, where=where)
         seen[config.interpreter.var] = located.path
         yield config.interpreter.var, EnvValue(located.path, f"{role}: {located.how}")
     for name in config.passes:
