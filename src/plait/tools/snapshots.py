@@ -15,10 +15,15 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from typing import Final
 
 from plait.errors import InputError
 from plait.tools.anchors import Anchored
 from plait.tools.items import Item
+
+
+INSTALLED: Final = "node_modules"
+"""Installed packages are too many to copy: a link leads to them, as a PATH leads to programs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +43,23 @@ class Snapshots:
         if os.path.commonpath([base, tool.path]) != base:
             base = os.path.dirname(tool.path)
         files = {os.path.relpath(item.path, base): item for item in (tool, *dependencies)}
-        folder = self._folder(files)
+        packages = os.path.join(base, INSTALLED) if anchored else ""
+        folder = self._folder(files, packages if os.path.isdir(packages) else "")
         return Placed(os.path.join(folder, os.path.relpath(tool.path, base)), folder)
 
     def _folder(self, files: Mapping[str, Item]) -> str:
         name = sha256("\0".join(f"{path}\0{item.digest}" for path, item in sorted(files.items())).encode())
         folder = os.path.join(self.root, name.hexdigest()[:40])
         if not os.path.isdir(folder):
-            self._create(folder, files)
+            try:
+                self._create(folder, files)
+            except OSError as error:
+                raise InputError(
+                    f"a verified copy cannot be written: {error.strerror}",
+                    self.root,
+                    "make room or permission there, or let USER_SPACE name another folder",
+                    code="no-snapshot",
+                ) from None
         return folder
 
     def _create(self, folder: str, files: Mapping[str, Item]) -> None:
@@ -60,13 +74,19 @@ class Snapshots:
         made = tempfile.mkdtemp(prefix=".new-", dir=self.root)
         try:
             for relative, item in files.items():
-                path = os.path.join(made, relative)
-                os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-                with open(path, "wb") as file:
-                    file.write(item.data)
-                os.chmod(path, 0o500)
+                _write(os.path.join(made, relative), item.data)
             os.rename(made, folder)
         except OSError:
             shutil.rmtree(made, ignore_errors=True)
             if not os.path.isdir(folder):  # another process was first: its copy is the same
                 raise
+
+
+def _write(path: str, data: bytes) -> None:
+    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+    with open(path, "wb") as file:
+        file.write(data)
+        file.flush()
+        # Before the folder gets its name: after a power cut it would be taken for complete.
+        os.fsync(file.fileno())
+    os.chmod(path, 0o500)
