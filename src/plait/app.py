@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING
 from plait.values import Json
 
 if TYPE_CHECKING:
+    from plait.primitives.mcp import Offered, PinFile
     from plait.scope import Scope, Sources
     from plait.source import Source
     from plait.steps.call import Toolbox
     from plait.template.shell import BoundScript
     from plait.template.sinks import Dialect
     from plait.template.template import Template
-    from plait.tools.invocation import Invocation, Returned
+    from plait.tools.invocation import Invocation, McpCall, Returned
     from plait.tools.spaces import Space
     from plait.tools.trust import Ask as AskTrust
 
@@ -231,7 +232,7 @@ def _new_toolbox(root: str, ask: AskTrust | None) -> Toolbox:
     from plait.tools.trust import Trust
 
     home = os.path.expanduser("~")
-    user = os.path.join(os.environ.get("USER_SPACE") or home, ".ai")
+    user = user_space()
     spaces = Spaces(
         (
             Space("project", os.path.join(root, ".ai")),
@@ -285,6 +286,39 @@ def _perform(invocation: Invocation) -> Returned:
             from plait.primitives.mcp import call as call_mcp
 
             return call_mcp(invocation)
+
+
+def offered_by_mcp(call: McpCall) -> Offered:
+    """A tool as its MCP server describes it now, for a person to look at."""
+    from plait.errors import ProcessError
+    from plait.primitives import mcp
+
+    with mcp.McpClients(_pins()) as clients:
+        try:
+            return clients.offered(call)
+        except mcp._FailedError as failure:
+            fix = "start the server by hand and look at what it says"
+            raise ProcessError(failure.said, fix=fix, code="mcp-server") from None
+
+
+def approve_mcp(offered: Offered) -> None:
+    """Let a tool of an MCP server run, as long as it is exactly what was looked at."""
+    _pins().put(offered.key, offered.digest)
+
+
+def _pins() -> PinFile:
+    import os
+
+    from plait.primitives.mcp import PinFile
+
+    return PinFile(os.path.join(user_space(), "trust", "mcp.json"))
+
+
+def user_space() -> str:
+    """Where the user's own tools, keys and trust are."""
+    import os
+
+    return os.path.join(os.environ.get("USER_SPACE") or os.path.expanduser("~"), ".ai")
 
 
 def _first_line_of(command: Sequence[str]) -> str | None:

@@ -523,6 +523,13 @@ def test_versions_of_an_id_can_be_forgotten(world: World) -> None:
     assert refused(world.trust(), world.signed("team/other", at=NOW - 60)).code == "rolled-back"
 
 
+def test_versions_are_forgotten_whatever_the_project_is_called(tmp_path: Path) -> None:
+    world = World(tmp_path / "two\nlines")
+    world.trust_key()
+    world.trust().require([world.signed()])
+    assert world.store.forget_versions("team/report") == 1
+
+
 def test_nothing_is_remembered_of_items_that_are_refused(world: World) -> None:
     world.trust_key()
     refused(world.trust(), world.signed(), world.write("project", "team/plain", PROGRAM))

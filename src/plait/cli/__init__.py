@@ -27,13 +27,20 @@ COMMANDS = {
     "sh": "run shell text with values that are bound, never pasted",
     "explain": "show where each value of a template comes from",
     "check": "find what is wrong in templates before anything runs",
+    "init": "make a project with a tool and a flow that run at once",
+    "call": "call a tool by its id",
+    "tools": "list the tools, look at one, begin a new one",
+    "sign": "sign tools with your key",
+    "verify": "say of each tool whether it may run, and on whose word",
+    "keys": "your signing keys, and the keys you trust",
+    "trust": "say which projects, signers and MCP tools may run",
 }
 
 WELCOME = """\
 Plait runs tools, shell commands and agents from plain files; a value never becomes code.
 Begin:   plait render 'Hello ${name}' --values '{"name": "world"}'
 Look:    plait explain 'Hello ${name:-you}'        Check: plait check flow.yaml
-Run:     plait sh 'wc -l ${file}' --values '{"file": "notes.txt"}'
+Run:     plait sh 'wc -l ${file}' --values '{"file": "notes.txt"}'        Tools: plait tools
 More:    plait help, plait help COMMAND
 """
 

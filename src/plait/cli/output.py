@@ -11,7 +11,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, TextIO
 
 from plait.errors import InputError, PlaitError, Problem
@@ -70,6 +70,15 @@ def cut(text: str, room: int | None) -> str:
 
 def printable(text: str) -> str:
     return "".join(c if c.isprintable() or c in "\n\t" else "�" for c in text)
+
+
+def aligned(table: Sequence[Sequence[str]], columns: int | None) -> Iterator[str]:
+    """Cells under each other; the last one is cut where the terminal ends."""
+    clean = [[cut(cell, None) for cell in row] for row in table]
+    widths = [max(map(len, cells)) for cells in zip(*clean, strict=True)][:-1]
+    for *cells, last in clean:
+        line = "".join(f"{cell:<{size}}   " for cell, size in zip(cells, widths, strict=True)) + last
+        yield cut(line.rstrip(), columns)
 
 
 # ── results ──────────────────────────────────────────────────────────────

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
@@ -13,6 +12,8 @@ from plait.errors import InputError
 from plait.values import Json, Secret, text
 
 if TYPE_CHECKING:
+    import argparse
+
     from plait.cli.arguments import Parser
     from plait.scope import Scope
 
@@ -34,7 +35,7 @@ def given_values(options: argparse.Namespace) -> dict[str, Json]:
     values: dict[str, Json] = {}
     if options.values_file is not None:
         values |= expect_map(
-            read_json(_file_text(options.values_file), options.values_file), options.values_file
+            read_json(file_text(options.values_file), options.values_file), options.values_file
         )
     if options.values is not None:
         values |= expect_map(read_json(options.values, "--values"), "--values")
@@ -138,7 +139,7 @@ def _standard_input() -> str:
     return _decoded(sys.stdin.buffer.read(), "standard input")
 
 
-def _file_text(path: str) -> str:
+def file_text(path: str) -> str:
     try:
         with open(path, "rb") as file:
             return _decoded(file.read(), path)

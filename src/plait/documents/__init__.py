@@ -8,7 +8,7 @@ ever built.
 In reading order:
 
     limits        how large a document may be
-    files         path → text
+    files         path → bytes → text
     nodes         Scalar, Sequence, Mapping; paths into them; keys that a kind does not have
     positions     a character of a YAML string → its place in the file
     yaml_events   text → PyYAML's events; what the parser cannot read, in words
@@ -18,6 +18,7 @@ In reading order:
     layers        nodes over nodes; where each leaf came from
 """
 
+from plait.documents.files import decoded
 from plait.documents.json_reader import load_json, parse_json
 from plait.documents.layers import merge, origins
 from plait.documents.limits import (
@@ -42,6 +43,7 @@ __all__ = [
     "Node",
     "Scalar",
     "Sequence",
+    "decoded",
     "expect_keys",
     "load",
     "load_json",

@@ -30,7 +30,19 @@ def read_text(path: str | os.PathLike[str], limit: int) -> str:
     except (OSError, ValueError) as error:
         raise _unreadable(name, error) from None
     expect_size(len(data), limit, name, unit="bytes")
-    return _decoded(data, name)
+    return decoded(data, name)
+
+
+def decoded(data: bytes, name: str, *, drawn: bool = False) -> str:
+    """The text of these bytes; an error shows the line if `drawn`, never by itself: data may be secret."""
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        before = len(data[: error.start].decode("utf-8"))
+        where = Span(Source(name, data.decode("utf-8", "replace")), before, before + 1)
+        what = f"byte {error.start:,} of this file is not UTF-8"
+        fix = "save the file as UTF-8"
+        raise DocumentError(what, where if drawn else str(where), fix, code="not-utf-8") from None
 
 
 @contextmanager
@@ -71,14 +83,3 @@ def _file_fix(name: str) -> str:
         return "check the path: its directory does not exist"
     close = nearest(os.path.basename(name), beside)
     return f"did you mean '{os.path.join(os.path.dirname(name), close)}'?" if close else "check the path"
-
-
-def _decoded(data: bytes, name: str) -> str:
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        before = len(data[: error.start].decode("utf-8"))
-        shown = Source(name, data.decode("utf-8", "replace"))
-        what = f"byte {error.start:,} of this file is not UTF-8"
-        where = str(Span(shown, before, before + 1))
-        raise DocumentError(what, where, "save the file as UTF-8", code="not-utf-8") from None

@@ -1,40 +1,78 @@
-"""Starts processes; nothing else in Plait does.
+"""Runs programs to their end; nothing else in Plait starts one.
 
-A child gets a session of its own, exactly the environment and descriptors it
-is given, and is watched by one loop that feeds it, reads it and keeps the time,
-so that neither side can block the other.  Output beyond a limit is read and
-dropped: the child goes on, memory does not grow.  When time is up, or the user
-interrupts, the whole group is ended: asked first, then forced.
+Every process is started by the guardian (see `guardian`), in a process group of
+its own, with exactly the environment and descriptors it is given.  One loop
+feeds it, reads it and keeps the time, so that neither side can block the other.
+Memory does not grow with output: what goes beyond a limit is put into a file or
+dropped, and the process goes on.  When time is up, a call is cancelled, the user
+interrupts or Plait dies, the process ends and all that it has started: asked
+first, then forced, daemons too.  (Where there is no /proc: its process group.)
+
+What a finished program has left running in the background stays until Plait
+ends, unless it holds the program's output open: then it is ended.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
-import selectors
+import select
 import signal
-import subprocess
-import tempfile
+import sys
+import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import IO, Final
+from typing import IO, TYPE_CHECKING, Final, Literal, NoReturn, Protocol, TypeAlias
 
 from plait.errors import ProcessError
-from plait.template.shell import BoundScript
+from plait.primitives import guardian, jobs
+from plait.primitives.jobs import FIRST_FILE, GRACE, Job, Report, encoded, end_all, warm_up
+from plait.tools.invocation import ProcessCall, Returned
+from plait.values import Json
+
+if TYPE_CHECKING:
+    from plait.template.shell import BoundScript
+
+__all__ = [
+    "GRACE",
+    "MAX_OUTPUT",
+    "Finished",
+    "call_process",
+    "end_all",
+    "run",
+    "run_shell",
+    "warm_up",
+]
 
 MAX_OUTPUT: Final = 16 * 1024 * 1024
-GRACE: Final = 2.0
-"""Seconds between asking a group to end and forcing it."""
-LINGER: Final = 0.2
-"""Seconds of silence after which output that a left-over child holds open is no longer awaited."""
+"""Bytes of each stream that are kept in memory."""
+MAX_OVERFLOW: Final = 1024 * 1024 * 1024
+"""Bytes of each stream that are kept in a file."""
+EOF_GRACE: Final = 2.0
+"""Seconds that output which others hold open is awaited after the process has ended."""
 MAX_ARGUMENT: Final = 100 * 1024
 """Bytes of a script on the command line; Linux ends at 128 KiB."""
+LAST_READS: Final = 17
+"""More than a pipe holds, at 64 KiB each."""
+CANCEL_PAUSE: Final = 0.05
+"""Seconds between two looks whether the call is cancelled."""
+ERROR_LINES: Final = 5
+"""Lines of stderr that say why a tool failed."""
 
 Environment = Mapping[str, str]
 Files = Sequence[tuple[str, bytes]]
+Stream: TypeAlias = Literal["stdout", "stderr"]
+OnOutput = Callable[[Stream, bytes], None]
+Why: TypeAlias = Literal["ended", "timeout", "cancelled"]
+
+
+class Cancel(Protocol):
+    """A `threading.Event`, or whatever else can say that the call is no longer wanted."""
+
+    def is_set(self) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +85,14 @@ class Finished:
     stdout: bytes = field(repr=False)
     stderr: bytes = field(repr=False)
     duration: float
+    """Seconds, by a clock that nobody can set."""
     truncated: bool
-    """Some output was dropped because it went beyond the limit."""
+    """Some output is not in `stdout` or `stderr` because it went beyond the limit."""
+    peak_rss: int = 0
+    """KiB of the process, or of the largest of those it waited for; never below the guardian's own 10 MB."""
+    stdout_file: str | None = None
+    """The stream from its beginning, if it was too long and a file was asked for; yours to remove."""
+    stderr_file: str | None = None
 
 
 def run(
@@ -56,28 +100,27 @@ def run(
     *,
     cwd: str | os.PathLike[str] | None = None,
     env: Environment | None = None,
-    stdin: bytes | None = None,
+    stdin: bytes | None = b"",
     timeout: float | None = None,
     files: Files = (),
     max_output: int = MAX_OUTPUT,
+    overflow: bool = False,
+    on_output: OnOutput | None = None,
+    cancel: Cancel | None = None,
+    grace: float = GRACE,
 ) -> Finished:
     """Run a program to its end.
 
     `env` is the whole environment; None: our own.  Each of `files` is a name of
     an environment variable and a content: the child finds the path of an open
-    file with that content there.  A program that cannot be started or takes
-    too long is a `ProcessError`; one that fails is not.
+    file with that content there.  `overflow`: output beyond `max_output` goes to
+    a file instead of being dropped.  `on_output` gets each piece of output as it
+    comes.  A program that cannot be started, takes too long or is cancelled is a
+    `ProcessError`; one that fails is not.
     """
-    with contextlib.ExitStack() as opened:
-        environment = dict(os.environ if env is None else env)
-        descriptors = [opened.enter_context(_file_with(content)).fileno() for _, content in files]
-        for (name, _), descriptor in zip(files, descriptors, strict=True):
-            environment[name] = f"/dev/fd/{descriptor}"
-        started = time.monotonic()
-        process = _start(argv, cwd, environment, descriptors, has_input=stdin is not None)
-        with _Watch(process, stdin or b"", max_output) as watch:
-            _see_through(watch, argv[0], timeout)
-            return watch.finished(time.monotonic() - started)
+    wanted = _Wanted(max_output, overflow, on_output, cancel, timeout, grace)
+    program = _Program(argv, cwd, os.environ if env is None else env, stdin or b"", files)
+    return _run_to_end(program, wanted)
 
 
 def run_shell(
@@ -86,26 +129,56 @@ def run_shell(
     shell: str = "sh",
     cwd: str | os.PathLike[str] | None = None,
     env: Environment | None = None,
-    stdin: bytes | None = None,
+    stdin: bytes | None = b"",
     timeout: float | None = None,
     max_output: int = MAX_OUTPUT,
+    overflow: bool = False,
+    on_output: OnOutput | None = None,
+    cancel: Cancel | None = None,
+    grace: float = GRACE,
+    passthrough: bool = False,
 ) -> Finished:
-    """Run a bound script in `sh`, `dash` or `bash`."""
+    """Run a bound script in `sh`, `dash` or `bash`.
+
+    `passthrough`: it reads and writes our own standard streams, and belongs to
+    our process group, so that a terminal's keys reach it; `stdin` and what says
+    how to treat output are not used then.
+    """
     environment = {**_without_start_files(os.environ if env is None else env), **bound.env}
     options = ["--norc", "--noprofile"] if os.path.basename(shell) == "bash" else []
     script, files = bound.script, bound.files
-    if len(_bytes(script)) > MAX_ARGUMENT:
-        files = (*files, ("PLAIT_SCRIPT", _bytes(f"unset PLAIT_SCRIPT; {script}")))
+    if len(encoded(script)) > MAX_ARGUMENT:
+        files = (*files, ("PLAIT_SCRIPT", encoded(f"unset PLAIT_SCRIPT; {script}")))
         script = '. "$PLAIT_SCRIPT"'
-    return run(
-        # `--`, or a script that starts with a dash would be taken for options.
-        [shell, *options, "-c", "--", script],
-        cwd=cwd,
-        env=environment,
-        stdin=stdin,
-        timeout=timeout,
-        files=files,
-        max_output=max_output,
+    # `--`, or a script that starts with a dash would be taken for options.
+    argv = [shell, *options, "-c", "--", script]
+    wanted = _Wanted(max_output, overflow, on_output, cancel, timeout, grace, passthrough)
+    return _run_to_end(_Program(argv, cwd, environment, stdin or b"", files), wanted)
+
+
+def call_process(call: ProcessCall, *, cancel: Cancel | None = None) -> Returned:
+    """Run a tool: exit code 0 is success, and what it prints is data, of whatever type if it is JSON."""
+    limits = call.limits
+    wanted = _Wanted(limits.max_output, True, None, cancel, limits.timeout, GRACE)
+    why, finished = _run(_Program(call.argv, call.cwd, call.env, call.stdin), wanted)
+    data = _data(finished.stdout)
+    error = _failure(finished, data)
+    metadata: dict[str, Json] = {"peak_rss_kib": finished.peak_rss}
+    if why != "ended":
+        error = _had_to_end(call.argv[0], why, limits.timeout).what
+        metadata["timed_out" if why == "timeout" else "cancelled"] = True
+    if finished.stdout_file and finished.stderr_file:
+        metadata["stderr_overflow"] = finished.stderr_file
+    return Returned(
+        success=error is None,
+        data=data,
+        error=error,
+        exit_code=finished.exit_code,
+        signal=None if finished.signal is None else _signal_name(finished.signal),
+        stderr=finished.stderr.decode("utf-8", "replace"),
+        duration=finished.duration,
+        overflow=finished.stdout_file or finished.stderr_file,
+        metadata=metadata,
     )
 
 
@@ -115,7 +188,237 @@ def _without_start_files(env: Environment) -> dict[str, str]:
     return {k: v for k, v in env.items() if k not in dropped and not k.startswith("BASH_FUNC_")}
 
 
+# ── what a tool's output means ──────────────────────────────────────────────
+
+
+def _data(stdout: bytes) -> Json:
+    """The JSON value that a tool printed, or else its text."""
+    text = stdout.decode("utf-8", "replace")
+    try:
+        return json.loads(text, parse_constant=_not_json)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _not_json(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} does not exist in JSON")
+
+
+def _failure(finished: Finished, data: Json) -> str | None:
+    """Why a tool failed, in its own words if it has any."""
+    if isinstance(data, dict) and data.get("success") is False:
+        said = data.get("error")
+        if isinstance(said, str) and said:
+            return said
+        return _last_lines(finished.stderr) or "the tool reports that it failed"
+    if finished.exit_code == 0:
+        return None
+    if finished.signal is not None:
+        return _last_lines(finished.stderr) or f"ended by {_signal_name(finished.signal)}"
+    return _last_lines(finished.stderr) or f"exit code {finished.exit_code}"
+
+
+def _last_lines(stderr: bytes) -> str:
+    lines = stderr[-16384:].decode("utf-8", "replace").strip().splitlines()
+    return "\n".join(lines[-ERROR_LINES:])
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal
+        return f"signal {number}"
+
+
+# ── one run ─────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class _Program:
+    """What is to be run."""
+
+    argv: Sequence[str]
+    cwd: str | os.PathLike[str] | None
+    env: Environment
+    stdin: bytes = field(repr=False)
+    files: Files = field(default=(), repr=False)
+
+    @property
+    def name(self) -> str:
+        return self.argv[0]
+
+    @property
+    def whole_env(self) -> Environment:
+        """With the paths by which the child finds its files."""
+        paths = {name: f"/dev/fd/{place}" for place, (name, _) in enumerate(self.files, FIRST_FILE)}
+        return {**self.env, **paths}
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """How it is to be treated."""
+
+    max_output: int
+    overflow: bool
+    on_output: OnOutput | None
+    cancel: Cancel | None
+    timeout: float | None
+    grace: float
+    passthrough: bool = False
+
+
+def _run_to_end(program: _Program, wanted: _Wanted) -> Finished:
+    why, finished = _run(program, wanted)
+    if why != "ended":
+        for path in filter(None, (finished.stdout_file, finished.stderr_file)):
+            os.unlink(path)
+        raise _had_to_end(program.name, why, wanted.timeout)
+    return finished
+
+
+def _run(program: _Program, wanted: _Wanted) -> tuple[Why, Finished]:
+    started = time.monotonic()
+    keys = _left_to_the_child() if wanted.passthrough else contextlib.nullcontext()
+    with keys, _started(program, wanted) as watch:
+        why = watch.see_through(wanted)
+        if watch.refused is not None:
+            raise _not_started(program, watch.refused)
+        return why, watch.finished(time.monotonic() - started)
+
+
+def _had_to_end(program: str, why: Why, timeout: float | None) -> ProcessError:
+    if why == "cancelled":
+        return ProcessError(f"'{program}' was ended: the call was cancelled", code="cancelled")
+    return ProcessError(
+        f"'{program}' was ended: it took longer than {timeout or 0:g} s",
+        fix="give it more time, or find out what it waits for",
+        code="timeout",
+    )
+
+
+def _not_started(started: _Program, number: int) -> ProcessError:
+    program, cwd = started.name, started.cwd or "."
+    if number == errno.EACCES and not os.access(cwd, os.X_OK):
+        return ProcessError(
+            f"'{program}' cannot be started in '{os.fspath(cwd)}': {os.strerror(number)}",
+            fix="allow yourself to enter the directory, or name another",
+            code="no-directory",
+        )
+    if number == errno.E2BIG:
+        return ProcessError(
+            f"'{program}' cannot be started: its arguments and environment are too large for this system",
+            fix="pass large data through a file or standard input",
+            code="too-large",
+        )
+    if number == errno.ENOENT and "/" not in program:
+        return ProcessError(
+            f"the program '{program}' was not found",
+            fix=f"install it, or correct its name; looked in {started.env.get('PATH', os.defpath)}",
+            code="no-program",
+        )
+    if number == errno.ENOENT and os.path.exists(os.path.join(cwd, program)):
+        return ProcessError(
+            f"the program '{program}' cannot be started: the interpreter in its first line was not found",
+            fix="install the interpreter, or correct the line that begins with #!",
+            code="no-program",
+        )
+    if number == errno.ENOEXEC:
+        return ProcessError(
+            f"the program '{program}' cannot be started: it is neither a program nor says what runs it",
+            fix="let its first line name an interpreter, such as #!/bin/sh",
+            code="no-program",
+        )
+    return ProcessError(
+        f"the program '{program}' cannot be started: {os.strerror(number)}",
+        fix=f"check that '{program}' exists and may be executed",
+        code="no-program",
+    )
+
+
 # ── starting ────────────────────────────────────────────────────────────────
+
+
+@contextlib.contextmanager
+def _started(program: _Program, wanted: _Wanted) -> Iterator[_Watch]:
+    """A process under way, and whatever must be closed or ended when we leave it."""
+    ours = _Ours()
+    try:
+        job = _start(program, ours, passthrough=wanted.passthrough)
+        yield _Watch(job, ours, program.stdin, wanted)
+    finally:
+        ours.close()
+
+
+def _start(program: _Program, ours: _Ours, *, passthrough: bool) -> Job:
+    # One at a time: two hundred threads that each hold both ends of all pipes run out of descriptors.
+    with _STARTING, contextlib.ExitStack() as theirs:
+        try:
+            stdio = _stdio(ours, theirs, program.stdin, passthrough=passthrough)
+            files = [theirs.enter_context(_file_with(content)).fileno() for _, content in program.files]
+        except OSError as error:
+            raise jobs.no_room(program.name, error) from None
+        ours.job = jobs.start(
+            program.argv,
+            cwd=program.cwd,
+            env=program.whole_env,
+            stdio=stdio,
+            files=files,
+            in_our_group=passthrough,
+        )
+        return ours.job
+
+
+_STARTING = threading.Lock()
+
+
+class _Ours:
+    """Our ends of a process: a job, and pipes; -1 where there is none."""
+
+    def __init__(self) -> None:
+        self.job: Job | None = None
+        self.stdin = self.stdout = self.stderr = -1
+
+    def close(self) -> None:
+        for fd in (self.stdin, self.stdout, self.stderr):
+            if fd >= 0:
+                os.close(fd)
+        if self.job is not None:
+            self.job.close()
+
+
+def _stdio(
+    ours: _Ours, theirs: contextlib.ExitStack, stdin: bytes, *, passthrough: bool
+) -> tuple[int, int, int]:
+    """The child's standard streams."""
+    if passthrough:
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:
+                stream.flush()
+        return _inherited(0, theirs), _inherited(1, theirs), _inherited(2, theirs)
+    if stdin:
+        read, ours.stdin = os.pipe()
+        theirs.callback(os.close, read)
+    else:
+        read = _nothing(theirs)
+    ours.stdout, out = os.pipe()
+    theirs.callback(os.close, out)
+    ours.stderr, err = os.pipe()
+    theirs.callback(os.close, err)
+    return read, out, err
+
+
+def _inherited(fd: int, theirs: contextlib.ExitStack) -> int:
+    try:
+        os.fstat(fd)
+    except OSError:  # we were started without it
+        return _nothing(theirs)
+    return fd
+
+
+def _nothing(theirs: contextlib.ExitStack) -> int:
+    fd = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    theirs.callback(os.close, fd)
+    return fd
 
 
 @contextlib.contextmanager
@@ -124,199 +427,238 @@ def _file_with(content: bytes) -> Iterator[IO[bytes]]:
     if hasattr(os, "memfd_create"):
         file: IO[bytes] = os.fdopen(os.memfd_create("plait"), "w+b")
     else:
-        file = tempfile.TemporaryFile()
+        import tempfile
+
+        file = tempfile.TemporaryFile()  # noqa: SIM115  # `with` follows, for both
     with file:
         file.write(content)
         file.flush()
         yield file
 
 
-def _start(
-    argv: Sequence[str],
-    cwd: str | os.PathLike[str] | None,
-    env: Environment,
-    descriptors: Sequence[int],
-    *,
-    has_input: bool,
-) -> subprocess.Popen[bytes]:
+@contextlib.contextmanager
+def _left_to_the_child() -> Iterator[None]:
+    """Ctrl-C and Ctrl-\\ reach the child as well as us: it decides, and we wait."""
+    in_front = threading.current_thread() is threading.main_thread() and _has_terminal()
+    numbers = (signal.SIGINT, signal.SIGQUIT) if in_front else ()
+    before = {number: signal.signal(number, lambda *_: None) for number in numbers}
     try:
-        return subprocess.Popen(
-            [_bytes(word) for word in argv],
-            cwd=cwd,
-            env={_bytes(name): _bytes(value) for name, value in env.items()},
-            stdin=subprocess.PIPE if has_input else subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            pass_fds=descriptors,
-            start_new_session=True,
-            bufsize=0,
-        )
-    except ValueError:
-        raise ProcessError(
-            f"'{argv[0]}' cannot be started: an argument or variable holds NUL, or a variable's name '='",
-            fix="pass such data through a file or standard input",
-            code="not-started",
-        ) from None
-    except OSError as error:
-        raise _not_started(argv[0], cwd, env, error) from None
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
-def _bytes(text: str) -> bytes:
-    # Not the locale's encoding: bytes that are not UTF-8 came in as surrogates and go out as they were.
-    return text.encode("utf-8", "surrogateescape")
-
-
-def _not_started(
-    program: str, cwd: str | os.PathLike[str] | None, env: Environment, error: OSError
-) -> ProcessError:
-    if cwd is not None and not Path(cwd).is_dir():
-        return ProcessError(
-            f"'{program}' cannot be started in '{os.fspath(cwd)}': there is no such directory",
-            fix="create the directory, or correct its name",
-            code="no-directory",
-        )
-    if error.errno == errno.E2BIG:
-        return ProcessError(
-            f"'{program}' cannot be started: its arguments and environment are too large for this system",
-            fix="pass large data through a file or standard input",
-            code="too-large",
-        )
-    if error.errno == errno.ENOENT and "/" not in program:
-        return ProcessError(
-            f"the program '{program}' was not found",
-            fix=f"install it, or correct its name; looked in {env.get('PATH', os.defpath)}",
-            code="no-program",
-        )
-    return ProcessError(
-        f"the program '{program}' cannot be started: {os.strerror(error.errno or 0)}",
-        fix=f"check that '{program}' exists and may be executed",
-        code="no-program",
-    )
+def _has_terminal() -> bool:
+    """Are we in front, at a terminal whose keys send signals to our group?"""
+    try:
+        return os.tcgetpgrp(0) == os.getpgrp()
+    except OSError:
+        return False
 
 
 # ── watching ────────────────────────────────────────────────────────────────
 
 
-def _see_through(watch: _Watch, program: str, timeout: float | None) -> None:
-    """Until it ends, or has to be ended."""
-    ended = False
-    try:
-        ended = watch.until_end(timeout)
-    finally:  # time is up, or the user interrupts us: nobody else would end the group
-        if not ended:
-            watch.end_group()
-    if not ended:
-        raise ProcessError(
-            f"'{program}' was ended: it took longer than {timeout:g} s",
-            fix="give it more time, or find out what it waits for",
-            code="timeout",
-        )
-
-
 class _Watch:
     """Feeds a process, reads what it prints, and notices its end."""
 
-    def __init__(self, process: subprocess.Popen[bytes], stdin: bytes, max_output: int) -> None:
-        self.process = process
+    def __init__(self, job: Job, ours: _Ours, stdin: bytes, wanted: _Wanted) -> None:
+        self.job = job
+        self.ours = ours
         self.unsent = memoryview(stdin)
-        self.max_output = max_output
-        self.truncated = False
-        self.printed: dict[int, bytearray] = {}
-        self.ended_at: float | None = None
-        self.selector = selectors.DefaultSelector()
+        self.cancel = wanted.cancel
+        self.exit: Report | None = None
+        self.refused: int | None = None
+        self.lost: ProcessError | None = None
+        self.over = False
+        self.poll = select.poll()
+        self.poll.register(job, select.POLLIN)
+        self.printed = {
+            "stdout": _Printed("stdout", wanted),
+            "stderr": _Printed("stderr", wanted),
+        }
+        self.open: dict[int, _Printed] = {}
+        for fd, printed in zip((ours.stdout, ours.stderr), self.printed.values(), strict=True):
+            if fd >= 0:
+                os.set_blocking(fd, False)
+                self.poll.register(fd, select.POLLIN)
+                self.open[fd] = printed
+        if ours.stdin >= 0:
+            os.set_blocking(ours.stdin, False)
+            self.send()
+            if ours.stdin >= 0:
+                self.poll.register(ours.stdin, select.POLLOUT)
 
-    def __enter__(self) -> _Watch:
-        # Readable once the process has ended; it stays a zombie, so its number stays its own.
-        self.end = os.pidfd_open(self.process.pid)
-        self.selector.register(self.end, selectors.EVENT_READ)
-        for stream in (self.process.stdout, self.process.stderr):
-            self.printed[self.register(stream, selectors.EVENT_READ)] = bytearray()
-        if self.process.stdin is not None:
-            self.register(self.process.stdin, selectors.EVENT_WRITE)
-        return self
-
-    def register(self, stream: IO[bytes] | None, event: int) -> int:
-        assert stream is not None
-        os.set_blocking(stream.fileno(), False)
-        self.selector.register(stream.fileno(), event, stream)
-        return stream.fileno()
-
-    def __exit__(self, *_: object) -> None:
-        self.selector.close()
-        os.close(self.end)
-        for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
-            if stream is not None:
-                stream.close()
-        self.process.wait()
-
-    def finished(self, duration: float) -> Finished:
-        code = self.process.wait()
-        out, err = map(bytes, self.printed.values())
-        if code < 0:
-            return Finished(128 - code, -code, out, err, duration, self.truncated)
-        return Finished(code, None, out, err, duration, self.truncated)
-
-    def until_end(self, timeout: float | None) -> bool:
-        """Serve the process until it has ended and all is read; false if time is up before."""
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while self.selector.get_map():
-            now = time.monotonic()
-            if self.ended_at is not None:
-                # A child left behind may hold the output open, and even print; it is not waited for.
-                if now > self.ended_at + GRACE:
-                    break
-                patience: float | None = LINGER
-            else:
-                if deadline is not None and now >= deadline:
-                    return False
-                patience = None if deadline is None else deadline - now
-            ready = self.selector.select(patience)
-            if not ready and self.ended_at is not None:
-                break
-            for key, _ in ready:
-                self.serve(key)
-        return True
-
-    def serve(self, key: selectors.SelectorKey) -> None:
-        if key.fd == self.end:
-            self.selector.unregister(self.end)
-            self.ended_at = time.monotonic()
-        elif key.events & selectors.EVENT_WRITE:
-            self.send(key)
-        else:
-            self.receive(key)
-
-    def send(self, key: selectors.SelectorKey) -> None:
+    def see_through(self, wanted: _Wanted) -> Why:
+        """Until it ends, or has to be ended."""
+        why: Why | None = None
         try:
-            self.unsent = self.unsent[os.write(key.fd, self.unsent[:65536]) :]
+            why = self.until_end(wanted.timeout)
+        finally:  # time is up, or somebody interrupts us: nobody else would end it
+            if why is None:
+                self.tell_nobody()
+            if why != "ended":
+                self.end(wanted.grace)
+        if self.open:
+            self.end(wanted.grace)  # those who still hold the output open
+        return why
+
+    def until_end(self, timeout: float | None) -> Why:
+        """Serve the process until it has ended and all is read, or is read for long enough."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while self.refused is None and (self.exit is None or self.open):
+            if self.cancel is not None and self.cancel.is_set():
+                return "cancelled"
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                return "ended" if self.exit is not None else "timeout"
+            exited = self.exit is not None
+            self.serve(left)
+            if self.lost is not None:
+                raise self.lost
+            if self.exit is not None and not exited:
+                deadline = time.monotonic() + EOF_GRACE
+        return "ended"
+
+    def end(self, grace: float) -> None:
+        """End whatever is left of the job, reading on, so that nobody blocks on a full pipe."""
+        self.cancel = None
+        self.job.end(grace)
+        deadline = time.monotonic() + grace + guardian.GIVE_UP + 1
+        while not (self.over or self.lost or self.refused) and (left := deadline - time.monotonic()) > 0:
+            self.serve(left)
+        self.read_what_is_there()
+
+    def read_what_is_there(self) -> None:
+        """What they printed to the last; not more, as somebody who is not of the job may print for ever."""
+        for fd in list(self.open):
+            for _ in range(LAST_READS):
+                if fd not in self.open or not self.receive(fd):
+                    break
+
+    def tell_nobody(self) -> None:
+        for printed in self.printed.values():
+            printed.forget()
+
+    def serve(self, seconds: float | None) -> None:
+        """Wait for something to happen, and see to it."""
+        if self.cancel is not None:
+            seconds = CANCEL_PAUSE if seconds is None else min(seconds, CANCEL_PAUSE)
+        # Upwards: a wait that ends a moment too early would be followed by a wait of nothing.
+        for fd, _ in self.poll.poll(None if seconds is None else seconds * 1000 + 1):
+            if fd == self.job.fileno():
+                self.hear()
+            elif fd == self.ours.stdin:
+                self.send()
+            else:
+                self.receive(fd)
+
+    def hear(self) -> None:
+        try:
+            reports = self.job.reports()
+        except ProcessError as error:
+            self.lost = error
+            self.poll.unregister(self.job)
+            return
+        for report in reports:
+            if report.kind == guardian.EXITED:
+                self.exit = report
+            elif report.kind == guardian.REFUSED:
+                self.refused = report.number
+            elif report.kind == guardian.OVER:
+                self.over = True
+
+    def send(self) -> None:
+        try:
+            self.unsent = self.unsent[os.write(self.ours.stdin, self.unsent[:1048576]) :]
         except BlockingIOError:
             return
         except BrokenPipeError:
             self.unsent = self.unsent[:0]  # it does not want more, which is its right
         if not self.unsent:
-            self.close(key)
+            with contextlib.suppress(KeyError):  # not registered yet, if all went at once
+                self.poll.unregister(self.ours.stdin)
+            os.close(self.ours.stdin)
+            self.ours.stdin = -1
 
-    def receive(self, key: selectors.SelectorKey) -> None:
+    def receive(self, fd: int) -> bool:
+        """Read once; false if there is nothing to read for now."""
         try:
-            data = os.read(key.fd, 65536)
+            data = os.read(fd, 65536)
         except BlockingIOError:
-            return
-        if not data:
-            self.close(key)
-            return
-        kept = self.printed[key.fd]
-        room = self.max_output - len(kept)
-        self.truncated = self.truncated or len(data) > room
-        kept += data[:room]
+            return False
+        if data:
+            self.open[fd].add(data)
+        else:
+            self.poll.unregister(fd)
+            del self.open[fd]  # closed with the others, when we leave
+        return True
 
-    def close(self, key: selectors.SelectorKey) -> None:
-        self.selector.unregister(key.fd)
-        key.data.close()
+    def finished(self, duration: float) -> Finished:
+        out, err = self.printed["stdout"], self.printed["stderr"]
+        # No report: it could not even be killed.
+        status, peak = (self.exit.number, self.exit.peak_rss) if self.exit else (signal.SIGKILL, 0)
+        code = os.waitstatus_to_exitcode(status)
+        return Finished(
+            exit_code=128 - code if code < 0 else code,
+            signal=-code if code < 0 else None,
+            stdout=bytes(out.kept),
+            stderr=bytes(err.kept),
+            duration=duration,
+            truncated=out.truncated or err.truncated,
+            peak_rss=peak,
+            stdout_file=out.close(),
+            stderr_file=err.close(),
+        )
 
-    def end_group(self) -> None:
-        """Ask all of the group to end; after a while, force those that are left."""
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            # The process is not reaped yet, so the group's number cannot belong to others.
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.process.pid, number)
-            self.until_end(GRACE)
+
+class _Printed:
+    """What came from one stream: the beginning in memory, and all of it in a file if it is long."""
+
+    def __init__(self, name: Stream, wanted: _Wanted) -> None:
+        self.name = name
+        self.on_output = wanted.on_output
+        self.max_output = wanted.max_output
+        self.kept = bytearray()
+        self.truncated = False
+        self.file: IO[bytes] | None = None
+        self.room_in_file = MAX_OVERFLOW if wanted.overflow else 0
+
+    def add(self, data: bytes) -> None:
+        if self.on_output is not None:
+            self.on_output(self.name, data)
+        room = self.max_output - len(self.kept)
+        if len(data) > room:
+            self.truncated = True
+            self.put_into_file(data)
+        if room > 0:
+            self.kept += data[:room]
+
+    def put_into_file(self, data: bytes) -> None:
+        if self.room_in_file <= 0:
+            return
+        import tempfile  # few calls need it, and it is slow to load
+
+        try:
+            if self.file is None:
+                self.file = tempfile.NamedTemporaryFile(prefix=f"plait-{self.name}-", delete=False)  # noqa: SIM115
+                self.file.write(self.kept)
+            self.file.write(data[: self.room_in_file])
+        except OSError:  # the disk is full: what is there is worth having, what follows is dropped
+            self.room_in_file = 0
+        self.room_in_file -= len(data)
+
+    def forget(self) -> None:
+        """Nobody will ask for it."""
+        self.on_output = None
+        self.room_in_file = self.max_output = 0
+        if (path := self.close()) is not None:
+            os.unlink(path)
+
+    def close(self) -> str | None:
+        if self.file is None:
+            return None
+        with contextlib.suppress(OSError):
+            self.file.close()
+        return self.file.name

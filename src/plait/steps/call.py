@@ -7,16 +7,25 @@ verified is what runs.
 
 from __future__ import annotations
 
+import json
 import os
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol
 
-from plait.errors import InputError, PlaitError
-from plait.tools.anchors import Anchored, anchor_environment, dependencies, find_anchor
+from plait.errors import InputError
+from plait.template.template import compile_template
+from plait.tools.anchors import (
+    Anchored,
+    Dependency,
+    anchor_environment,
+    dependencies,
+    find_anchor,
+    library,
+)
 from plait.tools.beneath import read_beneath
-from plait.tools.bind import Call, bind, params_json
+from plait.tools.bind import Call, bind
 from plait.tools.chain import Chain, Chains
 from plait.tools.config import checked_params, resolved_configs
 from plait.tools.environment import DotEnv, Environment, interpreter_names, read_dotenv, resolve_environment
@@ -27,7 +36,7 @@ from plait.tools.rules import Pair, validate
 from plait.tools.snapshots import Snapshots
 from plait.tools.spaces import Spaces
 from plait.tools.trust import Trust, Verdict
-from plait.values import MASK, Json
+from plait.values import MASK, Json, json_text
 
 
 class Perform(Protocol):
@@ -49,6 +58,8 @@ class Toolbox:
     perform: Perform
     ask: Ask | None = None
     dotenv_allowed: frozenset[str] = frozenset()
+    timeout: float | None = None
+    """Seconds that the caller gives a tool, whatever its author wrote."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,44 +134,58 @@ def dry_run(toolbox: Toolbox, item_id: str, params: Mapping[str, Json]) -> dict[
 
 
 def prepare(
-    toolbox: Toolbox, item_id: str, params: Mapping[str, Json], *, masked: bool = False
+    toolbox: Toolbox,
+    item_id: str,
+    params: Mapping[str, Json],
+    *,
+    masked: bool = False,
+    checked: bool = True,
 ) -> Prepared:
-    """Everything but the primitive; `masked` hides secrets for people to see."""
+    """Everything but the primitive; `masked` hides secrets, for people to see.
+
+    Not `checked`: the schema is not asked, for those who only want to know what a tool would reach.
+    """
     if not isinstance(params, Mapping):
         raise InputError("parameters are a map", fix='pass {"name": value}', code="wrong-type")
     chain = toolbox.chains.get(item_id)
     pairs = validate(chain)
-    params = checked_params(params, chain.tool)
+    params = checked_params(params, chain.tool) if checked else dict(params)
     anchored = find_anchor(chain, toolbox.spaces.project)
-    deps = _dependencies(toolbox, chain, anchored)
-    verdicts = toolbox.trust.require([*chain.elements, *deps])
-    context = _context(toolbox, chain, anchored, deps)
-    environment = _environment(toolbox, chain, anchored, context, project_trusted=_by_project(verdicts))
-    if masked:
-        environment = _masked(environment)
+    declared = next((item.header.verify_deps for item in chain.elements if item.header.verify_deps), None)
+    deps = _read_all(dependencies(anchored, declared, chain.tool), chain)
+    lib = _read_all(library(anchored, declared), chain)
+    verdicts = toolbox.trust.require([*chain.elements, *deps, *lib])
+    trusted = _by_project(verdicts)
+    context = _context(toolbox, chain, anchored, deps, lib, project_trusted=trusted)
+    environment = _environment(toolbox, chain, anchored, context, project_trusted=trusted, dry=masked)
     if chain.tool.header.config_resolve:
+        # Also if nothing was found: a caller could otherwise give it.
         resolved = resolved_configs(chain.tool.header.config_resolve, toolbox.spaces, chain.tool.path)
-        params = {**params, "resolved_config": resolved} if resolved else params
+        params = {**params, "resolved_config": resolved}
     call = Call(
         chain=chain,
         params=params,
         context=context,
         environment=environment,
         project=toolbox.spaces.project,
-        cwd=_directory(toolbox, anchored, context),
+        cwd=_directory(anchored, context),
     )
-    hidden = toolbox.spaces.find(item_id)
-    shadowed = toolbox.spaces.shadowed(hidden) if hidden is not None else ()
-    return Prepared(chain, pairs, verdicts, environment, bind(call), tuple(found.path for found in shadowed))
+    invocation = bind(call)  # also before it is masked: what it refuses, a dry run refuses
+    if masked:
+        environment = _masked(environment)
+        invocation = bind(replace(call, params=json.loads(json_text(params)), environment=environment))
+    invocation = _limited(invocation, toolbox.timeout)
+    # What a tool hides is for people only: finding the bundles of other packages takes longer than a call.
+    shadowed = _shadowed(toolbox, item_id) if masked else ()
+    return Prepared(chain, pairs, verdicts, environment, invocation, shadowed)
 
 
 # ── the parts of `prepare`, in order ─────────────────────────────────────
 
 
-def _dependencies(toolbox: Toolbox, chain: Chain, anchored: Anchored | None) -> list[Item]:
-    declared = next((item.header.verify_deps for item in chain.elements if item.header.verify_deps), None)
+def _read_all(files: Sequence[Dependency], chain: Chain) -> list[Item]:
     items: list[Item] = []
-    for dependency in dependencies(anchored, declared, chain.tool):
+    for dependency in files:
         contents = read_beneath(dependency.space.root, dependency.relative)
         if contents is None:
             raise InputError(f"{dependency.path} has just gone", fix="run the command again", code="vanished")
@@ -173,11 +198,19 @@ def _dependencies(toolbox: Toolbox, chain: Chain, anchored: Anchored | None) -> 
 
 
 def _context(
-    toolbox: Toolbox, chain: Chain, anchored: Anchored | None, deps: list[Item]
+    toolbox: Toolbox,
+    chain: Chain,
+    anchored: Anchored | None,
+    deps: list[Item],
+    lib: list[Item],
+    *,
+    project_trusted: bool,
 ) -> dict[str, str]:
     """The `{name}` parameters of seed 000's table; paths lead to the verified bytes."""
     tool = chain.tool
-    placed = toolbox.snapshots.place(tool, anchored, deps)
+    # Installed packages are not verified: those that a project brings count as little as the project.
+    installed = project_trusted or tool.space.name != "project"
+    placed = toolbox.snapshots.place(tool, anchored, deps, installed=installed)
     system = next(space for space in toolbox.spaces.spaces if space.name == "system")
     user = next(space for space in toolbox.spaces.spaces if space.name == "user")
     context = {
@@ -188,8 +221,11 @@ def _context(
         "user_space": os.path.dirname(user.root),
         "system_space": system.root,
     }
-    if anchored is not None:
-        context |= {"anchor_path": placed.anchor_path, "runtime_lib": anchored.runtime_lib}
+    if anchored is not None and (project_trusted or not anchored.is_project):
+        context["anchor_path"] = anchored.path if anchored.is_project else placed.anchor_path
+    if anchored is not None and anchored.runtime_lib:
+        copied = toolbox.snapshots.place_library(anchored.runtime_lib, lib) if lib else anchored.runtime_lib
+        context["runtime_lib"] = copied
     return context
 
 
@@ -200,13 +236,14 @@ def _environment(
     context: Mapping[str, str],
     *,
     project_trusted: bool,
+    dry: bool,
 ) -> Environment:
     project = toolbox.spaces.project
     around = Surroundings(
         roots=(project,) if project and project_trusted else (),
         host=toolbox.host,
         home=toolbox.home,
-        ask=toolbox.ask,
+        ask=None if dry else toolbox.ask,
     )
     dotenv = _dotenv(toolbox, chain) if project_trusted else DotEnv()
     environment = resolve_environment(
@@ -214,7 +251,9 @@ def _environment(
     )
     if anchored is None:
         return environment
-    changed = anchor_environment(anchored, environment.child, context)
+    # From a project that is not trusted nothing may be loaded, whatever a runtime puts on its paths.
+    paths = context if project_trusted else {k: v for k, v in context.items() if k != "project_path"}
+    changed = anchor_environment(anchored, environment.child, paths)
     return replace(environment, child={**environment.child, **changed})
 
 
@@ -231,18 +270,31 @@ def _by_project(verdicts: tuple[Verdict, ...]) -> bool:
     return any(verdict.project_trusted for verdict in verdicts)
 
 
-def _directory(toolbox: Toolbox, anchored: Anchored | None, context: Mapping[str, str]) -> str:
+def _directory(anchored: Anchored | None, context: Mapping[str, str]) -> str:
     if anchored is not None and anchored.anchor.cwd:
-        return anchored.anchor.cwd.replace("{anchor_path}", context["anchor_path"]).replace(
-            "{project_path}", context["project_path"]
-        )
+        template = compile_template(anchored.anchor.cwd, "config")
+        if all(hole in context for hole in template.placeholders):
+            return os.path.join(context["project_path"], str(template.render(context)))
     return context["project_path"]
+
+
+def _limited(invocation: Invocation, timeout: float | None) -> Invocation:
+    if timeout is None:
+        return invocation
+    return replace(invocation, limits=replace(invocation.limits, timeout=timeout))
+
+
+def _shadowed(toolbox: Toolbox, item_id: str) -> tuple[str, ...]:
+    answering = toolbox.spaces.find(item_id)
+    hidden = toolbox.spaces.shadowed(answering) if answering is not None else ()
+    return tuple(found.path for found in hidden)
 
 
 def _masked(environment: Environment) -> Environment:
     child = {name: replace(value, value=value.shown) for name, value in environment.child.items()}
-    secret = {name for name, value in environment.child.items() if value.secret}
-    lookup = {name: MASK if name in secret else value for name, value in environment.lookup.items()}
+    lookup = {
+        name: MASK if name in environment.secrets else value for name, value in environment.lookup.items()
+    }
     return replace(environment, child=child, lookup=lookup)
 
 

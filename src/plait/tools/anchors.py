@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from plait.errors import InputError
 from plait.template.template import compile_template
@@ -26,10 +26,12 @@ class Anchored:
     anchor: Anchor
     path: str
     runtime_lib: str
+    declared_by: Item
 
     @property
-    def context(self) -> dict[str, str]:
-        return {"anchor_path": self.path, "runtime_lib": self.runtime_lib}
+    def is_project(self) -> bool:
+        """Is it the project itself?  No item lies there, so only trust in the project speaks for it."""
+        return self.anchor.root == "project_path"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,7 @@ def find_anchor(chain: Chain, project: str | None) -> Anchored | None:
         "project_path": project or tool_dir,
     }[anchor.root]
     lib = os.path.join(os.path.dirname(item.path), anchor.lib) if anchor.lib else ""
-    return Anchored(anchor, root, lib)
+    return Anchored(anchor, root, lib, item)
 
 
 def anchor_environment(
@@ -77,21 +79,30 @@ def anchor_environment(
 
 
 def dependencies(anchored: Anchored | None, deps: VerifyDeps | None, tool: Item) -> list[Dependency]:
-    """Every file that must be verified before the tool may start."""
+    """Every file beside the tool that must be verified before it may start."""
     if deps is None or not deps.enabled:
         return []
     base = _dependency_base(anchored, deps, tool)
-    if base is None:
+    return [] if base is None else _loadable(base, deps, tool)
+
+
+def library(anchored: Anchored | None, deps: VerifyDeps | None) -> list[Dependency]:
+    """Every file of the runtime's library that must be verified before a tool may start."""
+    if anchored is None or not anchored.runtime_lib or deps is None or not deps.enabled:
         return []
-    inside = os.path.relpath(base, tool.space.root)
-    if inside.startswith(".."):
+    return _loadable(anchored.runtime_lib, deps, anchored.declared_by)
+
+
+def _loadable(base: str, deps: VerifyDeps, tool: Item) -> list[Dependency]:
+    if os.path.relpath(base, tool.space.root).startswith(".."):
         raise InputError(
-            f"the anchor of '{tool.id}' lies outside its space", base, "move it below the space", code="outside-space"
+            f"'{tool.id}' could load files outside its space", base, "move them below the space", code="outside-space"
         )
     found: list[Dependency] = []
     for folder, folders, files in os.walk(base, followlinks=False):
-        _refuse_links(folder, [*folders, *files], tool)
-        folders[:] = sorted(name for name in folders if name not in deps.exclude_dirs) if deps.recursive else []
+        loadable = [name for name in folders if name not in deps.exclude_dirs]
+        _refuse_links(folder, [*loadable, *files], tool)
+        folders[:] = sorted(loadable) if deps.recursive else []
         for name in sorted(files):
             path = os.path.join(folder, name)
             if path != tool.path and name.endswith(deps.extensions):
@@ -102,7 +113,7 @@ def dependencies(anchored: Anchored | None, deps: VerifyDeps | None, tool: Item)
 def _dependency_base(anchored: Anchored | None, deps: VerifyDeps, tool: Item) -> str | None:
     match deps.scope:
         case "anchor":
-            return anchored.path if anchored else None
+            return anchored.path if anchored and not anchored.is_project else None
         case "tool_dir":
             return os.path.dirname(tool.path)
         case "tool_siblings":
@@ -136,5 +147,6 @@ def _refuse_links(folder: str, names: Sequence[str], tool: Item) -> None:
 
 
 def _paths(templates: Sequence[str], context: Mapping[str, str]) -> list[str]:
-    rendered = (compile_template(template, "config").render(context) for template in templates)
-    return [str(path) for path in rendered if "{" not in str(path)]
+    compiled = [compile_template(template, "config") for template in templates]
+    known = [template for template in compiled if all(hole in context for hole in template.placeholders)]
+    return [str(template.render(context)) for template in known]

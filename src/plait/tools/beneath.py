@@ -53,10 +53,8 @@ def read_beneath(root: str, relative: str) -> tuple[bytes, Stamp] | None:
         if not stat.S_ISREG(status.st_mode):
             return None
         if status.st_size > MAX_FILE:
-            raise LimitError(
-                f"{relative} is larger than {MAX_FILE:,} bytes", root, "keep large data outside the space", code="file-too-large"
-            )
-        return _read(handle), _stamp(status)
+            raise _too_large(relative, root)
+        return _read(handle, relative, root), _stamp(status)
 
 
 def stamp_beneath(root: str, relative: str) -> Stamp | None:
@@ -77,6 +75,8 @@ def _opened(root: str, relative: str) -> Iterator[int | None]:
     except (FileNotFoundError, NotADirectoryError):
         yield None
         return
+    except OSError as error:
+        raise _unreadable(relative, root, error) from None
     try:
         handle = _open_below(directory, relative)
     except OSError as error:
@@ -85,9 +85,7 @@ def _opened(root: str, relative: str) -> Iterator[int | None]:
         elif error.errno in (errno.ELOOP, errno.EXDEV):
             raise _outside(root, relative) from None
         else:
-            raise InputError(
-                f"{relative} cannot be read: {error.strerror}", root, "look at its permissions", code="unreadable"
-            ) from None
+            raise _unreadable(relative, root, error) from None
     finally:
         os.close(directory)
     try:
@@ -137,15 +135,32 @@ def _syscall():  # type: ignore[no-untyped-def]  # ctypes functions have no usef
     return getattr(libc, "syscall", None) if os.uname().sysname == "Linux" else None
 
 
-def _read(handle: int) -> bytes:
+def _read(handle: int, relative: str, root: str) -> bytes:
+    # The size that `fstat` told is no limit: a file may grow while it is read.
     chunks: list[bytes] = []
+    size = 0
     while chunk := os.read(handle, 1 << 20):
         chunks.append(chunk)
+        size += len(chunk)
+        if size > MAX_FILE:
+            raise _too_large(relative, root)
     return b"".join(chunks)
 
 
 def _stamp(status: os.stat_result) -> Stamp:
     return Stamp(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
+
+def _too_large(relative: str, root: str) -> LimitError:
+    return LimitError(
+        f"{relative} is larger than {MAX_FILE:,} bytes", root, "keep large data outside the space", code="file-too-large"
+    )
+
+
+def _unreadable(relative: str, root: str, error: OSError) -> InputError:
+    return InputError(
+        f"{relative} cannot be read: {error.strerror}", root, "look at its permissions", code="unreadable"
+    )
 
 
 def _outside(root: str, relative: str) -> OutsideError:

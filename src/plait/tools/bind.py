@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
 
-from plait.errors import InputError, ValueRefusedError
+from plait.errors import InputError, LimitError, ValueRefusedError
 from plait.template import sinks
-from plait.template.program import Placed
-from plait.template.template import Template
+from plait.template.nodes import Text
+from plait.template.program import Piece, Placed
+from plait.template.shell import BoundScript
+from plait.template.template import Placeholder, Template
 from plait.tools.chain import Chain
 from plait.tools.config import Config
 from plait.tools.environment import Environment
@@ -25,7 +29,7 @@ from plait.tools.invocation import (
     RequestCall,
     Retry,
 )
-from plait.values import Json, Secret, json_text, revealed_text
+from plait.values import Json, Secret, json_text, revealed_text, text
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,38 +48,54 @@ class Call:
 
 def bind(call: Call) -> Invocation:
     """Everything the primitive needs, with no hole left."""
-    config = Config(
-        call.chain,
-        params=call.params,
-        context={**call.context, "params_json": params_json(call)},
-        env=_lookup(call.environment),
-    )
+    env = _lookup(call.environment)
+    author = Config(call.chain, params={}, context=call.context, env=env)
+    fixed = _in_map(author, "fixed_params")
+    given = _handed_over(call.params, _in_map(author.in_clear(), "fixed_params"), author.value("params_key"))
+    # What is fixed is fixed on every road: as JSON, as `{name}` and as a variable.
+    call = replace(call, params={**call.params, **fixed})
+    context = {**call.context, "params_json": json_text(given, reveal=True)}
+    config = Config(call.chain, params=call.params, context=context, env=env)
     match call.chain.primitive:
         case "core/primitives/subprocess":
             return _process(call, config)
         case "core/primitives/http_client":
             return _request(call, config)
         case "core/primitives/function":
-            return _function(call, config)
+            return _function(call, config, _plain(given))
         case "core/primitives/mcp":
-            return _mcp(call, config)
+            return _mcp(call, config, _plain(given))
         case other:
             raise InputError(f"there is no primitive '{other}'", call.chain.tool.path, code="unknown-primitive")
 
 
-def params_json(call: Call) -> str:
+def _handed_over(params: Mapping[str, Json], fixed: Mapping[str, Json], key: Json) -> dict[str, Json]:
     """The caller's parameters as the tool receives them; fixed ones win, `params_key` nests the rest."""
-    written = Config(call.chain, params={}, context=call.context, env=_lookup(call.environment))
-    fixed = written.value("fixed_params", {})
-    key = written.value("params_key")
-    params: Mapping[str, Json] = {key: dict(call.params)} if isinstance(key, str) and key else call.params
-    return json_text({**params, **(fixed if isinstance(fixed, Mapping) else {})}, reveal=True)
+    return {**({key: dict(params)} if isinstance(key, str) and key else params), **fixed}
+
+
+def _plain(params: Mapping[str, Json]) -> dict[str, Json]:
+    """A copy that nobody else holds, secrets revealed."""
+    plain: dict[str, Json] = json.loads(json_text(params, reveal=True))
+    return plain
 
 
 def _lookup(environment: Environment) -> dict[str, Any]:
     """`${NAME}` of the author's config; what is secret stays one."""
-    secret = {name for name, value in environment.child.items() if value.secret}
+    secret = environment.secrets
     return {name: Secret(value) if name in secret else value for name, value in environment.lookup.items()}
+
+
+def _in_map(config: Config, key: str) -> Mapping[str, Json]:
+    """A key of the config that is a map, filled."""
+    value = config.value(key, {})
+    if not isinstance(value, Mapping):
+        raise _bad_config(config, key, "a map", f"write {key}: {{name: value}}")
+    return value
+
+
+def _bad_config(config: Config, key: str, what: str, fix: str) -> InputError:
+    return InputError(f"config.{key} is {what}", config.where, fix, code="bad-config")
 
 
 # ── a process ────────────────────────────────────────────────────────────
@@ -93,52 +113,110 @@ def _process(call: Call, config: Config) -> ProcessCall:
     args = config.written.get("args") or []
     if not isinstance(args, Sequence) or isinstance(args, str):
         raise InputError("config.args is a list", call.chain.tool.path, "write args: [a, b]", code="bad-config")
-    words = [*_command_words(command, has_args=bool(args)), *args]
-    argv = [word for template in words for word in _words(template, config)]
+    clear = config.in_clear()
+    words = [*_command_words(command, config, has_args=bool(args)), *args]
+    argv, bound = _argv(words, config, clear)
     return ProcessCall(
         argv=tuple(argv),
         cwd=_directory(call, config),
-        env=_child_environment(call, config),
-        stdin=_stdin(config),
+        env={**_child_environment(call, clear), **bound},
+        stdin=_stdin(clear),
         limits=_limits(call, config),
     )
 
 
-def _command_words(command: str, *, has_args: bool) -> list[str]:
+def _command_words(command: str, config: Config, *, has_args: bool) -> list[str]:
     """`command: "echo ${X}"` without args is words of the author; a hole is never split."""
-    if has_args or " " not in command or any(" " in hole for hole in _hole_texts(command)):
+    if has_args or not any(char.isspace() for char in command):
         return [command]
-    return shlex.split(command)
+    parts = config.template(command).leaf.program.parts
+    # While it is split, a hole is a mark: blanks and quotes inside it mean nothing to the words.
+    marks = {
+        f"\0{index}\0": command[part.start : part.end]
+        for index, part in enumerate(parts)
+        if not isinstance(part, Text)
+    }
+    marked = [part.text if isinstance(part, Text) else f"\0{index}\0" for index, part in enumerate(parts)]
+    try:
+        words = shlex.split("".join(marked))
+    except ValueError:
+        raise _bad_config(config, "command", "words: a quote is not closed", "close it, or write args: [...]") from None
+    for mark, hole in marks.items():
+        words = [word.replace(mark, hole) for word in words]
+    return words
 
 
-def _hole_texts(command: str) -> list[str]:
-    from plait.template.template import compile_template
-
-    return [hole.text for hole in compile_template(command, "config").placeholders]
+_SHELLS: Final[Mapping[str, sinks.Dialect]] = {"sh": "sh", "dash": "sh", "ash": "sh", "ksh": "sh", "bash": "bash", "zsh": "bash"}
+_COMMAND_OPTION: Final = re.compile(r"-[A-Za-z]*c[A-Za-z]*")
 
 
-def _words(written: Json, config: Config) -> list[str]:
+def _argv(words: Sequence[Json], config: Config, clear: Config) -> tuple[list[str], dict[str, str]]:
+    """The arguments; what a shell would read as a script gets its values by variables."""
+    argv: list[str] = []
+    variables: dict[str, str] = {}
+    for written in words:
+        dialect = _script_follows(argv)
+        if dialect is not None and isinstance(written, str) and config.template(written).placeholders:
+            bound = _script(written, clear, dialect)
+            argv.append(bound.script)
+            variables |= bound.env
+        else:
+            argv += _words(written, config, clear)
+    return argv, variables
+
+
+def _script_follows(argv: Sequence[str]) -> sinks.Dialect | None:
+    """The shell that takes the next argument for a script: `sh -c`, also behind `env` and its like."""
+    options = argv[:-1] if argv and argv[-1] == "--" else argv
+    if not options or not _COMMAND_OPTION.fullmatch(options[-1]):
+        return None
+    names = [os.path.basename(word) for word in options[:-1]]
+    return next((_SHELLS[name] for name in names if name in _SHELLS), None)
+
+
+def _script(written: str, clear: Config, dialect: sinks.Dialect) -> BoundScript:
+    template = clear.template(written)
+    bound = sinks.as_shell(template, clear.names_for(template), env=clear.env, dialect=dialect)
+    if bound.files:
+        raise LimitError(
+            f"a value is too long for the script '{written}'",
+            clear.where,
+            "let the script read it from standard input: input_data",
+            code="too-large",
+        )
+    return bound
+
+
+def _words(written: Json, config: Config, clear: Config) -> list[str]:
     if not isinstance(written, str):
         return [revealed_text(written)]
     template = config.template(written)
-    names = config.names_for(template)
-    pieces = template.pieces(names, env=config.env)
-    if any(isinstance(piece, Placed) and isinstance(piece.value, Secret) for piece in pieces):
-        raise ValueRefusedError(
-            f"the argument '{written}' would show a secret to every process of this machine",
-            config.where,
-            "hand it over in env_config.env or in input_data",
-            code="secret-in-argv",
-        )
+    names = clear.names_for(template)
+    pieces = template.pieces(names, env=clear.env)
+    shown = template.pieces(config.names_for(template), env=config.env)
+    if "".join(map(_text, pieces)) != "".join(map(_text, shown)):
+        raise _secret_argument(written, config)
     match pieces:
         case [Placed(list() as items)]:
             return [revealed_text(item) for item in items]
-    return sinks.as_words(template, names, env=config.env)
+    return sinks.as_words(template, names, env=clear.env)
+
+
+def _text(piece: Piece) -> str:
+    return piece if isinstance(piece, str) else text(piece.value)
+
+
+def _secret_argument(written: str, config: Config) -> ValueRefusedError:
+    return ValueRefusedError(
+        f"the argument '{written}' would show a secret to every process of this machine",
+        config.where,
+        "hand it over in env_config.env or in input_data",
+        code="secret-in-argv",
+    )
 
 
 def _child_environment(call: Call, config: Config) -> dict[str, str]:
-    given = config.value("env", {})
-    own = given if isinstance(given, Mapping) else {}
+    own = _in_map(config, "env")
     child = {
         **_params_as_variables(call, config),
         **call.environment.plain,
@@ -169,14 +247,19 @@ def _stdin(config: Config) -> bytes:
     if not config.has("input_data"):
         return b""
     value = config.value("input_data")
-    text = value if isinstance(value, str) else json_text(value, reveal=True)
-    return text.encode("utf-8", "surrogateescape")
+    if value is None:  # one `{name}` that nobody gave
+        return b""
+    written = value if isinstance(value, str) else json_text(value)
+    return written.encode("utf-8", "surrogateescape")
 
 
 def _directory(call: Call, config: Config) -> str:
-    given = config.value("cwd")
-    directory = given if isinstance(given, str) and given and "{" not in given else call.cwd
-    return os.path.join(call.cwd, directory)
+    written = config.written.get("cwd") or ""
+    if not isinstance(written, str):
+        raise _bad_config(config, "cwd", "text", "write cwd: some/folder")
+    if not written or config.unresolved(config.template(written)):  # {anchor_path} of a tool that has none
+        return call.cwd
+    return os.path.join(call.cwd, text(config.value("cwd")))
 
 
 def _limits(call: Call, config: Config, default: float = 300.0) -> Limits:
@@ -187,8 +270,14 @@ def _limits(call: Call, config: Config, default: float = 300.0) -> Limits:
         seconds = -1.0
     if isinstance(timeout, bool) or not 0 < seconds < float("inf"):
         raise InputError("config.timeout is a number of seconds above 0", call.chain.tool.path, "write timeout: 60", code="bad-config")
-    most = config.value("max_output", Limits().max_output)
-    return Limits(seconds, most if isinstance(most, int) and most > 0 else Limits().max_output)
+    return Limits(seconds, _whole(config, "max_output", Limits().max_output, least=1))
+
+
+def _whole(config: Config, key: str, default: int, *, least: int) -> int:
+    value = config.value(key, default)
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise _bad_config(config, key, f"a whole number, {least} or more", f"write {key}: {default}")
+    return value
 
 
 # ── a request ────────────────────────────────────────────────────────────
@@ -198,31 +287,36 @@ def _request(call: Call, config: Config) -> RequestCall:
     url = config.template(config.written.get("url") or "")
     if not config.written.get("url"):
         raise InputError("an HTTP tool names a url", call.chain.tool.path, "set config.url", code="no-url")
-    headers = _headers(config)
-    body, content_type = _body(config)
+    clear = config.in_clear()
+    headers = _headers(clear)
+    body, content_type = _body(clear)
     if content_type and not any(name.lower() == "content-type" for name, _ in headers):
         headers.append(("content-type", content_type))
-    from_data = any(hole.kind == "param" for hole in _origin_holes(url))
     return RequestCall(
         method=str(config.value("method", "GET")).upper(),
-        url=sinks.as_url(url, config.names_for(url), strict=True, env=config.env, host_from_value=True),
+        url=sinks.as_url(url, clear.names_for(url), strict=True, env=clear.env, host_from_value=True),
         headers=tuple(headers),
         body=body,
         limits=_limits(call, config, 60.0),
-        retry=_retry(call, config),
-        max_redirects=int(config.value("max_redirects", 0)),
-        url_from_data=from_data,
+        retry=_retry(config),
+        max_redirects=_whole(config, "max_redirects", 0, least=0),
+        url_from_data=any(hole.kind == "param" and config.from_caller(hole) for hole in _origin_holes(url)),
     )
 
 
-def _origin_holes(url: Template) -> list[Any]:
-    text = url.leaf.source.text
-    path = text.find("/", text.find("://") + 3) if "://" in text else -1
-    return [hole for hole in url.placeholders if path < 0 or text.find(hole.text) < path]
+def _origin_holes(url: Template) -> list[Placeholder]:
+    """The holes that decide to which host a request goes."""
+    written, holes = url.leaf.source.text, list(url.placeholders)
+    starts_with_hole = bool(holes) and written.startswith(holes[0].text)
+    start = len(holes[0].text) if starts_with_hole else written.find("://") + 3
+    ends = [place for place in (written.find(char, start) for char in "/?#") if place >= 0]
+    return [hole for hole in holes if not ends or written.find(hole.text) < min(ends)]
 
 
 def _headers(config: Config) -> list[tuple[str, str]]:
     written = config.written.get("headers") or {}
+    if not isinstance(written, Mapping):
+        raise _bad_config(config, "headers", "a map", "write headers: {Accept: text/plain}")
     headers = [(name, _header(value, config)) for name, value in written.items()]
     auth = config.written.get("auth")
     if isinstance(auth, Mapping):
@@ -242,48 +336,47 @@ def _body(config: Config) -> tuple[bytes | None, str | None]:
     if not config.has("body"):
         return None, None
     value = config.value("body")
+    if value is None:  # one `{name}` that nobody gave
+        return None, None
     if isinstance(value, str):
         return value.encode("utf-8", "surrogateescape"), None
-    return json_text(value, reveal=True).encode(), "application/json"
+    return json_text(value).encode(), "application/json"
 
 
-def _retry(call: Call, config: Config) -> Retry:
-    given = config.value("retry")
-    if given is None:
-        return Retry()
-    if not isinstance(given, Mapping):
-        raise InputError("config.retry is a map", call.chain.tool.path, "write retry: {attempts: 3}", code="bad-config")
+def _retry(config: Config) -> Retry:
+    given = _in_map(config, "retry")
     standard = Retry()
-    return Retry(
-        attempts=int(given.get("attempts", given.get("max_attempts", standard.attempts))),
-        backoff=given.get("backoff", standard.backoff),
-        initial_delay=float(given.get("initial_delay", standard.initial_delay)),
-        max_delay=float(given.get("max_delay", standard.max_delay)),
-    )
+    attempts = given.get("attempts", given.get("max_attempts", standard.attempts))
+    backoff = given.get("backoff", standard.backoff)
+    first, longest = given.get("initial_delay", standard.initial_delay), given.get("max_delay", standard.max_delay)
+    if not isinstance(attempts, int) or isinstance(attempts, bool) or attempts < 1:
+        raise _bad_config(config, "retry.attempts", "a whole number, 1 or more", "write attempts: 3")
+    if backoff not in ("fixed", "linear", "exponential"):
+        raise _bad_config(config, "retry.backoff", "fixed, linear or exponential", "write backoff: linear")
+    if not all(isinstance(delay, int | float) and 0 <= delay < float("inf") for delay in (first, longest)):
+        raise _bad_config(config, "retry", "given its delays in seconds", "write initial_delay: 0.5")
+    return Retry(attempts, backoff, float(first), float(longest))
 
 
 # ── a function, an MCP tool ──────────────────────────────────────────────
 
 
-def _function(call: Call, config: Config) -> FunctionCall:
-    import json
-
+def _function(call: Call, config: Config, params: Mapping[str, Json]) -> FunctionCall:
     return FunctionCall(
         path=call.chain.tool.path,
         code=call.chain.tool.data,
         digest=call.chain.tool.digest,
         function=str(config.value("function", "execute")),
-        params=json.loads(params_json(call)),
+        params=params,
         project_path=call.project,
         limits=_limits(call, config),
     )
 
 
-def _mcp(call: Call, config: Config) -> McpCall:
-    import json
-
-    server = config.value("server")
-    tool = config.value("tool_name")
+def _mcp(call: Call, config: Config, params: Mapping[str, Json]) -> McpCall:
+    clear = config.in_clear()
+    server, shown = clear.value("server"), config.value("server")
+    tool = clear.value("tool_name")
     if not isinstance(server, Mapping) or not isinstance(tool, str):
         raise InputError(
             f"'{call.chain.tool.id}' names no MCP server and tool",
@@ -291,18 +384,30 @@ def _mcp(call: Call, config: Config) -> McpCall:
             "set config.server {command, args} or {url}, and config.tool_name",
             code="bad-config",
         )
-    command = (str(server["command"]), *map(str, server.get("args", ()))) if server.get("command") else ()
-    env = server.get("env") or {}
+    if _server_command(server, config) != _server_command(shown, config):
+        raise _secret_argument("config.server.args", config)
+    env, headers = server.get("env") or {}, server.get("headers") or {}
+    if not isinstance(env, Mapping) or not isinstance(headers, Mapping):
+        raise _bad_config(config, "server", "given env and headers as maps", "write env: {NAME: value}")
     return McpCall(
         McpServer(
             name=str(server.get("name") or call.chain.tool.id),
-            command=command,
+            command=_server_command(server, config),
             env={**call.environment.plain, **{name: revealed_text(value) for name, value in env.items()}},
             cwd=call.cwd,
             url=str(server.get("url") or ""),
-            headers=tuple((name, revealed_text(value)) for name, value in (server.get("headers") or {}).items()),
+            headers=tuple((name, revealed_text(value)) for name, value in headers.items()),
         ),
         tool,
-        json.loads(params_json(call)),
+        params,
         _limits(call, config, 60.0),
     )
+
+
+def _server_command(server: Mapping[str, Json], config: Config) -> tuple[str, ...]:
+    command, args = server.get("command"), server.get("args") or []
+    if not command:
+        return ()
+    if not isinstance(args, list):
+        raise _bad_config(config, "server.args", "a list", "write args: [a, b]")
+    return (text(command), *map(text, args))

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeAlias
 
 from plait.errors import InputError, LimitError, nearest
 from plait.tools.items import Item, digest_of
@@ -29,8 +29,12 @@ PRIMITIVES: Final = (
 )
 """Terminal elements; they need no file."""
 
-# A folder changed so recently may change again within the clock's grain and look the same.
+# What changed so recently may change again within the clock's grain and look the same.
 _RACY: Final = 0.1
+
+
+_FileState: TypeAlias = tuple[str, tuple[int, int, int]]
+"""A file, and its inode, size and time of change."""
 
 
 class ItemReader(Protocol):
@@ -77,7 +81,7 @@ class _Witness:
 @dataclass(frozen=True, slots=True)
 class _Remembered:
     chain: Chain
-    files: tuple[tuple[str, tuple[int, int, int]], ...]
+    files: tuple[_FileState, ...]
     folders: tuple[_Witness, ...]
 
     def holds(self) -> bool:
@@ -104,6 +108,7 @@ class Chains:
         self._lock = threading.Lock()
 
     def get(self, item_id: str) -> Chain:
+        item_id = normal_id(item_id)
         known = self._known.get(item_id)
         if known is not None and known.holds():
             self.counts.hits += 1
@@ -111,17 +116,16 @@ class Chains:
         self.counts.misses += 1
         # Witnesses are taken before anything is read: a change in between is seen next time.
         chain, files, folders = self._build(item_id)
-        if self._settled(folders):
+        if self._settled(files, folders):
             with self._lock:
                 if len(self._known) >= MAX_REMEMBERED:
                     self._known.pop(next(iter(self._known)))
                 self._known[item_id] = _Remembered(chain, files, folders)
         return chain
 
-    def _build(
-        self, item_id: str
-    ) -> tuple[Chain, tuple[tuple[str, tuple[int, int, int]], ...], tuple[_Witness, ...]]:
+    def _build(self, item_id: str) -> tuple[Chain, tuple[_FileState, ...], tuple[_Witness, ...]]:
         elements: list[Item] = []
+        files: list[_FileState] = []
         folders: list[_Witness] = []
         current, within = item_id, None
         while (primitive := renamed(current)) not in PRIMITIVES:
@@ -135,6 +139,8 @@ class Chains:
                 raise _too_deep(elements, found)
             item = self.items.get(found)
             elements.append(item)
+            # As it was found, before its bytes were read: a change in between is seen next time.
+            files.append((item.path, (found.stamp.inode, found.stamp.size, found.stamp.changed)))
             executor = item.header.executor_id
             if executor is None:
                 raise InputError(
@@ -150,17 +156,16 @@ class Chains:
                 fix="call a tool whose chain ends there",
                 code="not-a-tool",
             )
-        files = tuple((item.path, _file_state(item.path)) for item in elements)
-        return Chain(tuple(elements), primitive), files, tuple(folders)
+        return Chain(tuple(elements), primitive), tuple(files), tuple(folders)
 
-    def _settled(self, folders: tuple[_Witness, ...]) -> bool:
-        newest = max((folder.modified for folder in folders), default=0)
-        return self._clock() - newest / 1e9 > _RACY
+    def _settled(self, files: tuple[_FileState, ...], folders: tuple[_Witness, ...]) -> bool:
+        changes = [*(folder.modified for folder in folders), *(changed for _, (_, _, changed) in files)]
+        return self._clock() - max(changes, default=0) / 1e9 > _RACY
 
     def _missing(self, item_id: str, elements: list[Item]) -> InputError:
         if not elements:
             return self.spaces.missing(item_id)
-        known = [*self.spaces.listing(), *PRIMITIVES]
+        known = [*sorted(self.spaces.ids()), *PRIMITIVES]
         guess = nearest(renamed(item_id), known)
         child = elements[-1]
         return InputError(

@@ -8,8 +8,10 @@ What a caller gives is a leaf: nothing ever looks for a placeholder inside it.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping, Sequence
+from copy import copy
 from typing import Any, Final
 
 from plait.documents import merge, parse
@@ -22,7 +24,7 @@ from plait.tools.beneath import read_beneath
 from plait.tools.chain import Chain
 from plait.tools.items import ConfigResolve, Item
 from plait.tools.spaces import Spaces
-from plait.values import Json
+from plait.values import Json, Secret, json_text
 
 EXECUTION_KEYS: Final = frozenset(
     {
@@ -34,6 +36,15 @@ EXECUTION_KEYS: Final = frozenset(
 """Keys that say how something runs: a caller's parameters of these names reach the tool as data only."""
 
 
+CONTEXT: Final = frozenset(
+    {
+        "tool_path", "tool_dir", "tool_parent", "params_json", "project_path", "anchor_path", "runtime_lib",
+        "user_space", "system_space",
+    }
+)  # fmt: skip
+"""Names that only the call itself gives: also one that is not set here is out of a caller's reach."""
+
+
 class Config:
     """The merged config of a chain, filled on demand, each key once."""
 
@@ -43,7 +54,7 @@ class Config:
         self.written = merged_config(chain)
         self.env = env
         self.where = chain.tool.path
-        leaves = {name: value for name, value in params.items() if name not in EXECUTION_KEYS}
+        leaves = {name: value for name, value in params.items() if name not in EXECUTION_KEYS | CONTEXT}
         self._leaves: dict[str, Json] = {**leaves, **context}
         self._filled: dict[str, Json] = {}
         self._open: list[str] = []
@@ -60,6 +71,28 @@ class Config:
             return default
         template = self.template(self.written[key])
         return as_json_value(template, self.names_for(template), env=self.env)
+
+    def in_clear(self) -> Config:
+        """The same with every secret revealed: for what only the tool or its server will see."""
+        clear = copy(self)
+        clear.env = {name: _in_clear(value) for name, value in self.env.items()}
+        clear._leaves = {name: _in_clear(value) for name, value in self._leaves.items()}
+        clear._filled, clear._open = {}, []
+        return clear
+
+    def from_caller(self, name: str) -> bool:
+        """Does a `{name}` stand, directly or through other keys, for something that the caller gave?"""
+        if name in self._leaves:
+            return name not in CONTEXT
+        written = self.template(self.written[name]) if name in self.written else None
+        return written is not None and any(
+            hole.kind == "param" and self.from_caller(hole) for hole in written.placeholders
+        )
+
+    def unresolved(self, template: Template) -> bool:
+        """Does a `{name}` of it stand for nothing?"""
+        names = self.names_for(template)
+        return any(hole.kind == "param" and hole not in names for hole in template.placeholders)
 
     def names_for(self, template: Template) -> dict[str, Json]:
         """What the `{name}` holes of a template stand for."""
@@ -122,6 +155,17 @@ def resolved_configs(specs: Sequence[ConfigResolve], spaces: Spaces, where: str)
 # ── helpers, in order of use ─────────────────────────────────────────────
 
 
+def _in_clear(value: Json) -> Json:
+    match value:
+        case Secret():
+            return value.reveal()
+        case dict():
+            return {key: _in_clear(item) for key, item in value.items()}
+        case list():
+            return [_in_clear(item) for item in value]
+    return value
+
+
 def _with_defaults(value: Json, schema: Json) -> Json:
     if not isinstance(schema, Mapping) or not isinstance(value, dict):
         return value
@@ -140,6 +184,7 @@ def _with_defaults(value: Json, schema: Json) -> Json:
 def _violations(params: Mapping[str, Json], schema: Mapping[str, Json], item: Item) -> list[Problem]:
     import jsonschema_rs  # ten megabytes that only a tool with a schema needs
 
+    plain = json.loads(json_text(params, reveal=True))  # secrets are strings to a schema
     try:
         validator = jsonschema_rs.validator_for(dict(schema), retriever=_no_retrieval)
     except ValueError as error:
@@ -152,7 +197,7 @@ def _violations(params: Mapping[str, Json], schema: Mapping[str, Json], item: It
             "look at 'plait tools show " + item.id + "' for its parameters",
             code="schema-violation",
         )
-        for error in validator.iter_errors(dict(params))
+        for error in validator.iter_errors(plain)
     ]
 
 
@@ -187,7 +232,7 @@ def _resolved(spec: ConfigResolve, spaces: Spaces, where: str) -> Json:
         raise InputError(f"'{spec.path}' leaves config/", where, "name a file below config/", code="outside-space")
     found = [
         (os.path.join(space.root, "config", spec.path), contents[0])
-        for space in spaces.spaces
+        for space in spaces.all
         if (contents := read_beneath(space.root, f"config/{spec.path}")) is not None
     ]
     nodes = [parse(data.decode("utf-8", "surrogateescape"), path) for path, data in found]

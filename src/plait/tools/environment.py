@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Final
 
 from plait.template.template import compile_template
@@ -26,7 +27,7 @@ _LOADERS: Final = (
     "PYTHON*", "NODE_OPTIONS", "NODE_PATH", "RUBYOPT", "RUBYLIB", "PERL5*", "PERLLIB", "JAVA_TOOL_OPTIONS",
     "_JAVA_OPTIONS", "CLASSPATH", "GIT_*", "GCONV_PATH", "HOSTALIASES", "LOCPATH", "PROMPT_COMMAND", "PS4",
 )  # fmt: skip
-_SECRET_NAME: Final = re.compile(r"(?i)pass(word|wd)?|token|secret|api_?key|private|credential|auth|bearer")
+_SECRET_NAME: Final = re.compile(r"(?i)pass(word|wd)?|token|secret|api_?key|private|credential|auth(?!or)|bearer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,8 @@ class Environment:
     child: Mapping[str, EnvValue]
     lookup: Mapping[str, str] = field(repr=False)
     refused: tuple[str, ...] = ()
+    secrets: frozenset[str] = frozenset()
+    """Names of `lookup` whose values nobody may see."""
 
     @property
     def plain(self) -> dict[str, str]:
@@ -81,17 +84,21 @@ def resolve_environment(
     """Primitive first, tool last: later elements override."""
     child = {name: EnvValue(host[name], "fixed") for name in FIXED if name in host}
     lookup = {**dotenv.values, **host}
+    secrets = {name for name in lookup if name not in host or looks_secret(name)}
     for item in reversed(chain.elements):
         config = item.header.env_config
         if config is None:
             continue
         role = "tool" if item is chain.tool else "runtime"
-        for name, value in _declared(config, lookup, around, context, role, item.path, dotenv, host):
+        for name, value in _declared(config, lookup, secrets, around, context, role, item.path, dotenv, host):
             child[name] = value
             lookup[name] = value.value
-    return Environment(child, lookup, dotenv.refused)
+            secrets -= {name}
+            secrets |= {name} if value.secret else set()
+    return Environment(child, lookup, dotenv.refused, frozenset(secrets))
 
 
+@cache
 def looks_secret(name: str) -> bool:
     return _SECRET_NAME.search(name) is not None
 
@@ -105,6 +112,7 @@ def interpreter_names(chain: Chain) -> list[str]:
 def _declared(
     config: EnvConfig,
     lookup: Mapping[str, str],
+    secrets: Set[str],
     around: Surroundings,
     context: Mapping[str, str],
     role: str,
@@ -131,7 +139,8 @@ def _declared(
         from_file = any(hole in dotenv.values and hole not in host for hole in sources)
         seen[name] = text
         origin = ".env" if from_file else role
-        yield name, EnvValue(text, origin, from_file or looks_secret(name))
+        # What is made of a secret is one, under whatever name.
+        yield name, EnvValue(text, origin, looks_secret(name) or any(hole in secrets for hole in sources))
 
 
 def _is_loader(name: str) -> bool:

@@ -43,6 +43,7 @@ class Surroundings:
     host: Mapping[str, str]
     home: str
     ask: Ask | None = None
+    """Runs what an interpreter of type `command` names; without it (a dry run) nothing is run."""
 
 
 def locate(interpreter: Interpreter, around: Surroundings, *, where: str) -> Located:
@@ -55,6 +56,8 @@ def locate(interpreter: Interpreter, around: Surroundings, *, where: str) -> Loc
         looked.append(path)
         if _is_program(path):
             return Located(path, how)
+    if interpreter.type == "command" and around.ask is None:
+        return Located(looked[0], "command, not run")
     if interpreter.fallback:
         looked.append(f"'{interpreter.fallback}' on PATH")
         if (found := _on_path(interpreter.fallback, around)) is not None:
@@ -122,7 +125,9 @@ def _wanted_versions(files: Sequence[str], around: Surroundings) -> Iterator[str
 def _on_path(name: str, around: Surroundings) -> str | None:
     if "/" in name:
         return name if _is_program(name) else None
-    return shutil.which(name, path=around.host.get("PATH", os.defpath))
+    # Not from relative folders of PATH: those lie in whatever folder we happen to stand in.
+    folders = around.host.get("PATH", os.defpath).split(os.pathsep)
+    return shutil.which(name, path=os.pathsep.join(folder for folder in folders if os.path.isabs(folder)))
 
 
 def _is_program(path: str) -> bool:

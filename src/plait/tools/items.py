@@ -179,8 +179,8 @@ class _HeaderReader:
             return default
         if isinstance(entry.value, str):
             return entry.value
-        if key == "version" and isinstance(entry.value, int | float) and not isinstance(entry.value, bool):
-            return str(entry.value)
+        if key == "version" and isinstance(entry.value, int) and not isinstance(entry.value, bool):
+            return str(entry.value)  # not so a float: 1.10 would become 1.1, another version
         self._wrong(entry, f"'{key}' is text", f'write {key}: "…"')
         return default
 
@@ -313,7 +313,11 @@ class _HeaderReader:
                 self._wrong(entry, f"'child_constraints.{child}' is a map", "write {min_version: 1.0.0}")
                 continue
             self._only(entry, limits, ("min_version", "max_version"), f"child_constraints.{child}")
-            constraints[child] = Constraint(**{key: str(limits[key]) for key in limits if key in ("min_version", "max_version")})
+            bounds = {key: limits[key] for key in ("min_version", "max_version") if limits.get(key) is not None}
+            for key, bound in bounds.items():
+                if not isinstance(bound, str | int) or isinstance(bound, bool):
+                    self._wrong(entry, f"'child_constraints.{child}.{key}' is text", f'write {key}: "1.10"')
+            constraints[child] = Constraint(**{key: str(bound) for key, bound in bounds.items()})
         return constraints
 
     # ── small things ─────────────────────────────────────────────────────

@@ -378,13 +378,14 @@ def _rotation(record: Json) -> Rotation:
             "version": int(version),
             "time": str(time),
             "signatures": [str(), str()],
-        } if _is_key(old) and _is_key(new) and old != new and version > 0:
+        } if is_key(old) and is_key(new) and old != new and version > 0:
             _expect_moment(time)
             return Rotation(bytes.fromhex(old), expect_sound_key(bytes.fromhex(new)), version, time)
     raise _bad_rotation("lacks one of format, old, new, version, time and two signatures")
 
 
-def _is_key(text: str) -> bool:
+def is_key(text: str) -> bool:
+    """Is this 32 bytes in hexadecimal digits, as a public key and a fingerprint are written?"""
     return re.fullmatch(r"[0-9a-f]{64}", text) is not None
 
 

@@ -21,7 +21,6 @@ from plait.errors import InputError
 from plait.tools.anchors import Anchored
 from plait.tools.items import Item
 
-
 INSTALLED: Final = "node_modules"
 """Installed packages are too many to copy: a link leads to them, as a PATH leads to programs."""
 
@@ -38,21 +37,29 @@ class Snapshots:
     def __init__(self, root: str) -> None:
         self.root = root
 
-    def place(self, tool: Item, anchored: Anchored | None, dependencies: Sequence[Item]) -> Placed:
-        base = anchored.path if anchored else os.path.dirname(tool.path)
+    def place(
+        self, tool: Item, anchored: Anchored | None, dependencies: Sequence[Item], *, installed: bool = False
+    ) -> Placed:
+        """Where the copies are; `installed` if the packages beside the tool may be loaded unverified."""
+        base = anchored.path if anchored and not anchored.is_project else os.path.dirname(tool.path)
         if os.path.commonpath([base, tool.path]) != base:
             base = os.path.dirname(tool.path)
         files = {os.path.relpath(item.path, base): item for item in (tool, *dependencies)}
-        packages = os.path.join(base, INSTALLED) if anchored else ""
+        packages = os.path.join(base, INSTALLED) if anchored and installed else ""
         folder = self._folder(files, packages if os.path.isdir(packages) else "")
         return Placed(os.path.join(folder, os.path.relpath(tool.path, base)), folder)
 
-    def _folder(self, files: Mapping[str, Item]) -> str:
-        name = sha256("\0".join(f"{path}\0{item.digest}" for path, item in sorted(files.items())).encode())
+    def place_library(self, folder: str, files: Sequence[Item]) -> str:
+        """Where the copy of a runtime's library is."""
+        return self._folder({os.path.relpath(item.path, folder): item for item in files}, "")
+
+    def _folder(self, files: Mapping[str, Item], packages: str) -> str:
+        contents = [f"{path}\0{item.digest}" for path, item in sorted(files.items())]
+        name = sha256("\0".join([*contents, packages]).encode("utf-8", "surrogateescape"))
         folder = os.path.join(self.root, name.hexdigest()[:40])
         if not os.path.isdir(folder):
             try:
-                self._create(folder, files)
+                self._create(folder, files, packages)
             except OSError as error:
                 raise InputError(
                     f"a verified copy cannot be written: {error.strerror}",
@@ -62,7 +69,7 @@ class Snapshots:
                 ) from None
         return folder
 
-    def _create(self, folder: str, files: Mapping[str, Item]) -> None:
+    def _create(self, folder: str, files: Mapping[str, Item], packages: str) -> None:
         os.makedirs(self.root, mode=0o700, exist_ok=True)
         status = os.stat(self.root, follow_symlinks=False)
         if status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) & 0o022:
@@ -75,6 +82,8 @@ class Snapshots:
         try:
             for relative, item in files.items():
                 _write(os.path.join(made, relative), item.data)
+            if packages:
+                os.symlink(packages, os.path.join(made, INSTALLED))
             os.rename(made, folder)
         except OSError:
             shutil.rmtree(made, ignore_errors=True)

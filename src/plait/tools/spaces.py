@@ -117,9 +117,12 @@ class Spaces:
                     found.setdefault(item_id, []).append(item)
         return found
 
+    def ids(self, *, folder: str = "tools") -> set[str]:
+        """Every id by its name alone: no file is opened, so a wrong one hides no other."""
+        return {item_id for space in self.all for item_id in _ids_in(space, folder)}
+
     def missing(self, item_id: str, *, folder: str = "tools") -> InputError:
-        known = sorted(self.listing(folder=folder))
-        guess = nearest(item_id, known)
+        guess = nearest(item_id, sorted(self.ids(folder=folder)))
         looked = ", ".join(os.path.join(space.root, folder) for space in self.spaces)
         return InputError(
             f"there is no tool '{item_id}'",

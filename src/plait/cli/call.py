@@ -1,0 +1,206 @@
+"""`plait call`: call a tool by its id.
+
+Standard output is what the tool gave: text as it is, anything else as JSON.  Why a
+tool failed goes to standard error, with exit code 1; wrong input ends with 2, and
+what may not run with 3.  `--dry-run` is the same road, stopped before the tool.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from plait.cli.consent import add_project, toolbox_of
+from plait.cli.output import error_data, show_error, write_bytes, write_json, write_value
+from plait.cli.values import expect_map, file_text, given_text, read_json
+from plait.errors import InputError, PlaitError
+from plait.values import Json
+
+if TYPE_CHECKING:
+    import argparse
+
+    from plait.cli.arguments import Parser
+    from plait.steps.call import Toolbox, ToolResult
+
+EXAMPLES: Final = (
+    """plait call core/file/read --params '{"path": "README.md"}'""",
+    """plait call team/report -p week=46 --dry-run""",
+)
+
+
+def configure(parser: Parser) -> None:
+    parser.add_argument("tool", metavar="TOOL", help="its id, for example team/report")
+    parser.add_argument("--params", metavar="JSON", help='the parameters: {"week": 46}')
+    parser.add_argument(
+        "--params-file", metavar="FILE", help="the same from a file, - reads standard input; --params wins"
+    )
+    parser.add_argument(
+        "-p",
+        "--param",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="one parameter (again for more): text, or what the schema asks for; KEY:=JSON is always JSON",
+    )
+    add_project(parser)
+    parser.add_argument("--dry-run", action="store_true", help="show what would run, and run nothing")
+    parser.add_argument(
+        "--trust", action="store_true", help="trust the project first, and whatever it brings"
+    )
+    parser.add_argument("--timeout", metavar="S", help="end the tool after so many seconds")
+    parser.add_argument("--json", action="store_true", help="print status, data, chain and metadata")
+
+
+def run(options: argparse.Namespace) -> int:
+    try:
+        return _call(options)
+    except PlaitError as error:
+        if not options.json or error.exit_code == 4:
+            raise
+        write_json({"error": error_data(error)})
+        return error.exit_code
+
+
+def _call(options: argparse.Namespace) -> int:
+    from plait.steps import call as steps
+
+    tools = _toolbox(options)
+    params = _params(options, tools)
+    if options.dry_run:
+        _show_dry_run(steps.dry_run(tools, options.tool, params), as_json=options.json)
+        return 0
+    result = steps.call_tool(tools, options.tool, params)
+    if options.json:
+        write_json(result.record())
+    else:
+        _show(result)
+    return 0 if result.success else 1
+
+
+def _toolbox(options: argparse.Namespace) -> Toolbox:
+    tools = toolbox_of(options, asking=True)
+    if options.trust and not tools.trust.project_trusted:
+        _trust_first(tools)
+    if options.timeout is None:
+        return tools
+    from dataclasses import replace
+
+    from plait.cli.arguments import seconds
+
+    return replace(tools, timeout=seconds(options.timeout))
+
+
+def _trust_first(tools: Toolbox) -> None:
+    """A folder that brings nothing is not remembered: it could bring something later."""
+    from plait.tools.trust import brought_along
+
+    if tools.trust.project is not None and brought_along(tools.trust.project):
+        tools.trust.trust_project(origin="--trust")
+
+
+# ── parameters ───────────────────────────────────────────────────────────
+
+
+def _params(options: argparse.Namespace, tools: Toolbox) -> dict[str, Json]:
+    params: dict[str, Json] = {}
+    if (path := options.params_file) is not None:
+        place = "standard input" if path == "-" else path
+        params |= expect_map(read_json(given_text("-") if path == "-" else file_text(path), place), place)
+    if options.params is not None:
+        params |= expect_map(read_json(options.params, "--params"), "--params")
+    if options.param:
+        params |= _single_params(options.param, _types(tools, options.tool))
+    return params
+
+
+def _types(tools: Toolbox, tool: str) -> Mapping[str, Json]:
+    """The schema of each parameter that the tool declares."""
+    schema = tools.chains.get(tool).tool.header.config_schema or {}
+    properties = schema.get("properties")
+    return properties if isinstance(properties, Mapping) else {}
+
+
+def _single_params(given: list[str], types: Mapping[str, Json]) -> dict[str, Json]:
+    params: dict[str, Json] = {}
+    for argument in given:
+        name, equals, value = argument.partition("=")
+        if not equals or not name:
+            raise InputError("-p needs KEY=VALUE", fix="for example -p week=46", code="arguments")
+        if name.removesuffix(":") in params:
+            raise InputError(
+                f"-p gives '{name[:60]}' twice", fix="give a list with --params", code="arguments"
+            )
+        params[name.removesuffix(":")] = _typed(name, value, types.get(name))
+    return params
+
+
+def _typed(name: str, value: str, schema: Json) -> Json:
+    """Text, unless the schema asks for something else: `version=1.10` is not the number 1.1."""
+    if name.endswith(":"):
+        return read_json(value, f"-p {name[:60]}=")
+    if not isinstance(schema, Mapping) or _takes_text(schema):
+        return value
+    try:
+        return read_json(value, "-p")
+    except InputError:
+        what = f"the tool's schema asks for another value of '{name[:60]}' than text"
+        raise InputError(
+            what, fix=f"write it as JSON: {_sample(name[:60], schema)}", code="not-json"
+        ) from None
+
+
+def _sample(name: str, schema: Mapping[str, Json]) -> str:
+    samples = {
+        "integer": "46",
+        "number": "1.5",
+        "boolean": "true",
+        "array": "'[1, 2]'",
+        "object": "'{}'",
+        "null": "null",
+    }
+    kinds = schema.get("type")
+    first = kinds[0] if isinstance(kinds, list) else kinds
+    return f"-p {name}={samples.get(first, '46') if isinstance(first, str) else '46'}"
+
+
+def _takes_text(schema: Mapping[str, Json]) -> bool:
+    kinds = schema.get("type")
+    if kinds is None:
+        choices = schema.get("enum")
+        return not isinstance(choices, list) or any(isinstance(choice, str) for choice in choices)
+    return "string" in (kinds if isinstance(kinds, list) else [kinds])
+
+
+# ── what people see ──────────────────────────────────────────────────────
+
+
+def _show(result: ToolResult) -> None:
+    if isinstance(result.data, str):
+        if result.data.endswith("\n"):
+            write_bytes(result.data.encode("utf-8", "surrogateescape"))
+        elif result.data:
+            write_value(result.data)
+    elif result.success or result.data is not None:
+        write_json(result.data)
+    if not result.success:
+        show_error(_failure(result))
+
+
+def _failure(result: ToolResult) -> PlaitError:
+    """Why a tool failed, in its own words."""
+    facts = [
+        f"{name.replace('_', ' ')} {result.metadata[name]}"
+        for name in ("exit_code", "signal")
+        if result.metadata.get(name) is not None
+    ]
+    how = f" ({', '.join(facts)})" if facts else ""
+    return PlaitError(f"'{result.item_id}' failed{how}: {(result.error or 'it does not say why').rstrip()}")
+
+
+def _show_dry_run(record: Mapping[str, Json], *, as_json: bool) -> None:
+    if as_json:
+        write_json(dict(record))
+        return
+    from plait.cli.rehearsal import show
+
+    show(record)

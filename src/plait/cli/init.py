@@ -1,0 +1,82 @@
+"""`plait init`: a project with a tool and a flow that run at once, and are trusted because you made them."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from typing import TYPE_CHECKING, Final
+
+from plait.cli.consent import trust_what_was_made
+from plait.errors import InputError
+
+if TYPE_CHECKING:
+    import argparse
+
+    from plait.cli.arguments import Parser
+
+EXAMPLES: Final = (
+    "plait init my-project",
+    "plait init .",
+)
+
+
+def configure(parser: Parser) -> None:
+    parser.add_argument(
+        "folder", metavar="DIR", nargs="?", default=".", help="where; the current folder if left out"
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    from plait import app
+    from plait.cli.scaffold import PROJECT, STATE, ignore_state, write_new
+    from plait.tools.trust import brought_along
+
+    root = os.path.realpath(options.folder)
+    _make(root)
+    tools = app.toolbox(root)
+    _expect_project(root, tools.trust.store.root)
+    alone = not brought_along(root)
+    write_new(root, PROJECT)
+    made = [*PROJECT, *([f".gitignore ({STATE})"] if ignore_state(root) else [])]
+    first = trust_what_was_made(tools.trust, alone=alone, origin="plait init")
+    print(f"made in {root}:")
+    for path in made:
+        print(f"  {path}")
+    if first is None:
+        print("you made it, so it is trusted here")
+    else:
+        print(f"this folder brought other files along, so look at them, then type:  {first}")
+    print("next:")
+    for command in _next(options.folder):
+        print(f"  {command}")
+    return 0
+
+
+def _make(root: str) -> None:
+    try:
+        os.makedirs(root, exist_ok=True)
+    except OSError as error:
+        what = f"this folder cannot be made: {error.strerror}"
+        raise InputError(what, root, "name another folder", code="no-directory") from None
+
+
+def _expect_project(root: str, store: str) -> None:
+    """A project's `.ai` is not the user's own: what lies there would vouch for itself."""
+    user = os.path.dirname(store)
+    if os.path.commonpath([os.path.realpath(user), root]) == root:
+        raise InputError(
+            "your user space lies in this folder, which cannot be a project as well",
+            root,
+            f"choose a folder that does not hold {user}, for example plait init my-project",
+            code="foreign-store",
+        )
+
+
+def _next(folder: str) -> tuple[str, ...]:
+    here = os.path.realpath(folder) == os.path.realpath(os.curdir)
+    return (
+        *(() if here else (f"cd {shlex.quote(folder)}",)),
+        "plait call hello -p name=Ada",
+        "plait tools show hello",
+        "plait check hello.yaml",
+    )

@@ -1,0 +1,267 @@
+"""`plait keys`: the keys you sign with, and the keys you trust.
+
+plait keys                     both
+plait keys new [NAME]          a key of your own, trusted here
+plait keys show FP|NAME        one key in full
+plait keys export [NAME]       the public half, to give to others
+plait keys add FILE            trust the key, or the successor of a key, that a file holds
+plait keys revoke FP           refuse whatever that key signed; there is no way back
+plait keys rotate [NAME]       a new key in place of an old one, on the word of both
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import TYPE_CHECKING, Final
+
+from plait.cli.arguments import one_of
+from plait.cli.consent import at_a_terminal
+from plait.cli.output import aligned, cut, paint_for, printable, width, write_bytes, write_json
+from plait.cli.signers import DEFAULT_KEY, OWN_KEY, asked_passphrase, key_folder, opened_key, trusted_key
+from plait.cli.values import file_text, read_json
+from plait.errors import InputError
+from plait.tools.signing import ROTATION, fingerprint_of
+from plait.values import Json
+
+if TYPE_CHECKING:
+    import argparse
+
+    from plait.cli.arguments import Parser
+    from plait.tools.trust import KeyFolder, TrustedKey, TrustStore
+    from plait.values import Secret
+
+EXAMPLES: Final = (
+    "plait keys new",
+    "plait keys add ada.key.json --ids 'team/*'",
+)
+ACTIONS: Final = ("list", "new", "show", "export", "add", "revoke", "rotate")
+_NAMED: Final = ("show", "add", "revoke")
+PUBLIC: Final = "plait.public-key.v1"
+
+
+def configure(parser: Parser) -> None:
+    parser.add_argument("action", metavar="list|new|show|export|add|revoke|rotate", nargs="?", default="list")
+    parser.add_argument("name", metavar="NAME", nargs="?", help="a key's name, its fingerprint, or a file")
+    parser.add_argument("--owner", metavar="WHO", help="whose key is added or exported")
+    parser.add_argument(
+        "--ids", metavar="PATTERN", action="append", help="trust an added key for these ids only: 'team/*'"
+    )
+    parser.add_argument("--space", metavar="SPACE", action="append", help="and only in project or in user")
+    parser.add_argument("--reason", metavar="TEXT", default="", help="why a key is revoked")
+    parser.add_argument("--no-passphrase", action="store_true", help="do not ask for one for a new key")
+    parser.add_argument("--json", action="store_true", help="the same for programs")
+
+
+def run(options: argparse.Namespace) -> int:
+    from plait import app
+
+    action = one_of("action", options.action, ACTIONS)
+    if action in _NAMED and options.name is None:
+        raise InputError(
+            f"plait keys {action}: NAME is missing", fix="see plait keys --help", code="arguments"
+        )
+    store = app.toolbox().trust.store
+    folder = key_folder(store)
+    match action:
+        case "list":
+            _list(store, folder, as_json=options.json)
+        case "new":
+            _new(store, folder, options)
+        case "show":
+            _show(_found(store, folder, options.name), as_json=options.json)
+        case "export":
+            _export(folder, options)
+        case "add":
+            add_key(store, options.name, options)
+        case "revoke":
+            _revoke(store, options)
+        case _:
+            _rotate(store, folder, options)
+    return 0
+
+
+# ── looking ──────────────────────────────────────────────────────────────
+
+
+def _list(store: TrustStore, folder: KeyFolder, *, as_json: bool) -> None:
+    own = {name: folder.public(name) for name in folder.names()}
+    trusted = store.keys()
+    if as_json:
+        write_json(
+            {
+                "own": [
+                    {"name": name, "fingerprint": fingerprint_of(key), "public_key": key.hex()}
+                    for name, key in own.items()
+                ],
+                "trusted": [key.record() for key in trusted],
+            }
+        )
+        return
+    if not own and not trusted:
+        print("no keys yet; make one: plait keys new")
+        return
+    names = {fingerprint_of(key): name for name, key in own.items()}
+    rows = [("KEY", "OWNER", "TRUSTED FOR", "STATE")]
+    rows += [(key.fingerprint, _owner(key, names), _scope(key), state_of(key)) for key in trusted]
+    known = {key.fingerprint for key in trusted}
+    rows += [
+        (fp, f"you, key '{name}'", "nothing", "not trusted here")
+        for fp, name in names.items()
+        if fp not in known
+    ]
+    paint = paint_for(sys.stdout)
+    head, *lines = aligned(rows, width(sys.stdout))
+    print(paint(head, "bold"), *lines, sep="\n")
+
+
+def _owner(key: TrustedKey, own: dict[str, str]) -> str:
+    return f"you, key '{own[key.fingerprint]}'" if key.fingerprint in own else key.owner
+
+
+def _scope(key: TrustedKey) -> str:
+    return f"{', '.join(key.ids)} ({', '.join(key.spaces)})"
+
+
+def state_of(key: TrustedKey) -> str:
+    if key.revoked is not None:
+        return f"revoked {key.revoked.time}"
+    return f"until {key.not_after}" if key.not_after else "trusted"
+
+
+def _found(store: TrustStore, folder: KeyFolder, given: str) -> TrustedKey:
+    wanted = fingerprint_of(folder.public(given)) if given in folder.names() else given
+    return trusted_key(store, wanted)
+
+
+def _show(key: TrustedKey, *, as_json: bool) -> None:
+    if as_json:
+        write_json(key.record())
+        return
+    for name, value in key.record().items():
+        shown = ", ".join(value) if isinstance(value, list) else value
+        print(f"{name.replace('_', ' '):<12} {cut(str('—' if shown is None else shown), None)}")
+
+
+# ── keys of one's own ────────────────────────────────────────────────────
+
+
+def _new(store: TrustStore, folder: KeyFolder, options: argparse.Namespace) -> None:
+    name = options.name or DEFAULT_KEY
+    passphrase = None if options.no_passphrase else _chosen_passphrase()
+    key = folder.create(name, passphrase=passphrase)
+    store.add(key.public, owner=options.owner or _login(), origin=OWN_KEY)
+    closed = (
+        "closed with your passphrase" if passphrase else "without a passphrase; only you can read the file"
+    )
+    print(f"made the key '{name}' ({closed})")
+    print(f"fingerprint  {key.fingerprint}")
+    print(f"public key   {key.public.hex()}")
+    print("sign your tools:  plait sign --all")
+    named = "" if name == DEFAULT_KEY else f" {name}"
+    print(f"give others your public key:  plait keys export{named} > my.key.json")
+
+
+def _chosen_passphrase() -> Secret | None:
+    """A passphrase, typed twice; none where there is nobody to type it, or nothing is typed."""
+    if not at_a_terminal():
+        return None
+    first = asked_passphrase("a passphrase for the key (empty: none): ")
+    if not first.reveal():
+        return None
+    if asked_passphrase("the same again: ").reveal() != first.reveal():
+        raise InputError("the two passphrases differ", fix="try again", code="passphrase")
+    return first
+
+
+def _login() -> str:
+    import pwd
+
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
+
+
+def _export(folder: KeyFolder, options: argparse.Namespace) -> None:
+    public = folder.public(options.name or DEFAULT_KEY)
+    record = {
+        "format": PUBLIC,
+        "owner": options.owner or _login(),
+        "public_key": public.hex(),
+        "fingerprint": fingerprint_of(public),
+    }
+    write_bytes(json.dumps(record, indent=1, ensure_ascii=False).encode() + b"\n")
+
+
+def _rotate(store: TrustStore, folder: KeyFolder, options: argparse.Namespace) -> None:
+    """The statement goes to standard output, to be given to all who trust the old key."""
+    import time
+
+    from plait.tools.signing import sign_rotation
+
+    name = options.name or DEFAULT_KEY
+    old = opened_key(folder, name)
+    standing = trusted_key(store, old.fingerprint)
+    successor = f"{name}-next"
+    new = folder.create(successor, passphrase=None if options.no_passphrase else _chosen_passphrase())
+    statement = sign_rotation(old, new, version=standing.version + 1, now=time.time())
+    store.rotate(statement)
+    store.add(new.public, owner=standing.owner, origin=OWN_KEY, spaces=standing.spaces, ids=standing.ids)
+    kept = folder.succeed(name, successor)
+    write_bytes(statement)
+    for line in (
+        f"'{name}' is now {new.fingerprint}; the old key is kept as '{kept}'",
+        "give what was printed to all who trust the old key; they type:  plait keys add FILE",
+        "what the old key signed stays valid; sign anew what you change:  plait sign --all",
+    ):
+        print(line, file=sys.stderr)
+
+
+# ── keys of others ───────────────────────────────────────────────────────
+
+
+def add_key(store: TrustStore, path: str, options: argparse.Namespace) -> None:
+    """Trust what a file holds: a public key, or the word of a key about its successor."""
+    text = file_text(path)
+    record = read_json(text, path)
+    if isinstance(record, dict) and record.get("format") == ROTATION:
+        key = store.rotate(text.encode())
+        print(f"{printable(key.owner)} has a new key {key.fingerprint}; the old one signs no more")
+        return
+    owner, public = _public_of(record, path, options.owner)
+    key = store.add(
+        public,
+        owner=owner,
+        origin=f"file {os.path.abspath(path)}",
+        spaces=tuple(options.space or ("project", "user")),
+        ids=tuple(options.ids or ("*",)),
+    )
+    print(f"trusted: {printable(key.owner)}'s key {key.fingerprint}")
+    print(f"for the ids {', '.join(key.ids)} in the space {' and '.join(key.spaces)}")
+    print(
+        "compare the fingerprint with its owner's; to take it back:  plait keys revoke "
+        + key.fingerprint[:16]
+    )
+
+
+def _public_of(record: Json, path: str, owner: str | None) -> tuple[str, bytes]:
+    match record:
+        case {"format": "plait.public-key.v1", "owner": str(said), "public_key": str(key)} if _is_hex(key):
+            return owner or said, bytes.fromhex(key)
+    raise InputError(
+        "this file holds neither a public key nor a rotation",
+        path,
+        "it is what 'plait keys export' or 'plait keys rotate' printed",
+        code="bad-key",
+    )
+
+
+def _is_hex(text: str) -> bool:
+    return len(text) % 2 == 0 and all(digit in "0123456789abcdef" for digit in text)
+
+
+def _revoke(store: TrustStore, options: argparse.Namespace) -> None:
+    key = store.revoke(trusted_key(store, options.name).fingerprint, options.reason)
+    print(f"revoked: {printable(key.owner)}'s key {key.fingerprint}; whatever it signed is refused here")

@@ -1,0 +1,225 @@
+"""Files to begin with: a tool for each runtime, and a small project.
+
+What is made runs at once.  Nothing is ever written over: if one of the files is
+there, nothing is made at all.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from plait.cli.arguments import one_of
+from plait.cli.consent import trust_what_was_made
+from plait.errors import InputError, Problem
+from plait.tools.spaces import normal_id
+from plait.tools.trust import brought_along
+
+if TYPE_CHECKING:
+    from plait.steps.call import Toolbox
+
+SCRIPT: Final = '''\
+"""Greet somebody: parameters come as JSON on stdin, the result goes as JSON to stdout."""
+
+import json
+import sys
+
+__version__ = "0.1.0"
+__tool_type__ = "python"
+__executor_id__ = "core/runtimes/python/script"
+__tool_description__ = "Greet somebody"
+
+CONFIG_SCHEMA = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "default": "world", "description": "Who is greeted"}},
+    "additionalProperties": False,
+}
+
+
+def main() -> None:
+    params = json.load(sys.stdin)
+    json.dump({"greeting": f"Hello, {params['name']}!"}, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()
+'''
+
+FUNCTION: Final = '''\
+"""Greet somebody, in the process of Plait itself: quick, with Plait's own Python and modules."""
+
+from typing import Any
+
+__version__ = "0.1.0"
+__tool_type__ = "python"
+__executor_id__ = "core/runtimes/python/function"
+__tool_description__ = "Greet somebody"
+
+CONFIG_SCHEMA = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "default": "world", "description": "Who is greeted"}},
+    "additionalProperties": False,
+}
+
+
+def execute(params: dict[str, Any], project_path: str | None) -> dict[str, Any]:
+    return {"greeting": f"Hello, {params['name']}!"}
+'''
+
+BASH: Final = """\
+#!/bin/bash
+# Greet somebody: a parameter `name` is "$PARAM_NAME", all of them are JSON on stdin, $1 is the project.
+# ---
+# version: "0.1.0"
+# tool_type: bash
+# executor_id: core/runtimes/bash/bash
+# description: Greet somebody
+# config_schema:
+#   type: object
+#   properties:
+#     name: {type: string, default: world, description: Who is greeted}
+#   additionalProperties: false
+# ---
+set -euo pipefail
+
+printf 'Hello, %s!\\n' "$PARAM_NAME"
+"""
+
+NODE: Final = """\
+// Greet somebody: parameters come as JSON on stdin, the result goes as JSON to stdout.
+import { readFileSync } from "node:fs";
+
+const __version__ = "0.1.0";
+const __tool_type__ = "javascript";
+const __executor_id__ = "core/runtimes/node/node";
+const __tool_description__ = "Greet somebody";
+
+const CONFIG_SCHEMA = {
+  type: "object",
+  properties: { name: { type: "string", default: "world", description: "Who is greeted" } },
+  additionalProperties: false,
+};
+
+const params = JSON.parse(readFileSync(0, "utf8"));
+console.log(JSON.stringify({ greeting: `Hello, ${params.name}!` }));
+"""
+
+HTTP: Final = """\
+# Get a page: a value fills a hole of the url, and can never change its host.
+version: "0.1.0"
+tool_type: http
+executor_id: core/primitives/http_client
+description: Get a page of example.org
+
+config_schema:
+  type: object
+  properties:
+    page: {type: string, minLength: 1, default: index.html, description: Which page}
+  additionalProperties: false
+
+config:
+  method: GET
+  url: "https://example.org/{page}"
+  timeout: 30
+"""
+
+RUNTIMES: Final[Mapping[str, tuple[str, str]]] = {
+    # name: extension, contents
+    "python": (".py", SCRIPT),
+    "function": (".py", FUNCTION),
+    "bash": (".sh", BASH),
+    "node": (".mjs", NODE),
+    "http": (".yaml", HTTP),
+}
+
+
+def new_tool(tools: Toolbox, name: str, runtime: str | None) -> None:
+    """Write a tool into the project, and say what to type next."""
+    if runtime is None:
+        what = f"plait tools new: --runtime is missing; runtimes: {', '.join(RUNTIMES)}"
+        raise InputError(what, fix=f"for example plait tools new {name} --runtime python", code="arguments")
+    extension, contents = RUNTIMES[one_of("runtime", runtime, tuple(RUNTIMES))]
+    item_id = normal_id(name)
+    root = tools.spaces.project or os.getcwd()
+    alone = not brought_along(root)
+    standing = tools.spaces.find(item_id)
+    if standing is not None and standing.space.name == "project":
+        raise InputError(
+            f"there is a tool '{item_id}' already", standing.path, "choose another name", code="exists"
+        )
+    relative = f".ai/tools/{item_id}{extension}"
+    write_new(root, {relative: contents})
+    print(f"wrote {os.path.join(root, relative)}")
+    if standing is not None:
+        print(f"it hides {standing.path} ({standing.space})")
+    first = trust_what_was_made(tools.trust, alone=alone, origin="plait tools new")
+    if first is not None:
+        print(f"it runs when you trust it; type:  {first}")
+    print(f"call it:  plait call {item_id}")
+
+
+def write_new(root: str, files: Mapping[str, str]) -> None:
+    """All of these files, or none: an error names each one that is there already."""
+    there = [relative for relative in files if os.path.lexists(os.path.join(root, relative))]
+    if there:
+        raise InputError.together(
+            Problem("this file is there already", os.path.join(root, relative), "move it away", code="exists")
+            for relative in there
+        )
+    for relative, contents in files.items():
+        path = os.path.join(root, relative)
+        try:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with open(path, "x", encoding="utf-8") as file:
+                file.write(contents)
+        except OSError as error:
+            what = f"this file cannot be written: {error.strerror}"
+            raise InputError(what, path, "look at the folder's permissions", code="not-written") from None
+
+
+# ── a project ────────────────────────────────────────────────────────────
+
+CONFIG: Final = """\
+# The settings of this project.
+
+# project: what this project brings runs where its user trusts the project.
+# signed:  it runs only where its user trusts a key that signed it (plait sign --all).
+trust: project
+"""
+
+FLOW: Final = """\
+# A flow: its steps run in order; a value is put in place, never read as code.
+name: hello
+
+env:
+  greeting: Hello
+
+steps:
+  - shell: date +%A
+    capture_output: day
+  - shell: "echo '${greeting} on ${day}, ${env.USER:-you}!'"
+"""
+
+PROJECT: Final[Mapping[str, str]] = {
+    ".ai/tools/hello.py": SCRIPT,
+    ".ai/config/plait.yaml": CONFIG,
+    "hello.yaml": FLOW,
+}
+STATE: Final = ".ai/state/"
+
+
+def ignore_state(root: str) -> bool:
+    """Keep the state of runs out of git; False if that is said already."""
+    path = os.path.join(root, ".gitignore")
+    try:
+        with open(path, encoding="utf-8", errors="surrogateescape") as file:
+            standing = file.read()
+    except FileNotFoundError:
+        standing = ""
+    if re.search(r"^/?\.ai/state/?$", standing, re.MULTILINE):
+        return False
+    with open(path, "a", encoding="utf-8") as file:
+        file.write(f"{'' if standing.endswith(chr(10)) or not standing else chr(10)}{STATE}\n")
+    return True

@@ -1,0 +1,175 @@
+"""`plait sign`: sign tools with your key, so that they run wherever that key is trusted.
+
+A signature binds the id and every byte of a file; a file that changes is signed
+again.  JSON and binary files that lie beside tools get theirs in a file `NAME.sig`.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Final
+
+from plait.cli.consent import add_project, toolbox_of
+from plait.cli.signers import DEFAULT_KEY, key_folder, opened_key
+from plait.errors import InputError, TrustError
+from plait.tools.beneath import read_beneath
+from plait.tools.signing import in_comment, read_signature, sign_bytes, sign_detached, time_text
+from plait.tools.spaces import EXTENSIONS, Space, Spaces
+
+if TYPE_CHECKING:
+    import argparse
+
+    from plait.cli.arguments import Parser
+    from plait.tools.signing import PrivateKey
+
+EXAMPLES: Final = (
+    "plait sign team/report",
+    "plait sign --all",
+)
+BESIDE: Final = (".json", ".so", ".node")
+"""Files that tools load, and that cannot hold a comment."""
+
+
+def configure(parser: Parser) -> None:
+    parser.add_argument("items", metavar="ITEM", nargs="*", help="ids of tools, or files below .ai/tools")
+    parser.add_argument("--all", action="store_true", help="every file below the project's .ai/tools")
+    parser.add_argument(
+        "--key", metavar="NAME", default=DEFAULT_KEY, help="which of your keys; 'signing' if left out"
+    )
+    add_project(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    if options.all == bool(options.items):
+        raise InputError("name what to sign, or give --all", fix="see plait sign --help", code="arguments")
+    tools = toolbox_of(options)
+    places = (
+        list(_all_places(tools.spaces))
+        if options.all
+        else [place_of(tools.spaces, it) for it in options.items]
+    )
+    if not places:
+        raise InputError(
+            "there is nothing to sign",
+            tools.spaces.project,
+            "make a tool: plait tools new NAME",
+            code="nothing-to-sign",
+        )
+    key = opened_key(key_folder(tools.trust.store), options.key)
+    for place in places:
+        _sign(place, key)
+        print(f"signed {place.path}")
+    if tools.trust.store.key(key.fingerprint) is None:
+        print("note: this key is not trusted here; see plait keys export and plait keys add")
+    return 0
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A file below the tools of a space."""
+
+    space: Space
+    relative: str
+
+    @property
+    def path(self) -> str:
+        return os.path.join(self.space.root, self.relative)
+
+    @property
+    def extension(self) -> str:
+        return os.path.splitext(self.relative)[1]
+
+    @property
+    def id(self) -> str:
+        return os.path.splitext(self.relative)[0].removeprefix("tools/")
+
+
+def place_of(spaces: Spaces, given: str) -> Place:
+    """An id, or the path of a file below the tools of the project or the user."""
+    if os.path.isfile(given):
+        return _place_of_file(spaces, given)
+    found = spaces.find(given)
+    if found is None:
+        raise spaces.missing(given)
+    return Place(found.space, found.relative)
+
+
+def _place_of_file(spaces: Spaces, path: str) -> Place:
+    real = os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
+    for space in spaces.all:
+        relative = os.path.relpath(real, os.path.realpath(space.root)).replace(os.sep, "/")
+        if relative.startswith("tools/"):
+            return Place(space, relative)
+    places = " or ".join(
+        os.path.join(space.root, "tools") for space in spaces.spaces if space.name != "system"
+    )
+    raise InputError(
+        "this file is no tool: its id would be nothing", path, f"put it below {places}", code="outside-spaces"
+    )
+
+
+def _all_places(spaces: Spaces) -> Iterator[Place]:
+    space = next(space for space in spaces.spaces if space.name == "project")
+    for folder, folders, files in os.walk(os.path.join(space.root, "tools"), followlinks=False):
+        folders[:] = sorted(
+            name for name in folders if not name.startswith((".", "__")) and name != "node_modules"
+        )
+        for name in sorted(files):
+            if os.path.splitext(name)[1] in (*EXTENSIONS, *BESIDE) and not name.startswith("."):
+                relative = os.path.relpath(os.path.join(folder, name), space.root)
+                yield Place(space, relative.replace(os.sep, "/"))
+
+
+def _sign(place: Place, key: PrivateKey) -> None:
+    if place.space.name == "system":
+        what = f"'{place.id}' belongs to the installation, which is checked by its manifest"
+        raise InputError(what, place.path, "copy it into your project to change it", code="system-file")
+    contents = read_beneath(place.space.root, place.relative)
+    if contents is None:
+        raise InputError("this is not a plain file", place.path, "replace it by one", code="not-a-file")
+    data = contents[0]
+    if in_comment(place.extension):
+        now = _after(data)
+        signed = sign_bytes(data, kind="tool", item_id=place.id, extension=place.extension, key=key, now=now)
+        _replace(place.path, signed)
+    else:
+        detached = sign_detached(
+            data, kind="tool", item_id=place.id, extension=place.extension, key=key, now=time.time()
+        )
+        _replace(f"{place.path}.sig", detached)
+
+
+def _after(data: bytes) -> float:
+    """Now, or a second after the signature that is there: the newer of two must be seen to be newer."""
+    now = time.time()
+    try:
+        standing = read_signature(data)
+    except TrustError:
+        return now  # it is about to be replaced
+    if standing is None or not time_text(now) <= standing.time <= time_text(now + 60):
+        return now
+    last = datetime.strptime(standing.time, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
+    return (last + timedelta(seconds=1)).timestamp()
+
+
+def _replace(path: str, data: bytes) -> None:
+    """The old file or the new one, never half of it; the mode stays."""
+    mode = os.stat(path).st_mode & 0o777 if os.path.exists(path) else 0o644
+    try:
+        handle, made = tempfile.mkstemp(prefix=".sign-", dir=os.path.dirname(path))
+        try:
+            with open(handle, "wb") as file:
+                file.write(data)
+                os.fchmod(handle, mode)
+            os.rename(made, path)
+        except OSError:
+            os.unlink(made)
+            raise
+    except OSError as error:
+        what = f"this file cannot be written: {error.strerror}"
+        raise InputError(what, path, "look at its permissions", code="not-written") from None

@@ -1,0 +1,267 @@
+"""`plait tools`: what there is, one tool in full, or the beginning of a new one.
+
+plait tools                            the table; a tool that cannot be read has its reason in it
+plait tools show ID                    its chain, signatures, parameters, and what it hides
+plait tools new NAME --runtime R       a file that runs at once
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from plait.cli.arguments import one_of
+from plait.cli.consent import add_project, toolbox_of
+from plait.cli.output import Paint, aligned, cut, error_data, paint_for, printable, width, write_json
+from plait.cli.signers import signed_by
+from plait.errors import InputError, PlaitError
+from plait.tools.rules import judge, short_id
+from plait.values import Json, json_text
+
+if TYPE_CHECKING:
+    import argparse
+
+    from plait.cli.arguments import Parser
+    from plait.steps.call import Toolbox
+    from plait.tools.chain import Chain
+    from plait.tools.items import Item
+    from plait.tools.spaces import Found
+    from plait.tools.trust import TrustStore, Verdict
+
+EXAMPLES: Final = (
+    "plait tools show core/file/read",
+    "plait tools new team/report --runtime python",
+)
+ACTIONS: Final = ("list", "show", "new")
+
+
+def configure(parser: Parser) -> None:
+    parser.add_argument(
+        "action", metavar="list|show|new", nargs="?", default="list", help="list is the default"
+    )
+    parser.add_argument(
+        "name", metavar="ID", nargs="?", help="which tool to show, or how to call the new one"
+    )
+    parser.add_argument("--runtime", metavar="R", help="of a new tool: python, node, bash, function or http")
+    parser.add_argument("--all", action="store_true", help="list runtimes too")
+    add_project(parser)
+    parser.add_argument("--json", action="store_true", help="the same for programs")
+
+
+def run(options: argparse.Namespace) -> int:
+    action = one_of("action", options.action, ACTIONS)
+    if (action == "list") != (options.name is None):
+        what = "plait tools list takes no ID" if action == "list" else f"plait tools {action}: ID is missing"
+        raise InputError(what, fix="see plait tools --help", code="arguments")
+    tools = toolbox_of(options)
+    match action:
+        case "list":
+            _list(tools, everything=options.all, as_json=options.json)
+        case "show":
+            _show(tools, options.name, as_json=options.json)
+        case _:
+            from plait.cli.scaffold import new_tool
+
+            new_tool(tools, options.name, options.runtime)
+    return 0
+
+
+# ── the table ────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One file that has an id: read and judged, or the reason why it could not be read."""
+
+    found: Found
+    shadowed_by: str | None
+    item: Item | None = None
+    verdict: Verdict | None = None
+    error: PlaitError | None = None
+
+    @property
+    def runtime(self) -> bool:
+        return self.item is not None and self.item.header.tool_type == "runtime"
+
+
+def rows(tools: Toolbox) -> list[Row]:
+    """Every tool of every space; what is shadowed comes right after what shadows it."""
+    listing = tools.spaces.listing()
+    return [
+        _row(tools, found, None if found is files[0] else files[0].space.label)
+        for _, files in sorted(listing.items())
+        for found in files
+    ]
+
+
+def _row(tools: Toolbox, found: Found, shadowed_by: str | None) -> Row:
+    try:
+        item = tools.chains.items.get(found)
+        return Row(found, shadowed_by, item, tools.trust.judge(item))
+    except PlaitError as error:
+        return Row(found, shadowed_by, error=error)
+
+
+def _list(tools: Toolbox, *, everything: bool, as_json: bool) -> None:
+    all_rows = rows(tools)
+    shown = [row for row in all_rows if everything or not row.runtime]
+    if as_json:
+        write_json([_record(row) for row in shown])
+        return
+    paint = paint_for(sys.stdout)
+    table = [("ID", "SPACE", "RUNTIME", "SIGNED", "WHAT"), *(_cells(row, tools.trust.store) for row in shown)]
+    colours = ["bold", *(_colour(row) for row in shown)]
+    for line, colour in zip(aligned(table, width(sys.stdout)), colours, strict=True):
+        print(paint(line, colour) if colour else line)
+    if hidden := len(all_rows) - len(shown):
+        print(paint(f"and {hidden} runtimes: plait tools --all", "dim"))
+    if untrusted := [row for row in shown if row.verdict and row.verdict.askable and not row.verdict.allowed]:
+        count = "1 tool does" if len(untrusted) == 1 else f"{len(untrusted)} tools do"
+        command = f"plait trust {_quoted(tools.trust.project or '.')}"
+        print(f"{count} not run before you trust this project: {command}")
+
+
+def _cells(row: Row, store: TrustStore) -> tuple[str, str, str, str, str]:
+    found, item = row.found, row.item
+    space = found.space.label + (" (shadowed)" if row.shadowed_by else "")
+    if item is None or row.verdict is None:
+        what = row.error.what if row.error else ""
+        return found.id, space, "—", "—", f"cannot be read: {what}"
+    runtime = short_id(item.header.executor_id or "—")
+    return found.id, space, runtime, signed_by(row.verdict, store), item.header.description or "—"
+
+
+def _colour(row: Row) -> str:
+    if row.error is not None or (row.verdict is not None and not row.verdict.allowed):
+        return "yellow" if row.verdict is not None and row.verdict.askable else "red"
+    return "dim" if row.shadowed_by else ""
+
+
+def _record(row: Row) -> Json:
+    record: dict[str, Json] = {
+        "id": row.found.id,
+        "space": row.found.space.label,
+        "path": row.found.path,
+        "shadowed_by": row.shadowed_by,
+    }
+    if row.item is None or row.verdict is None:
+        return {**record, "error": error_data(row.error) if row.error else None}
+    header = row.item.header
+    return {
+        **record,
+        "runtime": header.executor_id,
+        "tool_type": header.tool_type,
+        "version": header.version,
+        "description": header.description,
+        "parameters": header.config_schema and dict(header.config_schema),
+        "trust": row.verdict.record(),
+    }
+
+
+# ── one tool ─────────────────────────────────────────────────────────────
+
+
+def _show(tools: Toolbox, item_id: str, *, as_json: bool) -> None:
+    chain = tools.chains.get(item_id)
+    verdicts = [tools.trust.judge(item) for item in chain.elements]
+    answering = tools.spaces.find(item_id)
+    hidden = tools.spaces.shadowed(answering) if answering else ()
+    if as_json:
+        write_json(_chain_record(chain, verdicts, hidden))
+        return
+    paint = paint_for(sys.stdout)
+    columns = width(sys.stdout)
+    for line in _drawn(chain, verdicts, tools.trust.store, paint):
+        print(line)
+    print()
+    for label, text in _facts(chain, hidden):
+        print(paint(f"{label:<10}", "dim"), cut(text, None if columns is None else columns - 11))
+
+
+def _drawn(chain: Chain, verdicts: Sequence[Verdict], store: TrustStore, paint: Paint) -> Iterator[str]:
+    """The chain as a tree: who runs whom, where it comes from, and on whose word."""
+    for depth, (item, verdict) in enumerate(zip(chain.elements, verdicts, strict=True)):
+        branch = "   " * (depth - 1) + "└─ " if depth else ""
+        version = item.header.version or "no version"
+        word = f"signed by {signed_by(verdict, store)}" if verdict.by == "signature" else verdict.why
+        trusted = paint(printable(word), "green" if verdict.allowed else "red")
+        yield f"{branch}{paint(printable(item.id), 'bold')}  {printable(version)}, {item.space}: {trusted}"
+    depth = len(chain.elements)
+    yield f"{'   ' * (depth - 1)}└─ {chain.primitive}  built in"
+
+
+def _facts(chain: Chain, hidden: Sequence[Found]) -> Iterator[tuple[str, str]]:
+    tool = chain.tool
+    if tool.header.description:
+        yield "what", tool.header.description
+    yield "file", tool.path
+    for found in hidden:
+        yield "hides", f"{found.path} ({found.space})"
+    wrong = [problem.what for pair in judge(chain) for problem in pair.problems]
+    yield "checks", "; ".join(wrong) or "space ok, i/o ok, versions ok"
+    parameters = list(parameter_lines(tool.header.config_schema))
+    for number, line in enumerate(parameters):
+        yield "parameters" if number == 0 else "", line
+    yield "call", f"plait call {tool.id}{sample_of(tool.header.config_schema)}"
+
+
+def parameter_lines(schema: Mapping[str, Json] | None) -> Iterator[str]:
+    """Name, type and default of each parameter, the needed ones first."""
+    if schema is None:
+        yield "any: the tool has no schema"
+        return
+    properties = schema.get("properties") or {}
+    required = schema.get("required") or []
+    ordered = sorted(properties, key=lambda name: name not in required)
+    cells = [
+        (name, _kind(properties[name], needed=name in required), _about(properties[name])) for name in ordered
+    ]
+    yield from aligned(cells, None) if cells else ["none"]
+
+
+def _kind(schema: Json, *, needed: bool) -> str:
+    if not isinstance(schema, Mapping):
+        return "needed" if needed else "anything"
+    kinds = schema.get("type", "anything")
+    name = " or ".join(kinds) if isinstance(kinds, list) else str(kinds)
+    if isinstance(choices := schema.get("enum"), list):
+        name = " or ".join(json_text(choice) for choice in choices)
+    if "default" in schema:
+        return f"{name}, default {json_text(schema['default'])}"
+    return f"{name}, needed" if needed else name
+
+
+def _about(schema: Json) -> str:
+    return str(schema.get("description", "")) if isinstance(schema, Mapping) else ""
+
+
+def sample_of(schema: Mapping[str, Json] | None) -> str:
+    """The needed parameters, to be filled in."""
+    required = (schema or {}).get("required") or []
+    return "".join(f" -p {name}=…" for name in required)
+
+
+def _chain_record(chain: Chain, verdicts: Sequence[Verdict], hidden: Sequence[Found]) -> Json:
+    tool = chain.tool
+    return {
+        "id": tool.id,
+        "path": tool.path,
+        "description": tool.header.description,
+        "parameters": tool.header.config_schema and dict(tool.header.config_schema),
+        "chain": [
+            {"version": item.header.version, "path": item.path, "digest": item.digest, **verdict.record()}
+            for item, verdict in zip(chain.elements, verdicts, strict=True)
+        ],
+        "primitive": chain.primitive,
+        "pairs": [pair.record() for pair in judge(chain)],
+        "hides": [found.path for found in hidden],
+    }
+
+
+def _quoted(path: str) -> str:
+    import shlex
+
+    return shlex.quote(os.path.normpath(path))

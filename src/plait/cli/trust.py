@@ -1,0 +1,217 @@
+"""`plait trust`: say which projects, signers and MCP tools may run, see it, take it back.
+
+    plait trust                      what is trusted
+    plait trust DIR                  run what the project in this folder brings along
+    plait trust remove DIR           no longer
+    plait trust add FILE             trust a signer: the same as plait keys add FILE
+    plait trust mcp SERVER TOOL      approve a tool of an MCP server as it is now
+    plait trust reset ID             let an older version of a signed tool run again
+
+A folder that has the name of an action is written with its path: ./status.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from typing import TYPE_CHECKING, Final
+
+from plait.cli.consent import add_project, agreed, at_a_terminal, toolbox_of
+from plait.cli.keys import add_key, state_of
+from plait.cli.output import cut, paint_for, printable, write_json
+from plait.errors import InputError, PlaitError, TrustError, nearest
+from plait.tools.spaces import normal_id
+from plait.tools.trust import brought_along
+
+if TYPE_CHECKING:
+    import argparse
+
+    from plait.cli.arguments import Parser
+    from plait.steps.call import Toolbox
+    from plait.tools.invocation import McpCall
+
+EXAMPLES: Final = (
+    "plait trust .",
+    "plait trust mcp time get_current_time",
+)
+ACTIONS: Final = ("status", "remove", "add", "mcp", "reset")
+_TAKES: Final = {"status": 0, "remove": 1, "add": 1, "mcp": 2, "reset": 1}
+
+
+def configure(parser: Parser) -> None:
+    parser.add_argument(
+        "words",
+        metavar="DIR | ACTION",
+        nargs="*",
+        help="a project's folder, or status, remove, add, mcp, reset",
+    )
+    parser.add_argument("--owner", metavar="WHO", help="whose key is added")
+    parser.add_argument(
+        "--ids", metavar="PATTERN", action="append", help="trust an added key for these ids only"
+    )
+    parser.add_argument("--space", metavar="SPACE", action="append", help="and only in project or in user")
+    add_project(parser)
+    parser.add_argument("--json", action="store_true", help="the status for programs")
+
+
+def run(options: argparse.Namespace) -> int:
+    action, *rest = options.words or ["status"]
+    if action in ACTIONS and len(rest) != _TAKES[action]:
+        count = ("no argument", "one argument", "two arguments")[_TAKES[action]]
+        raise InputError(
+            f"plait trust {action} takes {count}", fix="see plait trust --help", code="arguments"
+        )
+    match action, rest:
+        case "status", []:
+            _status(toolbox_of(options), as_json=options.json)
+        case "remove", [folder]:
+            _remove(toolbox_of(options), folder)
+        case "add", [file]:
+            add_key(toolbox_of(options).trust.store, file, options)
+        case "mcp", [server, tool]:
+            return _approve(toolbox_of(options), server, tool)
+        case "reset", [item_id]:
+            _reset(toolbox_of(options), item_id)
+        case folder, []:
+            _trust(folder)
+        case _:
+            raise InputError("plait trust takes one folder", fix="see plait trust --help", code="arguments")
+    return 0
+
+
+# ── projects ─────────────────────────────────────────────────────────────
+
+
+def _trust(folder: str) -> None:
+    from plait import app
+
+    if not os.path.isdir(folder):
+        guess = nearest(folder, ACTIONS)
+        meant = f"did you mean 'plait trust {guess}'? " if guess else ""
+        raise InputError(
+            f"there is no folder '{folder[:200]}'",
+            fix=f"{meant}actions: {', '.join(ACTIONS)}",
+            code="no-directory",
+        )
+    tools = app.toolbox(folder)
+    brings = brought_along(tools.trust.project or folder)
+    if not brings:
+        raise InputError(
+            "this folder brings nothing along that would have to be trusted",
+            os.path.realpath(folder),
+            "name the folder that holds .ai",
+            code="nothing-to-trust",
+        )
+    tools.trust.trust_project(origin="plait trust")
+    print(f"trusted: {printable(tools.trust.project or folder)}")
+    for path in brings[:50]:
+        print(f"  {printable(path)}")
+    if len(brings) > 50:
+        print(f"  … and {len(brings) - 50} more")
+    if not tools.trust.project_trusted:
+        print(
+            "but this project demands signatures (trust: signed): trust its signer with plait trust add FILE"
+        )
+    print(f"to take it back:  plait trust remove {shlex.quote(folder)}")
+
+
+def _remove(tools: Toolbox, folder: str) -> None:
+    if not tools.trust.store.forget_project(folder):
+        raise InputError(
+            "this project was not trusted",
+            os.path.realpath(folder),
+            "'plait trust' lists those that are",
+            code="not-trusted",
+        )
+    print(f"no longer trusted: {printable(os.path.realpath(folder))}")
+
+
+def _status(tools: Toolbox, *, as_json: bool) -> None:
+    trust = tools.trust
+    here = trust.project or os.getcwd()
+    brings, projects, keys = brought_along(here), trust.store.projects(), trust.store.keys()
+    if as_json:
+        write_json(
+            {
+                "project": {"root": here, "trusted": trust.project_trusted, "brings": list(brings)},
+                "projects": [
+                    {"root": it.root, "trusted": it.trusted, "origin": it.origin} for it in projects
+                ],
+                "keys": [key.record() for key in keys],
+            }
+        )
+        return
+    paint = paint_for(sys.stdout)
+    if not brings:
+        state = "brings nothing along"
+    elif trust.project_trusted:
+        state = paint("trusted", "green")
+    else:
+        brought = "1 file" if len(brings) == 1 else f"{len(brings)} files"
+        command = f"plait trust {shlex.quote(here)}"
+        state = f"{paint('not trusted', 'yellow')}; it brings {brought}; trust it: {command}"
+    print(f"{paint('here', 'bold')}  {cut(here, None)}: {state}")
+    print(paint("projects", "bold"))
+    for project in projects:
+        print(f"  {cut(project.root, None)}   since {project.trusted} ({project.origin})")
+    print(paint("keys", "bold"))
+    for key in keys:
+        scope = f"{', '.join(key.ids)} in {' and '.join(key.spaces)}"
+        print(f"  {key.fingerprint[:16]}…   {cut(key.owner, None)}   {cut(scope, None)}   {state_of(key)}")
+
+
+def _reset(tools: Toolbox, item_id: str) -> None:
+    forgotten = tools.trust.store.forget_versions(normal_id(item_id))
+    if not forgotten:
+        raise InputError(
+            f"no version of '{item_id}' is remembered", fix="'plait tools' lists the ids", code="unknown-tool"
+        )
+    print(f"any signed version of '{item_id}' may run again")
+
+
+# ── tools of MCP servers ─────────────────────────────────────────────────
+
+
+def _approve(tools: Toolbox, server: str, tool: str) -> int:
+    """Show the tool as its server describes it now; typing this command, or a yes, approves it."""
+    from plait import app
+
+    offered = app.offered_by_mcp(_mcp_call(tools, server, tool))
+    print(f"{printable(offered.server)} / {printable(offered.tool)}")
+    print(f"  {printable(offered.description) or 'no description'}")
+    if at_a_terminal() and not agreed("approve it as it is?"):
+        return TrustError.exit_code
+    app.approve_mcp(offered)
+    print("approved, until its description or its parameters change")
+    return 0
+
+
+def _mcp_call(tools: Toolbox, server: str, tool: str) -> McpCall:
+    """The call of the first tool of ours that reaches this tool of this server."""
+    from plait.steps.call import prepare
+    from plait.tools.invocation import McpCall
+
+    reached: list[str] = []
+    refused: list[PlaitError] = []
+    for item_id in tools.spaces.listing():
+        try:
+            if tools.chains.get(item_id).primitive != "core/primitives/mcp":
+                continue
+            call = prepare(tools, item_id, {}, checked=False).invocation
+        except PlaitError as error:
+            refused.append(error)
+            continue
+        if isinstance(call, McpCall):
+            if (call.server.name, call.tool) == (server, tool):
+                return call
+            reached.append(f"{call.server.name} {call.tool}")
+    if distrust := [error for error in refused if isinstance(error, TrustError)]:
+        raise distrust[0]
+    guess = nearest(f"{server} {tool}", reached)
+    raise InputError(
+        f"no tool here calls '{tool[:60]}' of the MCP server '{server[:60]}'",
+        fix=(f"did you mean {guess}? " if guess else "")
+        + "a tool names both: config.server.name and config.tool_name",
+        code="unknown-tool",
+    )

@@ -1,0 +1,149 @@
+"""What a tool file says about itself, read from its bytes and never by running it.
+
+Whatever the bytes are, the answer is an `Item`, a `DocumentError` with
+everything that is wrong, or a `LimitError`.  A file that cannot be read is
+never taken for one that says nothing.
+
+In reading order:
+
+    said               the keys of one header, and all that is wrong with them
+    literals           what a literal in code may stand for
+    yaml_header        keys of a YAML file
+    comments           keys in the comments at the top of a script
+    python             names that a Python module assigns, in its syntax tree
+    javascript         constants of JavaScript and TypeScript
+    javascript_tokens  their text as tokens
+    formats            which reader takes which extension, which name stands for which key
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from plait import documents
+from plait.errors import DocumentError
+from plait.source import Source
+from plait.tools.beneath import Stamp
+from plait.tools.items import Header, Item, digest_of, header_of
+from plait.tools.readers.formats import Format, extractors, format_of
+from plait.tools.readers.javascript import MAX_JAVASCRIPT
+from plait.tools.readers.javascript_tokens import MAX_OPEN, MAX_PATTERN
+from plait.tools.readers.python import MAX_PYTHON
+from plait.tools.readers.said import MAX_ODD_NAMES, Said
+from plait.tools.spaces import Found, Space
+
+__all__ = [
+    "MAX_JAVASCRIPT",
+    "MAX_ODD_NAMES",
+    "MAX_OPEN",
+    "MAX_PATTERN",
+    "MAX_PYTHON",
+    "MAX_REMEMBERED",
+    "MAX_REMEMBERED_BYTES",
+    "ItemCache",
+    "read_item",
+]
+
+MAX_REMEMBERED: Final = 1_000
+MAX_REMEMBERED_BYTES: Final = 64 << 20
+
+
+def read_item(found: Found, *, kind: str = "tool") -> Item:
+    """The item in a file: its bytes read once, its digest, its header."""
+    return _read(found, kind)[0]
+
+
+class ItemCache:
+    """Items by file; one whose stamp is unchanged is neither read nor hashed again.
+
+    Safe to share between threads.  The items used longest ago go first when
+    there are too many of them, or too many bytes in them.
+    """
+
+    def __init__(
+        self,
+        *,
+        kind: str = "tool",
+        most: int = MAX_REMEMBERED,
+        most_bytes: int = MAX_REMEMBERED_BYTES,
+        clock: Callable[[], int] = time.time_ns,
+    ) -> None:
+        self.hits = 0
+        self.misses = 0
+        self._kind, self._most, self._most_bytes, self._clock = kind, most, most_bytes, clock
+        self._known: dict[_Key, tuple[Item, Stamp]] = {}
+        self._bytes = 0
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def get(self, found: Found) -> Item:
+        key = _Key(found.space, found.relative, found.id)
+        with self._lock:
+            known = self._forget(key)
+            if known is not None and known[1] == found.stamp:
+                self.hits += 1
+                self._remember(key, *known)
+                return known[0]
+            self.misses += 1
+        now = self._clock()
+        item, stamp = _read(found, self._kind)
+        if now - stamp.changed >= _GRAIN:
+            with self._lock:
+                self._forget(key)
+                self._remember(key, item, stamp)
+        return item
+
+    def _forget(self, key: _Key) -> tuple[Item, Stamp] | None:
+        known = self._known.pop(key, None)
+        self._bytes -= len(known[0].data) if known else 0
+        return known
+
+    def _remember(self, key: _Key, item: Item, stamp: Stamp) -> None:
+        self._known[key] = (item, stamp)
+        self._bytes += len(item.data)
+        while len(self._known) > self._most or self._bytes > self._most_bytes:
+            self._forget(next(iter(self._known)))
+
+
+# A file changed within the grain of the kernel's clock can change again and keep its stamp.
+_GRAIN: Final = 20_000_000
+
+
+class _Key(NamedTuple):
+    """One path can belong to two spaces: that of a project in the home folder, and the user's."""
+
+    space: Space
+    relative: str
+    id: str
+
+
+def _read(found: Found, kind: str) -> tuple[Item, Stamp]:
+    data, stamp = found.read()
+    # Drawn: what a tool says about itself is its author's own text.
+    source = Source(found.path, documents.decoded(data, found.path, drawn=True).removeprefix("\ufeff"))
+    header = _header(source, format_of(found.path), kind)
+    return Item(kind, found.id, found.space, found.path, data, digest_of(data), header), stamp
+
+
+def _header(source: Source, form: Format, kind: str) -> Header:
+    said = Said(source, extractors().names)
+    form.reader.read(said, form.comment)
+    try:
+        header = header_of(said.entries, kind=kind)
+    except DocumentError as error:
+        said.problems += error.problems
+    if kind == "tool" and said.value("tool_type") != "primitive" and not said.value("executor_id"):
+        said.missing("executor_id", "this tool says no executor_id", _executor_fix(form), "no-executor")
+    if said.problems:
+        raise DocumentError.together(said.problems[: documents.MAX_PROBLEMS])
+    return header
+
+
+def _executor_fix(form: Format) -> str:
+    common = ", ".join(dict.fromkeys(each.executor for each in extractors().formats.values()))
+    return f"write {form.executor_line} (common: {common}); only tool_type 'primitive' needs none"

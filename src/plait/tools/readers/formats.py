@@ -1,0 +1,87 @@
+"""Which reader takes which extension, and which name in code stands for which key.
+
+Both stand in `system/extractors/tools.yaml`, a part of Plait: no project can
+change how headers are read.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Final
+
+from plait import documents
+from plait.errors import DocumentError, InternalError
+from plait.tools import manifest
+from plait.tools.items import INFORMATIONAL
+from plait.tools.readers.comments import read_comments
+from plait.tools.readers.javascript import read_javascript
+from plait.tools.readers.python import read_python
+from plait.tools.readers.said import KEYS, Said
+from plait.tools.readers.yaml_header import read_yaml
+from plait.values import Json
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """`read` takes the mark of a comment along; `sample` shows how such a file names its executor."""
+
+    read: Callable[[Said, str], None]
+    sample: str
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """How files of one extension are read; `executor` is what such a file usually names."""
+
+    reader: Reader
+    comment: str
+    executor: str
+
+    @property
+    def executor_line(self) -> str:
+        return self.reader.sample.format(self.executor, self.comment)
+
+
+@dataclass(frozen=True, slots=True)
+class Extractors:
+    """Formats by extension, and keys by their names in code."""
+
+    formats: Mapping[str, Format]
+    names: Mapping[str, str]
+
+
+def format_of(path: str) -> Format:
+    formats = extractors().formats
+    form = formats.get(os.path.splitext(path)[1])
+    if form is None:
+        known = ", ".join(formats)
+        raise DocumentError("no reader knows this kind of file", path, f"known: {known}", code="no-reader")
+    return form
+
+
+@cache
+def extractors() -> Extractors:
+    """The map that comes with Plait; wrong, it is our own bug."""
+    path = os.path.join(manifest.SYSTEM, "extractors", "tools.yaml")
+    data: Json = documents.load(path).data()
+    extensions, names = data["extensions"], data["names"]
+    unread = {form["reader"] for form in extensions.values()} - _READERS.keys()
+    unknown = set(names.values()) - KEYS - INFORMATIONAL
+    if unread or unknown:
+        raise InternalError(f"no such reader or key: {', '.join(sorted(unread | unknown))}", path)
+    return Extractors({extension: _format(**form) for extension, form in extensions.items()}, names)
+
+
+def _format(reader: str, comment: str, executor: str) -> Format:
+    return Format(_READERS[reader], comment, executor)
+
+
+_READERS: Final = {
+    "python": Reader(read_python, '__executor_id__ = "{0}"'),
+    "yaml": Reader(read_yaml, "executor_id: {0}"),
+    "comments": Reader(read_comments, "{1} executor_id: {0}"),
+    "javascript": Reader(read_javascript, 'const __executor_id__ = "{0}";'),
+}

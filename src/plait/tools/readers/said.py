@@ -1,0 +1,87 @@
+"""The keys that one file says about itself, with their places, and all that is wrong with them.
+
+A reader says what it finds; a problem with one key does not keep it from
+reading the others, so that the author sees every problem at once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Final
+
+from plait.errors import Problem, nearest
+from plait.source import Source, Span
+from plait.tools.items import INFORMATIONAL, Entry, Header
+from plait.tools.readers.literals import Refused
+from plait.values import Json
+
+MAX_ODD_NAMES: Final = 200
+"""Names like `__this__` that are compared with ours; comparing is slow, and nobody has so many."""
+
+KEYS: Final = frozenset(Header.__dataclass_fields__)
+
+
+class Said:
+    """What `source` says; `names` are the keys by their names in code."""
+
+    def __init__(self, source: Source, names: Mapping[str, str]) -> None:
+        self.source = source
+        self.names = names
+        self.entries: dict[str, Entry] = {}
+        self.problems: list[Problem] = []
+        self._refused: set[str] = set()
+        self._odd_names = 0
+
+    def add(self, key: str, value: Json, span: Span) -> None:
+        known = self.entries.setdefault(key, Entry(value, span))
+        if known.span != span:
+            what = f"'{key}' is said twice, again at line {span.position[0]}"
+            self.problems.append(Problem(what, known.span, "remove all but one", (span,), "said-twice"))
+
+    @contextmanager
+    def about(self, key: str, name: str) -> Iterator[None]:
+        """What is refused inside is a problem of this key; the others are read nevertheless."""
+        try:
+            yield
+        except Refused as refused:
+            self._refused.add(key)
+            what = f"'{name}' {refused.what}"
+            self.problems.append(Problem(what, refused.where, refused.fix, code="not-literal"))
+
+    def misspelt(self, name: str, span: Span) -> None:
+        """A name that is almost one of ours was meant to be it; `__all__` and its like were not."""
+        if not _DUNDER.fullmatch(name) or self._odd_names == MAX_ODD_NAMES:
+            return
+        self._odd_names += 1
+        if (guess := _almost(name, self.names)) is not None:
+            self._refused.add(self.names[guess])
+            what = f"'{name}' is not a key of a header"
+            self.problems.append(Problem(what, span, f"did you mean '{guess}'?", code="unknown-name"))
+
+    def value(self, key: str) -> Json:
+        return self.entries[key].value if key in self.entries else None
+
+    def missing(self, key: str, what: str, fix: str, code: str) -> None:
+        """A key that is needed; nothing is added where something else is wrong with it already."""
+        where = self.entries[key].span if key in self.entries else Span(self.source, 0, 0)
+        misspelt = nearest(key, self.entries.keys() - KEYS - INFORMATIONAL)
+        wrong = any(problem.where == where for problem in self.problems)
+        if not (wrong or misspelt or key in self._refused):
+            self.problems.append(Problem(what, where, fix, code=code))
+
+
+_DUNDER = re.compile(r"__[a-z0-9]++(?:_[a-z0-9]++)*+__", re.IGNORECASE)
+_ALMOST: Final = 0.8
+
+
+def _almost(name: str, names: Iterable[str]) -> str | None:
+    from difflib import SequenceMatcher  # only odd names need it, and it is slow to import
+
+    # Compared without the underscores around them, which would make all such names alike.
+    known = {other.strip("_"): other for other in names if _DUNDER.fullmatch(other)}
+    guess = nearest(name.strip("_"), known)
+    if guess is None or SequenceMatcher(None, name.strip("_"), guess).ratio() < _ALMOST:
+        return None
+    return known[guess]

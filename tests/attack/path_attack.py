@@ -1,0 +1,127 @@
+"""Symbolic links against a space: whatever is swapped meanwhile, no byte from outside is read.
+
+Another process exchanges a folder and a file of a space for links that lead
+outside, as fast as it can, while we read the same path through both ways of
+opening it: the kernel's `openat2`, and the walk for kernels without it.  A read
+may find the file, find nothing, or be refused; one that brings bytes from outside
+has lost.
+
+    python tests/attack/path_attack.py [--rounds 2000]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+SOURCE: Final = Path(__file__).parents[2] / "src"
+INSIDE: Final = b"inside"
+OUTSIDE: Final = b"outside"
+PLACE: Final = "tools/team/report.py"
+
+SWAPPER: Final = """
+import os, sys
+place, aside, link = sys.argv[1:]
+print("ready", flush=True)
+while True:
+    for back_and_forth in ((place, aside, link), (place, link, aside)):
+        standing, away, instead = back_and_forth
+        os.rename(standing, away)
+        os.rename(instead, standing)
+"""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rounds", type=int, default=2000)
+    rounds = parser.parse_args().rounds
+    lost = 0
+    with tempfile.TemporaryDirectory() as top:
+        for what in ("folder", "file"):
+            for way in ("openat2", "walk"):
+                tally = attack(Path(top) / f"{what}-{way}", what, way, rounds)
+                print(f"{what} exchanged, {way}: {rounds:,} reads, {dict(tally)}")
+                lost += tally["outside"]
+    print(f"{lost} reads brought bytes from outside")
+    return 1 if lost else 0
+
+
+def attack(top: Path, what: str, way: str, rounds: int) -> Counter[str]:
+    """What so many reads brought."""
+    root = prepared(top)
+    tally: Counter[str] = Counter()
+    with swapping(root, what):
+        for _ in range(rounds):
+            tally[outcome(str(root), way)] += 1
+    return tally
+
+
+def prepared(top: Path) -> Path:
+    """A space with one tool, and the same path outside with other bytes."""
+    root, outside = top / "space", top / "outside"
+    for folder, contents in ((root / PLACE, INSIDE), (outside / "report.py", OUTSIDE)):
+        folder.parent.mkdir(parents=True)
+        folder.write_bytes(contents)
+    (root / "link-to-folder").symlink_to(outside)
+    (root / "link-to-file").symlink_to(outside / "report.py")
+    return root
+
+
+@contextmanager
+def swapping(root: Path, what: str) -> Iterator[None]:
+    place = root / ("tools/team" if what == "folder" else PLACE)
+    argv = [sys.executable, "-c", SWAPPER, str(place), str(root / "aside"), str(root / f"link-to-{what}")]
+    swapper = subprocess.Popen(argv, stdout=subprocess.PIPE)
+    try:
+        assert swapper.stdout is not None
+        swapper.stdout.readline()
+        yield
+        assert swapper.poll() is None, "the swapper has ended too early"
+    finally:
+        swapper.kill()
+        swapper.communicate()
+
+
+def outcome(root: str, way: str) -> str:
+    from plait.tools import beneath
+
+    read = beneath.read_beneath if way == "openat2" else _read_by_walk
+    try:
+        found = read(root, PLACE)
+    except beneath.OutsideError:
+        return "refused"
+    if found is None:
+        return "nothing"
+    return "inside" if found[0] == INSIDE else "outside"
+
+
+def _read_by_walk(root: str, place: str) -> tuple[bytes, object] | None:
+    """As on a kernel that does not know `openat2`."""
+    from plait.tools import beneath
+
+    directory = os.open(root, os.O_PATH | os.O_DIRECTORY)
+    try:
+        handle = beneath._walk_below(directory, place)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError:
+        raise beneath.OutsideError("refused", root) from None
+    finally:
+        os.close(directory)
+    try:
+        return os.read(handle, 1 << 20), None
+    finally:
+        os.close(handle)
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(SOURCE))
+    sys.exit(main())

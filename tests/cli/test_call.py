@@ -1,0 +1,324 @@
+"""`plait call`: what goes where, which exit code, and what a dry run shows."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from plait.cli import main
+
+Capsys = pytest.CaptureFixture[str]
+SECRET = "hunter2-hunter2"
+
+
+def tool(project: Path, name: str, text: str) -> None:
+    path = project / ".ai" / "tools" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def function(body: str) -> str:
+    return f'__executor_id__ = "core/runtimes/python/function"\n\ndef execute(params, project_path):\n    {body}\n'
+
+
+def script(header: str, body: str) -> str:
+    return f"#!/bin/bash\n# executor_id: core/runtimes/bash/bash\n{header}{body}\n"
+
+
+# ── results ──────────────────────────────────────────────────────────────
+
+DATA = [
+    # what the tool gives         what is printed
+    ("return {'a': [1, 'é']}",    '{"a":[1,"é"]}\n'),
+    ("return 'plain'",            "plain\n"),
+    ("return 'a line\\n'",        "a line\n"),
+    ("return ''",                 ""),
+    ("return 3",                  "3\n"),
+    ("return None",               "null\n"),
+    ("print('noise'); return 1",  "1\n"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("body", "printed"), DATA)
+def test_text_is_printed_as_it_is_and_anything_else_as_json(
+    body: str, printed: str, trusted: Path, capsys: Capsys
+) -> None:
+    tool(trusted, "t.py", function(body))
+    assert main(["call", "t"]) == 0
+    assert capsys.readouterr() == (printed, "")
+
+
+FAILURES = [
+    # the tool                             stdout                                  stderr
+    (function("raise ValueError('no')"),   "",                                     "'t' failed: ValueError: no"),
+    (function("return {'success': False, 'error': 'out of ink'}"), '{"success":false,"error":"out of ink"}\n', "'t' failed: out of ink\n"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("code", "out", "err"), FAILURES)
+def test_a_tool_that_fails_says_why_on_stderr_and_ends_with_1(
+    code: str, out: str, err: str, trusted: Path, capsys: Capsys
+) -> None:
+    tool(trusted, "t.py", code)
+    assert main(["call", "t"]) == 1
+    printed = capsys.readouterr()
+    assert printed.out == out
+    assert printed.err.startswith(err)
+
+
+def test_a_script_that_fails_keeps_its_output_and_names_its_exit_code(trusted: Path, capsys: Capsys) -> None:
+    tool(trusted, "t.sh", script("", "echo half; echo 'no paper' >&2; exit 7"))
+    assert main(["call", "t"]) == 1
+    assert capsys.readouterr() == ("half\n", "'t' failed (exit code 7): no paper\n")
+
+
+@pytest.mark.usefixtures("trusted")
+def test_json_is_the_whole_envelope(capsys: Capsys) -> None:
+    assert main(["call", "team/report", "--params", '{"week": 46}', "--json"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert (record["status"], record["item_id"], record["data"]) == (
+        "success", "team/report", {"week": 46, "name": "Ada"},
+    )  # fmt: skip
+    assert [element["item_id"] for element in record["chain"]] == [
+        "team/report", "core/runtimes/python/function", "core/primitives/function",
+    ]  # fmt: skip
+    assert record["metadata"]["duration_ms"] >= 0
+
+
+def test_json_of_a_failure_is_an_envelope_too(trusted: Path, capsys: Capsys) -> None:
+    tool(trusted, "t.py", function("return {'success': False, 'error': 'out of ink'}"))
+    assert main(["call", "t", "--json"]) == 1
+    record = json.loads(capsys.readouterr().out)
+    assert (record["status"], record["error"]) == ("error", "out of ink")
+
+
+def test_the_caller_can_shorten_the_time_of_a_tool(trusted: Path, capsys: Capsys) -> None:
+    tool(trusted, "t.sh", script("", "sleep 30"))
+    assert main(["call", "t", "--timeout", "0.2"]) == 1
+    assert "took longer than 0.2 s" in capsys.readouterr().err
+    assert main(["call", "t", "--timeout", "0.2", "--dry-run", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["limits"]["timeout"] == 0.2
+    assert main(["call", "t", "--timeout", "soon"]) == 2
+
+
+# ── parameters ───────────────────────────────────────────────────────────
+
+PARAMS = [
+    # arguments                                                what the tool is given
+    (["-p", "week=46"],                                        {"week": 46, "name": "Ada"}),
+    (["-p", "week=46", "-p", "name=1.10"],                     {"week": 46, "name": "1.10"}),
+    (["-p", "week=46", "-p", "name=a=b"],                      {"week": 46, "name": "a=b"}),
+    (["-p", "week=46", "-p", "name="],                         {"week": 46, "name": ""}),
+    (["-p", "week:=46"],                                       {"week": 46, "name": "Ada"}),
+    (["--params", '{"week": 1}', "-p", "week=2"],              {"week": 2, "name": "Ada"}),
+    (["--params-file", "p.json"],                              {"week": 5, "name": "file"}),
+    (["--params-file", "p.json", "--params", '{"week": 6}'],   {"week": 6, "name": "file"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("arguments", "given"), PARAMS)
+def test_parameters_are_typed_by_the_schema_and_the_nearest_wins(
+    arguments: list[str], given: object, trusted: Path, capsys: Capsys
+) -> None:
+    (trusted / "p.json").write_text('{"week": 5, "name": "file"}')
+    assert main(["call", "team/report", *arguments]) == 0
+    assert json.loads(capsys.readouterr().out) == given
+
+
+def test_without_a_schema_a_parameter_is_text(trusted: Path, capsys: Capsys) -> None:
+    tool(trusted, "t.py", function("return params"))
+    assert main(["call", "t", "-p", "a=1", "-p", "b:=[1]", "-p", "c=true"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"a": "1", "b": [1], "c": "true"}
+
+
+@pytest.mark.usefixtures("trusted")
+def test_parameters_come_from_standard_input_when_that_is_said() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "plait", "call", "team/report", "--params-file", "-"],
+        input=b'{"week": 9}', capture_output=True, timeout=60,
+    )  # fmt: skip
+    assert json.loads(done.stdout) == {"week": 9, "name": "Ada"}
+
+
+BAD = [
+    # arguments                             exit  what is said
+    ([],                                    2,    "plait call: TOOL is missing\nfix: see plait call --help\n"),
+    (["team/report", "-p", SECRET],         2,    "-p needs KEY=VALUE\nfix: for example -p week=46\n"),
+    (["team/report", "-p", f"week={SECRET}"], 2,  "the tool's schema asks for another value of 'week' than text\nfix: write it as JSON: -p week=46\n"),
+    (["team/report", "-p", "a=1", "-p", "a=2"], 2, "-p gives 'a' twice\nfix: give a list with --params\n"),
+    (["team/report", "--params", f'["{SECRET}"]'], 2, "--params: this must be a map of names\nfix: for example {\"name\": \"world\"}\n"),
+    (["team/report", "--project", "nowhere"], 2,  "nowhere: there is no such folder\nfix: check --project\n"),
+    (["../x"],                              2,    "'../x' is not a tool id\n"),
+    (["team/reprot"],                       2,    "there is no tool 'team/reprot'\nfix: did you mean 'team/report'?"),
+    (["core/primitives/subprocess"],        2,    "'core/primitives/subprocess' is a primitive: it runs tools, it is none\n"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("arguments", "status", "said"), BAD)
+@pytest.mark.usefixtures("trusted")
+def test_bad_input_is_refused_before_anything_runs(
+    arguments: list[str], status: int, said: str, capsys: Capsys
+) -> None:
+    assert main(["call", *arguments]) == status
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith(said)
+    assert SECRET not in printed.err
+
+
+@pytest.mark.usefixtures("trusted")
+def test_all_violations_of_a_schema_are_told_at_once_and_no_value_is_quoted(capsys: Capsys) -> None:
+    params = json.dumps({"week": SECRET, "name": 1, "wek": SECRET})
+    assert main(["call", "team/report", "--params", params]) == 2
+    said = capsys.readouterr().err
+    assert [
+        part
+        for part in ("week: must be integer", "name: must be string", "'wek' is not a parameter")
+        if part not in said
+    ] == []
+    assert SECRET not in said
+
+
+@pytest.mark.usefixtures("trusted")
+def test_an_error_is_json_when_json_is_asked_for(capsys: Capsys) -> None:
+    assert main(["call", "team/reprot", "--json"]) == 2
+    assert json.loads(capsys.readouterr().out)["error"]["code"] == "unknown-tool"
+
+
+# ── dry run ──────────────────────────────────────────────────────────────
+
+ENVIRONED = """\
+executor_id: core/primitives/subprocess
+env_config:
+  env: {REPORT_LANG: en, TOKEN: "${TEAM_TOKEN}"}
+config:
+  command: /bin/echo
+  args: ["it's", "{week}"]
+  input_data: "{params_json}"
+  timeout: 5
+"""
+
+
+def test_a_dry_run_shows_what_would_run_and_runs_nothing(trusted: Path, capsys: Capsys) -> None:
+    tool(trusted, "team/echo.yaml", ENVIRONED)
+    (trusted / ".env").write_text(f"TEAM_TOKEN={SECRET}\n")
+    assert main(["call", "team/echo", "-p", "week=46", "--dry-run"]) == 0
+    printed = capsys.readouterr()
+    assert SECRET not in printed.out
+    lines = dict(line.split(None, 1) for line in printed.out.splitlines())
+    assert lines["chain"] == "team/echo → core/primitives/subprocess      space ok, i/o ok, versions ok"
+    assert lines["argv"] == "/bin/echo 'it'\"'\"'s' 46"
+    assert lines["cwd"] == str(trusted)
+    assert lines["stdin"] == '{"week":"46"}'
+    assert lines["limits"].startswith("5 seconds")
+    assert "REPORT_LANG (tool)" in lines["env"]
+    assert "TOKEN *** (.env)" in lines["env"]
+
+
+def test_a_dry_run_of_a_request_hides_its_credentials(trusted: Path, capsys: Capsys) -> None:
+    tool(
+        trusted,
+        "team/get.yaml",
+        "executor_id: core/primitives/http_client\n"
+        "env_config: {passes: [API_TOKEN]}\n"
+        "config:\n  method: GET\n  url: https://h.example/{page}\n  auth: {type: bearer, token: '${API_TOKEN}'}\n",
+    )
+    (trusted / ".env").write_text(f"API_TOKEN={SECRET}\n")
+    assert main(["call", "team/get", "-p", "page=a/b", "--dry-run"]) == 0
+    printed = capsys.readouterr().out
+    assert "request GET https://h.example/a%2Fb\n" in printed
+    assert "header  Authorization: ***\n" in printed
+    assert SECRET not in printed
+
+
+def test_a_dry_run_of_a_function_names_the_function_and_its_file(trusted: Path, capsys: Capsys) -> None:
+    assert main(["call", "team/report", "-p", "week=46", "--dry-run"]) == 0
+    lines = dict(line.split(None, 1) for line in capsys.readouterr().out.splitlines())
+    file = trusted / ".ai" / "tools" / "team" / "report.py"
+    assert lines["calls"] == f"execute(params, project_path) of {file}"
+    assert lines["params"] == '{"week":46,"name":"Ada"}'
+
+
+def test_the_record_of_a_dry_run_is_the_one_of_python(trusted: Path, capsys: Capsys) -> None:
+    import plait
+
+    assert main(["call", "team/report", "-p", "week=46", "--dry-run", "--json"]) == 0
+    record = plait.call("team/report", {"week": 46}, project=trusted, dry_run=True)
+    assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(record))
+
+
+# ── trust ────────────────────────────────────────────────────────────────
+
+
+def test_what_nobody_trusted_does_not_run_and_the_command_to_type_is_named(
+    project: Path, capsys: Capsys
+) -> None:
+    tool(project, "t.py", function("open('ran', 'w')"))
+    assert main(["call", "t"]) == 3
+    assert capsys.readouterr() == (
+        "",
+        f"{project}: this project brings a file that nobody you trust has signed: t.py (it is not signed)\n"
+        f"fix: look at what it brings, then type: plait trust {project}\n",
+    )
+    assert not (project / "ran").exists()
+
+
+@pytest.mark.usefixtures("project")
+def test_a_terminal_that_is_only_half_of_one_is_not_asked() -> None:
+    """Standard input is a terminal, standard error is not: nobody could read the question."""
+    master, slave = os.openpty()
+    done = subprocess.run(
+        [sys.executable, "-m", "plait", "call", "team/report", "-p", "week=1"],
+        stdin=slave, capture_output=True, timeout=60,
+    )  # fmt: skip
+    os.close(master)
+    os.close(slave)
+    assert done.returncode == 3
+    assert b"show" not in done.stderr
+
+
+@pytest.mark.usefixtures("project")
+def test_trust_may_be_said_beforehand_and_lasts(capsys: Capsys) -> None:
+    assert main(["call", "team/report", "-p", "week=1", "--trust"]) == 0
+    assert main(["call", "team/report", "-p", "week=1"]) == 0
+    capsys.readouterr()
+    assert main(["trust", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["projects"][0]["origin"] == "--trust"
+
+
+@pytest.mark.usefixtures("home")
+def test_trust_says_nothing_about_a_folder_that_brings_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capsys
+) -> None:
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    assert main(["call", "core/file/list", "--trust"]) == 0
+    capsys.readouterr()
+    main(["trust", "--json"])
+    assert json.loads(capsys.readouterr().out)["projects"] == []
+
+
+@pytest.mark.usefixtures("project")
+def test_no_variable_of_the_environment_trusts(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PLAIT_TRUST", "TRUST", "CI", "PLAIT_YES"):
+        monkeypatch.setenv(name, "1")
+    assert main(["call", "team/report", "-p", "week=1"]) == 3
+
+
+# ── what a call loads ────────────────────────────────────────────────────
+
+
+@pytest.mark.usefixtures("trusted")
+def test_a_call_loads_neither_bundles_nor_http_nor_mcp_nor_what_only_errors_need() -> None:
+    code = (
+        "import sys; from plait.cli import main; main(['call', 'team/report', '-p', 'week=1']);"
+        "print([n for n in ('importlib.metadata', 'httpx2', 'mcp', 'asyncio', 'difflib', 'subprocess', 'plait.flows')"
+        " if n in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout.splitlines()[1:] == ["[]"]

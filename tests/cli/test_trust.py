@@ -1,0 +1,368 @@
+"""`plait trust`, `keys`, `sign` and `verify`: who may run what, said, seen and taken back."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import select
+import subprocess
+import sys
+import termios
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from plait.cli import main
+
+Capsys = pytest.CaptureFixture[str]
+TINY = Path(__file__).parent.parent / "data" / "mcp" / "tiny.py"
+CALL = ("call", "team/report", "-p", "week=46")
+PASSPHRASE = "open sesame\n"
+LIMIT = 60.0
+REPORT = '{"week":46,"name":"Ada"}\n'
+
+
+def said(capsys: Capsys, *arguments: str, status: int = 0) -> str:
+    """What a command prints, on both streams."""
+    assert main(list(arguments)) == status
+    printed = capsys.readouterr()
+    return printed.out + printed.err
+
+
+# ── the question, on a terminal ──────────────────────────────────────────
+
+
+def on_a_terminal(*arguments: str, answers: Sequence[tuple[str, str]]) -> tuple[int, str]:
+    """The exit code, and what appears on the terminal of a person who gives each answer to its question."""
+    master, slave = os.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "plait", *arguments], stdin=slave, stdout=slave, stderr=slave,
+        env={**os.environ, "NO_COLOR": "1", "TERM": "xterm"}, start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+    )  # fmt: skip
+    os.close(slave)
+    try:
+        shown = ""
+        for question, answer in answers:
+            shown = read_until(master, shown, question)
+            os.write(master, answer.encode())
+        shown = read_until(master, shown, None)
+        return process.wait(timeout=LIMIT), shown.replace("\r\n", "\n")
+    finally:
+        process.kill()
+        process.wait()
+        os.close(master)
+
+
+def read_until(master: int, shown: str, question: str | None) -> str:
+    """What is shown until a question appears that was not there before; None: until the terminal is left."""
+    known = len(shown)
+    while question is None or question not in shown[known:]:
+        assert select.select([master], [], [], LIMIT)[0], f"nothing comes after {shown!r}"
+        try:
+            shown += os.read(master, 65536).decode()
+        except OSError:  # Linux says EIO when the last writer of a terminal has gone
+            assert question is None, f"it ended without the question: {shown!r}"
+            return shown
+    return shown
+
+
+ASKED = "trust it? y / N / show"
+
+
+def test_a_person_is_asked_once_can_look_and_says_yes(project: Path) -> None:
+    (project / ".env").write_text("A=1\n")
+    status, shown = on_a_terminal(*CALL, answers=[(ASKED, "show\n"), (ASKED, "y\n")])
+    assert status == 0
+    assert f"this project brings 1 tool, .env, signed by nobody you trust: {project}\n" in shown
+    assert shown.count(ASKED) == 2
+    assert "  .ai/tools/team/report.py   ← about to run\n" in shown
+    assert "  .env\n" in shown
+    assert shown.endswith(REPORT)
+    again, shown = on_a_terminal(*CALL, answers=[])
+    assert (again, "trust it?" in shown) == (0, False)
+
+
+@pytest.mark.parametrize(
+    "typed", ["n\n", "\n", "yep\n", "\x04"], ids=["n", "nothing", "another word", "end of input"]
+)
+def test_anything_but_yes_is_no_and_ends_with_3(typed: str, project: Path, capsys: Capsys) -> None:
+    status, shown = on_a_terminal(*CALL, answers=[(ASKED, typed)])
+    assert status == 3
+    assert f"fix: look at what it brings, then type: plait trust {project}\n" in shown
+    assert json.loads(said(capsys, "trust", "--json"))["projects"] == []
+
+
+def test_a_name_that_would_drive_the_terminal_is_shown_harmless(project: Path) -> None:
+    (project / ".ai" / "tools" / "x\x1b[2J.py").write_text("")
+    _, shown = on_a_terminal(*CALL, answers=[(ASKED, "show\n"), (ASKED, "n\n")])
+    assert "\x1b[2J" not in shown
+
+
+# ── projects ─────────────────────────────────────────────────────────────
+
+
+def test_a_project_is_trusted_seen_and_forgotten(project: Path, capsys: Capsys) -> None:
+    assert said(capsys, "trust").splitlines()[0] == (
+        f"here  {project}: not trusted; it brings 1 file; trust it: plait trust {project}"
+    )
+    assert said(capsys, "trust", ".") == (
+        f"trusted: {project}\n  .ai/tools/team/report.py\nto take it back:  plait trust remove .\n"
+    )
+    assert said(capsys, *CALL) == REPORT
+    status = said(capsys, "trust", "status")
+    assert status.splitlines()[0] == f"here  {project}: trusted"
+    assert re.search(rf"^  {project}   since \S+ \(plait trust\)$", status, re.MULTILINE)
+    assert said(capsys, "trust", "remove", ".") == f"no longer trusted: {project}\n"
+    assert main(list(CALL)) == 3
+
+
+BAD = [
+    (["trust", "nowhere"],       "there is no folder 'nowhere'\nfix: actions: status, remove, add, mcp, reset\n"),
+    (["trust", "statsu"],        "there is no folder 'statsu'\nfix: did you mean 'plait trust status'? "),
+    (["trust", "a", "b"],        "plait trust takes one folder\n"),
+    (["trust", "mcp", "time"],   "plait trust mcp takes two arguments\n"),
+    (["trust", "remove", "."],   "PROJECT: this project was not trusted\n"),
+    (["trust", ".ai"],           "PROJECT/.ai: this folder brings nothing along that would have to be trusted\n"),
+    (["trust", "reset", "x/y"],  "no version of 'x/y' is remembered\n"),
+    (["trust", "add", "no"],     "no: this file cannot be read: No such file or directory\n"),
+    (["trust", "mcp", "s", "t"], "no tool here calls 't' of the MCP server 's'\n"),
+    (["keys", "shwo"],           "there is no action 'shwo'\nfix: did you mean 'show'? "),
+    (["keys", "revoke"],         "plait keys revoke: NAME is missing\n"),
+    (["keys", "revoke", "12"],   "a fingerprint has 64 digits; give at least its first 8\n"),
+    (["keys", "show", "12345678"], "no trusted keys begin with '12345678'\n"),
+    (["keys", "export"],         "HOME/.ai/keys/signing.key: there is no key 'signing'\nfix: make one: plait keys new\n"),
+    (["sign"],                   "name what to sign, or give --all\n"),
+    (["sign", "team/report"],    "HOME/.ai/keys/signing.key: there is no key 'signing'\nfix: make one: plait keys new\n"),
+    (["sign", "team/reprot"],    "there is no tool 'team/reprot'\n"),
+    (["sign", "/etc/hostname"],  "/etc/hostname: this file is no tool: its id would be nothing\n"),
+    (["verify", "team/reprot"],  "there is no tool 'team/reprot'\n"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"), BAD, ids=lambda it: " ".join(it) if isinstance(it, list) else ""
+)
+def test_bad_input_is_refused(
+    arguments: list[str], error: str, project: Path, home: Path, capsys: Capsys
+) -> None:
+    assert main(arguments) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith(error.replace("PROJECT", str(project)).replace("HOME", str(home)))
+
+
+def test_a_project_that_holds_the_user_space_cannot_vouch_for_itself(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capsys
+) -> None:
+    monkeypatch.setenv("USER_SPACE", str(project / "inside"))
+    assert "cannot vouch for itself" in said(capsys, "trust", ".", status=3)
+    assert main([*CALL, "--trust"]) == 3
+
+
+# ── keys and signatures ──────────────────────────────────────────────────
+
+
+def test_a_signed_tool_runs_without_trusting_its_project(project: Path, capsys: Capsys) -> None:
+    made = said(capsys, "keys", "new")
+    fingerprint = re.findall(r"^fingerprint  ([0-9a-f]{64})$", made, re.MULTILINE)[0]
+    assert "made the key 'signing' (without a passphrase; only you can read the file)\n" in made
+    assert said(capsys, "sign", "team/report") == f"signed {project}/.ai/tools/team/report.py\n"
+    assert said(capsys, *CALL) == REPORT
+    assert f"you ({fingerprint[:4]}…)" in said(capsys, "tools")
+    assert f"team/report  1.2.0, project: signed by you ({fingerprint[:4]}…)\n" in said(
+        capsys, "tools", "show", "team/report"
+    )
+    assert fingerprint in said(capsys, "keys")
+
+
+def test_a_changed_file_is_refused_until_it_is_signed_again(trusted: Path, capsys: Capsys) -> None:
+    said(capsys, "keys", "new")
+    file = trusted / ".ai" / "tools" / "team" / "report.py"
+    said(capsys, "sign", "--all")
+    said(capsys, *CALL)
+    file.write_text(file.read_text() + "# changed\n")
+    refusal = f"fix: restore the file, or sign it as it is now: plait sign {file}\n"
+    assert said(capsys, *CALL, status=3) == (
+        f"{file}: 'team/report' may not run: its bytes are not those that were signed\n{refusal}"
+    )
+    assert said(capsys, "verify", "team/report", status=3) == (
+        f"✗ team/report  project: its bytes are not those that were signed\n  {refusal}"
+    )
+    # Within the same second: the new signature must still be seen to be the newer one.
+    assert said(capsys, "sign", str(file)) == f"signed {file}\n"
+    assert said(capsys, *CALL) == REPORT
+
+
+def test_an_older_version_runs_again_only_after_a_reset(project: Path, capsys: Capsys) -> None:
+    said(capsys, "keys", "new")
+    file = project / ".ai" / "tools" / "team" / "report.py"
+    said(capsys, "sign", "team/report")
+    old = file.read_bytes()
+    file.write_bytes(old + b"# newer\n")
+    said(capsys, "sign", "team/report")
+    said(capsys, *CALL)
+    file.write_bytes(old)
+    refused = said(capsys, *CALL, status=3)
+    assert "a newer version of it ran here before" in refused
+    assert refused.endswith("plait trust reset team/report\n")
+    assert (
+        said(capsys, "trust", "reset", "team/report") == "any signed version of 'team/report' may run again\n"
+    )
+    assert said(capsys, *CALL) == REPORT
+
+
+def test_signing_keeps_the_mode_and_what_cannot_hold_a_comment_is_signed_beside(
+    project: Path, capsys: Capsys
+) -> None:
+    said(capsys, "keys", "new")
+    tools = project / ".ai" / "tools"
+    (tools / "data.json").write_text("{}")
+    (tools / "notes.txt").write_text("not a tool")
+    script = tools / "s.sh"
+    script.write_text("#!/bin/bash\n# executor_id: core/runtimes/bash/bash\necho $0\n")
+    script.chmod(0o755)
+    assert said(capsys, "sign", "--all").count("signed ") == 3
+    assert script.stat().st_mode & 0o777 == 0o755
+    assert script.read_text().startswith("#!/bin/bash\n# plait:signed:")
+    assert (tools / "data.json").read_text() == "{}"
+    assert (tools / "data.json.sig").read_text().startswith("plait:signed:")
+    assert not (tools / "notes.txt.sig").exists()
+    assert main(["call", "s"]) == 0
+
+
+@pytest.mark.usefixtures("project")
+def test_verify_speaks_of_all_tools_and_ends_with_3_if_one_may_not_run(capsys: Capsys) -> None:
+    printed = said(capsys, "verify", status=3)
+    assert printed.startswith("✗ team/report  project: it is not signed\n")
+    assert re.search(r"^✓ \d+ files of the installation are as they were installed$", printed, re.MULTILINE)
+    said(capsys, "trust", ".")
+    assert said(capsys, "verify").startswith(
+        "✓ team/report  project: you trusted this project; it is not signed\n"
+    )
+    record = json.loads(said(capsys, "verify", "team/report", "--json"))
+    assert [(it["item_id"], it["allowed"], it["by"]) for it in record] == [("team/report", True, "project")]
+
+
+def test_a_project_may_demand_signatures(trusted: Path, capsys: Capsys) -> None:
+    (trusted / ".ai" / "config").mkdir()
+    (trusted / ".ai" / "config" / "plait.yaml").write_text("trust: signed\n")
+    assert "demands signatures" in said(capsys, *CALL, status=3)
+    assert "but this project demands signatures" in said(capsys, "trust", ".")
+    said(capsys, "keys", "new")
+    said(capsys, "sign", "--all")
+    assert said(capsys, *CALL) == REPORT
+
+
+@pytest.mark.usefixtures("project")
+def test_a_key_goes_from_one_person_to_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capsys
+) -> None:
+    said(capsys, "keys", "new")
+    said(capsys, "sign", "--all")
+    file = tmp_path / "ada.key.json"
+    file.write_text(said(capsys, "keys", "export", "--owner", "Ada"))
+
+    monkeypatch.setenv("USER_SPACE", str(tmp_path / "bob"))
+    assert "a key you do not trust" in said(capsys, *CALL, status=3)
+    assert "for the ids other/* in the space project" in said(
+        capsys, "trust", "add", str(file), "--ids", "other/*", "--space", "project"
+    )
+    assert "Ada's key is not trusted for this id" in said(capsys, *CALL, status=3)
+    assert said(capsys, "keys", "add", str(file), "--ids", "team/*").startswith("trusted: Ada's key ")
+    assert said(capsys, *CALL) == REPORT
+    assert "Ada (" in said(capsys, "tools")
+
+    fingerprint = json.loads(file.read_text())["fingerprint"]
+    assert said(capsys, "keys", "revoke", fingerprint[:12], "--reason", "lost").startswith(
+        "revoked: Ada's key "
+    )
+    assert "which was revoked" in said(capsys, *CALL, status=3)
+    assert "revoked " in said(capsys, "keys", "show", fingerprint[:12])
+    assert main(["keys", "add", str(file)]) == 3  # there is no way back
+
+
+@pytest.mark.usefixtures("project")
+def test_a_new_key_takes_the_place_of_an_old_one_for_everybody_who_trusts_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capsys
+) -> None:
+    home = os.environ["USER_SPACE"]
+    said(capsys, "keys", "new")
+    file, statement = tmp_path / "ada.key.json", tmp_path / "ada.rotation.json"
+    file.write_text(said(capsys, "keys", "export", "--owner", "Ada"))
+    monkeypatch.setenv("USER_SPACE", str(tmp_path / "bob"))
+    said(capsys, "keys", "add", str(file))
+
+    monkeypatch.setenv("USER_SPACE", home)
+    assert main(["keys", "rotate"]) == 0
+    printed = capsys.readouterr()
+    statement.write_text(printed.out)
+    assert "the old key is kept as 'signing-until-" in printed.err
+    said(capsys, "sign", "--all")
+    assert said(capsys, *CALL) == REPORT
+
+    monkeypatch.setenv("USER_SPACE", str(tmp_path / "bob"))
+    assert main(list(CALL)) == 3
+    capsys.readouterr()
+    assert said(capsys, "keys", "add", str(statement)).startswith("Ada has a new key ")
+    assert said(capsys, *CALL) == REPORT
+
+
+def test_a_file_that_holds_no_key_is_not_trusted(project: Path, capsys: Capsys) -> None:
+    for text in ('{"format": "plait.public-key.v1", "owner": "x"}', "[]", '{"public_key": "00"}'):
+        (project / "k.json").write_text(text)
+        assert "this file holds neither a public key nor a rotation" in said(
+            capsys, "keys", "add", "k.json", status=2
+        )
+    assert json.loads(said(capsys, "keys", "--json")) == {"own": [], "trusted": []}
+
+
+@pytest.mark.usefixtures("project")
+def test_a_key_with_a_passphrase_is_opened_on_a_terminal_only(capsys: Capsys) -> None:
+    status, shown = on_a_terminal(
+        "keys", "new", answers=[("(empty: none)", PASSPHRASE), ("again", PASSPHRASE)]
+    )
+    assert (status, "closed with your passphrase" in shown) == (0, True)
+    assert "sesame" not in shown
+    assert "this key needs its passphrase" in said(capsys, "sign", "--all", status=2)
+    status, _ = on_a_terminal("sign", "--all", answers=[("passphrase of", PASSPHRASE)])
+    assert status == 0
+    assert said(capsys, *CALL) == REPORT
+    status, shown = on_a_terminal("sign", "--all", answers=[("passphrase of", "open simsim\n")])
+    assert (status, "that is not the passphrase of this key" in shown) == (2, True)
+
+
+@pytest.mark.usefixtures("project")
+def test_a_system_file_is_not_signed(capsys: Capsys) -> None:
+    said(capsys, "keys", "new")
+    assert "belongs to the installation" in said(capsys, "sign", "core/shell", status=2)
+
+
+# ── MCP ──────────────────────────────────────────────────────────────────
+
+
+def test_a_tool_of_an_mcp_server_runs_after_it_was_approved(trusted: Path, capsys: Capsys) -> None:
+    pytest.importorskip("mcp")
+    record = {
+        "executor_id": "core/runtimes/mcp/stdio",
+        "config": {
+            "server": {"name": "tiny", "command": sys.executable, "args": [str(TINY)]},
+            "tool_name": "add",
+        },
+        "config_schema": {"type": "object", "required": ["a", "b"]},
+    }
+    (trusted / ".ai" / "tools" / "add.yaml").write_text(json.dumps(record))
+    call = ("call", "add", "--params", '{"a": 1, "b": 2}')
+    assert said(capsys, *call, status=3) == (
+        "the tool 'add' of the MCP server 'tiny' has not been approved\n"
+        "fix: look at it and approve it: plait trust mcp tiny add\n"
+    )
+    assert "did you mean tiny add?" in said(capsys, "trust", "mcp", "tiny", "ad", status=2)
+    assert said(capsys, "trust", "mcp", "tiny", "add") == (
+        "tiny / add\n  Add two numbers.\napproved, until its description or its parameters change\n"
+    )
+    assert main(list(call)) == 0
+    assert "3" in capsys.readouterr().out

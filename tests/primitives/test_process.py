@@ -1,0 +1,523 @@
+"""Programs are run to their end, get what they are given and no more, and cannot block or flood us."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attack.process_attack import SOURCE
+from plait.errors import InputError, ProcessError
+from plait.primitives.process import Finished, call_process, run, run_shell
+from plait.template.shell import BoundScript
+from plait.tools.invocation import Limits, ProcessCall
+
+PYTHON = [sys.executable, "-I", "-S", "-c"]
+PATH = {"PATH": "/usr/local/bin:/usr/bin:/bin"}
+
+
+def sh(script: str) -> list[str]:
+    return ["/bin/sh", "-c", script]
+
+
+ENDINGS = [
+    # argv                                stdout     stderr     exit code  signal
+    (["echo", "a b"],                     b"a b\n",  b"",       0,         None),
+    (["printf", "%s|", "", "", "x"],      b"||x|",   b"",       0,         None),
+    (sh("echo no >&2; exit 3"),           b"",       b"no\n",   3,         None),
+    (sh("exit 255"),                      b"",       b"",       255,       None),
+    (sh("kill -KILL $$"),                 b"",       b"",       137,       9),
+    (sh("kill -TERM $$"),                 b"",       b"",       143,       15),
+    (sh("exec >&- 2>&-; exit 4"),         b"",       b"",       4,         None),
+    (sh("printf '\\377\\000x'"),          b"\xff\0x", b"",      0,         None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("argv", "stdout", "stderr", "code", "number"), ENDINGS)
+def test_a_program_ends_as_it_ends(
+    argv: list[str], stdout: bytes, stderr: bytes, code: int, number: int | None
+) -> None:
+    finished = run(argv)
+    assert (finished.stdout, finished.stderr) == (stdout, stderr)
+    assert (finished.exit_code, finished.signal, finished.truncated) == (code, number, False)
+    assert finished.duration > 0
+
+
+# ── what it is given ─────────────────────────────────────────────────────
+
+
+def test_the_environment_is_exactly_what_was_given() -> None:
+    assert run(["/usr/bin/env"], env={"A": "b", "C": ""}).stdout == b"A=b\nC=\n"
+    assert run(["/usr/bin/env"], env={}).stdout == b""
+
+
+def test_the_environment_is_our_own_unless_one_is_given() -> None:
+    ours = {name: value for name, value in os.environ.items() if "\n" not in value}
+    lines = run(["env"]).stdout.decode("utf-8", "surrogateescape").splitlines()
+    assert {f"{name}={value}" for name, value in ours.items()} <= set(lines)
+
+
+def test_a_child_has_three_descriptors_and_its_files() -> None:
+    assert run(["ls", "/proc/self/fd"]).stdout.split() == [b"0", b"1", b"2", b"3"]  # 3: the listing itself
+    shown = run(sh('cat "$ONE" "$TWO"; ls /proc/$$/fd'), files=[("ONE", b"1\n"), ("TWO", b"2\n")])
+    assert shown.stdout.split() == [b"1", b"2", b"0", b"1", b"2", b"64", b"65"]
+
+
+def test_a_child_ignores_and_blocks_no_signal() -> None:
+    status = run(["cat", "/proc/self/status"]).stdout.decode().splitlines()
+    masks = {
+        line.split(":")[0]: int(line.split()[1], 16)
+        for line in status
+        if line.startswith(("SigIgn", "SigBlk"))
+    }
+    of_the_c_library = 0b11 << 31  # 32 and 33, which no program can use
+    assert {name: mask & ~of_the_c_library for name, mask in masks.items()} == {"SigBlk": 0, "SigIgn": 0}
+
+
+def test_a_child_leads_a_group_and_has_no_terminal() -> None:
+    stat = run(sh("read _ _ _ _ group _ tty _ < /proc/$$/stat; echo $$ $group $tty")).stdout.split()
+    assert stat[0] == stat[1]
+    assert stat[2] == b"0"
+    assert int(stat[1]) != os.getpgrp()
+
+
+def test_the_directory_is_the_one_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path)
+    rows: list[tuple[Path | str | None, Path]] = [
+        (tmp_path, tmp_path),
+        ("here", tmp_path / "here"),
+        (None, tmp_path),
+    ]
+    for cwd, shown in rows:
+        assert run(["/bin/pwd", "-P"], cwd=cwd).stdout.decode().strip() == os.path.realpath(shown)
+
+
+def test_a_program_is_looked_for_along_its_own_path(tmp_path: Path) -> None:
+    tool = tmp_path / "mytool"
+    tool.write_text("#!/bin/sh\necho found\n")
+    tool.chmod(0o755)
+    assert run(["mytool"], env={"PATH": f"/nowhere:{tmp_path}"}).stdout == b"found\n"
+    assert run(["mytool"], cwd=tmp_path, env={"PATH": ":/bin"}).stdout == b"found\n"
+
+
+@given(st.lists(st.binary(max_size=40).map(lambda word: word.replace(b"\0", b"")), max_size=5))
+def test_an_argument_arrives_byte_for_byte(words: list[bytes]) -> None:
+    argv = [word.decode("utf-8", "surrogateescape") for word in words]
+    assert run(["printf", "%s\\0", *argv]).stdout == b"".join(word + b"\0" for word in words or [b""])
+
+
+# ── what cannot be started ───────────────────────────────────────────────
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "plain").write_text("text")
+    (tmp_path / "lost").write_text("#!/no/such/interpreter\n")
+    (tmp_path / "bare").write_text("echo\n")
+    for name in ("lost", "bare"):
+        (tmp_path / name).chmod(0o755)
+    return tmp_path
+
+
+REFUSED = [
+    # argv                  code           message
+    (["no-such-program"],   "no-program",  "the program 'no-such-program' was not found\nfix: install it, or correct its name; looked in /usr/local/bin:/usr/bin:/bin"),
+    (["./none"],            "no-program",  "the program './none' cannot be started: No such file or directory\nfix: check that './none' exists and may be executed"),
+    (["./plain"],           "no-program",  "the program './plain' cannot be started: Permission denied\nfix: check that './plain' exists and may be executed"),
+    (["./lost"],            "no-program",  "the program './lost' cannot be started: the interpreter in its first line was not found\nfix: install the interpreter, or correct the line that begins with #!"),
+    (["./bare"],            "no-program",  "the program './bare' cannot be started: it is neither a program nor says what runs it\nfix: let its first line name an interpreter, such as #!/bin/sh"),
+    (["true", "a\0b"],      "not-started", "'true' cannot be started: an argument or variable holds NUL, or a variable's name '='\nfix: pass such data through a file or standard input"),
+    (["true", "x" * 200_000], "too-large", "'true' cannot be started: its arguments and environment are too large for this system\nfix: pass large data through a file or standard input"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("argv", "code", "message"), REFUSED)
+def test_what_cannot_be_started_says_why(folder: Path, argv: list[str], code: str, message: str) -> None:
+    with pytest.raises(ProcessError) as caught:
+        run(argv, cwd=folder, env=PATH)
+    assert (caught.value.code, str(caught.value)) == (code, message)
+
+
+def test_a_directory_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ProcessError) as caught:
+        run(["true"], cwd=tmp_path / "none")
+    assert str(caught.value) == (
+        f"'true' cannot be started in '{tmp_path / 'none'}': there is no such directory\n"
+        "fix: create the directory, or correct its name"
+    )
+
+
+def test_half_a_character_is_refused_and_not_shown() -> None:
+    with pytest.raises(ProcessError) as caught:
+        run(["true", "hush \ud800"])
+    assert str(caught.value) == (
+        "'true' cannot be started: an argument or variable holds half a character\n"
+        "fix: pass such data through a file or standard input"
+    )
+    assert caught.value.__cause__ is None
+
+
+@pytest.mark.parametrize("name", ["", "A=B", "A\0"])
+def test_a_variable_whose_name_is_none_is_refused(name: str) -> None:
+    with pytest.raises(ProcessError, match="an argument or variable holds NUL, or a variable's name '='"):
+        run(["true"], env={name: "x"})
+
+
+def test_a_program_must_be_named() -> None:
+    with pytest.raises(InputError, match="there is no program to start"):
+        run([])
+
+
+def test_a_large_environment_arrives() -> None:
+    env = {f"N{i}": "x" * 100_000 for i in range(12)} | PATH
+    assert run(sh("echo ${#N0} ${#N11}"), env=env).stdout == b"100000 100000\n"
+
+
+# ── input and output ─────────────────────────────────────────────────────
+
+
+def test_much_goes_in_and_out_at_once() -> None:
+    data = os.urandom(1 << 20) * 16
+    finished = run(["tee", "/dev/stderr"], stdin=data, max_output=len(data))
+    assert finished.stdout == data
+    assert finished.stderr == data
+
+
+def test_input_that_nobody_reads_harms_nobody() -> None:
+    assert run(["true"], stdin=b"x" * 10_000_000).exit_code == 0
+    with pytest.raises(ProcessError) as caught:
+        run(["sleep", "60"], stdin=b"x" * 10_000_000, timeout=0.1)
+    assert caught.value.code == "timeout"
+
+
+def test_without_input_there_is_nothing_to_read() -> None:
+    assert run(["cat"]).stdout == b""
+    assert run(["cat"], stdin=None).stdout == b""
+
+
+def test_output_beyond_the_limit_is_dropped() -> None:
+    finished = run(sh("seq 100000; seq 3 >&2"), max_output=10)
+    assert finished.stdout == b"1\n2\n3\n4\n5\n"
+    assert finished.stderr == b"1\n2\n3\n"
+    assert finished.truncated
+    assert finished.stdout_file is None
+
+
+def test_output_beyond_the_limit_goes_to_a_file_if_asked_for() -> None:
+    finished = run(sh("seq 100000; seq 3 >&2"), max_output=10, overflow=True)
+    assert finished.stdout == b"1\n2\n3\n4\n5\n"
+    assert finished.stderr_file is None
+    assert finished.stdout_file is not None
+    file = Path(finished.stdout_file)
+    try:
+        assert file.read_bytes() == b"".join(b"%d\n" % number for number in range(1, 100001))
+        assert file.stat().st_mode & 0o777 == 0o600
+    finally:
+        file.unlink()
+
+
+def test_the_file_of_a_call_that_fails_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import tempfile
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    cancel = threading.Event()
+    flood = sh("yes | head -c 1000000; exec sleep 60")
+    with pytest.raises(ProcessError, match="cancelled"):
+        run(flood, max_output=4, overflow=True, cancel=cancel, on_output=lambda *_: cancel.set())
+    seen = iter([b"", b"", None])
+
+    def watch(*_: object) -> None:
+        if next(seen) is None:
+            assert len(list(tmp_path.iterdir())) == 1
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        run(flood, max_output=4, overflow=True, on_output=watch)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_output_is_handed_on_as_it_comes() -> None:
+    pieces: list[tuple[str, bytes]] = []
+    finished = run(
+        [*PYTHON, "import os\nfor _ in range(3): os.write(1, b'x' * 100000)\nos.write(2, b'e')"],
+        on_output=lambda stream, data: pieces.append((stream, data)),
+        max_output=5,
+    )
+    assert b"".join(data for stream, data in pieces if stream == "stdout") == b"x" * 300000
+    assert ("stderr", b"e") in pieces
+    assert finished.stdout == b"xxxxx"
+
+
+MUCH = 200 * 1024 * 1024
+FLOOD = f"""
+from plait.primitives.process import run
+pieces = []
+finished = run(["head", "-c", "{MUCH}", "/dev/zero"], on_output=lambda _, data: pieces.append(len(data)))
+peak = [line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")][0]
+print(sum(pieces), len(finished.stdout), peak)
+"""
+
+
+def test_memory_does_not_grow_with_output() -> None:
+    printed = subprocess.run(
+        [sys.executable, "-c", FLOOD],
+        env={**os.environ, "PYTHONPATH": str(SOURCE)},
+        capture_output=True,
+        check=True,
+    ).stdout
+    total, kept, peak = map(int, printed.split())
+    assert (total, kept) == (MUCH, 16 << 20)
+    assert peak < 80 * 1024  # KiB
+
+
+def test_peak_memory_is_measured() -> None:
+    assert run([*PYTHON, "b = b'x' * 90_000_000"]).peak_rss > 85_000
+    assert run(["true"]).peak_rss < 60_000
+
+
+# ── ending ───────────────────────────────────────────────────────────────
+
+
+def test_time_is_up_when_it_is_up() -> None:
+    with pytest.raises(ProcessError) as caught:
+        run(["sleep", "60"], timeout=0.1)
+    assert (caught.value.code, str(caught.value)) == (
+        "timeout",
+        "'sleep' was ended: it took longer than 0.1 s\nfix: give it more time, or find out what it waits for",
+    )
+
+
+def test_a_program_that_is_asked_may_tidy_up(tmp_path: Path) -> None:
+    script = "trap 'echo tidy > tidied; exit' TERM; echo; while :; do sleep 0.01; done"
+    cancel = threading.Event()
+    with pytest.raises(ProcessError):
+        run(sh(script), cwd=tmp_path, cancel=cancel, on_output=lambda *_: cancel.set())
+    assert (tmp_path / "tidied").read_text() == "tidy\n"
+
+
+def test_a_call_can_be_cancelled() -> None:
+    cancel = threading.Event()
+    with pytest.raises(ProcessError) as caught:
+        run(sh("echo; exec sleep 60"), cancel=cancel, on_output=lambda *_: cancel.set())
+    assert (caught.value.code, str(caught.value)) == (
+        "cancelled",
+        "'/bin/sh' was ended: the call was cancelled",
+    )
+
+
+def test_what_holds_the_output_open_is_ended_after_the_program() -> None:
+    finished = run(sh("sleep 600 & echo $!; exit 5"))
+    assert finished.exit_code == 5
+    assert not Path(f"/proc/{int(finished.stdout)}").exists()
+
+
+def test_a_watcher_that_raises_ends_the_process() -> None:
+    pids: list[int] = []
+
+    def watch(_: str, data: bytes) -> None:
+        pids.append(int(data))
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        run(sh("echo $$; exec sleep 600"), on_output=watch)
+    assert not Path(f"/proc/{pids[0]}").exists()
+
+
+# ── many at once ─────────────────────────────────────────────────────────
+
+
+def belongings() -> tuple[list[str], int]:
+    gc.collect()
+    return sorted(
+        os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if is_open(fd)
+    ), threading.active_count()
+
+
+def is_open(fd: str) -> bool:
+    return os.path.lexists(f"/proc/self/fd/{fd}")
+
+
+@pytest.fixture
+def few_descriptors() -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.usefixtures("few_descriptors")
+def test_two_hundred_at_once_leave_nothing_behind() -> None:
+    run(["true"])
+    before = belongings()
+    gate = threading.Barrier(200)
+
+    def one(number: int) -> Finished:
+        gate.wait(60)
+        return run(sh("read x; sleep 0.2; echo $x"), stdin=b"%d\n" % number)
+
+    with ThreadPoolExecutor(200) as pool:
+        printed = [int(finished.stdout) for finished in pool.map(one, range(200))]
+    assert printed == list(range(200))
+    assert belongings() == before
+
+
+# ── tools ────────────────────────────────────────────────────────────────
+
+TOOLS = [
+    # script                                             success  data                               error
+    ("echo '{\"a\": [1, null]}'",                        True,    {"a": [1, None]},                  None),
+    ("echo '[1, 2]'",                                    True,    [1, 2],                            None),
+    ("echo 3",                                           True,    3,                                 None),
+    ("echo '\"text\"'",                                  True,    "text",                            None),
+    ("echo null",                                        True,    None,                              None),
+    ("echo hello",                                       True,    "hello\n",                         None),
+    ("echo NaN",                                         True,    "NaN\n",                           None),
+    ("true",                                             True,    "",                                None),
+    ("printf '\\377'",                                   True,    "\ufffd",                          None),
+    ("echo warning >&2; echo 1",                         True,    1,                                 None),
+    ("echo '{\"success\": false, \"error\": \"why\"}'",  False,   {"success": False, "error": "why"}, "why"),
+    ("echo '{\"success\": false}'",                      False,   {"success": False},                "the tool reports that it failed"),
+    ("echo '{\"success\": true, \"error\": \"x\"}'",     True,    {"success": True, "error": "x"},   None),
+    ("echo '{\"success\": false, \"error\": \"why\"}'; exit 2", False, {"success": False, "error": "why"}, "why"),
+    ("exit 3",                                           False,   "",                                "exit code 3"),
+    ("echo 1; echo broken >&2; exit 3",                  False,   1,                                 "broken"),
+    ("seq 9 >&2; exit 1",                                False,   "",                                "5\n6\n7\n8\n9"),
+    ("kill -SEGV $$",                                    False,   "",                                "ended by SIGSEGV"),
+]  # fmt: skip
+
+
+def tool(script: str, *, timeout: float = 60, max_output: int = 1 << 20) -> ProcessCall:
+    return ProcessCall(tuple(sh(script)), "/", PATH, limits=Limits(timeout, max_output))
+
+
+@pytest.mark.parametrize(("script", "success", "data", "error"), TOOLS)
+def test_what_a_tool_prints_is_its_data(script: str, success: bool, data: object, error: str | None) -> None:
+    returned = call_process(tool(script))
+    assert (returned.success, returned.data, returned.error) == (success, data, error)
+
+
+def test_a_tool_reads_its_parameters_and_works_where_it_is_told(tmp_path: Path) -> None:
+    returned = call_process(ProcessCall(("/bin/sh", "-c", "cat; pwd -P >&2"), str(tmp_path), {}, b'{"n": 1}'))
+    assert returned.data == {"n": 1}
+    assert returned.stderr == f"{os.path.realpath(tmp_path)}\n"
+    assert (returned.exit_code, returned.signal) == (0, None)
+
+
+def test_a_signal_is_named() -> None:
+    returned = call_process(tool("kill -KILL $$"))
+    assert (returned.exit_code, returned.signal) == (137, "SIGKILL")
+
+
+def test_deep_json_is_text() -> None:
+    assert call_process(tool("head -c 300000 /dev/zero | tr '\\0' '['")).data == "[" * 300000
+
+
+def test_a_tool_that_takes_too_long_has_failed() -> None:
+    returned = call_process(tool("echo so far; echo working >&2; exec sleep 60", timeout=0.5))
+    assert not returned.success
+    assert returned.error == "'/bin/sh' was ended: it took longer than 0.5 s"
+    assert returned.metadata["timed_out"] is True
+    assert (returned.data, returned.stderr) == ("so far\n", "working\n")
+
+
+def test_a_tool_that_prints_much_says_where_it_is() -> None:
+    returned = call_process(tool("seq 100000", max_output=4))
+    assert returned.success
+    assert returned.data == "1\n2\n"
+    assert returned.overflow is not None
+    assert Path(returned.overflow).read_text().endswith("\n100000\n")
+    os.unlink(returned.overflow)
+
+
+# ── shells ───────────────────────────────────────────────────────────────
+
+
+def script(text: str, **env: str) -> BoundScript:
+    return BoundScript(text, env, (), text)
+
+
+@pytest.mark.parametrize("shell", ["sh", "dash", "bash"])
+def test_a_script_of_any_length_runs(shell: str) -> None:
+    text = f': {"x" * 200_000}; echo $A; test -z "$PLAIT_SCRIPT"; echo $?'
+    assert run_shell(script(text, A="b"), shell=shell).stdout == b"b\n0\n"
+    assert run_shell(script("-x; echo $A", A="b"), shell=shell).stdout == b"b\n"
+
+
+def test_a_shell_runs_no_start_files(tmp_path: Path) -> None:
+    start = tmp_path / "start"
+    start.write_text("echo started\n")
+    env = {**PATH, "ENV": str(start), "BASH_ENV": str(start), "BASH_FUNC_ls%%": "() { echo ours; }"}
+    for shell in ("sh", "bash"):
+        assert run_shell(script("ls /dev/null"), shell=shell, env=env).stdout == b"/dev/null\n"
+
+
+PASSED_THROUGH = """
+import sys
+from plait.primitives.process import run_shell
+from plait.template.shell import BoundScript
+print("before")
+finished = run_shell(BoundScript(sys.argv[1], {}, (), ""), passthrough=True)
+print("after", finished.exit_code, finished.stdout, finished.stderr)
+"""
+
+
+def passed_through(script: str) -> list[str]:
+    return [sys.executable, "-c", PASSED_THROUGH, script]
+
+
+def test_our_streams_can_be_passed_on() -> None:
+    done = subprocess.run(
+        passed_through("cat; echo bad >&2; exit 6"),
+        input=b"in\n",
+        capture_output=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": str(SOURCE)},
+    )
+    assert done.stdout == b"before\nin\nafter 6 b'' b''\n"
+    assert done.stderr == b"bad\n"
+
+
+def test_at_a_terminal_its_keys_reach_the_child(monkeypatch: pytest.MonkeyPatch) -> None:
+    import pty
+
+    monkeypatch.setenv("PYTHONPATH", str(SOURCE))
+    script = "trap 'echo caught; exit 7' INT; test -t 0 && echo ready; while :; do sleep 0.05; done"
+    argv = passed_through(script)
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execv(argv[0], argv)
+    try:
+        shown = read_until(terminal, b"ready")
+        os.write(terminal, b"\x03")
+        shown += read_until(terminal, b"after")
+        assert b"caught" in shown
+        assert read_until(terminal, b"\n").strip() == b"7 b'' b''"
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        os.close(terminal)
+
+
+def read_until(terminal: int, word: bytes) -> bytes:
+    shown = b""
+    while word not in shown:
+        shown += os.read(terminal, 1)
+    return shown
+
+
+def test_results_show_no_output_by_accident() -> None:
+    assert "hush" not in repr(run(["echo", "hush"]))
+    assert json.dumps(call_process(tool("echo 1")).data) == "1"

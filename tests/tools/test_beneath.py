@@ -1,0 +1,130 @@
+"""Opening below a folder: what is found, what is refused, and what nobody can reach."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from attack import path_attack
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plait.errors import InputError, LimitError
+from plait.tools import beneath
+from plait.tools.beneath import OutsideError, read_beneath, stamp_beneath
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    space = tmp_path / "space"
+    (space / "tools" / "deep").mkdir(parents=True)
+    (space / "tools" / "t.py").write_bytes(b"inside")
+    (space / "tools" / "deep" / "d.py").write_bytes(b"")
+    (tmp_path / "secret").write_bytes(b"outside")
+    return space
+
+
+def test_bytes_and_stamp_of_a_file(root: Path) -> None:
+    data, stamp = read_beneath(str(root), "tools/t.py") or (b"", None)
+    status = (root / "tools/t.py").stat()
+    assert data == b"inside"
+    assert stamp is not None
+    assert (stamp.inode, stamp.size, stamp.changed) == (status.st_ino, 6, status.st_ctime_ns)
+    assert stamp_beneath(str(root), "tools/t.py") == stamp
+
+
+@pytest.mark.parametrize("place", ["tools/no.py", "no/t.py", "tools", "tools/t.py/x", "tools/deep"])
+def test_what_is_no_file_is_nothing(root: Path, place: str) -> None:
+    assert read_beneath(str(root), place) is None
+    assert stamp_beneath(str(root), place) is None
+
+
+def test_a_root_that_is_not_there_holds_nothing(root: Path) -> None:
+    assert read_beneath(str(root / "no"), "x") is None
+    assert read_beneath(str(root / "tools" / "t.py"), "x") is None
+
+
+@pytest.mark.parametrize("place", ["../secret", "tools/../../secret", "/etc/passwd", "", ".", "a//b", "tools/./t.py", "tools/", "a\0b"])
+def test_a_path_that_could_leave_is_refused_unseen(root: Path, place: str) -> None:
+    for look in (read_beneath, stamp_beneath):
+        with pytest.raises(OutsideError) as caught:
+            look(str(root), place)
+        assert caught.value.code == "outside-space"
+
+
+@pytest.mark.parametrize("target", ["../../secret", "t.py", "/etc/passwd"])
+@pytest.mark.parametrize("walk", [False, True])
+def test_a_link_is_refused_wherever_it_leads(root: Path, target: str, walk: bool) -> None:
+    (root / "tools" / "link.py").symlink_to(target)
+    if walk:
+        with pytest.raises(OSError, match="symbolic links"):
+            beneath._walk_below(os.open(root, os.O_PATH), "tools/link.py")
+    else:
+        with pytest.raises(OutsideError):
+            read_beneath(str(root), "tools/link.py")
+
+
+def test_a_linked_folder_leads_nowhere(root: Path) -> None:
+    (root / "linked").symlink_to(root / "tools")
+    with pytest.raises(OutsideError):
+        read_beneath(str(root), "linked/t.py")
+    with pytest.raises(OSError, match="Not a directory"):
+        beneath._walk_below(os.open(root, os.O_PATH), "linked/t.py")
+
+
+def test_the_walk_finds_what_the_kernel_finds(root: Path) -> None:
+    directory = os.open(root, os.O_PATH)
+    handle = beneath._walk_below(directory, "tools/t.py")
+    assert os.read(handle, 100) == b"inside"
+    os.close(handle)
+    os.close(directory)
+
+
+def test_a_pipe_neither_blocks_nor_counts_as_a_file(root: Path) -> None:
+    os.mkfifo(root / "tools" / "pipe.py")
+    assert read_beneath(str(root), "tools/pipe.py") is None
+
+
+def test_a_file_beyond_the_limit_is_refused(root: Path) -> None:
+    with (root / "tools" / "big.py").open("wb") as file:
+        file.truncate(beneath.MAX_FILE + 1)
+    with pytest.raises(LimitError, match="larger than 16,777,216 bytes"):
+        read_beneath(str(root), "tools/big.py")
+
+
+def test_the_limit_holds_for_what_is_read_not_for_what_was_said(root: Path) -> None:
+    # As if the file had grown after it was looked at.
+    with (root / "tools" / "big.py").open("wb") as file:
+        file.truncate(beneath.MAX_FILE + 1)
+    handle = os.open(root / "tools" / "big.py", os.O_RDONLY)
+    with pytest.raises(LimitError):
+        beneath._read(handle, "tools/big.py", str(root))
+    os.close(handle)
+
+
+def test_no_descriptor_is_left(root: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    for place in ("tools/t.py", "no", "tools/deep"):
+        read_beneath(str(root), place)
+    with pytest.raises(InputError):
+        read_beneath(str(root), "../x")
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+@given(st.lists(st.sampled_from(["..", ".", "", "tools", "t.py", "secret", "\0", "~", "%2e%2e", "..\\"]), max_size=6))
+def test_no_path_reads_what_is_outside(parts: list[str]) -> None:
+    root = "/usr/lib"  # a folder that exists; nothing in it is called so
+    try:
+        found = read_beneath(root, "/".join(parts))
+    except OutsideError:
+        return
+    assert found is None
+
+
+@pytest.mark.parametrize("what", ["folder", "file"])
+@pytest.mark.parametrize("way", ["openat2", "walk"])
+def test_a_race_with_links_brings_no_byte_from_outside(tmp_path: Path, what: str, way: str) -> None:
+    tally = path_attack.attack(tmp_path, what, way, 200)
+    assert tally["outside"] == 0
+    assert tally["inside"] + tally["nothing"] + tally["refused"] == 200

@@ -1,0 +1,310 @@
+"""From a chain and parameters to what a primitive gets."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plait.errors import InputError, PlaitError
+from plait.tools.bind import Call, bind
+from plait.tools.chain import Chain
+from plait.tools.environment import Environment, EnvValue
+from plait.tools.invocation import FunctionCall, Invocation, McpCall, ProcessCall, RequestCall
+from plait.tools.items import Header, Item
+from plait.tools.spaces import Space
+from plait.values import Secret
+
+HOST = {"CITY": "Bonn", "API_KEY": "hunter2", "BASE": "https://api.example/v1"}
+ENVIRONMENT = Environment({"PATH": EnvValue("/bin", "fixed")}, HOST, secrets=frozenset({"API_KEY"}))
+
+
+def bound(primitive: str, config: dict[str, Any], params: dict[str, Any] | None = None, **context: str) -> Invocation:
+    item = Item("tool", "t", Space("project", "/p"), "/p/t.yaml", b"code", "digest", Header(config=config))
+    chain = Chain((item,), f"core/primitives/{primitive}")
+    return bind(Call(chain, params or {}, {"project_path": "/p", **context}, ENVIRONMENT, "/p", "/p"))
+
+
+def process(config: dict[str, Any], params: dict[str, Any] | None = None, **context: str) -> ProcessCall:
+    call = bound("subprocess", {"command": "cat", **config}, params, **context)
+    assert isinstance(call, ProcessCall)
+    return call
+
+
+def request(config: dict[str, Any], params: dict[str, Any] | None = None) -> RequestCall:
+    call = bound("http_client", {"url": "https://x.example/", **config}, params)
+    assert isinstance(call, RequestCall)
+    return call
+
+
+def mcp(config: dict[str, Any], params: dict[str, Any] | None = None) -> McpCall:
+    call = bound("mcp", {"tool_name": "add", **config}, params)
+    assert isinstance(call, McpCall)
+    return call
+
+
+# ── a process ────────────────────────────────────────────────────────────
+
+ARGUMENTS = [
+    # command and args                                         argv
+    ({"command": "echo hello 'two words'"},                    ["echo", "hello", "two words"]),
+    ({"command": "echo ${CITY}"},                              ["echo", "Bonn"]),
+    ({"command": "echo {x}"},                                  ["echo", "a b"]),
+    ({"command": "echo ${NO:-it's a default}"},                ["echo", "it's a default"]),
+    ({"command": "two words", "args": ["x"]},                  ["two words", "x"]),
+    ({"command": "echo", "args": ["{l}", "-{l}"]},             ["echo", "1", "b", '-[1,"b"]']),
+    ({"command": "echo", "args": [1, 2.5, True, None]},        ["echo", "1", "2.5", "true", ""]),
+    ({"command": "echo", "args": ["{none}", "{unset}"]},       ["echo", "", "{unset}"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("config", "argv"), ARGUMENTS)
+def test_arguments(config: dict[str, Any], argv: list[str]) -> None:
+    assert list(process(config, {"x": "a b", "l": [1, "b"], "none": None}).argv) == argv
+
+
+@given(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])))
+def test_a_value_is_one_argument_whatever_it_holds(value: str) -> None:
+    config = {"command": "run 'a b' {x}", "input_data": "{params_json}"}
+    call = process(config, {"x": value})
+    assert list(call.argv) == ["run", "a b", value]
+    assert json.loads(call.stdin) == {"x": value}
+
+
+@given(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])))
+def test_a_value_in_a_script_travels_by_a_variable(value: str) -> None:
+    try:
+        call = process({"command": "sh", "args": ["-c", 'printf %s "{x}"']}, {"x": value})
+    except PlaitError:
+        return
+    assert list(call.argv)[:2] == ["sh", "-c"]
+    assert value in call.env.values()
+    assert process({"command": "sh", "args": ["-c", 'printf %s "{x}"']}, {"x": "other"}).argv == call.argv
+
+
+def test_a_script_without_holes_is_left_alone() -> None:
+    script = "awk '{print $1}' | while read -r x; do echo ${x}; done"
+    assert process({"command": "bash", "args": ["-c", script]}).argv == ("bash", "-c", script)
+
+
+def test_an_argument_after_the_script_is_plain() -> None:
+    call = process({"command": "sh", "args": ["-c", "echo $1", "name", "{x}"]}, {"x": "$(id)"})
+    assert call.argv == ("sh", "-c", "echo $1", "name", "$(id)")
+
+
+SECRET_ARGUMENTS = [
+    {"command": "curl ${API_KEY}"},
+    {"args": ["--key=${API_KEY}"]},
+    {"args": ["{key}"], "key": "k-${API_KEY}"},
+    {"args": ["{token}"]},
+    {"args": ["{tokens}"]},
+]
+
+
+@pytest.mark.parametrize("config", SECRET_ARGUMENTS)
+def test_a_secret_is_no_argument(config: dict[str, Any]) -> None:
+    with pytest.raises(InputError) as caught:
+        process(config, {"token": Secret("hunter2"), "tokens": [Secret("hunter2")]})
+    assert caught.value.code == "secret-in-argv"
+    assert "hunter2" not in str(caught.value)
+
+
+def test_a_secret_reaches_standard_input_and_the_environment_in_clear() -> None:
+    config = {
+        "input_data": {"key": "Bearer ${API_KEY}", "given": "{token}", "made": "{made}"},
+        "made": "<${API_KEY}>",
+        "env": {"AUTH": "Bearer ${API_KEY}"},
+    }
+    call = process(config, {"token": Secret("t0k3n")})
+    assert json.loads(call.stdin) == {"key": "Bearer hunter2", "given": "t0k3n", "made": "<hunter2>"}
+    assert call.env == {"PATH": "/bin", "AUTH": "Bearer hunter2"}
+
+
+STDIN = [
+    # input_data                    standard input
+    (None,                          b""),
+    ("{params_json}",               b'{"x":1}'),
+    ("plain {x}",                   b"plain 1"),
+    ("{x}",                         b"1"),
+    ("{unset}",                     b""),
+    (["{x}", {"a": "{unset}"}],     b'[1,{}]'),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("written", "stdin"), STDIN)
+def test_standard_input(written: Any, stdin: bytes) -> None:
+    assert process({"input_data": written}, {"x": 1}).stdin == stdin
+
+
+FOLDERS = [
+    # cwd                           where the process starts
+    (None,                          "/p"),
+    ("sub",                         "/p/sub"),
+    ("{project_path}/sub",          "/p/sub"),
+    ("/abs",                        "/abs"),
+    ("{anchor_path}",               "/p"),
+    ("{braces}/x",                  "/a{b}c/x"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("written", "cwd"), FOLDERS)
+def test_the_folder(written: Any, cwd: str) -> None:
+    assert process({"cwd": written, "braces": "/a{b}c"}).cwd == cwd
+
+
+def test_parameters_as_variables_never_replace_the_environment() -> None:
+    config = {"params_env": "P_", "env": {"P_FIXED": "author"}}
+    params = {"name": "a\nb", "n": 3, "yes": True, "none": None, "list": [1], "fixed": "caller", "no name": "x", "ä": "x"}
+    call = process(config, params)
+    assert call.env == {"PATH": "/bin", "P_NAME": "a\nb", "P_N": "3", "P_YES": "true", "P_NONE": "", "P_FIXED": "author"}
+
+
+# ── what an author may have written wrongly ──────────────────────────────
+
+WRONG = [
+    # primitive      config                                     what
+    ("subprocess",   {},                                        "the chain of 't' names no command"),
+    ("subprocess",   {"command": "echo it's"},                  "config.command is words: a quote is not closed"),
+    ("subprocess",   {"command": "a", "args": "b"},             "config.args is a list"),
+    ("subprocess",   {"command": "a", "env": ["X"]},            "config.env is a map"),
+    ("subprocess",   {"command": "a", "cwd": 3},                "config.cwd is text"),
+    ("subprocess",   {"command": "a", "timeout": "soon"},       "config.timeout is a number of seconds above 0"),
+    ("subprocess",   {"command": "a", "timeout": 0},            "config.timeout is a number of seconds above 0"),
+    ("subprocess",   {"command": "a", "max_output": "much"},    "config.max_output is a whole number, 1 or more"),
+    ("subprocess",   {"command": "a", "fixed_params": [1]},     "config.fixed_params is a map"),
+    ("subprocess",   {"command": "a", "env": {"A=B": "x"}},     "the environment variable 'A=B' cannot be passed"),
+    ("http_client",  {},                                        "an HTTP tool names a url"),
+    ("http_client",  {"url": "https://x/", "headers": ["a"]},   "config.headers is a map"),
+    ("http_client",  {"url": "https://x/", "retry": 3},         "config.retry is a map"),
+    ("http_client",  {"url": "https://x/", "retry": {"attempts": "x"}}, "config.retry.attempts is a whole number, 1 or more"),
+    ("http_client",  {"url": "https://x/", "retry": {"backoff": "slow"}}, "config.retry.backoff is fixed, linear or exponential"),
+    ("http_client",  {"url": "https://x/", "retry": {"max_delay": "x"}}, "config.retry is given its delays in seconds"),
+    ("http_client",  {"url": "https://x/", "max_redirects": "x"}, "config.max_redirects is a whole number, 0 or more"),
+    ("mcp",          {"tool_name": "x"},                        "'t' names no MCP server and tool"),
+    ("mcp",          {"tool_name": "x", "server": {"command": "a", "args": "b"}}, "config.server.args is a list"),
+    ("mcp",          {"tool_name": "x", "server": {"command": "a", "env": [1]}}, "config.server is given env and headers as maps"),
+    ("nowhere",      {},                                        "there is no primitive 'core/primitives/nowhere'"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("primitive", "config", "what"), WRONG)
+def test_a_wrong_config_is_told(primitive: str, config: dict[str, Any], what: str) -> None:
+    with pytest.raises(InputError) as caught:
+        bound(primitive, config)
+    assert (caught.value.what, caught.value.where, caught.value.exit_code) == (what, "/p/t.yaml", 2)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=10,
+)
+keys = sorted({"command", "args", "env", "cwd", "input_data", "timeout", "url", "headers", "body", "auth", "retry", "server", "tool_name"})
+
+
+@given(st.sampled_from(["subprocess", "http_client", "function", "mcp"]), st.dictionaries(st.sampled_from(keys), json_values))
+def test_whatever_stands_in_a_config_nothing_but_our_errors_come(primitive: str, config: dict[str, Any]) -> None:
+    try:
+        bound(primitive, config, {"x": 1})
+    except PlaitError as error:
+        assert error.exit_code == 2
+
+
+# ── a request ────────────────────────────────────────────────────────────
+
+
+def test_a_request_is_filled_by_its_sinks() -> None:
+    call = request(
+        {
+            "method": "post",
+            "url": "https://x.example/{id}?q={q}",
+            "headers": {"X-Note": "{note}", "Authorization": "Bearer ${API_KEY}"},
+            "body": {"id": "{id}", "key": "${API_KEY}", "unset": "{unset}", "text": "k=${API_KEY}"},
+            "retry": {"max_attempts": 3, "backoff": "linear", "initial_delay": 1},
+        },
+        {"id": "a/b", "q": "x&y", "note": "n"},
+    )
+    assert (call.method, call.url) == ("POST", "https://x.example/a%2Fb?q=x%26y")
+    assert call.headers == (("X-Note", "n"), ("Authorization", "Bearer hunter2"), ("content-type", "application/json"))
+    assert json.loads(call.body or b"") == {"id": "a/b", "key": "hunter2", "text": "k=hunter2"}
+    assert (call.retry.attempts, call.retry.backoff, call.retry.initial_delay) == (3, "linear", 1.0)
+
+
+BODIES = [
+    # body              bytes                content type
+    (None,              None,                None),
+    ("text {x}",        b"text 1",           None),
+    ("{unset}",         None,                None),
+    ("{x}",             b"1",                "application/json"),
+    ([],                b"[]",               "application/json"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("body", "data", "content_type"), BODIES)
+def test_a_body(body: Any, data: bytes | None, content_type: str | None) -> None:
+    call = request({"body": body}, {"x": 1})
+    assert (call.body, dict(call.headers).get("content-type")) == (data, content_type)
+
+
+HOSTS = [
+    # url                          config                          from data
+    ("https://x.example/{path}",   {},                             False),
+    ("${BASE}/items/{path}",       {},                             False),
+    ("{base}/items/{path}",        {"base": "https://in.example"}, False),
+    ("{base}/items",               {"base": "{url_given}"},        True),
+    ("{url_given}",                {},                             True),
+    ("{url_given}/x",              {},                             True),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("url", "config", "from_data"), HOSTS)
+def test_whether_the_host_came_from_data_is_known(url: str, config: dict[str, Any], from_data: bool) -> None:
+    call = request({"url": url, **config}, {"path": "p", "url_given": "https://given.example"})
+    assert call.url_from_data is from_data
+
+
+@pytest.mark.parametrize("url", ["https://{host}/x", "{scheme}://x.example/", "https://a.{host}/"])
+def test_a_part_of_the_host_cannot_come_from_a_value(url: str) -> None:
+    with pytest.raises(InputError) as caught:
+        request({"url": url}, {"host": "evil.example", "scheme": "file"})
+    assert caught.value.code == "url-origin"
+
+
+def test_a_header_cannot_be_split() -> None:
+    with pytest.raises(InputError) as caught:
+        request({"headers": {"X": "{x}"}}, {"x": "a\r\nEvil: 1"})
+    assert caught.value.code == "forbidden-character"
+
+
+# ── functions and MCP ────────────────────────────────────────────────────
+
+
+def test_a_function_gets_a_copy_that_nobody_else_holds() -> None:
+    params: dict[str, Any] = {"list": [1], "token": Secret("s")}
+    call = bound("function", {"fixed_params": {"mode": "ro"}}, {**params, "mode": "rw"})
+    assert isinstance(call, FunctionCall)
+    assert (call.function, call.code, call.params) == ("execute", b"code", {"list": [1], "token": "s", "mode": "ro"})
+    assert call.params["list"] is not params["list"]
+
+
+def test_an_mcp_call() -> None:
+    server = {"command": "srv", "args": ["--n", "{n}"], "env": {"KEY": "k=${API_KEY}"}}
+    call = mcp({"server": server}, {"n": 3})
+    assert call.server.command == ("srv", "--n", "3")
+    assert call.server.env == {"PATH": "/bin", "KEY": "k=hunter2"}
+    assert (call.tool, call.params, call.limits.timeout) == ("add", {"n": 3}, 60.0)
+
+
+def test_an_mcp_server_at_a_url_gets_its_headers() -> None:
+    call = mcp({"server": {"url": "https://m.example/", "headers": {"Authorization": "Bearer ${API_KEY}"}}})
+    assert (call.server.url, call.server.headers) == ("https://m.example/", (("Authorization", "Bearer hunter2"),))
+
+
+@pytest.mark.parametrize("args", [["${API_KEY}"], ["k=${API_KEY}"]])
+def test_a_secret_is_no_argument_of_an_mcp_server(args: list[str]) -> None:
+    with pytest.raises(InputError) as caught:
+        mcp({"server": {"command": "srv", "args": args}})
+    assert caught.value.code == "secret-in-argv"

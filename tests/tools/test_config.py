@@ -1,0 +1,165 @@
+"""The config of a chain: merged, filled once, out of a caller's reach; and parameters checked by their schema."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plait.errors import InputError, ValueRefusedError
+from plait.tools.chain import Chain
+from plait.tools.config import CONTEXT, EXECUTION_KEYS, Config, checked_params, deep_merge
+from plait.tools.items import Header, Item
+from plait.tools.spaces import Space
+from plait.values import Secret
+
+SPACE = Space("project", "/p")
+
+
+def item(**keys: Any) -> Item:
+    return Item("tool", "t", SPACE, "/p/t.yaml", b"", "", Header(**keys))
+
+
+def config(
+    written: dict[str, Any],
+    params: dict[str, Any] | None = None,
+    env: dict[str, Any] | None = None,
+    context: dict[str, Any] | None = None,
+) -> Config:
+    return Config(Chain((item(config=written),), "x"), params=params or {}, context=context or {}, env=env or {})
+
+
+tree = st.recursive(st.integers() | st.text(max_size=3), lambda inner: st.dictionaries(st.sampled_from("abc"), inner), max_leaves=8)
+maps = st.dictionaries(st.sampled_from("abc"), tree)
+
+
+@given(maps)
+def test_merging_with_nothing_changes_nothing(one: dict[str, Any]) -> None:
+    assert deep_merge(one, {}) == one == deep_merge({}, one) == deep_merge(one, one)
+
+
+@given(maps, maps)
+def test_what_stands_above_is_seen_and_nothing_below_is_lost(below: dict[str, Any], above: dict[str, Any]) -> None:
+    merged = deep_merge(below, above)
+    assert set(merged) == set(below) | set(above)
+    for key, value in above.items():
+        assert merged[key] == value or (isinstance(value, dict) and isinstance(below.get(key), dict))
+
+
+@given(st.text())
+def test_a_parameter_is_a_leaf(value: str) -> None:
+    written = {"a": "{x}", "b": "{a}", "secret": "no", "list": ["{x}"]}
+    filled = config(written, {"x": value}, {"HOME": "no"})
+    assert (filled.value("a"), filled.value("b"), filled.value("list")) == (value, value, [value])
+
+
+@pytest.mark.parametrize("name", sorted(EXECUTION_KEYS | CONTEXT))
+def test_no_name_of_execution_or_context_comes_from_a_caller(name: str) -> None:
+    assert config({"a": f"<{{{name}}}>"}, {name: "evil"}).value("a") == f"<{{{name}}}>"
+    assert config({"a": f"<{{{name}}}>", name: "author"}, {name: "evil"}).value("a") == "<author>"
+    assert config({"a": f"<{{{name}}}>"}, {name: "evil"}, context={name: "call"}).value("a") == "<call>"
+
+
+def test_a_circle_is_named() -> None:
+    with pytest.raises(InputError) as caught:
+        config({"a": "{b}", "b": ["{c}"], "c": "x{b}"}).value("a")
+    assert str(caught.value) == "/p/t.yaml: the config refers to itself: b → c → b\nfix: give one of them a plain value"
+
+
+def test_a_diamond_is_no_circle() -> None:
+    assert config({"a": "{b}{c}", "b": "{d}", "c": "{d}", "d": "x"}).value("a") == "xx"
+
+
+def test_a_secret_is_masked_until_it_is_asked_for() -> None:
+    hidden = config({"a": "k=${KEY}", "b": {"c": "{a}"}, "d": "{p}"}, {"p": [Secret("s")]}, {"KEY": Secret("hunter2")})
+    assert hidden.value("b") == {"c": "k=***"}
+    assert hidden.in_clear().value("b") == {"c": "k=hunter2"}
+    assert hidden.in_clear().value("d") == ["s"]
+    assert hidden.value("a") == "k=***"
+
+
+FROM_CALLER = [
+    # config                        name  comes from the caller
+    ({},                            "x",  True),
+    ({"a": "{x}"},                  "a",  True),
+    ({"a": "{b}", "b": "{x}!"},     "a",  True),
+    ({"a": "plain"},                "a",  False),
+    ({"a": "${X}"},                 "a",  False),
+    ({},                            "y",  False),
+    ({},                            "project_path", False),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("written", "name", "from_caller"), FROM_CALLER)
+def test_what_comes_from_the_caller_is_known(written: dict[str, Any], name: str, from_caller: bool) -> None:
+    assert config(written, {"x": 1}, context={"project_path": "/p"}).from_caller(name) is from_caller
+
+
+# ── parameters ───────────────────────────────────────────────────────────
+
+SCHEMA = {
+    "type": "object",
+    "required": ["week"],
+    "additionalProperties": False,
+    "properties": {
+        "week": {"type": "integer", "minimum": 1},
+        "format": {"enum": ["text", "html"], "default": "text"},
+        "tags": {"type": "array", "items": {"type": "string"}},
+        "deep": {"type": "object", "properties": {"level": {"type": "integer", "default": 3}}},
+    },
+}
+
+
+def test_defaults_are_applied_at_any_depth_and_the_caller_keeps_his_map() -> None:
+    given_params = {"week": 1, "deep": {}}
+    assert checked_params(given_params, item(config_schema=SCHEMA)) == {"week": 1, "format": "text", "deep": {"level": 3}}
+    assert given_params == {"week": 1, "deep": {}}
+
+
+def test_all_violations_come_at_once_without_a_value() -> None:
+    with pytest.raises(InputError) as caught:
+        checked_params({"week": "hunter2", "format": "hunter2", "tags": ["a", 5], "zz": "hunter2"}, item(config_schema=SCHEMA))
+    whats = sorted(problem.what for problem in caught.value.problems)
+    assert whats == [
+        "'t': 'zz' is not a parameter",
+        "'t': format: must be one of ['text', 'html']",
+        "'t': tags[1]: must be string",
+        "'t': week: must be integer",
+    ]
+    assert "hunter2" not in str(caught.value)
+    assert caught.value.exit_code == 2
+
+
+def test_a_missing_parameter_is_named() -> None:
+    with pytest.raises(InputError) as caught:
+        checked_params({}, item(config_schema=SCHEMA))
+    assert str(caught.value) == "/p/t.yaml: 't': 'week' is required\nfix: look at 'plait tools show t' for its parameters"
+
+
+@pytest.mark.parametrize("schema", [{"type": "no-such-type"}, {"properties": 3}, {"$ref": "https://x.example/schema"}, {"$ref": "file:///etc/passwd"}])
+def test_a_schema_that_is_none_is_told(schema: dict[str, Any]) -> None:
+    with pytest.raises(InputError) as caught:
+        checked_params({"a": 1}, item(config_schema=schema))
+    assert caught.value.code == "bad-schema"
+
+
+def test_a_secret_is_text_to_a_schema_and_stays_secret() -> None:
+    schema = {"properties": {"token": {"type": "string", "minLength": 3}}}
+    assert checked_params({"token": Secret("abc")}, item(config_schema=schema)) == {"token": Secret("abc")}
+    with pytest.raises(InputError) as caught:
+        checked_params({"token": Secret("ab")}, item(config_schema=schema))
+    assert caught.value.what == "'t': token: does not meet 'minLength' of the schema"
+
+
+@pytest.mark.parametrize("value", [b"bytes", {1, 2}, object(), float("nan")])
+def test_what_is_no_json_is_refused(value: Any) -> None:
+    with pytest.raises(ValueRefusedError):
+        checked_params({"x": value}, item(config_schema={"type": "object"}))
+
+
+def test_without_a_schema_everything_passes_as_a_copy() -> None:
+    given_params = {"a": 1}
+    checked = checked_params(given_params, item())
+    assert (checked, checked is given_params) == ({"a": 1}, False)

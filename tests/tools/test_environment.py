@@ -1,0 +1,157 @@
+"""What a tool sees, what its author's `${NAME}` reads, and what nobody may see."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plait.tools.chain import Chain
+from plait.tools.environment import (
+    FIXED,
+    DotEnv,
+    Environment,
+    interpreter_names,
+    looks_secret,
+    read_dotenv,
+    resolve_environment,
+)
+from plait.tools.interpreters import Surroundings
+from plait.tools.items import EnvConfig, Header, Interpreter, Item
+from plait.tools.spaces import Space
+
+
+def chain(*configs: EnvConfig | None) -> Chain:
+    """A tool and its runtimes."""
+    space = Space("project", "/p")
+    items = [
+        Item("tool", f"t{index}", space, f"/p/t{index}.yaml", b"", "", Header(env_config=config))
+        for index, config in enumerate(configs)
+    ]
+    return Chain(tuple(items), "core/primitives/subprocess")
+
+
+def resolved(*configs: EnvConfig | None, host: Mapping[str, str] | None = None, dotenv: str = "", **context: str) -> Environment:
+    return resolve_environment(
+        chain(*configs),
+        host=host or {},
+        dotenv=read_dotenv(dotenv, []),
+        around=Surroundings((), host or {}, "/home"),
+        context=context,
+    )
+
+
+PYTHON_DOTENV = [
+    # line                           name  value
+    ("A=1",                          "A",  "1"),
+    ("export A=1",                   "A",  "1"),
+    ("  A = 1  ",                    "A",  "1"),
+    ("A='single $x # no comment'",   "A",  "single $x # no comment"),
+    ('A="double \\n line"',          "A",  "double \n line"),
+    ("A=value # comment",            "A",  "value"),
+    ("A=a=b",                        "A",  "a=b"),
+    ("A=",                           "A",  ""),
+    ("# A=1\nA=2",                   "A",  "2"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "name", "value"), PYTHON_DOTENV)
+def test_an_env_file_is_read_as_python_dotenv_does(text: str, name: str, value: str) -> None:
+    assert read_dotenv(text, []).values == {name: value}
+
+
+REFUSED = [
+    "PATH", "LD_PRELOAD", "LD_LIBRARY_PATH", "DYLD_INSERT_LIBRARIES", "PYTHONPATH", "PYTHONSTARTUP", "PYTHONHOME",
+    "NODE_OPTIONS", "NODE_PATH", "BASH_ENV", "ENV", "IFS", "PERL5LIB", "RUBYOPT", "GIT_SSH_COMMAND", "PS4",
+    "JAVA_TOOL_OPTIONS", "GCONV_PATH", "RYE_PYTHON",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_an_env_file_cannot_set_what_runs_code(name: str) -> None:
+    read = read_dotenv(f"{name}=/evil\nCITY=Bonn\n", ["RYE_PYTHON"])
+    assert (dict(read.values), read.refused) == ({"CITY": "Bonn"}, (name,))
+
+
+def test_what_is_allowed_by_name_may_be_set() -> None:
+    read = read_dotenv("PYTHONPATH=x\nRYE_PYTHON=y\n", ["RYE_PYTHON"], allowed=frozenset({"PYTHONPATH"}))
+    assert (dict(read.values), read.refused) == ({"PYTHONPATH": "x"}, ("RYE_PYTHON",))
+
+
+def test_the_interpreters_of_a_chain_are_known_by_name() -> None:
+    config = EnvConfig(Interpreter("system_binary", "RUBY"))
+    assert interpreter_names(chain(None, EnvConfig(env={"A": "1"}), config)) == ["RUBY"]
+
+
+@given(st.dictionaries(st.sampled_from([*FIXED, "A", "B", "AWS_SECRET_ACCESS_KEY", "PYTHONPATH"]), st.text("ab${}")))
+def test_only_the_fixed_list_and_what_is_declared_reaches_a_tool(host: dict[str, str]) -> None:
+    child = resolved(EnvConfig(passes=("A",), env={"MINE": "x"}), host=host).plain
+    assert set(child) == {name for name in host if name in FIXED or name == "A"} | {"MINE"}
+    assert all(child[name] == host[name] for name in child if name != "MINE")
+
+
+def test_each_variable_says_where_it_comes_from() -> None:
+    environment = resolved(
+        EnvConfig(passes=("CITY", "WANTED"), env={"T": "tool"}),
+        EnvConfig(env={"R": "runtime", "FROM": "${CITY}"}),
+        host={"PATH": "/bin", "WANTED": "x"},
+        dotenv="CITY=Bonn\n",
+    )
+    assert {name: value.origin for name, value in environment.child.items()} == {
+        "PATH": "fixed",
+        "R": "runtime",
+        "FROM": ".env",
+        "CITY": ".env",
+        "WANTED": "your environment",
+        "T": "tool",
+    }
+
+
+def test_context_fills_names_and_the_environment_does_not_read_itself_again() -> None:
+    environment = resolved(EnvConfig(env={"A": "{project_path}/x", "B": "${RAW}"}), host={"RAW": "${HOME} {x}"}, project_path="/p")
+    assert environment.plain == {"A": "/p/x", "B": "${HOME} {x}"}
+
+
+SECRETS = [
+    # host                 .env          declared                              secret names that an author can read
+    ({"API_KEY": "k"},     "",           EnvConfig(),                          {"API_KEY"}),
+    ({"CITY": "k"},        "",           EnvConfig(),                          set()),
+    ({},                   "CITY=k",     EnvConfig(),                          {"CITY"}),
+    ({"CITY": "h"},        "CITY=k",     EnvConfig(),                          set()),
+    ({"API_KEY": "k"},     "",           EnvConfig(env={"X": "<${API_KEY}>"}), {"API_KEY", "X"}),
+    ({"API_KEY": "k"},     "",           EnvConfig(env={"X": "${API_KEY}", "Y": "${X}!"}), {"API_KEY", "X", "Y"}),
+    ({"API_KEY": "k"},     "",           EnvConfig(env={"X": "plain"}),        {"API_KEY"}),
+    ({},                   "CITY=k",     EnvConfig(passes=("CITY",)),          {"CITY"}),
+    ({},                   "",           EnvConfig(env={"DB_PASSWORD": "x"}),  {"DB_PASSWORD"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("host", "dotenv", "config", "secrets"), SECRETS)
+def test_what_is_secret_and_what_is_made_of_it(
+    host: dict[str, str], dotenv: str, config: EnvConfig, secrets: set[str]
+) -> None:
+    environment = resolved(config, host=host, dotenv=dotenv)
+    assert environment.secrets == secrets
+    assert {name for name, value in environment.child.items() if value.secret} == secrets & set(environment.child)
+
+
+NAMES: list[tuple[str, bool]] = [
+    ("API_KEY", True), ("APIKEY", True), ("DB_PASSWORD", True), ("github_token", True), ("AUTH", True),
+    ("AWS_SECRET_ACCESS_KEY", True), ("PRIVATE_KEY", True), ("GIT_AUTHOR_NAME", False), ("CITY", False),
+    ("KEYBOARD", False),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "secret"), NAMES)
+def test_a_name_tells_a_secret(name: str, secret: bool) -> None:
+    assert looks_secret(name) is secret
+
+
+def test_no_repr_shows_a_value() -> None:
+    environment = resolved(EnvConfig(passes=("API_KEY",)), host={"API_KEY": "hunter2"})
+    shown: list[Any] = [environment, environment.child, DotEnv({"A": "hunter2"})]
+    assert "hunter2" not in repr(shown)
+    assert environment.child["API_KEY"].shown == "***"
