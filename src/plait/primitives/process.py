@@ -15,7 +15,6 @@ import os
 import selectors
 import signal
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -121,11 +120,7 @@ def _without_start_files(env: Environment) -> dict[str, str]:
 @contextlib.contextmanager
 def _file_with(content: bytes) -> Iterator[IO[bytes]]:
     """An open file that no directory lists, so that nothing is left of it afterwards."""
-    if hasattr(os, "memfd_create"):
-        file: IO[bytes] = os.fdopen(os.memfd_create("plait"), "w+b")
-    else:
-        file = tempfile.TemporaryFile()
-    with file:
+    with os.fdopen(os.memfd_create("plait"), "w+b") as file:
         file.write(content)
         file.flush()
         yield file
