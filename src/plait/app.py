@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from plait.template.sinks import Dialect
     from plait.template.template import Template
 
+MAX_CACHED_TREE = 1 << 16
 Values = "Mapping[str, Json] | Scope"
 
 
@@ -56,13 +57,37 @@ def render(
     env: Mapping[str, str] | None = None,
 ) -> Json:
     """Fill a template: a string, or every string of a list or map."""
-    compiled = _compiled_text(template, profile) if isinstance(template, str) else compile(template, profile=profile)
-    return compiled.render({} if values is None else values, strict=strict, env=env)
+    compiled = (_compiled_text if isinstance(template, str) else _compiled_tree)(template, profile)
+    if values is None:
+        values = {}
+    if strict is False and env is None:
+        return compiled.render(values)  # without keywords the call itself is faster
+    return compiled.render(values, strict=strict, env=env)
 
 
 @lru_cache(maxsize=512)
 def _compiled_text(template: str, profile: str) -> Template:
     return compile(template, profile=profile)
+
+
+def _compiled_tree(template: Json, profile: str) -> Template:
+    """A tree is compiled once, too: equal trees have equal bytes, and no others have."""
+    import marshal
+
+    try:
+        key = marshal.dumps(template, 2)
+    except ValueError:  # other types than those of JSON: let `compile` look at them
+        return compile(template, profile=profile)
+    if len(key) > MAX_CACHED_TREE:
+        return compile(template, profile=profile)
+    return _compiled_bytes(key, profile)
+
+
+@lru_cache(maxsize=128)
+def _compiled_bytes(key: bytes, profile: str) -> Template:
+    import marshal
+
+    return compile(marshal.loads(key), profile=profile)
 
 
 def render_to(
