@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from plait.template.sinks import Dialect
     from plait.template.template import Template
 
-MAX_CACHED_TREE = 1 << 16
+MAX_CACHED = 1 << 16
 Values = "Mapping[str, Json] | Scope"
 
 
@@ -57,7 +57,7 @@ def render(
     env: Mapping[str, str] | None = None,
 ) -> Json:
     """Fill a template: a string, or every string of a list or map."""
-    compiled = (_compiled_text if isinstance(template, str) else _compiled_tree)(template, profile)
+    compiled = _compiled(template, profile)
     if values is None:
         values = {}
     if strict is False and env is None:
@@ -65,26 +65,29 @@ def render(
     return compiled.render(values, strict=strict, env=env)
 
 
+def _compiled(template: Json, profile: str) -> Template:
+    """A template from the cache, if it is small enough to be kept there."""
+    if not isinstance(profile, str):
+        return compile(template, profile=profile)  # which says what is wrong with it
+    if isinstance(template, str):
+        known = _compiled_text if len(template) <= MAX_CACHED else compile
+        return known(template, profile=profile)
+    import marshal
+
+    try:
+        key = marshal.dumps(template, 2)  # equal trees have equal bytes, and no others have
+    except ValueError:  # other types than those of JSON: let `compile` look at them
+        return compile(template, profile=profile)
+    return _compiled_tree(key, profile) if len(key) <= MAX_CACHED else compile(template, profile=profile)
+
+
 @lru_cache(maxsize=512)
 def _compiled_text(template: str, profile: str) -> Template:
     return compile(template, profile=profile)
 
 
-def _compiled_tree(template: Json, profile: str) -> Template:
-    """A tree is compiled once, too: equal trees have equal bytes, and no others have."""
-    import marshal
-
-    try:
-        key = marshal.dumps(template, 2)
-    except ValueError:  # other types than those of JSON: let `compile` look at them
-        return compile(template, profile=profile)
-    if len(key) > MAX_CACHED_TREE:
-        return compile(template, profile=profile)
-    return _compiled_bytes(key, profile)
-
-
 @lru_cache(maxsize=128)
-def _compiled_bytes(key: bytes, profile: str) -> Template:
+def _compiled_tree(key: bytes, profile: str) -> Template:
     import marshal
 
     return compile(marshal.loads(key), profile=profile)
