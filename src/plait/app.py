@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from plait.tools.spaces import Space
     from plait.tools.trust import Ask as AskTrust
 
+MAX_CACHED = 1 << 16
 Values = "Mapping[str, Json] | Scope"
 
 
@@ -62,13 +63,40 @@ def render(
     env: Mapping[str, str] | None = None,
 ) -> Json:
     """Fill a template: a string, or every string of a list or map."""
-    compiled = _compiled_text(template, profile) if isinstance(template, str) else compile(template, profile=profile)
-    return compiled.render({} if values is None else values, strict=strict, env=env)
+    compiled = _compiled(template, profile)
+    if values is None:
+        values = {}
+    if strict is False and env is None:
+        return compiled.render(values)  # without keywords the call itself is faster
+    return compiled.render(values, strict=strict, env=env)
+
+
+def _compiled(template: Json, profile: str) -> Template:
+    """A template from the cache, if it is small enough to be kept there."""
+    if not isinstance(profile, str):
+        return compile(template, profile=profile)  # which says what is wrong with it
+    if isinstance(template, str):
+        known = _compiled_text if len(template) <= MAX_CACHED else compile
+        return known(template, profile=profile)
+    import marshal
+
+    try:
+        key = marshal.dumps(template, 2)  # equal trees have equal bytes, and no others have
+    except ValueError:  # other types than those of JSON: let `compile` look at them
+        return compile(template, profile=profile)
+    return _compiled_tree(key, profile) if len(key) <= MAX_CACHED else compile(template, profile=profile)
 
 
 @lru_cache(maxsize=512)
 def _compiled_text(template: str, profile: str) -> Template:
     return compile(template, profile=profile)
+
+
+@lru_cache(maxsize=128)
+def _compiled_tree(key: bytes, profile: str) -> Template:
+    import marshal
+
+    return compile(marshal.loads(key), profile=profile)
 
 
 def render_to(

@@ -18,6 +18,8 @@ Json: TypeAlias = Any
 """str | int | float | bool | None | Secret | list[Json] | dict[str, Json]"""
 
 MASK: Final = "***"
+_SHORT_INTEGER: Final = 1 << 64
+"""What Python prints at any setting of its limit on digits."""
 
 
 class Undefined(Enum):
@@ -83,6 +85,8 @@ def _text(value: Json, show: Callable[[Secret], str]) -> str:
         return "true"
     if value is False:
         return "false"
+    if value.__class__ is int and -_SHORT_INTEGER < value < _SHORT_INTEGER:
+        return str(value)
     if isinstance(value, Secret):
         return show(value)
     return _dump(value, show)

@@ -7,7 +7,9 @@ them, so the comparison is exact.  Hostile values try to create a canary file.
     python tests/fuzz/shell_fuzz.py --runs 20000              right arguments, no canary
     python tests/fuzz/shell_fuzz.py --runs 5000 --wrong-lexer every state forced wrong: still no canary
 
-One run is one value in one place of one script.  Exit code 1 on any failure.
+One run is one value in one place of one script.  The first form then throws
+pieces of shell syntax together at random (`soup`): whatever of that is accepted
+must not run a value either.  Exit code 1 on any failure.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from typing import get_args
 from plait.errors import InputError, ProcessError
 from plait.primitives.process import run_shell
 from plait.source import Source
-from plait.template.shell import bind, plan
+from plait.template.shell import BoundScript, bind, plan
 from plait.template.shell_lexer import Dialect, Gap, Lexed, Piece, State, analyse
 from plait.values import Json
 
@@ -48,13 +50,16 @@ class Case:
 class Author:
     """Writes a random script for one shell."""
 
-    def __init__(self, random: Random, dialect: Dialect, canary: str, *, hostile_numbers: bool = False) -> None:
+    def __init__(
+        self, random: Random, dialect: Dialect, canary: str, *, hostile_numbers: bool = False
+    ) -> None:
         self.random = random
         self.dialect = dialect
         self.canary = canary
         self.hostile_numbers = hostile_numbers
         self.case = Case()
         self.functions = 0
+        self.substitutions = 0
 
     def script(self, values: int = VALUES_PER_SCRIPT) -> Case:
         self.text("exec 4>&1\n")
@@ -90,19 +95,23 @@ class Author:
                 (': "$( {\n', '} >&4 )"\n'),
                 (": $(\n{\n", "} >&4\n)\n"),
                 (': "$( { case a in a)\n', ';; esac; } >&4 )"\n'),
-                ("{ # it's a \"comment\" `\n", "} | cat\n"),
+                ('{ # it\'s a "comment" `\n', "} | cat\n"),
             ]
         )
+        self.substitutions += "$(" in before
         self.text(before)
         self.block(depth)
         self.text(after)
+        self.substitutions -= "$(" in before
 
     def statement(self) -> None:
         kinds = [
             self.arguments, self.arguments, self.arguments, self.assignment, self.loop, self.choice, self.test,
-            self.heredoc, self.heredoc_in_substitution, self.two_heredocs, self.comment, self.cut, self.spread,
-            self.redirection, self.positional, self.large, self.quoted_default, self.prefixed,
+            self.heredoc_in_substitution, self.comment, self.cut, self.spread, self.redirection, self.positional,
+            self.quoted_default, self.prefixed,
         ]  # fmt: skip
+        if not self.substitutions:  # commands may not follow a here-document there
+            kinds += [self.heredoc, self.two_heredocs, self.large]
         if self.dialect == "bash":
             kinds += [self.here_string, self.process_substitution, self.array, self.condition, self.local]
         self.random.choice(kinds)()
@@ -176,7 +185,10 @@ class Author:
         for _ in range(self.random.randint(1, 3)):
             if tabs:
                 self.text("\t")
-            body += self.expands(["a ", "'", '"', "\\$", "\\\\", "\\`", "# ", ") ", "it's "], around="heredoc") + "\n"
+            body += (
+                self.expands(["a ", "'", '"', "\\$", "\\\\", "\\`", "# ", ") ", "it's "], around="heredoc")
+                + "\n"
+            )
             self.text("\n")
         return body
 
@@ -304,14 +316,18 @@ class Author:
 
     def word_of(self, value: str) -> None:
         """One word that becomes this value."""
-        before, after = self.random.choice([("", ""), ("'", "'"), ('"', '"'), ('"${unset:-', '}"'), ("''", "")])
+        before, after = self.random.choice(
+            [("", ""), ("'", "'"), ('"', '"'), ('"${unset:-', '}"'), ("''", "")]
+        )
         self.text(before)
         self.hole(value)
         self.text(after)
 
     def word_start(self) -> str:
         if self.random.random() < 0.5:
-            return self.literal([("x", "x"), ("--opt=", "--opt="), ("./", "./"), ("\\;", ";"), ("''", ""), ("a=", "a=")])
+            return self.literal(
+                [("x", "x"), ("--opt=", "--opt="), ("./", "./"), ("\\;", ";"), ("''", ""), ("a=", "a=")]
+            )
         return self.word_part()
 
     def word_part(self) -> str:
@@ -324,7 +340,9 @@ class Author:
         return self.random.choice(kinds)()
 
     def glued_text(self) -> str:
-        return self.literal([("b#c", "b#c"), ("\\ ", " "), ("\\$", "$"), ("%", "%"), ("\\\n", ""), ("é", "é")])
+        return self.literal(
+            [("b#c", "b#c"), ("\\ ", " "), ("\\$", "$"), ("%", "%"), ("k\\\n", "k"), ("é", "é")]
+        )
 
     def bare(self) -> str:
         return self.hole(self.hostile())
@@ -333,14 +351,19 @@ class Author:
         self.text("'")
         made = ""
         for _ in range(self.random.randint(1, 3)):
-            made += self.literal(_same("a b", ";", "$(x)", "`", "\\", '"', "#", "&& ", ">f", "\n", "${y}", "${", "))"))
+            made += self.literal(
+                _same("a b", ";", "$(x)", "`", "\\", '"', "#", "&& ", ">f", "\n", "${y}", "${", "))")
+            )
             made += self.hole(self.hostile())
         self.text("'")
         return made
 
     def double(self) -> str:
         self.text('"')
-        made = self.expands(["a b", ";", "'", "\\$", "\\\\", '\\"', "\\`", "# ", ") ", "\n", "\\\n", "it's", "$ "], around="double")
+        made = self.expands(
+            ["a b", ";", "'", "\\$", "\\\\", '\\"', "\\`", "# ", ") ", "\n", "\\\n", "it's", "$ "],
+            around="double",
+        )
         self.text('"')
         return made
 
@@ -354,13 +377,17 @@ class Author:
         self.text("$'")
         made = ""
         for _ in range(self.random.randint(1, 2)):
-            made += self.literal([("a\\n", "a\n"), ("\\'", "'"), ("\\\\", "\\"), ('"', '"'), ("\\x41", "A"), ("$(x)", "$(x)")])
+            made += self.literal(
+                [("a\\n", "a\n"), ("\\'", "'"), ("\\\\", "\\"), ('"', '"'), ("\\x41", "A"), ("$(x)", "$(x)")]
+            )
             made += self.hole(self.hostile())
         self.text("'")
         return made
 
     def default(self) -> str:
-        before, after = self.random.choice([("${unset:-", "}"), ("${unset-", "}"), ("${unset:-'", "'}"), ('${unset:-"', '"}')])
+        before, after = self.random.choice(
+            [("${unset:-", "}"), ("${unset-", "}"), ("${unset:-'", "'}"), ('${unset:-"', '"}')]
+        )
         self.text(before)
         made = self.hole(self.hostile())
         self.text(after)
@@ -372,7 +399,9 @@ class Author:
         made = ""
         for _ in range(self.random.randint(1, 3)):
             made += self.literal([(text, escapes.get(text, text)) for text in literals])
-            made += self.random.choice([self.plain_hole, self.plain_hole, self.braces, self.command, self.number])()
+            made += self.random.choice(
+                [self.plain_hole, self.plain_hole, self.braces, self.command, self.number]
+            )()
         if around == "heredoc":
             # A line that is the delimiter by the author's own text would end it.
             made += self.literal(_same(" .", ". "))
@@ -529,7 +558,9 @@ def try_one(random: Random, shell: str, tally: Tally, folder: Path, *, wrong_lex
     with tempfile.TemporaryDirectory(dir=folder) as cwd:
         Path(cwd, "a").touch()  # something for a glob to find
         try:
-            finished = run_shell(bound, shell=shell, cwd=cwd, env={"PATH": "/usr/bin:/bin", "HOME": "/"}, timeout=20)
+            finished = run_shell(
+                bound, shell=shell, cwd=cwd, env={"PATH": "/usr/bin:/bin", "HOME": "/"}, timeout=20
+            )
         except ProcessError:
             tally.stopped += 1
             return
@@ -540,13 +571,94 @@ def try_one(random: Random, shell: str, tally: Tally, folder: Path, *, wrong_lex
         tally.first_failure = tally.first_failure or f"a value ran:\n{bound.script}"
     elif printed != [*case.expected, ""] and not wrong_lexer:
         tally.wrong += 1
-        tally.first_failure = tally.first_failure or _difference(printed, [*case.expected, ""], bound.script, finished.stderr)
+        tally.first_failure = tally.first_failure or _difference(
+            printed, [*case.expected, ""], bound.script, finished.stderr
+        )
 
 
 def _difference(printed: list[str], expected: list[str], script: str, stderr: bytes) -> str:
     at = next((i for i, pair in enumerate(zip(printed, expected, strict=False)) if pair[0] != pair[1]), -1)
     got, wanted = printed[at : at + 2], expected[at : at + 2]
     return f"argument {at}: got {got!r}, wanted {wanted!r}\n{script}\n{stderr.decode(errors='replace')[:500]}"
+
+
+# ── soup ────────────────────────────────────────────────────────────────────
+
+INGREDIENTS = [
+    *["'", '"', "`", "$(", ")", "$((", "))", "((", "(", "${", "${N:-", "${x%", "${x/", "${x:", "${x:=", "${!", "${#", "}", "{"],
+    *["\\", "\n", "\n", " ", " ", " ", " ", "\t", "\\\n", "<<E\n", "\nE\n", "<<-E\n", "<<'E'\n", "<<<", "#", " #", "; ", "| "],
+    *["&& ", "|| ", "& ", "case x in ", "esac ", " x) ", ";; ", ";& ", "if true; then ", "fi; ", "for i in ", "; do ", "done; "],
+    *["until false; do ", "break; ", "[[ ", " ]] ", "[ ", " ] ", "-eq ", "-v ", "= ", "== ", "=~ ", "a[", "]=", "]", "a=( ", "x=", "x"],
+    *["i", "echo ", "echo ", "printf %s ", "printf -v ", "eval ", "let ", "read ", "test ", "declare ", "declare -i ", "local "],
+    *["export ", "unset ", "-a ", "-n ", "set -- ", "trap ", ". ", "$x", "$", "$'", '$"', "$[", "!", "@(", "<(", ">", "<", ">&", "2>"],
+    *["&>", "|& ", "f() ", "function g ", "time ", "env ", "command ", "exec ", "sh -c ", "-c ", "~", "*", "-", "--", "+=", "in "],
+    *["[@]}", "1", "+", ",", "{a,", "..", "coproc ", "alias k=", "A=1 ", "select i in ", "RANDOM=", "PS4=", "%", '"$(', ')"', "}; "],
+]  # fmt: skip
+
+
+def soup(*, runs: int, seed: int, progress: bool = False) -> Tally:
+    """Throw `runs` texts together and run those that are accepted, in every shell that they are for."""
+    tally = Tally("soup")
+    random = Random(f"{seed} soup")
+    with tempfile.TemporaryDirectory(prefix="plait-fuzz-") as folder:
+        for number in range(runs):
+            dialect: Dialect = random.choice(["sh", "bash"])
+            case = _soup_case(random, f"{folder}/canary")
+            tally.scripts += 1
+            try:
+                bound = bind(
+                    plan(case.pieces, dialect, Source("soup", case.template)),
+                    case.values,
+                    trusted=[True] * 99,
+                )
+            except InputError:
+                tally.refused += 1
+                continue
+            for shell in DIALECTS if dialect == "sh" else ["bash"]:
+                _taste(bound, shell, case, tally, Path(folder))
+            if progress and number % 2000 == 0:
+                print(f"  soup: {number} of {runs} texts", flush=True)
+    return tally
+
+
+def _soup_case(random: Random, canary: str) -> Case:
+    author = Author(random, "bash", canary)
+    run = f"touch {canary}"
+    payloads: list[Json] = [
+        f"a[$({run})]", f"$({run})", run, f";{run};", f"`{run}`", f"'; {run}; '", f'"; {run}; "', f"x\n{run}\n", f"($({run}))",
+        f")); {run}; ((", f"}}; {run}; ", f"\nE\n{run}\n", "b", 5, f"x=$({run})", ["a", f"$({run})"],
+    ]  # fmt: skip
+    for _ in range(random.randint(2, 14)):
+        author.text(random.choice(INGREDIENTS))
+        if random.random() < 0.3:
+            author.hole(random.choice(payloads))
+    if not author.case.values:
+        author.hole(random.choice(payloads))
+    opened = [char for char in author.case.template if char in "'\"`({["]
+    closing = "".join(
+        {"(": ")", "{": "}", "[": "]"}.get(char, char) for char in reversed(opened) if random.random() < 0.6
+    )
+    author.text(closing if random.random() < 0.6 else "")
+    return author.case
+
+
+def _taste(bound: BoundScript, shell: str, case: Case, tally: Tally, folder: Path) -> None:
+    tally.values += len(case.values)
+    with tempfile.TemporaryDirectory(dir=folder) as cwd:
+        try:
+            run_shell(bound, shell=shell, cwd=cwd, env={"PATH": "/usr/bin:/bin"}, timeout=5)
+        except ProcessError:
+            tally.stopped += 1
+    canary = folder / "canary"
+    if canary.exists():
+        canary.unlink()
+        tally.canaries += 1
+        tally.first_failure = (
+            tally.first_failure or f"a value ran in {shell}:\n{case.template}\n{bound.script}"
+        )
+
+
+# ── everything ──────────────────────────────────────────────────────────────
 
 
 def fuzz(shell: str, *, runs: int, seed: int, wrong_lexer: bool, progress: bool = False) -> Tally:
@@ -569,9 +681,17 @@ def main() -> int:
     chosen = parser.parse_args()
     shells = [shell for shell in DIALECTS if shutil.which(shell)]
     tallies = [
-        fuzz(shell, runs=chosen.runs // len(shells), seed=chosen.seed, wrong_lexer=chosen.wrong_lexer, progress=True)
+        fuzz(
+            shell,
+            runs=chosen.runs // len(shells),
+            seed=chosen.seed,
+            wrong_lexer=chosen.wrong_lexer,
+            progress=True,
+        )
         for shell in shells
     ]
+    if not chosen.wrong_lexer:
+        tallies.append(soup(runs=chosen.runs, seed=chosen.seed, progress=True))
     print(f"{'shell':8}{'values':>8}{'scripts':>9}{'wrong':>7}{'canaries':>10}{'refused':>9}{'stopped':>9}")
     for tally in tallies:
         print(

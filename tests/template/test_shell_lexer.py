@@ -7,9 +7,9 @@ import string
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from template.shell_cases import pieces
 
 from plait.template.shell_lexer import MAX_DEPTH, REFUSALS, Dialect, Gap, Lexed, Piece, analyse
+from template.shell_cases import pieces
 
 
 def lexed(template: str, dialect: Dialect) -> Lexed:
@@ -61,6 +61,7 @@ STATES = [
     ("echo $(case a in a) echo '${x}';; esac) ${y}", ["single", "bare"]),
     ("echo $(echo a # ) ' \n echo ${x})",          ["bare"]),
     ("echo $(cat <<E\n) ${x}\nE\n) '${y}'",        ["heredoc", "single"]),
+    ("echo $(if a; then cat <<E\n${x}\nE\nfi\n) ${y}", ["heredoc", "bare"]),
     ("echo `echo ${x} '${y}'` \"`echo \"${z}\"`\"", ["bare", "single", "double"]),
     ("(echo ${x}); { echo '${y}'; }",              ["bare", "single"]),
     # parameters
@@ -134,6 +135,15 @@ REFUSED = [
     ("env A=1 -u B ${x}",                   "value-as-program"),
     ("nohup nice -n 5 ${x}",                "value-as-program"),
     ("time -p ${x}",                        "value-as-program"),
+    ("time { ${x}; }",                      "value-as-program"),
+    ("time ! ${x}",                         "value-as-program"),
+    ("time -f %e -o f ${x}",                "value-as-program"),
+    ("/usr/bin/time -f %e ${x}",            "value-as-program"),
+    ("env -- A=1 ${x}",                     "value-as-program"),
+    ("env - ${x}",                          "value-as-program"),
+    ("strace -o log ${x}",                  "value-as-program"),
+    ("flock lock ${x}",                     "value-as-program"),
+    ("find . -exec sudo -u me ${x} {} +",   "value-as-program"),
     ("exec ${x}",                           "value-as-program"),
     ("command ${x}",                        "value-as-program"),
     ("builtin ${x}",                        "value-as-program"),
@@ -145,6 +155,17 @@ REFUSED = [
     ("{ ${x}; }",                           "value-as-program"),
     ("echo $(${x})",                        "value-as-program"),
     ("cat <<E\n$(${x})\nE",                 "value-as-program"),
+    ("$CMD ${x}",                           "program-may-vanish"),
+    ("$SUDO $CMD ${x}",                     "program-may-vanish"),
+    ("sudo $OPTIONS ${x}",                  "program-may-vanish"),
+    ("$(which ls) ${x}",                    "program-may-vanish"),
+    ("f() { \"$@\" ${x}; }",                "program-may-vanish"),
+    ("\"${CMD[@]}\" ${x}",                  "program-may-vanish"),
+    ("env -u $NAME ls ${x}",                "program-may-vanish"),
+    ("ls | xargs -I $R ls ${x}",            "program-may-vanish"),
+    ("$SUDO eval ${x}",                     "value-as-code"),
+    ("sh -c $CODE ${x}",                    "value-as-code"),
+    ("sh $OPTIONS -c ${x}",                 "value-as-code"),
     ("eval echo ${x}",                      "value-as-code"),
     ("e'v'al \"echo ${x}\"",                "value-as-code"),
     ("\\eval ${x}",                         "value-as-code"),
@@ -170,6 +191,12 @@ REFUSED = [
     ("php -r '${x}'",                       "value-as-code"),
     ("env -S \"echo ${x}\"",                "value-as-code"),
     ("watch ls ${x}",                       "value-as-code"),
+    ("sh <<E\necho ${x}\nE",                "value-in-code-input"),
+    ("sudo bash -ex -s a <<E\n${x}\nE",     "value-in-code-input"),
+    ("python3 - <<E\nprint('${x}')\nE",     "value-in-code-input"),
+    ("ssh -p 22 host <<E\nls ${x}\nE",      "value-in-code-input"),
+    ("ssh -o ${x} host",                    "value-as-remote-code"),
+    ("ssh -oProxyCommand=${x} host",        "value-as-remote-code"),
     ("ssh host ls ${x}",                    "value-as-remote-code"),
     ("ssh -p 22 -o ProxyCommand=${x} host", "value-as-remote-code"),
     ("ssh -l me host \"cd '${x}'\"",        "value-as-remote-code"),
@@ -251,6 +278,9 @@ REFUSED = [
     ("cat <<E $(echo\n) ${x}\nE",           "heredoc-unclear"),
     ("cat <<E\na\\\nE\n${x}\nE",            "heredoc-unclear"),
     ("cat <<$E\n${x}\n$E",                  "heredoc-unclear"),
+    ("a=$(cat <<E\na\nE\nb; c ${x})",        "heredoc-in-substitution"),
+    ("a=$(cat <<E | b ${x}\na\nE\nc)",       "heredoc-in-substitution"),
+    ("a=$(if b; then cat <<E\n${x}\nE\nfi; c)", "heredoc-in-substitution"),
     ("echo 'a ${x}",                        "unbalanced"),
     ("echo \"a ${x}",                       "unbalanced"),
     ("echo $(a ${x}",                       "unbalanced"),
@@ -275,9 +305,13 @@ SH_REFUSED = [
     ("cat <<< ${x}",                        "bash-only"),
     ("[[ -n ${x} ]]",                       "bash-only"),
     ("a=(${x})",                            "bash-only"),
+    ("a+=${x}",                             "bash-only"),
+    ("a[0]=${x}",                           "bash-only"),
 ]  # fmt: skip
 
 BASH_REFUSED = [
+    ("bash <<< ${x}",                       "value-in-code-input"),
+    ("declare a[${x}]=1",                   "subscript"),
     ("[[ ${x} -eq 1 ]]",                    "arithmetic"),
     ("[[ 1 -lt ${x} ]]",                    "arithmetic"),
     ("[[ -v ${x} ]]",                       "arithmetic"),
@@ -317,8 +351,13 @@ def test_every_refusal_has_a_row() -> None:
 ACCEPTED = [
     "sh -c 'echo \"$1\"' sh ${x}",
     "python -m json.tool ${x}",
+    "python script.py <<E\n${x}\nE",
+    "sh -c 'cat' <<E\n${x}\nE",
+    "sh -s -- ${x} <<'E'\necho \"$1\"\nE",
+    "ssh host cat <<E\n${x}\nE",
     "python script.py -c ${x}",
     "ssh ${x} uptime",
+    "ssh -oBatchMode=yes -i ${x} ${y}",
     "sudo -u ${x} ls",
     "sudo -u root -- ls ${x}",
     "timeout ${x} ls",
@@ -339,6 +378,9 @@ ACCEPTED = [
     "trap 'rm -f \"$f\"' EXIT; f=${x}",
     "exec > ${x}",
     "git commit -m '${x}'",
+    "$SUDO ls ${x}",
+    "\"$CMD\" ${x}",
+    "env -u \"$NAME\" ls ${x}",
     "echo ${x} {} {a} }",
     "find . -name ${x} -exec wc -l {} +",
     "eval \"$setup\"; echo ${x}",
@@ -370,7 +412,9 @@ def test_raw_values_may_stand_anywhere() -> None:
         assert codes(template, "sh") == []
 
 
-@pytest.mark.parametrize("template", ["echo 'open", "eval $x", "cat <<E", "a(b", "alias a=b", "$(" * 500])
+@pytest.mark.parametrize(
+    "template", ["echo 'open", "eval $x", "cat <<E", "a(b", "alias a=b", "$(" * 500, "alias a=${x:raw}"]
+)
 def test_a_script_without_holes_is_its_authors_own(template: str) -> None:
     assert codes(template, "sh") == []
 
@@ -439,8 +483,43 @@ def test_the_names_that_a_script_sets(script: str, expected: set[str]) -> None:
 
 
 TOKENS = [
-    *["'", '"', "`", "$(", ")", "$((", "))", "((", "${", "${N:-", "}", "{", "\\", "\n", " ", "<<E\n", "\nE\n", "#"],
-    *["case x in ", "esac", " a) ", ";;", "[[ ", " ]] ", "[ ", " ] ", "a[", "]=", "a=( ", "eval ", "$'", "<(", "x "],
+    *[
+        "'",
+        '"',
+        "`",
+        "$(",
+        ")",
+        "$((",
+        "))",
+        "((",
+        "${",
+        "${N:-",
+        "}",
+        "{",
+        "\\",
+        "\n",
+        " ",
+        "<<E\n",
+        "\nE\n",
+        "#",
+    ],
+    *[
+        "case x in ",
+        "esac",
+        " a) ",
+        ";;",
+        "[[ ",
+        " ]] ",
+        "[ ",
+        " ] ",
+        "a[",
+        "]=",
+        "a=( ",
+        "eval ",
+        "$'",
+        "<(",
+        "x ",
+    ],
 ]
 
 soup = st.lists(st.sampled_from([*TOKENS, Gap(0, 0, 4)]) | st.text(string.printable, max_size=3), max_size=30)

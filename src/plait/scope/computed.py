@@ -9,25 +9,30 @@ kind, argument and directory; `date` and `uuid` never are.
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from plait.errors import InputError, LimitError
 from plait.source import Source
 from plait.template.program import Answer, Piece
-from plait.template.sinks import bound_shell
-from plait.template.shell import BoundScript
 from plait.values import UNDEFINED
+
+if TYPE_CHECKING:
+    # Slow to import, and only a run with dates or commands needs them.
+    from datetime import datetime
+
+    from plait.template.shell import BoundScript
 
 CAPACITY: Final = 100
 MAX_FILE: Final = 4 << 20
 
-Run = Callable[[BoundScript, str], str]
+Run: TypeAlias = "Callable[[BoundScript, str], str]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +58,9 @@ class Sources:
         capacity: int = CAPACITY,
     ) -> None:
         self._directory = None if directory is None else os.path.abspath(directory)
-        self._environ = environ or {}
+        self._environ = {} if environ is None else environ
         self._run = run
-        self._clock = clock or datetime.now
+        self._clock = clock or _now
         self._new_uuid = new_uuid or _new_uuid
         self._allow_outside = allow_outside
         self._cache = _Cache(capacity)
@@ -78,6 +83,8 @@ class Sources:
         """What a command prints, without trailing newlines; its values are bound."""
         if self._run is None or self._directory is None:
             return UNDEFINED
+        from plait.template.sinks import bound_shell
+
         run, directory = self._run, self._directory
         bound = bound_shell(pieces, source, dialect="sh")
         key = ("cmd", repr((bound.script, sorted(bound.env.items()), bound.files)), directory)
@@ -89,37 +96,49 @@ class Sources:
             return self._clock().strftime(form)
         except ValueError:
             raise InputError(
-                f"'{form}' is not a date format", fix="for example ${date:%Y-%m-%d}", code="bad-date-format"
+                "this is not a date format", fix="for example ${date:%Y-%m-%d}", code="bad-date-format"
             ) from None
 
     def fresh_uuid(self) -> Answer:
         return self._new_uuid()
 
     def _read(self, path: str, directory: str) -> Answer:
+        # A path may be made of values, so no error shows it.
+        if "\0" in path:
+            raise InputError("the name of a file cannot hold NUL", fix="remove it", code="file-outside")
         full = os.path.realpath(os.path.join(directory, path))
         inside = os.path.commonpath([os.path.realpath(directory), full]) == os.path.realpath(directory)
-        if "\0" in path or not (inside or self._allow_outside):
+        if not (inside or self._allow_outside):
             raise InputError(
-                f"the file '{path}' is outside the project",
+                "this file is outside the project",
                 fix="name a file below the project, or allow files outside in the flow",
                 code="file-outside",
             )
         try:
-            with open(full, "rb") as file:
+            with open(full, "rb", opener=_open_regular) as file:
                 data = file.read(MAX_FILE + 1)
         except FileNotFoundError:
             return UNDEFINED
         except OSError as error:
             raise InputError(
-                f"the file '{path}' cannot be read: {error.strerror}", fix="look at its permissions", code="file-unreadable"
+                f"this file cannot be read: {error.strerror}", fix="look at its permissions", code="file-unreadable"
             ) from None
         if len(data) > MAX_FILE:
             raise LimitError(
-                f"the file '{path}' is larger than {MAX_FILE:,} bytes",
+                f"this file is larger than {MAX_FILE:,} bytes",
                 fix="pass its path to the command instead of its text",
                 code="file-too-large",
             )
         return data.decode("utf-8", "surrogateescape")
+
+
+def _open_regular(path: str, flags: int) -> int:
+    # Opening a pipe waits for its other end, for ever if there is none.
+    descriptor = os.open(path, flags | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is not a regular file")
+    return descriptor
 
 
 class _Cache:
@@ -165,6 +184,12 @@ class _Entry:
         self.answer: Answer = UNDEFINED
         self.made = False
         self.lock = threading.Lock()
+
+
+def _now() -> datetime:
+    from datetime import datetime
+
+    return datetime.now()
 
 
 def _new_uuid() -> str:

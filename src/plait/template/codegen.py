@@ -12,9 +12,11 @@ source only as `repr` literals.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, cast
 
+from plait.errors import PlaitError, ValueRefusedError
+from plait.source import Source
 from plait.template.nodes import (
     ContextHole,
     EnvHole,
@@ -26,24 +28,26 @@ from plait.template.nodes import (
     PromptHole,
     Text,
 )
-from plait.template.program import FALLBACK_ROOTS, Answer, Getter, Program, Rendering
-from plait.template.template import Branch, Constant, Leaf, Node, Render, Template
+from plait.template.program import FALLBACK_ROOTS, Answer, Getter, Program, Rendering, ask, walk
+from plait.template.template import Branch, Constant, Leaf, Node, Template
 from plait.values import UNDEFINED, Json, text
 
-CONCATENATED: Final = 8
-"""Up to this many pieces `a + b + c` is faster than `join`."""
+FORMATTED: Final = 8
+"""Up to this many pieces an f-string that looks at each value is as fast as `join`, and never surprised."""
 
 
-def generate(template: Template, sample: Rendering, *, plain: bool, bold: bool = True) -> Render:
-    """A render function for a template, shaped by the values seen just now.
+def generate(
+    template: Template, sample: Rendering, values: object, *, bold: bool = True
+) -> Callable[..., Json]:
+    """A method `render` for a template, shaped by the values seen just now.
 
-    `plain`: the values come as a dict, not as a scope.  `bold`: a hole that
-    holds text now is taken to hold text always.
+    `values`: a dict, or a scope, whose class is then the only one answered.
+    `bold`: a hole that holds text now is taken to hold text always.
     """
     # What could grow without bound is counted while it grows, and a flaw is reported each time.
     if template.counted or template.flaws:
-        return template.careful
-    return _Writer(template, sample, plain=plain, bold=bold).function()
+        return Template.careful
+    return _Writer(template, sample, values, bold=bold).function()
 
 
 class _Surprise(Exception):
@@ -51,49 +55,53 @@ class _Surprise(Exception):
 
 
 class _Writer:
-    def __init__(self, template: Template, sample: Rendering, *, plain: bool, bold: bool) -> None:
+    def __init__(self, template: Template, sample: Rendering, values: object, *, bold: bool) -> None:
         self.template = template
         self.sample = sample
-        self.names = "values" if plain else "d"
+        self.names = "values" if isinstance(values, Mapping) else "d"
         self.bold = bold
         self.lines: list[str] = []
         self.known: dict[tuple[str, ...], str] = {}
         self.given: dict[str, object] = {
-            "surprised": template.surprised,
-            "rendering_of": template.rendering,
-            "show": text,
+            "show": _exact_text,
+            "walk": walk,
+            # Named here, they are found in one step; builtins take two.
+            "dict": dict,
+            "str": str,
+            "int": int,
+            "ask": ask,
             "join": "".join,
             "missing": UNDEFINED,
+            "Scope": values.__class__,
             "Surprise": _Surprise,
-            "Surprises": (_Surprise, KeyError, TypeError, AttributeError),
-            "Absent": (KeyError, TypeError),
+            # The last two: a number too long to print, a value without a text form.
+            "Surprises": (_Surprise, KeyError, TypeError, AttributeError, ValueError, ValueRefusedError),
         }
         self.asks = False
+        self.asks_in: Source | None = None
+        self.guarded: set[str] = set()
         self.variables = 0
 
-    def function(self) -> Render:
+    def function(self) -> Callable[..., Json]:
         result = self._node(self.template.root)
         if self.asks:
-            self.lines.insert(0, "r = rendering_of(values, strict=strict, env=env)")
+            self.lines.insert(0, "r = self.rendering(values, strict=strict, env=env)")
             self.lines.append("if r.missing or r.unanswered or r.problems: raise Surprise")
         if self.names == "d":
-            self.lines.insert(0, "d = values.names")
-        body = "\n            ".join([*self.lines, f"return {result}"])
-        # Names are arguments of a maker, so that the function reads cells and not globals.
+            self.lines[:0] = ["if values.__class__ is not Scope: raise Surprise", "d = values.names"]
+        body = "\n        ".join([*self.lines, f"return {result}"])
+        # Switches are keyword-only for the type checker alone: CPython calls this form much faster.
         source = (
-            f"def make({', '.join(self.given)}):\n"
-            f"    def render(values, *, strict=False, env=None):\n"
-            f"        try:\n"
-            f"            {body}\n"
-            f"        except Surprises:\n"
-            f"            pass\n"
-            f"        return surprised(values, strict=strict, env=env)\n"
-            f"    return render\n"
+            f"def render(self, values, strict=False, env=None):\n"
+            f"    try:\n"
+            f"        {body}\n"
+            f"    except Surprises:\n"
+            f"        pass\n"
+            f"    return self.surprised(values, strict=strict, env=env)\n"
         )
-        made: dict[str, object] = {}
-        exec(compile(source, "<generated for a template>", "exec"), {}, made)  # see the docstring: literals only
-        make = cast(Callable[..., Render], made["make"])
-        return make(**self.given)
+        # See the docstring: the source holds names and literals only.
+        exec(compile(source, "<generated for a template>", "exec"), self.given)
+        return cast(Callable[..., Json], self.given["render"])
 
     # ── the tree ─────────────────────────────────────────────────────────
 
@@ -108,36 +116,46 @@ class _Writer:
                 return "[" + ", ".join(self._node(item) for item in items) + "]"
             case Branch(items, keys):
                 pairs = zip(keys or (), items, strict=True)
-                return "{" + ", ".join(f"{key!r}: {self._node(item)}" for key, item in pairs) + "}"
+                return "{" + ", ".join(f"{self._key(key)}: {self._node(item)}" for key, item in pairs) + "}"
 
     def _leaf(self, program: Program) -> str:
         if program.whole:
             return self._value(program.parts[0], program.getters[0])[0]
         if not program.parts:
             return "''"
-        pieces = [self._piece(part, get) for part, get in zip(program.parts, program.getters, strict=True)]
-        if len(pieces) == 1:
-            return f"join(({pieces[0]},))"
-        if len(pieces) > CONCATENATED:
-            return f"join(({', '.join(pieces)}))"
-        if not any(isinstance(part, Text) for part in program.parts[:2]):
-            pieces.insert(0, "''")  # two numbers side by side must not add up
-        return " + ".join(pieces)
+        pieces = list(zip(program.parts, program.getters, strict=True))
+        if len(pieces) <= FORMATTED:
+            # Adjacent literals are one f-string.
+            return "(" + " ".join(self._formatted(part, get) for part, get in pieces) + ")"
+        return f"join(({', '.join(self._joined(part, get) for part, get in pieces)}))"
 
-    def _piece(self, part: Part, get: Getter | None) -> str:
-        """An expression that is text, or fails as soon as it is joined with text."""
+    def _formatted(self, part: Part, get: Getter | None) -> str:
+        """A literal, or an f-string of one value."""
+        if isinstance(part, Text):
+            return repr(part.text)
+        variable, seen = self._value(part, get)
+        ready = "int" if seen.__class__ is int else "str"
+        return f"f'{{{variable} if {variable}.__class__ is {ready} else show({variable})}}'"
+
+    def _joined(self, part: Part, get: Getter | None) -> str:
+        """An expression that is text, or that `join` refuses."""
         if isinstance(part, Text):
             return repr(part.text)
         variable, seen = self._value(part, get)
         if isinstance(seen, str) and self.bold:
             return variable
-        if type(seen) is int and self.bold:
-            return f'(f"{{{variable}}}" if {variable}.__class__ is int else {variable})'
+        if seen.__class__ is int:
+            return f"(f'{{{variable}}}' if {variable}.__class__ is int else show({variable}))"
         return f"({variable} if {variable}.__class__ is str else show({variable}))"
 
+    def _key(self, key: object) -> str:
+        # A key may be of a type whose repr is not its literal.
+        return repr(key) if key.__class__ is str else self._kept(key)
+
     def _constant(self, value: Json) -> str:
-        if value is None or isinstance(value, bool | int):
-            return repr(value)
+        return repr(value) if value is None or value.__class__ in (bool, int) else self._kept(value)
+
+    def _kept(self, value: object) -> str:
         name = f"k{len(self.given)}"
         self.given[name] = value
         return name
@@ -147,54 +165,71 @@ class _Writer:
     def _value(self, part: Part, get: Getter | None) -> tuple[str, Answer]:
         """A variable that holds the hole's value, and the value it has now."""
         assert get is not None
-        seen = get(self.sample)
+        seen = self._seen(get)
         match part:
             case ContextHole() if (path := _plain_path(part)) is not None:
-                return self._lookup(self.names, path, part.default, seen), seen
+                return self._lookup(self.names, path, part.default), seen
             case InputHole(default=None, optional=False):
-                return self._lookup(self.names, ("inputs", part.key), None, seen), seen
+                return self._lookup(self.names, ("inputs", part.key), None), seen
             case EnvHole() if _is_constant(part.default):
-                return self._lookup("env", (part.name,), part.default, seen), seen
+                return self._lookup("env", (part.name,), part.default), seen
             case ParamHole() | PromptHole():
-                return self._lookup(self.names, (part.name,), None, seen), seen
+                return self._lookup(self.names, (part.name,), None), seen
             case _:
-                return self._asked(get), seen
+                return self._asked(part, get), seen
 
-    def _lookup(self, names: str, path: tuple[str, ...], default: Parts | None, seen: Answer) -> str:
+    def _seen(self, get: Getter) -> Answer:
+        try:
+            return get(self.sample)
+        except PlaitError:
+            return UNDEFINED  # this rendering fails, and says why; the next one may not
+
+    def _lookup(self, names: str, path: tuple[str, ...], default: Parts | None) -> str:
         if default is None:
             return self._walked(names, path)
-        # What an earlier hole needs anyway is not looked up again.
-        shared = next((n for n in range(len(path) - 1, 0, -1) if (names, *path[:n]) in self.known), 0)
-        base = self.known[(names, *path[:shared])] if shared else names
-        variable = self._fresh()
-        constant = repr(_joined_text(default))
-        if not self.bold or seen == _joined_text(default):  # the default is in use: do not pay for an exception
-            self.lines.append(f"{variable} = {base}.get({path[shared]!r}, missing)")
-            for key in path[shared + 1 :]:
-                self.lines.append(f"if {variable} is not missing: {variable} = {variable}.get({key!r}, missing)")
+        variable, constant = self._fresh(), repr(_joined_text(default))
+        *outer, key = path
+        if not (self.bold and self._is_map(names, outer)):
+            self._guard(names)
+            self.lines.append(f"{variable} = walk({names}, {path!r})")
             self.lines.append(f"if {variable} is missing: {variable} = {constant}")
-        else:
-            steps = "".join(f"[{key!r}]" for key in path[shared:])
-            self.lines += [f"try: {variable} = {base}{steps}", f"except Absent: {variable} = {constant}"]
+            return variable
+        self.lines.append(f"{variable} = {self._walked(names, outer)}.get({key!r}, {constant})")
         return variable
 
-    def _walked(self, names: str, path: tuple[str, ...]) -> str:
+    def _is_map(self, names: str, path: Sequence[str]) -> bool:
+        """Does a path lead to a map just now?"""
+        known = self.sample.env if names == "env" else self.sample.names
+        return isinstance(walk(known, tuple(path)), Mapping)
+
+    def _walked(self, names: str, path: Sequence[str]) -> str:
         """Look up step by step; what several holes share is looked up once."""
         at = names
         for count, key in enumerate(path, start=1):
             known = (names, *path[:count])
             if known not in self.known:
+                self._guard(at)
                 self.known[known] = self._fresh()
                 self.lines.append(f"{self.known[known]} = {at}[{key!r}]")
             at = self.known[known]
         return at
 
-    def _asked(self, get: Getter) -> str:
+    def _guard(self, base: str) -> None:
+        """Only a plain dict may be subscripted: a `defaultdict` would invent what is missing."""
+        if base != "env" and base not in self.guarded:
+            self.guarded.add(base)
+            self.lines.append(f"if {base}.__class__ is not dict: raise Surprise")
+
+    def _asked(self, part: Part, get: Getter) -> str:
         """A hole with filters, alternatives, indexes or computed values: ask its closure."""
         self.asks = True
-        asked, variable = f"g{len(self.given)}", self._fresh()
-        self.given[asked] = get
-        self.lines += [f"{variable} = {asked}(r)", f"if {variable} is missing: raise Surprise"]
+        if self.asks_in is not self.sample.source:
+            # What such a hole keeps as written, and where its errors are, stands in its own source.
+            self.asks_in = self.sample.source
+            self.lines.append(f"r.source = {self._kept(self.asks_in)}")
+        variable = self._fresh()
+        self.lines.append(f"{variable} = ask({self._kept(part)}, {self._kept(get)}, r)")
+        self.lines.append(f"if {variable} is missing: raise Surprise")
         return variable
 
     def _fresh(self) -> str:
@@ -219,3 +254,8 @@ def _is_constant(default: Parts | None) -> bool:
 
 def _joined_text(default: Parts) -> str:
     return "".join(part.text for part in default if isinstance(part, Text))
+
+
+def _exact_text(value: Json) -> str:
+    # A type derived from str may format itself in its own way; `join` takes its characters.
+    return "".join((text(value),))

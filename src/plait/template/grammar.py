@@ -19,6 +19,7 @@ and holes nest at most `MAX_DEPTH` deep.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
@@ -67,9 +68,15 @@ _INDEX = re.compile(r"-?(?:0|[1-9][0-9]{0,17}+)")
 _NUMBER = re.compile(r"-?[0-9]++(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)?")
 _FORMAT = re.compile(r"[A-Za-z_*./\[][^\s:|{}$\"'`<>;&()\\]*+")
 _BLANKS = re.compile(r"[ \t\r\n]*+")
+_PLAIN_HOLE = re.compile(r"\$\{([^\W\d]\w*+(?:\.[^\W\d]\w*+)*+)\}")
+# What only a shell can mean, seen at its first characters: ${#x} ${x%.c} ${x/a/b} ${x-d}
+_SHELL_EXPANSION = re.compile(r"\$\{(?:[#!@*?$0-9-]|(?!(?:true|false|null)\b)[^\W\d]\w*+[-%#/^,@=+?~])")
 _FILTER_WORD = re.compile(r"[^\s()'\"|{}$]++")
-_OPENERS = {"$": re.compile(r"\$"), "{": re.compile(r"\{"), "${": re.compile(r"[${]")}
+# Where a hole or an escape may begin; any other '$' or '{' is text and not worth a stop.
+_DOLLAR, _BARE_DOLLAR = r"\$(?=[${])", r"\$(?=[${A-Za-z_])"
+_INPUT, _WORD_BRACE = r"\{(?=\{?input:)", r"\{(?=\{?[A-Za-z0-9_])"
 
+_BLANK = frozenset(" \t\r\n")
 _COMPUTED_KINDS = ("file", "cmd", "date")
 _KEYWORDS: dict[str, Json] = {"true": True, "false": False, "null": None}
 # After a plain name these continue a parameter expansion of the shell: ${x%.c} ${x/a/b} ${x:0:3} ${x[@]}
@@ -124,6 +131,14 @@ _parse_small = lru_cache(maxsize=1024)(_parse)
 _parse_large = lru_cache(maxsize=16)(_parse)
 
 
+@lru_cache
+def _opener(profile_name: str) -> re.Pattern[str]:
+    profile = profile_named(profile_name)
+    dollar = _BARE_DOLLAR if profile.bare else _DOLLAR if profile.context or profile.env else ""
+    brace = _INPUT if profile.inputs else _WORD_BRACE if profile.braces else ""
+    return re.compile("|".join(filter(None, (dollar, brace))))
+
+
 class _NotOurs(Exception):
     """What stands in `${…}` belongs to the shell: keep it as text."""
 
@@ -147,11 +162,10 @@ class _Scanner:
         self.text = text
         self.profile = profile
         self.flaws: list[Flaw] = []
-        dollar = profile.context or profile.env
-        brace = profile.inputs or profile.braces is not None
-        self.opener = _OPENERS[("$" if dollar else "") + ("{" if brace else "")]
+        self.opener = _opener(profile.name)
         self.dollar = self._context_hole if profile.context else self._env_hole
         self._closers: dict[int, int] | None = None
+        self._plain_paths: dict[str, tuple[Alternative, ...]] = {}
         self._fatal = 0
 
     # ── text, escapes and openers ────────────────────────────────────────
@@ -171,6 +185,10 @@ class _Scanner:
 
         while (found := search(text, at, end)) is not None:
             opener = found.start()
+            if depth and text[opener] == "{" and opener > at and text[opener - 1] == "\\":
+                kept.append(self._plain(at, opener + 1, depth))
+                at = opener + 1
+                continue
             if opener > at:
                 kept.append(self._plain(at, opener, depth))
             read = self._at_dollar if text[opener] == "$" else self._at_brace
@@ -194,24 +212,35 @@ class _Scanner:
 
     def _at_dollar(self, at: int, end: int, depth: int) -> tuple[Part | str, int]:
         text = self.text
+        if text.startswith("${", at):
+            return self._at_dollar_brace(at, end, depth)
         if text.startswith("$${", at):
             close = self._close(at + 2, end)
             return ("${", at + 3) if close is None else (text[at + 1 : close + 1], close + 1)
-        if text.startswith("${", at):
-            return self._at_dollar_brace(at, end, depth)
         if text.startswith("$$", at):
             return "$$", at + 2
         if self.profile.bare and (name := _BARE_NAME.match(text, at + 1, end)):
-            path = Alternative(Path(name.group()))
-            return ContextHole(at, name.end(), (path,), bare=True), name.end()
+            end = name.end()
+            return ContextHole(at, end, self._plain_path(name.group()), bare=True), end
         return "$", at + 1
 
     def _at_dollar_brace(self, at: int, end: int, depth: int) -> tuple[Part | str, int]:
+        # `${a.b}` is most of what is written: it needs neither brace pairs nor an expression.
+        if self.profile.context and (plain := _PLAIN_HOLE.match(self.text, at, end)):
+            name = plain.group(1)
+            if name not in _KEYWORDS and (self.profile.bare or not _ENV_NAME.fullmatch(name)):
+                return ContextHole(at, plain.end(), self._plain_path(name)), plain.end()
         close = self._close(at + 1, end)
         if close is None:
             if self.profile.context:
                 self._malformed(at, min(end, at + 2), "'${' is never closed")
             return "${", at + 2
+        if self.profile.context:
+            if close == at + 2:
+                self._malformed(at, close + 1, "a name is missing here")
+                return "${}", close + 1
+            if _SHELL_EXPANSION.match(self.text, at, close):
+                return "${", at + 2
         try:
             return self.dollar(at, close, depth)
         except _NotOurs:
@@ -285,6 +314,14 @@ class _Scanner:
 
     # ── small things ─────────────────────────────────────────────────────
 
+    def _plain_path(self, dotted: str) -> tuple[Alternative, ...]:
+        """The one alternative of `a.b`, made once for all the holes that name it."""
+        found = self._plain_paths.get(dotted)
+        if found is None:
+            root, *keys = dotted.split(".")
+            found = self._plain_paths[dotted] = (Alternative(Path(root, tuple(keys))),)
+        return found
+
     def _close(self, opener: int, end: int) -> int | None:
         """Where the brace at `opener` closes, if it does before `end`."""
         if self._closers is None:
@@ -312,6 +349,15 @@ class _Scanner:
         self.flaws.append(Flaw(start, end, bad.what, meant + bad.fix, bad.code, fatal=True))
 
 
+@dataclass(frozen=True, slots=True)
+class _Unread:
+    """A computed value whose argument is read when its hole is known to be one."""
+
+    kind: str
+    start: int
+    stop: int
+
+
 class _Expression:
     """What stands between `${` and its `}` where context holes are live."""
 
@@ -330,21 +376,19 @@ class _Expression:
             alternatives.append(self._alternative(first=False))
             self._skip_blanks()
         filters = self._filters()
-        default: Parts | None = None
-        required: str | None = None
-        if self._taken(":-"):
-            default = self.scanner.template(self.at, self.close, self.depth + 1)
-        elif self._taken(":?"):
-            required = self.scanner._plain(self.at, self.close, 1).strip()
-        elif self.at != self.close:
+        ending = ":-" if self._taken(":-") else ":?" if self._taken(":?") else ""
+        if not ending and self.at != self.close:
             self._refuse(alternatives)
-        return ContextHole(
-            start, self.close + 1, tuple(alternatives), tuple(filters), default, required, spread=spread
-        )
+        # Only now is it a hole.  Templates inside are read here and not before: a hole that fails
+        # is read again as text, and reading its inside both times would double with every level.
+        read = tuple(self._read(alternative) for alternative in alternatives)
+        default = self.scanner.template(self.at, self.close, self.depth + 1) if ending == ":-" else None
+        required = self.scanner._plain(self.at, self.close, 1).strip() if ending == ":?" else None
+        return ContextHole(start, self.close + 1, read, tuple(filters), default, required, spread=spread)
 
     # ── alternatives ─────────────────────────────────────────────────────
 
-    def _alternative(self, *, first: bool) -> Alternative:
+    def _alternative(self, *, first: bool) -> Alternative | _Unread:
         self._skip_blanks()
         char = self._char()
         if char in ("'", '"'):
@@ -420,7 +464,7 @@ class _Expression:
         fix = f"formats: {known}, or a glob such as :*.py"
         raise _Unknown(f"unknown format ':{name}'", name, FORMATS, fix, "unknown-format")
 
-    def _computed(self, kind: str) -> Alternative:
+    def _computed(self, kind: str) -> _Unread:
         self.at += 1
         start = self.at
         stops = {"file": (":-", ":?", "|"), "cmd": (":-",), "date": (":-", "|")}[kind]
@@ -431,9 +475,15 @@ class _Expression:
                 stop -= 1
         if stop == start:
             raise _Malformed(f"'{kind}:' needs an argument")
+        self.at = end
+        return _Unread(kind, start, stop)
+
+    def _read(self, alternative: Alternative | _Unread) -> Alternative:
+        if isinstance(alternative, Alternative):
+            return alternative
+        kind, start, stop = alternative.kind, alternative.start, alternative.stop
         variable = self._as_formats(kind, start, stop)
         argument = self.scanner.template(start, stop, self.depth + 1)
-        self.at = end
         return Alternative(Computed(kind, argument, variable))
 
     def _as_formats(self, name: str, start: int, stop: int) -> Alternative | None:
@@ -517,10 +567,14 @@ class _Expression:
 
     # ── small things ─────────────────────────────────────────────────────
 
-    def _refuse(self, alternatives: list[Alternative]) -> None:
+    def _refuse(self, alternatives: list[Alternative | _Unread]) -> None:
         """What is left cannot be read: the shell's expansion of a plain name, or nonsense."""
         [first, *others] = alternatives
-        plain = isinstance(first.origin, Path) and not first.origin.keys and not first.formats and not others
+        match first:
+            case Alternative(Path(keys=()), formats=()):
+                plain = not others
+            case _:
+                plain = False
         if plain and self._char() in _SHELL_OPERATORS and self.text[self.at - 1] not in " \t\r\n":
             raise _NotOurs
         raise _Malformed("this cannot follow")
@@ -557,7 +611,8 @@ class _Expression:
         return self.text[at] if at < self.close else ""
 
     def _skip_blanks(self) -> None:
-        self.at = self.scanner._blank(self.at, self.close)
+        if self._char() in _BLANK:
+            self.at = self.scanner._blank(self.at, self.close)
 
 
 def _brace_pairs(text: str) -> dict[int, int]:
@@ -565,11 +620,11 @@ def _brace_pairs(text: str) -> dict[int, int]:
     pairs: dict[int, int] = {}
     open_at: list[int] = []
     for found in _BRACES.finditer(text):
-        match found.group():
-            case "{":
-                open_at.append(found.start())
-            case "}" if open_at:
-                pairs[open_at.pop()] = found.start()
+        brace = found.group()
+        if brace == "{":
+            open_at.append(found.start())
+        elif brace == "}" and open_at:
+            pairs[open_at.pop()] = found.start()
     return pairs
 
 

@@ -7,7 +7,7 @@ answered: its value is inert, no later stage looks into it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, TypeAlias
 
 from plait.values import Json
@@ -22,11 +22,12 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """The answer to a hole that stood at `start..end`."""
+    """The answer to a hole that stood at `start..end`; a sink may ask the hole how to put it."""
 
     value: Json
     start: int
     end: int
+    hole: Hole | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,15 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, Protocol, TypeAlias
 
-from plait.errors import LimitError, MissingNamesError, PlaitError, Problem, TemplateSyntaxError, listed, nearest
+from plait.errors import (
+    LimitError,
+    MissingNamesError,
+    PlaitError,
+    Problem,
+    TemplateSyntaxError,
+    listed,
+    nearest,
+)
 from plait.source import Source, Span
 from plait.template.filters import FILTERS, FORMATS, matching
 from plait.template.grammar import SMALL_TEXT, parse
@@ -35,14 +43,17 @@ from plait.template.nodes import (
     Path,
     PromptHole,
     Text,
+    holes,
 )
 from plait.template.profiles import PROFILES, Profile
-from plait.values import UNDEFINED, Json, Undefined, text
+from plait.values import UNDEFINED, Json, Secret, Undefined, text
 
 MAX_OUTPUT: Final = 16 << 20
 """Characters that a template of more than `FEW_HOLES` holes may render to."""
 FEW_HOLES: Final = 64
 """So few holes cannot multiply a value beyond reason, and are not counted."""
+MOST_GUESSES: Final = 20
+"""For so many missing names a person is told what they may have meant."""
 FALLBACK_ROOTS: Final = frozenset({"env", "uuid", "ARG", "ARGUMENT", "FILE", "FILE_PATH"})
 """The only roots for which `Lookup.fallback` may have an answer."""
 
@@ -78,6 +89,10 @@ class Placed:
 Piece: TypeAlias = str | Placed
 
 
+_NOTHING: Final = Text("")
+_NO_NAMES: Final[frozenset[str]] = frozenset()
+
+
 class Rendering:
     """One rendering: where names come from, and what turned out to be missing."""
 
@@ -104,7 +119,7 @@ class Rendering:
         self.counted = counted
         self.size = 0
         self.show: Callable[[Json], str] = text
-        self.shell_names: frozenset[str] = frozenset()
+        self.shell_names = _NO_NAMES
         self.missing: list[tuple[Source, Hole]] = []
         self.unanswered: list[tuple[Source, Hole]] = []
         self.problems: list[Problem] = []
@@ -118,12 +133,7 @@ class Rendering:
         """Add to the size of the output, before it is put together."""
         self.size += characters
         if self.size > MAX_OUTPUT:
-            raise LimitError(
-                f"the rendered text is longer than {MAX_OUTPUT:,} characters",
-                Span(self.source, 0, min(len(self.source.text), 1)),
-                fix="pass a large value as a whole ('${x}' alone), or name a file instead",
-                code="output-too-long",
-            )
+            raise output_too_long(Span(self.source, 0, min(len(self.source.text), 1)))
 
     def finish(self) -> None:
         """Report everything that is wrong, at once."""
@@ -154,20 +164,20 @@ class NamesOnly:
 class Program:
     """A template ready to be rendered; shared by every place where its text stands."""
 
-    __slots__ = ("flaws", "getters", "parts", "profile")
+    __slots__ = ("_steps", "flaws", "getters", "hole_count", "parts", "profile", "whole")
 
     def __init__(self, parts: Parts, profile: Profile, flaws: tuple[Flaw, ...] = ()) -> None:
         self.parts = parts
         self.profile = profile
         self.flaws = flaws
         self.getters: tuple[Getter | None, ...] = tuple(
-            None if isinstance(part, Text) else getter(part, profile) for part in parts
+            None if part.__class__ is Text else getter(part, profile)  # type: ignore[arg-type]
+            for part in parts
         )
-
-    @property
-    def whole(self) -> bool:
+        self._steps = tuple(zip(parts, self.getters, strict=True))
+        self.whole = profile.typed and len(parts) == 1 and self.getters[0] is not None
         """Is the template one hole and nothing else, where that keeps its type?"""
-        return self.profile.typed and len(self.parts) == 1 and not isinstance(self.parts[0], Text)
+        self.hole_count = len(holes(parts))
 
     def value(self, rendering: Rendering) -> Json:
         """The typed value of a whole hole, or the text."""
@@ -180,38 +190,41 @@ class Program:
 
     def text(self, rendering: Rendering) -> str:
         pieces: list[str] = []
-        for part, get in zip(self.parts, self.getters, strict=True):
-            if get is None:
-                pieces.append(part.text)  # type: ignore[union-attr]  # only Text has no getter
-                continue
-            answer = self._answered(part, get, rendering)
-            if answer is UNDEFINED:
-                pieces.append(_kept(part, rendering.source))
-            else:
-                pieces.append(answer if answer.__class__ is str else rendering.show(answer))
-        if rendering.counted:
-            rendering.count(sum(map(len, pieces)))
+        part: Part = _NOTHING
+        try:
+            for part, get in self._steps:
+                piece = part.text if get is None else get(rendering)  # type: ignore[union-attr]  # a Text
+                if piece.__class__ is not str:
+                    piece = self._written(part, piece, rendering)
+                pieces.append(piece)
+                if rendering.counted:
+                    rendering.count(len(piece))
+        except PlaitError as error:
+            raise _placed_error(error, part, rendering.source) from None
         return "".join(pieces)
+
+    def _written(self, part: Part, answer: Answer, rendering: Rendering) -> str:
+        """A value as text; a hole without one as the author wrote it."""
+        if answer is UNDEFINED:
+            answer = self._missing(part, rendering)
+        return _kept(part, rendering.source) if answer is UNDEFINED else rendering.show(answer)
 
     def pieces(self, rendering: Rendering) -> list[Piece]:
         """Text and placed values, for sinks that treat the two differently."""
         pieces: list[Piece] = []
-        for part, get in zip(self.parts, self.getters, strict=True):
+        for part, get in self._steps:
             if isinstance(part, Text):
                 pieces.append(part.text)
                 continue
             answer = self._answered(part, get, rendering)
             pieces.append(_kept(part, rendering.source) if answer is UNDEFINED else Placed(answer, part))
+            if rendering.counted and answer is not UNDEFINED:
+                rendering.count(len(answer if isinstance(answer, str) else _shown(part, answer, rendering)))
         return pieces
 
     def _answered(self, part: Part, get: Getter | None, rendering: Rendering) -> Answer:
         """The value of a hole; UNDEFINED when it is to stay as it is written."""
-        try:
-            answer = get(rendering)  # type: ignore[misc]  # a hole has a getter
-        except PlaitError as error:
-            if error.where is not None:
-                raise
-            raise type(error)(error.what, _span(part, rendering.source), error.fix, code=error.code) from None
+        answer = ask(part, get, rendering)  # type: ignore[arg-type]  # a hole has a getter
         return answer if answer is not UNDEFINED else self._missing(part, rendering)
 
     def _missing(self, hole: Part, rendering: Rendering) -> Answer:
@@ -256,6 +269,36 @@ def program(text: str, profile: Profile) -> Program:
     return Program(parsed.parts, profile, parsed.flaws)
 
 
+def ask(part: Part, get: Getter, rendering: Rendering) -> Answer:
+    """What a hole holds; an error that does not know its place is given it."""
+    try:
+        return get(rendering)
+    except PlaitError as error:
+        raise _placed_error(error, part, rendering.source) from None
+
+
+def output_too_long(where: Span) -> LimitError:
+    return LimitError(
+        f"the rendered text is longer than {MAX_OUTPUT:,} characters",
+        where,
+        fix="pass a large value as a whole ('${x}' alone), or name a file instead",
+        code="output-too-long",
+    )
+
+
+def _shown(part: Part, value: Json, rendering: Rendering) -> str:
+    try:
+        return rendering.show(value)
+    except PlaitError as error:
+        raise _placed_error(error, part, rendering.source) from None
+
+
+def _placed_error(error: PlaitError, part: Part, source: Source) -> PlaitError:
+    if error.where is not None:
+        return error
+    return type(error)(error.what, _span(part, source), error.fix, code=error.code)
+
+
 # ── what a hole means ────────────────────────────────────────────────────
 
 
@@ -278,7 +321,8 @@ def getter(part: Hole | Filled, profile: Profile) -> Getter:
 def walk(value: Json, keys: tuple[str | int, ...]) -> Answer:
     """Follow keys into maps and indexes into lists; nothing else can be entered."""
     for key in keys:
-        if isinstance(value, Mapping):
+        # The first question answers nearly always, and much faster than the second.
+        if value.__class__ is dict or isinstance(value, Mapping):
             value = value.get(key if isinstance(key, str) else str(key), UNDEFINED)
             if value is UNDEFINED:
                 return UNDEFINED
@@ -309,7 +353,7 @@ def _alternative(alternative: Alternative, profile: Profile) -> Getter:
         value = find(rendering)
         if value is not UNDEFINED:
             for step in change:
-                value = step(value)
+                value = _bounded(step(value), steps=len(change))
         return value
 
     return formatted
@@ -413,10 +457,23 @@ def _filtered(find: Getter, hole: ContextHole) -> Getter:
         value = find(rendering)
         for function, arguments, takes_undefined in steps:
             if value is not UNDEFINED or takes_undefined:
-                value = function(value, *arguments)
+                value = _bounded(function(value, *arguments), steps=len(steps))
         return value
 
     return filtered
+
+
+def _bounded(value: Json, *, steps: int) -> Json:
+    """Quoting what is quoted doubles it each time: a chain of steps may not grow without end."""
+    if steps > 1 and isinstance(value, str | Secret):
+        length = len(value if isinstance(value, str) else value.reveal())
+        if length > MAX_OUTPUT:
+            raise LimitError(
+                f"formats and filters made a text of more than {MAX_OUTPUT:,} characters",
+                fix="use fewer of them, or pass the value through a file",
+                code="output-too-long",
+            )
+    return value
 
 
 def _with_default(
@@ -484,13 +541,13 @@ def missing_names(missing: list[tuple[Source, Hole]], names: Mapping[str, Json])
 def _unknown(unknown: list[tuple[Source, Hole]], names: Mapping[str, Json]) -> Problem:
     known = known_names(names)
     wanted = list(dict.fromkeys(hole.name for _, hole in unknown))
-    guesses = dict.fromkeys(guess for name in wanted if (guess := nearest(name, known)))
+    guesses = dict.fromkeys(guess for name in wanted[:MOST_GUESSES] if (guess := nearest(name, known)))
     meant = f"did you mean {', '.join(repr(guess) for guess in guesses)}? " if guesses else ""
     spans = [Span(source, hole.start, hole.end) for source, hole in unknown]
     return Problem(
         f"nothing here is named {', '.join(repr(name) for name in wanted)}",
         spans[0],
-        f"{meant}known here: {listed(names) or 'nothing'}",
+        f"{meant}known here: {listed(name for name in names if isinstance(name, str)) or 'nothing'}",
         also=tuple(spans[1:]),
         code="unknown-name",
     )
@@ -513,13 +570,13 @@ def _required(hole: Hole, source: Source) -> Problem:
 def known_names(names: Mapping[str, Json], *, depth: int = 3, most: int = 2000) -> list[str]:
     """Names and dotted paths that a person may have meant."""
     found: list[str] = []
-    level: list[tuple[str, Json]] = list(names.items())
+    level = [(name, value) for name, value in names.items() if isinstance(name, str)]
     for _ in range(depth):
         deeper: list[tuple[str, Json]] = []
         for name, value in level:
             found.append(name)
             if isinstance(value, Mapping):
-                deeper += [(f"{name}.{key}", inner) for key, inner in value.items()]
+                deeper += [(f"{name}.{key}", inner) for key, inner in value.items() if isinstance(key, str)]
             if len(found) >= most:
                 return found
         level = deeper

@@ -20,7 +20,6 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Final, Literal, TypeAlias
 
 Dialect: TypeAlias = Literal["sh", "bash"]
@@ -108,9 +107,17 @@ REFUSALS: Final[dict[str, tuple[str, str]]] = {
         "a value may not choose the program that runs",
         "write the program's name out; choose between known ones with case … esac",
     ),
+    "program-may-vanish": (
+        "if the variable before it is empty, the value becomes the program",
+        'put the variable into double quotes: "$program" ${x}',
+    ),
     "value-as-code": (
         "this command reads its words as code, and a value would be part of it",
         "call the program directly, or hand the value over as an argument: sh -c 'echo \"$1\"' sh ${x}",
+    ),
+    "value-in-code-input": (
+        "this program reads its input as code, and a value would be part of it",
+        "hand the value over as an argument: sh -s -- ${x} <<'END' …, and use \"$1\" in the text",
     ),
     "value-as-remote-code": (
         "the remote shell reads these words as code, and a value would be part of it",
@@ -215,6 +222,10 @@ REFUSALS: Final[dict[str, tuple[str, str]]] = {
         "shells disagree on where this here-document starts or ends",
         "put the here-document's command on a line of its own, and its delimiter on a line of its own",
     ),
+    "heredoc-in-substitution": (
+        "some versions of bash join the commands that follow a here-document inside of $( … ) into one",
+        "let the here-document be the last thing in $( … ), or move it out",
+    ),
     "unbalanced": ("this is opened and never closed", "close it, or quote it if it is meant as text"),
     "unexpected": ("a shell could not go on from here", "correct the shell syntax, or quote the character"),
     "too-deep": (f"nested more than {MAX_DEPTH} deep", "move the inner commands into functions"),
@@ -246,7 +257,19 @@ class _Word:
     `$` in both; a quoted character is `"` in `naked`, where no other can be.
     """
 
-    __slots__ = ("_naked", "_text", "gaps", "last", "name_only", "nested", "quoted", "size", "start")
+    __slots__ = (
+        "_naked",
+        "_text",
+        "gaps",
+        "last",
+        "name_only",
+        "nested",
+        "quoted",
+        "raw",
+        "size",
+        "splat",
+        "start",
+    )
 
     def __init__(self, start: int) -> None:
         self.start = start
@@ -258,6 +281,10 @@ class _Word:
         self.nested: list[int] = []
         """Gaps in commands inside of this word."""
         self.quoted = False
+        self.raw = False
+        """It holds a value that the author wants to become code."""
+        self.splat = False
+        """It holds `$@` or its kin, which may be no word even in quotes."""
         self.last = ""
         """The character read last, unless it was quoted."""
         self.name_only = True
@@ -302,6 +329,13 @@ class _Word:
     def all_numbers(self) -> list[int]:
         return [*self.numbers, *self.nested]
 
+    @property
+    def may_vanish(self) -> bool:
+        """Whether this may become no word at all, and the next word take its place."""
+        if self.raw or not self.naked or self.naked.strip(_EXPANSION):
+            return False
+        return self.splat or not self.quoted
+
     def leading(self) -> list[int]:
         """Gaps with nothing of the author's text before them in this word."""
         naked = self.naked
@@ -326,6 +360,8 @@ class _HereDocument:
     delimiter: str
     strip_tabs: bool
     quoted: bool
+    code: bool = False
+    """An interpreter reads it as a program."""
 
 
 class _Reader:
@@ -342,6 +378,8 @@ class _Reader:
         self.arithmetic = 0
         self.here_documents: list[_HereDocument] = []
         self.outer_here_documents = 0
+        self.here_document_read = False
+        self.more_behind_here_document = False
         self.assigned: set[str] = set()
         self.places = [Place("bare")] * len(self.gaps)
         self.refusals: dict[tuple[str, int, int], Refusal] = {}
@@ -362,8 +400,8 @@ class _Reader:
         return tuple(self.places)
 
     def found_refusals(self) -> tuple[Refusal, ...]:
-        # Without a gap there is nothing to protect: the script is the author's alone.
-        return tuple(self.refusals.values()) if self.gaps else ()
+        # Without a bound gap there is nothing to protect: the script is the author's alone.
+        return tuple(self.refusals.values()) if any(not gap.raw for gap in self.gaps) else ()
 
     def refuse_gaps(self, code: str, numbers: Iterable[int]) -> None:
         for number in numbers:
@@ -420,6 +458,7 @@ class _Reader:
         self.at += 1
         self.places[number] = Place(state)
         if self.gaps[number].raw:
+            word.raw = True
             word.add(_EXPANSION)
             return
         word.add_gap(number)
@@ -480,6 +519,7 @@ class _Reader:
         waiting, self.here_documents = self.here_documents, []
         for document in waiting:
             self.here_document(document)
+            self.here_document_read = True
 
     def operator(self, length: int) -> None:
         """Step over an operator that must not go on behind a line continuation."""
@@ -529,6 +569,8 @@ class _Reader:
 
     def one_command(self) -> None:
         char = self.peek()
+        if char != ";" and not self.at_closing_keyword():
+            self.more_behind_here_document |= self.here_document_read
         if char == "(":
             self.parenthesis()
         elif char in ";&|" and not self.at_both_redirection():
@@ -537,6 +579,9 @@ class _Reader:
             raise self.unreadable("unexpected", self.at)
         else:
             self.simple_command()
+
+    def at_closing_keyword(self) -> bool:
+        return any(map(self.at_keyword, ("fi", "done", "}")))
 
     def separator(self) -> None:
         self.operator(2 if self.text[self.at : self.at + 2] in ("&&", "||", "|&", ";;") else 1)
@@ -559,10 +604,11 @@ class _Reader:
 
     def simple_command(self) -> None:
         words: list[_Word] = []
+        inputs: list[int] = []
         only_assignments = True
         while self.more_words():
             if self.at_redirection():
-                self.redirection()
+                inputs.extend(self.redirection())
             elif self.peek() == "(":
                 self.function_parens(words)
                 return
@@ -570,12 +616,14 @@ class _Reader:
                 word = self.word(subscript=only_assignments)
                 only_assignments = only_assignments and _ASSIGNMENT.match(word.naked) is not None
                 if self.at_redirection() and _DESCRIPTOR.fullmatch(word.naked):
-                    self.assigned.add(word.text.strip("{}"))
+                    self.assigned.update(_NAME.findall(word.naked))  # {name}>file
                 elif not words and self.keyword(word):
                     return
                 else:
                     words.append(word)
-        self.rules.judge(words)
+        if self.rules.judge(words):
+            self.refuse_gaps("value-in-code-input", inputs)
+            self.here_documents = [replace(document, code=True) for document in self.here_documents]
 
     def more_words(self) -> bool:
         self.skip_blanks()
@@ -604,11 +652,22 @@ class _Reader:
                 self.function()
             case "[[":
                 self.condition(word)
+            case "time":
+                self.time_options()
             case "coproc":
                 self.refuse_at("coproc", word.start)
             case _:
                 return False
         return True
+
+    def time_options(self) -> None:
+        """bash reads a command behind `time`, keywords and all; elsewhere it is a program with options."""
+        self.skip_blanks()
+        while self.peek() == "-":
+            if self.word().literal in ("-f", "-o"):
+                self.skip_blanks()
+                self.word()
+            self.skip_blanks()
 
     def case(self, opening: _Word) -> None:
         self.skip_blanks()
@@ -705,7 +764,8 @@ class _Reader:
 
     # ── redirections and here-documents ─────────────────────────────────────
 
-    def redirection(self) -> None:
+    def redirection(self) -> list[int]:
+        """Read one; returns the gaps that become text of the command's input."""
         operators = ("&>>", "&>", "<<<", "<<-", "<<", "<&", "<>", "<", ">>", ">&", ">|", ">")
         operator = next(each for each in operators if self.follows(each))
         start = self.at
@@ -720,6 +780,7 @@ class _Reader:
         elif operator == "<<<" and self.dialect == "sh":
             self.refuse_gaps("bash-only", numbers)
         self.expect_one_argument(target)
+        return target.all_numbers if operator == "<<<" else []
 
     def announce(self, start: int, delimiter: _Word, *, strip_tabs: bool) -> None:
         if delimiter.gaps or delimiter.nested:
@@ -730,9 +791,11 @@ class _Reader:
         self.here_documents.append(_HereDocument(start, delimiter.text, strip_tabs, delimiter.quoted))
 
     def here_document(self, document: _HereDocument) -> None:
-        body, self.at = self.at, self.at
+        body = self.at
         stop = self.here_document_end(document)
         after = self.at
+        if document.code:
+            self.refuse_gaps("value-in-code-input", self.numbers_between(body, stop))
         if document.quoted:
             self.refuse_gaps("quoted-heredoc", self.numbers_between(body, stop))
         else:
@@ -981,6 +1044,7 @@ class _Reader:
         if name := _NAME.match(self.text, self.at, self.end):
             self.at = name.end()
         elif self.peek() and self.peek() in "0123456789@*#?-$!":
+            word.splat = word.splat or self.peek() == "@"
             self.at += 1
         else:
             word.add("$", quoted=True)
@@ -994,15 +1058,18 @@ class _Reader:
             self.commands(")")
             self.expect_no_open_here_document()
             self.at += 1
+            if self.more_behind_here_document:
+                self.refuse_gaps("heredoc-in-substitution", self.numbers_between(start, self.at))
         self.nested(word, start)
 
     @contextmanager
     def own_here_documents(self) -> Iterator[None]:
-        waiting, self.here_documents = self.here_documents, []
-        self.outer_here_documents += len(waiting)
+        outer = self.here_documents, self.here_document_read, self.more_behind_here_document
+        self.here_documents, self.here_document_read, self.more_behind_here_document = [], False, False
+        self.outer_here_documents += len(outer[0])
         yield
-        self.here_documents = waiting
-        self.outer_here_documents -= len(waiting)
+        self.here_documents, self.here_document_read, self.more_behind_here_document = outer
+        self.outer_here_documents -= len(outer[0])
 
     def nested(self, word: _Word, start: int) -> None:
         numbers = self.numbers_between(start, self.at)
@@ -1077,6 +1144,7 @@ class _Reader:
             name = self.parameter_name()
             if self.peek() == "[":
                 self.parameter_subscript(start)
+            word.splat = word.splat or "@" in self.text[start : self.at]
             operator = self.parameter_operator()
             if operator == "evaluated":
                 first = self.at
@@ -1253,6 +1321,11 @@ _PREFIXES: Final[dict[str, _Prefix]] = {
     "chroot": _Prefix(operands=1),
     "taskset": _Prefix(operands=1),
     "busybox": _Prefix(),
+    "strace": _Prefix("abeEIoOpPsSuX"),
+    "flock": _Prefix("Ew", operands=1),
+    "chrt": _Prefix("DPT", operands=1),
+    "unshare": _Prefix("RSGw"),
+    "fakeroot": _Prefix("bils"),
 }
 
 _CODE_COMMANDS: Final = _set(
@@ -1311,20 +1384,21 @@ class _Rules:
         if self.declares_arrays:
             self.refuse("array-declaration", self.declared)
 
-    def judge(self, words: list[_Word]) -> None:
-        """A simple command: assignments, then a program and its arguments."""
+    def judge(self, words: list[_Word]) -> bool:
+        """A simple command: assignments, a program, its arguments.  True if its input is code."""
         for word in words:
             self.reader.expect_one_argument(word)
         words = self.after_assignments(words)
         start = self.program(words)
         if start is None:
-            return
+            return False
         arguments = words[start + 1 :]
         if any(word.gaps or word.nested for word in arguments):
             self.interpreters(words)
             self.executed_by_find(words[start], arguments)
         if self.by_name(words[start], arguments):
             self.arguments(arguments)
+        return _takes_code_as_input(words[start].base or "", arguments)
 
     # ── the way to the program ──────────────────────────────────────────────
 
@@ -1336,8 +1410,11 @@ class _Rules:
 
     def assignment(self, word: _Word) -> bool:
         found = _ASSIGNMENT.match(word.naked)
-        if found is None or _GAP in found.group(1):
+        if found is None:
             return False
+        self.refuse("subscript", [number for at, number in word.gaps if at < found.end()])
+        if self.reader.dialect == "sh" and found.group() != f"{found.group(1)}=":
+            self.refuse("bash-only", word.all_numbers)  # elsewhere it is the name of a program
         self.reader.assigned.add(found.group(1))
         self.judge_assignment(found.group(1), word.all_numbers)
         return True
@@ -1348,28 +1425,35 @@ class _Rules:
 
     def program(self, words: list[_Word]) -> int | None:
         """Which word names the program, behind all commands that only run another."""
-        at = 0
+        at = vanished = 0
+        refusal = "value-as-program"
         while at < len(words):
             word = words[at]
             if word.gaps or word.nested:
-                self.refuse("value-as-program", word.all_numbers)
+                self.refuse(refusal, word.all_numbers)
                 return None
             prefix = _PREFIXES.get(word.base or "")
-            if prefix is None or self.only_looks_up(words[at + 1 :], prefix):
+            if word.may_vanish:
+                refusal = "program-may-vanish"
+                at += 1
+            elif prefix is None or self.only_looks_up(words[at + 1 : at + 2], prefix):
+                for shifted in words[at + 1 : at + 1 + vanished]:
+                    self.refuse("program-may-vanish", shifted.all_numbers)
                 return at
-            at = self.behind_options(words, at + 1, prefix)
+            else:
+                start, at = at + 1, self.behind_options(words, at + 1, prefix)
+                vanished += sum(skipped.may_vanish for skipped in words[start:at])
         return None
 
     def only_looks_up(self, words: list[_Word], prefix: _Prefix) -> bool:
         return bool(words) and len(words[0].text) == 2 and words[0].text[1] in tuple(prefix.looks_up)
 
     def behind_options(self, words: list[_Word], at: int, prefix: _Prefix) -> int:
+        options_ended = False
         while at < len(words):
             word = words[at]
-            if word.literal == "--":
-                at += 1
-                break
-            if word.text.startswith("-"):
+            if word.text.startswith("-") and not options_ended:
+                options_ended = word.literal == "--"
                 at += self.option(words, at, prefix)
             elif prefix.assignments and self.assignment(word):
                 at += 1
@@ -1458,16 +1542,13 @@ class _Rules:
             self.whole(word)
 
     def remote(self, words: list[_Word]) -> None:
-        at = 0
-        while at < len(words) and words[at].text.startswith("-"):
-            taken = 2 if _takes_next(words[at].text, _SSH_VALUED, frozenset()) else 1
-            if words[at].text.startswith("-o"):
-                for word in words[at : at + taken]:
-                    self.refuse("value-as-remote-code", word.all_numbers)
-            at += taken
-        for word in words[: at + 1]:
+        host = _behind_ssh_options(words)
+        for at, word in enumerate(words[:host]):
+            if word.text.startswith("-o") or (at and words[at - 1].text == "-o"):
+                self.refuse("value-as-remote-code", word.all_numbers)
+        for word in words[: host + 1]:
             self.alone(word)
-        for word in words[at + 1 :]:
+        for word in words[host + 1 :]:
             self.refuse("value-as-remote-code", word.all_numbers)
 
     def set_options(self, words: list[_Word]) -> None:
@@ -1485,9 +1566,9 @@ class _Rules:
     def executed_by_find(self, program: _Word, words: list[_Word]) -> None:
         if program.base != "find":
             return
-        for option, following in pairwise(words):
-            if option.literal in ("-exec", "-execdir", "-ok", "-okdir"):
-                self.refuse("value-as-program", following.all_numbers)
+        for at, word in enumerate(words, start=1):
+            if word.literal in ("-exec", "-execdir", "-ok", "-okdir"):
+                self.program(words[at : at + MAX_DEPTH])
 
     def interpreters(self, words: list[_Word]) -> None:
         """`sh -c`, `python -c`, `perl -e` …, wherever they stand among the words."""
@@ -1544,6 +1625,31 @@ class _Rules:
             before = number
 
 
+def _takes_code_as_input(program: str, arguments: list[_Word]) -> bool:
+    """Whether the program is an interpreter that was told of no other place for its code."""
+    if program in _REMOTE_SHELLS:
+        return _behind_ssh_options(arguments) + 1 >= len(arguments)
+    known = _INTERPRETERS.get(_VERSION.sub("", program))
+    if known is None or program in ("script", "flock"):
+        return False
+    if known.options_between and any(word.literal == "-s" for word in arguments):
+        return True
+    code, read = _code_words(arguments, 0, known)
+    if code:
+        return False
+    return (
+        read >= len(arguments) or arguments[read].literal in ("-", "/dev/stdin") or arguments[read].may_vanish
+    )
+
+
+def _behind_ssh_options(words: list[_Word]) -> int:
+    """Where the host stands."""
+    at = 0
+    while at < len(words) and words[at].text.startswith("-"):
+        at += 2 if _takes_next(words[at].text, _SSH_VALUED, frozenset()) else 1
+    return at
+
+
 def _takes_next(option: str, valued: str, long_valued: frozenset[str]) -> bool:
     """Whether the option's value is the next word."""
     if option.startswith("--"):
@@ -1581,8 +1687,8 @@ def _code_words(words: list[_Word], at: int, interpreter: _Interpreter) -> tuple
         is_option = text.startswith(("-", "+")) and len(text) > 1
         if pending and not (is_option and interpreter.options_between):
             code.append(at)
-            pending = False
-            if not interpreter.several:
+            pending = words[at].may_vanish
+            if not pending and not interpreter.several:
                 break
         elif not is_option:
             break

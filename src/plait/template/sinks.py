@@ -20,7 +20,7 @@ from urllib.parse import quote
 from plait.errors import InputError, ValueRefusedError, nearest
 from plait.source import Source, Span
 from plait.template.nodes import Alternative, ContextHole, Filled, Hole, ParamHole, Part, Parts, Path, Text
-from plait.template.program import MAX_OUTPUT, Lookup, Piece, Placed, output_too_long, Program
+from plait.template.program import MAX_OUTPUT, Lookup, Piece, Placed, Program, output_too_long
 from plait.template.shell import BoundScript, bind, plan
 from plait.template.shell_lexer import Gap, analyse
 from plait.template.template import Branch, Constant, Leaf, Node, Template
@@ -193,20 +193,26 @@ def _refused(what: str, piece: Placed, source: Source, fix: str, code: str) -> V
 
 
 def _refuse_long_json(value: Json) -> None:
-    """Many holes may name one large value; its text is counted before it is written as often."""
-    size = 0
-    left = [value]
-    while left:
-        item = left.pop()
-        if isinstance(item, Mapping):
-            left += item.values()
-            size += sum(len(key) for key in item if isinstance(key, str))
-        elif isinstance(item, list | tuple):
-            left += item
-        else:
-            size += len(item) if isinstance(item, str) else 1
-        if size + len(left) > MAX_OUTPUT:
-            raise output_too_long(Span(Source("<template>", ""), 0, 0))
+    """Many holes may name one large value: its size is known before it is written as often."""
+    try:
+        size = _json_size(value, {})
+    except RecursionError:
+        return  # too deep to be written: serialising says so
+    if size > MAX_OUTPUT:
+        raise output_too_long(Span(Source("<template>", ""), 0, 0))
+
+
+def _json_size(value: Json, known: dict[int, int]) -> int:
+    """At least so many characters; what stands in several places is looked into once."""
+    if isinstance(value, str):
+        return len(value) + 2
+    if not isinstance(value, Mapping | list | tuple):
+        return 1
+    size = known.get(id(value))
+    if size is None:
+        items = value.values() if isinstance(value, Mapping) else value
+        size = known[id(value)] = 2 + sum(_json_size(item, known) for item in items)
+    return size
 
 
 _GONE: Final = object()

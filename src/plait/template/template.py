@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Final, Protocol, TypeAlias
+from typing import Final, TypeAlias
 
 from plait.errors import InputError, LimitError, PromptTemplateError, nearest
 from plait.source import Source, Span
@@ -26,21 +26,28 @@ from plait.template.nodes import (
     Parts,
     PromptHole,
     Text,
+    default_of,
     holes,
 )
 from plait.template.profiles import Profile, profile_named
-from plait.template.program import FEW_HOLES, Lookup, NamesOnly, Piece, Program, Rendering, known_names, program
-from plait.values import Json, text
+from plait.template.program import (
+    FEW_HOLES,
+    MOST_GUESSES,
+    Lookup,
+    NamesOnly,
+    Piece,
+    Program,
+    Rendering,
+    ask,
+    getter,
+    known_names,
+    program,
+)
+from plait.values import UNDEFINED, Json, text
 
 RENDERINGS_UNTIL_HOT: Final = 200
 SURPRISES_UNTIL_CAUTIOUS: Final = 50
 MAX_TREE_DEPTH: Final = 100
-
-
-class Render(Protocol):
-    def __call__(
-        self, values: Mapping[str, Json] | Lookup, *, strict: bool = False, env: Mapping[str, str] | None = None
-    ) -> Json: ...
 
 
 LookupMaker: TypeAlias = Callable[[Mapping[str, Json], Mapping[str, str] | None], Lookup]
@@ -84,9 +91,7 @@ class Placeholder(str):
 class Template:
     """Compiled templates: `render`, `fill`, `placeholders`."""
 
-    __slots__ = ("_lookup_of", "_renderings", "_surprises", "counted", "profile", "render", "root")
-
-    render: Render
+    __slots__ = ("_lookup_of", "_renderings", "_surprises", "counted", "profile", "root")
 
     def __init__(self, root: Node, profile: Profile, lookup_of: LookupMaker | None = None) -> None:
         self.root = root
@@ -94,8 +99,7 @@ class Template:
         self._lookup_of = lookup_of
         self._renderings = 0
         self._surprises = 0
-        self.counted = sum(len(holes(leaf.program.parts)) for leaf in self.leaves()) > FEW_HOLES
-        self.render = self._first_renderings
+        self.counted = sum(leaf.program.hole_count for leaf in self.leaves()) > FEW_HOLES
 
     def __repr__(self) -> str:
         return f"Template({self.profile.name}, {len(self.placeholders)} placeholders)"
@@ -115,6 +119,21 @@ class Template:
 
     def leaves(self) -> list[Leaf]:
         return _leaves(self.root)
+
+    def render(
+        self,
+        values: Mapping[str, Json] | Lookup,
+        *,
+        strict: bool = False,
+        env: Mapping[str, str] | None = None,
+    ) -> Json:
+        """The value of a template that is one hole, else its text; of a tree, the tree filled."""
+        if self.__class__ is not Template:
+            return self.render(values, strict=strict, env=env)  # this method was fetched before it got hot
+        self._renderings += 1
+        if self._renderings > RENDERINGS_UNTIL_HOT:
+            self._specialise(values, strict=strict, env=env, bold=True)
+        return self.careful(values, strict=strict, env=env)
 
     def careful(
         self,
@@ -155,6 +174,7 @@ class Template:
         """Answer the holes that a stage owns; the others stay holes, the answers are inert."""
         rendering = self.rendering(values, strict=False, env=env)
         root = _filled(self.root, stage, rendering)
+        self._finish(rendering)
         return Template(root, self.profile, self._lookup_of)
 
     def rendering(
@@ -181,28 +201,29 @@ class Template:
             return self.root
         raise InputError("a single text is needed here, not a list or map", code="wrong-type")
 
-    def _first_renderings(
-        self, values: Mapping[str, Json] | Lookup, *, strict: bool = False, env: Mapping[str, str] | None = None
-    ) -> Json:
-        self._renderings += 1
-        if self._renderings > RENDERINGS_UNTIL_HOT:
-            from plait.template.codegen import generate  # only hot templates need it
-
-            sample = self.rendering(values, strict=strict, env=env)
-            self.render = generate(self, sample, plain=isinstance(values, dict))
-        return self.careful(values, strict=strict, env=env)
-
     def surprised(
-        self, values: Mapping[str, Json] | Lookup, *, strict: bool = False, env: Mapping[str, str] | None = None
+        self,
+        values: Mapping[str, Json] | Lookup,
+        *,
+        strict: bool = False,
+        env: Mapping[str, str] | None = None,
     ) -> Json:
         """What the generated function could not answer; often enough, it is made anew and less bold."""
         self._surprises += 1
         if self._surprises == SURPRISES_UNTIL_CAUTIOUS:
-            from plait.template.codegen import generate
-
-            sample = self.rendering(values, strict=strict, env=env)
-            self.render = generate(self, sample, plain=isinstance(values, dict), bold=False)
+            self._specialise(values, strict=strict, env=env, bold=False)
         return self.careful(values, strict=strict, env=env)
+
+    def _specialise(
+        self, values: Mapping[str, Json] | Lookup, *, strict: bool, env: Mapping[str, str] | None, bold: bool
+    ) -> None:
+        """Generate a `render` for this template alone, shaped by values like these."""
+        from plait.template.codegen import generate  # only hot templates need it
+
+        sample = self.rendering(values, strict=strict, env=env)
+        render = generate(self, sample, values, bold=bold)
+        # In a class of its own, because CPython finds a method faster than an attribute of an object.
+        self.__class__ = type("Template", (Template,), {"__slots__": (), "render": render})
 
     def _finish(self, rendering: Rendering) -> None:
         if rendering.missing and self.profile.name == "prompt":
@@ -217,7 +238,8 @@ _NO_ENV: Final[Mapping[str, str]] = {}
 
 
 def _names(values: Mapping[str, Json] | Lookup) -> Mapping[str, Json]:
-    if isinstance(values, Mapping):
+    # The first question is the faster one.
+    if values.__class__ is dict or isinstance(values, Mapping):
         return values
     if hasattr(values, "names") and hasattr(values, "fallback"):
         return values.names
@@ -241,9 +263,9 @@ def _node(template: Json, profile: Profile, place: Source | str, depth: int) -> 
         source = place if isinstance(place, Source) else Source(place, template)
         return Leaf(program(template, profile), source)
     name = place if isinstance(place, str) else place.name
-    if isinstance(template, Mapping | list | tuple) and depth > MAX_TREE_DEPTH:
+    if depth > MAX_TREE_DEPTH and isinstance(template, Mapping | list | tuple):
         raise LimitError(f"a tree nested more than {MAX_TREE_DEPTH} deep", name, code="nested-too-deep")
-    if isinstance(template, Mapping):
+    if template.__class__ is dict or isinstance(template, Mapping):
         items = tuple(_node(item, profile, f"{name}.{key}", depth + 1) for key, item in template.items())
         return Branch(items, tuple(template))
     if isinstance(template, list | tuple):
@@ -297,17 +319,30 @@ def _filled(node: Node, stage: int, rendering: Rendering) -> Node:
 
 
 def _filled_parts(parts: Parts, stage: int, rendering: Rendering, profile: Profile) -> Parts:
-    return tuple(_filled_part(part, stage, rendering, profile) for part in parts)
+    return tuple(filled for part in parts for filled in _filled_part(part, stage, rendering, profile))
 
 
-def _filled_part(part: Part, stage: int, rendering: Rendering, profile: Profile) -> Part:
+def _filled_part(part: Part, stage: int, rendering: Rendering, profile: Profile) -> Parts:
     if isinstance(part, Text | Filled):
-        return part
+        return (part,)
     part = _with_filled_inner(part, stage, rendering, profile)
     if part.stage != stage:
-        return part
+        return (part,)
+    default = default_of(part)
+    if default is not None and _needs_default(part, rendering, profile):
+        # The default takes the hole's place, and what in it belongs to a later stage stays a hole.
+        # Empty text still counts as a part: the hole beside it is not a whole value.
+        return _filled_parts(default, stage, rendering, profile) or (Text(""),)
     [piece] = Program((part,), profile).pieces(rendering)
-    return part if isinstance(piece, str) else Filled(piece.value, part.start, part.end)
+    return (part,) if isinstance(piece, str) else (Filled(piece.value, part.start, part.end, part),)
+
+
+def _needs_default(hole: Hole, rendering: Rendering, profile: Profile) -> bool:
+    if isinstance(hole, ParamHole | PromptHole):
+        return False
+    answer = ask(hole, getter(replace(hole, default=None), profile), rendering)
+    one_of_several = isinstance(hole, ContextHole) and len(hole.alternatives) > 1
+    return answer is UNDEFINED or (one_of_several and answer is None)
 
 
 def _with_filled_inner(hole: Hole, stage: int, rendering: Rendering, profile: Profile) -> Hole:
@@ -356,10 +391,10 @@ def _warn(rendering: Rendering) -> None:
     import logging  # slow to import, and only a missing name needs it
 
     known = known_names(rendering.names)
-    for source, hole in rendering.unanswered:
+    for count, (source, hole) in enumerate(rendering.unanswered):
         if not isinstance(hole, ContextHole):
             continue
-        guess = nearest(hole.name, known)
+        guess = nearest(hole.name, known) if count < MOST_GUESSES else None
         logging.getLogger("plait.template").warning(
             "%s: nothing here is named '%s'; it stays empty%s",
             Span(source, hole.start, hole.end),

@@ -1,0 +1,128 @@
+"""One text, written in the language of every contender.
+
+A text is written once, with holes `<<item.path>>` and `<<item.priority:5>>`; from
+it come the f-string, Plait's template and the templates of the peers, so that
+all of them say the same thing.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias
+
+Tree: TypeAlias = Any
+"""A string with holes, or lists and maps of them."""
+
+HOLE = re.compile(r"<<([a-z0-9_.]+)(?::([^>]*))?>>")
+
+Written: TypeAlias = Callable[[list[str], str | None], str]
+"""How a hole is written, given its keys and its default."""
+
+
+def written(tree: Tree, hole: Written, plain: Callable[[str], str] = str) -> Tree:
+    """The tree with its holes in another language; `plain` treats the text between them."""
+    if isinstance(tree, dict):
+        return {key: written(item, hole, plain) for key, item in tree.items()}
+    if isinstance(tree, list):
+        return [written(item, hole, plain) for item in tree]
+    return "".join(
+        plain(piece) if isinstance(piece, str) else hole(piece[1].split("."), piece[2])
+        for piece in _pieces(tree)
+    )
+
+
+def strings(tree: Tree) -> list[str]:
+    """Every string of a tree."""
+    if isinstance(tree, str):
+        return [tree]
+    items = tree.values() if isinstance(tree, dict) else tree
+    return [text for item in items for text in strings(item)]
+
+
+def hole_count(tree: Tree) -> int:
+    return sum(len(HOLE.findall(text)) for text in strings(tree))
+
+
+def _pieces(text: str) -> Iterator[str | re.Match[str]]:
+    at = 0
+    for found in HOLE.finditer(text):
+        yield text[at : found.start()]
+        yield found
+        at = found.end()
+    yield text[at:]
+
+
+# ── the f-string, which is the limit ─────────────────────────────────────
+
+
+def limit(tree: Tree, *, trusting: bool = False) -> Callable[[dict[str, Any]], Tree]:
+    """A function that returns f-strings with the lookups of the template in their place.
+
+    A default stands for every key of its path but the first, as it does in Plait;
+    `trusting`: only the last key may be missing.
+    """
+    hole: Written = _trusting_hole if trusting else _f_string_hole
+    made: dict[str, Any] = {}
+    exec(f"def limit(values):\n    return {_display(tree, hole)}\n", made)
+    function: Callable[[dict[str, Any]], Tree] = made["limit"]
+    return function
+
+
+def _display(tree: Tree, hole: Written) -> str:
+    if isinstance(tree, dict):
+        return "{" + ", ".join(f"{key!r}: {_display(item, hole)}" for key, item in tree.items()) + "}"
+    if isinstance(tree, list):
+        return "[" + ", ".join(_display(item, hole) for item in tree) + "]"
+    return f'f"{written(tree, hole, _f_string_text)}"'
+
+
+def _f_string_hole(keys: list[str], default: str | None) -> str:
+    if default is None:
+        return "{values" + "".join(f"['{key}']" for key in keys) + "}"
+    first, *middle, last = keys
+    inner = "".join(f".get('{key}', {{}})" for key in middle)
+    # Parentheses: an f-string would read `{{` as a brace.
+    return "{" + f"(values['{first}']{inner}.get('{last}', {default!r}))" + "}"
+
+
+def _trusting_hole(keys: list[str], default: str | None) -> str:
+    *outer, last = keys
+    if default is None:
+        return _f_string_hole(keys, None)
+    return "{values" + "".join(f"['{key}']" for key in outer) + f".get('{last}', {default!r})" + "}"
+
+
+def _f_string_text(text: str) -> str:
+    return json.dumps(text)[1:-1].replace("{", "{{").replace("}", "}}")
+
+
+# ── the others ───────────────────────────────────────────────────────────
+
+
+def dollar(keys: list[str], default: str | None) -> str:
+    """Plait's workflow profile, string.Template, and the pattern for re.sub."""
+    return "${" + ".".join(keys) + ("" if default is None else f":-{default}") + "}"
+
+
+def prompt(keys: list[str], default: str | None) -> str:
+    """Plait's prompt profile."""
+    assert default is None
+    assert len(keys) == 1
+    return "{" + keys[0] + "}"
+
+
+def format_field(keys: list[str], default: str | None) -> str:  # noqa: ARG001 - it knows no defaults
+    return "{" + keys[0] + "".join(f"[{key}]" for key in keys[1:]) + "}"
+
+
+def jinja(keys: list[str], default: str | None) -> str:
+    # Subscripts: with a dot Jinja2 would try an attribute first, and be slower.
+    path = keys[0] + "".join(f"['{key}']" for key in keys[1:])
+    return "{{ " + path + ("" if default is None else f" | default({default!r})") + " }}"
+
+
+def omegaconf(keys: list[str], default: str | None) -> str:
+    path = ".".join(keys)
+    return "${" + (path if default is None else f"oc.select:{path},{default}") + "}"

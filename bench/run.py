@@ -1,0 +1,143 @@
+"""Measure Plait against f-strings and its peers, print tables, and write docs/benchmarks.md.
+
+    python bench/run.py            about two minutes; writes docs/benchmarks.md
+    python bench/run.py --quick    about twenty seconds; prints only
+
+Only ratios within one run mean something: times depend on the machine and on
+who else uses it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import date
+from importlib.metadata import version
+from pathlib import Path
+from time import perf_counter
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "src"))  # this tree, whatever is installed
+
+from engine import SIZES, first_tables, hot_tables, linearity_table, yaml_table  # noqa: E402
+from measure import pin_to_one_core  # noqa: E402
+from startup import startup_tables  # noqa: E402
+from tables import Table  # noqa: E402
+
+
+@dataclass(frozen=True)
+class Rounds:
+    hot: int
+    first: int
+    linear: int
+    sizes: tuple[int, ...]
+    yaml: int
+    processes: int
+
+
+FULL = Rounds(hot=400, first=1500, linear=2, sizes=SIZES, yaml=3, processes=60)
+QUICK = Rounds(hot=40, first=100, linear=1, sizes=SIZES[:2], yaml=1, processes=10)
+
+
+def main() -> int:
+    options = _options()
+    rounds = QUICK if options.quick else FULL
+    start = perf_counter()
+    machine = f"{_machine()}, {pin_to_one_core()}"
+    print(machine, flush=True)
+    done: list[Table] = []
+    for table in tables(rounds):
+        print(f"\n{table.plain()}", flush=True)
+        done.append(table)
+    missed = [name for table in done for name in table.missed]
+    print(f"\n{_verdict(missed)}; {perf_counter() - start:.0f} s")
+    if not options.quick:
+        page = ROOT / "docs" / "benchmarks.md"
+        page.write_text(_page(machine, done, missed), encoding="utf-8")
+        print(f"written: {page.relative_to(ROOT)}")
+    return 0
+
+
+def tables(rounds: Rounds) -> Iterator[Table]:
+    yield from hot_tables(rounds=rounds.hot)
+    yield from first_tables(rounds=rounds.first)
+    yield from startup_tables(rounds=rounds.processes)
+    yield linearity_table(rounds=rounds.linear, sizes=rounds.sizes)
+    yield yaml_table(rounds=rounds.yaml)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Measure Plait against f-strings and its peers.")
+    parser.add_argument("--quick", action="store_true", help="fewer rounds, and no page is written")
+    return parser.parse_args()
+
+
+def _verdict(missed: list[str]) -> str:
+    return "every bar is met" if not missed else f"missed: {'; '.join(missed)}"
+
+
+# ── the page ─────────────────────────────────────────────────────────────
+
+
+def _machine() -> str:
+    cores = os.cpu_count()
+    return f"{_cpu()}, {cores} cores, {platform.python_implementation()} {platform.python_version()}"
+
+
+def _cpu() -> str:
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = [line.partition(":")[2].strip() for line in text.splitlines() if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+INTRODUCTION = """\
+# Benchmarks
+
+This page is written by `make bench` (`python bench/run.py`); do not edit it by hand.
+
+Each table is one run in which all contenders take turns, round after round, so that a moment in
+which the machine is busy hits all of them. The ratio is that of the least times; "by medians" is
+the same ratio of the median times, and shows how quiet the machine was. Ratios can be compared
+between machines, times cannot. Every contender must produce the same output, or the run stops.
+
+What is rendered, "hot" meaning that a template has been rendered some hundreds of times:
+
+- **T1** is a command with two holes, one of them with a default; three tables show what is found at
+  that hole.
+- **T2** is a prompt of 4 KB with 30 variables, in the profile `prompt` (`{name}`) and in the
+  profile `workflow` (`${name}`).
+- **T3** is a tree of maps and lists with 40 strings and 60 holes.
+
+Who renders:
+
+- **f-string**: a function that returns f-strings with the same lookups in their place; it is the
+  limit, ratio 1. A default covers what it covers in Plait, that is, every key of its path but the
+  first: `${item.metadata.priority:-5}` is 5 also where `metadata` is missing.
+- **f-string, trusting**: lets only the last key be missing and fails without `metadata`, so it does
+  less. The bar is not judged by it; the lines "÷ trusting" show Plait as a multiple of it.
+- **plait Template.render**: `plait.compile` once, then `.render` with a dict or with a `Scope`. The
+  bar: at most 1.5 times the f-string, and ahead of every peer.
+- **plait.render**: the template is passed each time and found in a cache.
+- **plait, not yet hot**: the careful rendering that the first two hundred calls use.
+- **the peers**, each prepared beforehand as its manual recommends, and helped where it cannot do
+  the task: `str.format_map` gets maps that know the default, `string.Template` and `re.sub` a
+  callback that walks paths, Jinja2 a compiled template, OmegaConf a config in which the values
+  already are.
+"""
+
+
+def _page(machine: str, done: list[Table], missed: list[str]) -> str:
+    peers = ", ".join(f"{name} {version(name)}" for name in ("Jinja2", "omegaconf", "PyYAML"))
+    facts = f"Measured on {date.today().isoformat()}: {machine}; {peers}. Result: {_verdict(missed)}."
+    return "\n\n".join([INTRODUCTION.rstrip(), facts, *(table.markdown() for table in done)]) + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,138 @@
+"""Values are JSON data; their text is fixed, and a secret does not show."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plait.errors import ValueRefusedError
+from plait.values import UNDEFINED, Secret, json_text, revealed_text, text
+
+TEXTS: list[tuple[Any, str]] = [
+    # value                           text
+    ("",                              ""),
+    ("a \"b\" \\n",                   "a \"b\" \\n"),
+    ("é😀\0",                         "é😀\0"),
+    (None,                            ""),
+    (True,                            "true"),
+    (False,                           "false"),
+    (0,                               "0"),
+    (-7,                              "-7"),
+    (10**30,                          "1" + "0" * 30),
+    (1.0,                             "1.0"),
+    (-0.0,                            "-0.0"),
+    (1e100,                           "1e+100"),
+    (0.1,                             "0.1"),
+    ([],                              "[]"),
+    ({},                              "{}"),
+    ([1, "a", None, True, 1.5],       '[1,"a",null,true,1.5]'),
+    ({"b": 1, "a": {"z": [], "y": 2}}, '{"b":1,"a":{"z":[],"y":2}}'),
+    (["é", "\"", "\n"],               '["é","\\"","\\n"]'),
+    ((1, 2),                          "[1,2]"),
+    (MappingProxyType({"a": 1}),      '{"a":1}'),
+    (Secret("s"),                     "***"),
+    ([Secret("s")],                   '["***"]'),
+    ({"k": Secret("s")},              '{"k":"***"}'),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("value", "expected"), TEXTS)
+def test_the_text_of_a_value_is_fixed(value: Any, expected: str) -> None:
+    assert text(value) == expected
+
+
+REFUSED = [
+    (float("nan"),    "a value has no JSON form: NaN and Infinity do not exist in JSON"),
+    ([float("inf")],  "a value has no JSON form: NaN and Infinity do not exist in JSON"),
+    (10**5000,        "a value has no JSON form: an integer is too long to print"),
+    ({(1, 2): 3},     "a value has no JSON form: a map has a key that is not a string"),
+    ({1, 2},          "a value of type set is not JSON data"),
+    ([object()],      "a value of type object is not JSON data"),
+    (b"bytes",        "a value of type bytes is not JSON data"),
+    (UNDEFINED,       "a value of type Undefined is not JSON data"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("value", "what"), REFUSED, ids=[type(value).__name__ for value, _ in REFUSED])
+def test_what_is_no_json_is_refused_without_being_shown(value: Any, what: str) -> None:
+    with pytest.raises(ValueRefusedError) as caught:
+        text(value)
+    assert (caught.value.what, caught.value.code) == (what, "not-json")
+
+
+def test_data_that_contains_itself_or_is_too_deep_is_refused() -> None:
+    loop: list[Any] = []
+    loop.append(loop)
+    deep: Any = []
+    for _ in range(100_000):
+        deep = [deep]
+    for value in (loop, deep):
+        with pytest.raises(ValueRefusedError, match="it contains itself or is nested too deeply"):
+            text(value)
+
+
+json_values = st.recursive(
+    st.one_of(
+        st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False, allow_infinity=False), st.text()
+    ),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(), inner, max_size=3)),
+    max_leaves=8,
+)
+
+
+@given(value=json_values)
+def test_json_text_reads_back_in_its_own_key_order(value: Any) -> None:
+    back = json.loads(json_text(value))
+    assert back == value
+    assert json.dumps(back) == json.dumps(value)
+
+
+@given(value=st.text())
+def test_a_string_is_its_own_text(value: str) -> None:
+    assert text(value) == revealed_text(value) == value
+
+
+# ── secrets ──────────────────────────────────────────────────────────────
+
+
+def test_a_secret_prints_as_a_mask_whatever_asks() -> None:
+    secret = Secret("hidden")
+    shown = [
+        str(secret),
+        repr(secret),
+        f"{secret}",
+        f"{secret:>10}",
+        f"{secret!r}",
+        "{} {!r}".format(secret, secret),  # noqa: UP032 - a third way to print
+    ]
+    shown += [repr([secret]), repr({"k": secret}), text(secret), text([secret]), json_text({"k": secret})]
+    assert [it for it in shown if "hidden" in it] == []
+
+
+def test_a_secret_is_revealed_only_on_request() -> None:
+    assert Secret("s").reveal() == revealed_text(Secret("s")) == "s"
+    assert revealed_text([Secret("s")]) == json_text([Secret("s")], reveal=True) == '["s"]'
+
+
+@pytest.mark.parametrize("take", [pickle.dumps, copy.copy, copy.deepcopy], ids=["pickle", "copy", "deepcopy"])
+def test_a_secret_cannot_be_carried_away(take: Any) -> None:
+    with pytest.raises(TypeError, match=r"^a Secret cannot be pickled or copied$"):
+        take(Secret("hidden"))
+
+
+def test_a_secret_holds_nothing_a_debugger_prints() -> None:
+    assert not hasattr(Secret("hidden"), "__dict__")
+
+
+def test_secrets_compare_by_what_they_hold_and_never_with_text() -> None:
+    assert Secret("a") == Secret("a")
+    assert Secret("a") != Secret("b")
+    assert Secret("a") != "a"
+    assert len({Secret("a"), Secret("a"), Secret("b")}) == 2

@@ -1,0 +1,287 @@
+"""Calls as a whole: what a dry run shows and hides, what an untrusted project cannot do, and many at once."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tools.projects import Project, new_project, python_tool
+
+import plait
+from plait.errors import InputError
+from plait.steps.call import call_tool, dry_run
+from plait.tools.chain import Chains
+from plait.tools.invocation import Invocation, ProcessCall, Returned
+from plait.tools.readers import ItemCache
+
+MakeProject = Callable[..., Project]
+DEADLINE = 60.0
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeProject:
+    def make(**env: str) -> Project:
+        return new_project(tmp_path, monkeypatch, **env)
+
+    return make
+
+
+# ── the envelope and the dry run ─────────────────────────────────────────
+
+
+def test_the_envelope(project: MakeProject) -> None:
+    here = project().trust()
+    here.script("my/echo", header='__tool_type__ = "python"')
+    result = here.call("my/echo", week=46)
+    chain = [(each["item_id"], each["space"], each["executor_id"]) for each in result["chain"]]
+    assert chain == [
+        ("my/echo", "project", "rye/core/runtimes/python/script"),
+        ("core/runtimes/python/script", "system", "core/primitives/subprocess"),
+        ("core/primitives/subprocess", "system", None),
+    ]
+    assert (result["status"], result["type"], result["item_id"], result["data"]) == ("success", "tool", "my/echo", {"week": 46})
+    assert result["metadata"]["duration_ms"] > 0
+    assert "RYE_PYTHON" in result["metadata"]["resolved_env_keys"]
+
+
+def test_a_dry_run_carries_nothing_out(project: MakeProject) -> None:
+    here = project().trust()
+    canary = here.root / "canary"
+
+    def forbidden(_: Invocation) -> Returned:
+        raise AssertionError("a dry run has carried something out")
+
+    def ask(_: Any) -> str:
+        canary.touch()
+        return "/bin/true"
+
+    here.config(
+        "my/tool",
+        config={"command": "${RUBY}"},
+        env_config={"interpreter": {"type": "command", "var": "RUBY", "resolve_cmd": ["touch", str(canary)]}},
+    )
+    shown = dry_run(replace(here.toolbox, perform=forbidden, ask=ask), "my/tool", {})
+    assert shown["env"]["RUBY"] == "tool: command, not run"
+    assert not canary.exists()
+
+
+def test_a_dry_run_hides_every_secret_and_a_call_uses_it(project: MakeProject) -> None:
+    here = project(API_KEY="hunter2-host").trust()
+    here.write(".env", "DB_URL=hunter2-file\n")
+    here.config(
+        "my/tool",
+        env_config={"passes": ["DB_URL"], "env": {"MADE": "<${API_KEY}>"}},
+        config={
+            "command": "cat",
+            "env": {"HEADER": "Bearer ${API_KEY}"},
+            "input_data": {"a": "${API_KEY}", "b": "x ${DB_URL}", "c": "{token}", "d": "${MADE}", "e": "{nested}"},
+            "nested": "n ${API_KEY}",
+        },
+    )
+    params = {"token": plait.Secret("hunter2-given")}
+    shown = plait.call("my/tool", params, project=here.root, dry_run=True)
+    assert "hunter2" not in json.dumps(shown)
+    assert json.loads(shown["stdin"]) == {"a": "***", "b": "x ***", "c": "***", "d": "***", "e": "n ***"}
+    assert plait.call("my/tool", params, project=here.root)["data"] == {
+        "a": "hunter2-host",
+        "b": "x hunter2-file",
+        "c": "hunter2-given",
+        "d": "<hunter2-host>",
+        "e": "n hunter2-host",
+    }
+
+
+def test_a_dry_run_refuses_what_a_call_would_refuse(project: MakeProject) -> None:
+    here = project(API_KEY="hunter2").trust()
+    here.config("my/tool", config={"command": "echo", "args": ["{key}"], "key": "k-${API_KEY}"})
+    for dry in (True, False):
+        assert here.refusal("my/tool", dry=dry).code == "secret-in-argv"
+
+
+def test_a_dry_run_says_what_is_hidden_by_what(project: MakeProject) -> None:
+    here = project().trust()
+    here.script("my/tool")
+    hidden = here.write_own("tools/my/tool.py", python_tool())
+    assert here.dry("my/tool")["shadows"] == [str(hidden)]
+
+
+def test_all_of_a_wrong_call_is_told_before_anything_runs(project: MakeProject) -> None:
+    here = project().trust()
+    schema = {"type": "object", "required": ["a", "b"], "additionalProperties": False, "properties": {"a": {}, "b": {}}}
+    here.config("my/tool", config={"command": "cat"}, config_schema=schema)
+    assert len(here.refusal("my/tool", {"zz": 1}).problems) == 3
+    with pytest.raises(InputError, match="parameters are a map"):
+        plait.call("my/tool", ["a"], project=here.root)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="is not a tool id"):
+        plait.call(["my/tool"], project=here.root)  # type: ignore[arg-type]
+
+
+# ── a project that nobody trusts ─────────────────────────────────────────
+
+
+def test_your_own_tool_loads_nothing_from_a_project_you_do_not_trust(project: MakeProject) -> None:
+    here = project()
+    canary = here.root / "canary"
+    here.write_own("tools/own/package.json", "{}")
+    here.write_own(
+        "tools/own/tool.js",
+        'const __executor_id__ = "core/runtimes/node/node";\n'
+        'try { require("evil") } catch (error) { console.log(JSON.stringify(error.code)) }\n',
+    )
+    here.write("node_modules/evil/index.js", f"require('fs').writeFileSync({json.dumps(str(canary))}, '')\n")
+    for name in ("tsx", "node"):
+        here.write(f"node_modules/.bin/{name}", f"#!/bin/sh\ntouch {canary}\n").chmod(0o755)
+    here.write(".env", f"RYE_NODE={here.root}/node_modules/.bin/node\nNODE_OPTIONS=--require={here.root}/evil.js\n")
+    assert here.data("own/tool") == "MODULE_NOT_FOUND"
+    assert not canary.exists()
+
+
+def test_packages_beside_a_signed_tool_need_more_than_its_signature(project: MakeProject) -> None:
+    here = project()
+    here.trust_key()
+    canary = here.root / "canary"
+    source = 'const __executor_id__ = "core/runtimes/node/node";\ntry { require("evil") } catch (e) { console.log(1) }\n'
+    here.sign(here.write(".ai/tools/pkg/tool.js", source))
+    here.write(".ai/tools/pkg/node_modules/evil/index.js", f"require('fs').writeFileSync({json.dumps(str(canary))}, '')\n")
+    here.write(".ai/tools/pkg/package.json", "{}")
+    assert here.refusal("pkg/tool").exit_code == 3  # package.json itself is signed by nobody
+    shutil.rmtree(here.space / "tools/pkg/node_modules")
+    (here.space / "tools/pkg/package.json").unlink()
+    assert here.data("pkg/tool") == 1
+    assert not canary.exists()
+
+
+def test_the_project_as_anchor_counts_only_when_it_is_trusted(project: MakeProject) -> None:
+    here = project()
+    here.trust_key()
+    runtime = {
+        "executor_id": "core/primitives/subprocess",
+        "anchor": {"mode": "always", "root": "project_path", "env_paths": {"PYTHONPATH": {"prepend": ["{anchor_path}"]}}},
+        "verify_deps": {},
+        "config": {"command": sys.executable, "args": ["{tool_path}"]},
+    }
+    here.sign(here.write(".ai/tools/my/runtime.yaml", json.dumps(runtime)))
+    body = "import os\nprint(repr(os.environ.get('PYTHONPATH')))\n"
+    here.sign(here.write(".ai/tools/x/tool.py", f'__executor_id__ = "my/runtime"\n{body}'))
+    assert here.data("x/tool") == "''\n"
+    here.trust()
+    assert here.data("x/tool") == f"'{here.root}'\n"
+
+
+# ── many at once ─────────────────────────────────────────────────────────
+
+
+def leftovers() -> tuple[int, int]:
+    """Descriptors and threads of this process."""
+    gc.collect()
+    return len(os.listdir("/proc/self/fd")), threading.active_count()
+
+
+def children() -> set[int]:
+    """Direct and further descendants of this process."""
+    parents: dict[int, int] = {}
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            parents[int(name)] = int(Path("/proc", name, "stat").read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            continue
+    found = {os.getpid()}
+    while more := {pid for pid, parent in parents.items() if parent in found} - found:
+        found |= more
+    return found - {os.getpid()}
+
+
+def settled(condition: Callable[[], bool]) -> bool:
+    """Does a condition come true within the limit?"""
+    deadline = time.monotonic() + DEADLINE
+    while not condition() and time.monotonic() < deadline:
+        threading.Event().wait(0.05)
+    return condition()
+
+
+def test_two_hundred_calls_at_once_leave_nothing_behind(project: MakeProject) -> None:
+    here = project().trust()
+    here.config("my/process", config={"command": "cat", "input_data": "{params_json}"})
+    here.script("my/function", "def execute(params, project_path):\n    return params\n", runtime="python/function")
+    tools = ("my/process", "my/function")
+    for tool in tools:  # what is kept on purpose (the guardian, a worker) is there before we count
+        here.data(tool, n=0)
+    processes, (descriptors, threads) = children(), leftovers()
+    with ThreadPoolExecutor(16) as pool:
+        results = list(pool.map(lambda n: here.data(tools[n % 2], n=n, text="x" * n), range(200)))
+    assert results == [{"n": n, "text": "x" * n} for n in range(200)]
+    assert settled(lambda: children() <= processes)
+    assert settled(lambda: leftovers()[0] <= descriptors)
+    assert settled(lambda: leftovers()[1] <= threads)
+
+
+def test_failing_calls_leave_nothing_behind_either(project: MakeProject) -> None:
+    here = project().trust()
+    here.config("my/fail", config={"command": "sh", "args": ["-c", "sleep 300 & exit 3"]})
+    here.config("my/slow", config={"command": "sleep", "args": ["300"], "timeout": 0.2})
+    here.config("my/missing", config={"command": "/no/such/program"})
+    tools = ("my/fail", "my/slow", "my/missing", "no/such")
+
+    def attempt(n: int) -> str:
+        try:
+            return str(here.call(tools[n % 4])["status"])
+        except plait.PlaitError as error:
+            return str(error.code)
+
+    assert [attempt(n) for n in range(4)] == ["error", "error", "no-program", "unknown-tool"]
+    processes, (descriptors, threads) = children(), leftovers()
+    with ThreadPoolExecutor(8) as pool:
+        results = list(pool.map(attempt, range(40)))
+    assert results == ["error", "error", "no-program", "unknown-tool"] * 10
+    assert settled(lambda: children() <= processes)
+    assert settled(lambda: leftovers()[0] <= descriptors)
+    assert settled(lambda: leftovers()[1] <= threads)
+
+
+def test_many_threads_see_a_tool_change_as_a_whole(project: MakeProject) -> None:
+    here = project().trust()
+
+    def write(n: int) -> None:
+        path = here.space / "tools/my" / f".new-{threading.get_ident()}"
+        path.parent.mkdir(exist_ok=True)
+        header = {"executor_id": "core/primitives/subprocess", "config": {"command": f"c{n}", "args": [f"a{n}"]}}
+        path.write_text(json.dumps(header))
+        path.rename(here.space / "tools/my/tool.yaml")
+
+    seen: list[ProcessCall] = []
+
+    def keep(invocation: Invocation) -> Returned:
+        assert isinstance(invocation, ProcessCall)
+        seen.append(invocation)
+        return Returned(True, None)
+
+    toolbox = replace(
+        here.toolbox,
+        perform=keep,
+        chains=Chains(here.toolbox.spaces, ItemCache(), clock=lambda: time.time() + 60),
+    )
+    write(0)
+
+    def work(n: int) -> None:
+        if n % 10 == 0:
+            write(n)
+        call_tool(toolbox, "my/tool", {})
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, range(200)))
+    assert len(seen) == 200
+    assert all(call.argv[0][1:] == call.argv[1][1:] for call in seen)
+    write(999)
+    call_tool(toolbox, "my/tool", {})
+    assert seen[-1].argv == ("c999", "a999")
