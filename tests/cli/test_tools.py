@@ -195,3 +195,39 @@ def test_a_new_tool_is_never_written_over_another(trusted: Path, capsys: Capsys)
         )
     assert file.read_bytes() == before
     assert [it.name for it in file.parent.iterdir()] == ["report.py"]
+
+
+# ── another language ─────────────────────────────────────────────────────
+
+HOW_TO = Path(__file__).parent.parent.parent / "docs" / "tools.md"
+STAND_IN = '#!/bin/sh\nfor word; do case $word in */greet.*) ;; *) echo "$word";; esac; done\ncat\n'
+
+
+@pytest.mark.parametrize(
+    ("program", "comment", "words"),
+    [("ruby", "#", ["--project-path", "PROJECT"]), ("go", "//", ["run", "--project-path", "PROJECT"])],
+)
+def test_the_runtime_of_the_documentation_adds_a_language_with_one_file(
+    program: str,
+    comment: str,
+    words: list[str],
+    trusted: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Capsys,
+) -> None:
+    """A stand-in for the interpreter shows what it is started with; the runtime is the page's own text."""
+    blocks = HOW_TO.read_text().split("```yaml\n")[1:]
+    (runtime,) = [block.split("```")[0] for block in blocks if f"binary: {program}," in block]
+    tools = trusted / ".ai" / "tools"
+    (tools / "runtimes").mkdir()
+    (tools / "runtimes" / f"{program}.yaml").write_text(runtime)
+    extension = {"ruby": ".rb", "go": ".go"}[program]
+    (tools / f"greet{extension}").write_text(f"{comment} executor_id: runtimes/{program}\n")
+    (trusted / "bin").mkdir()
+    (trusted / "bin" / program).write_text(STAND_IN)
+    (trusted / "bin" / program).chmod(0o755)
+    monkeypatch.setenv("HOME", str(trusted / "another"))  # another environment is another toolbox
+    monkeypatch.setenv("PATH", f"{trusted / 'bin'}:/usr/bin:/bin")
+    assert main(["call", "greet", "-p", "name=Ada"]) == 0
+    expected = [*(word.replace("PROJECT", str(trusted)) for word in words), '{"name":"Ada"}']
+    assert capsys.readouterr().out.splitlines() == expected

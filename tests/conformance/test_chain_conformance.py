@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 import yaml
-from tools.projects import new_project, python_tool
 
 from plait.errors import InputError, PlaitError
 from plait.tools.anchors import Anchored, anchor_environment, find_anchor
@@ -29,15 +28,21 @@ from plait.tools.invocation import ProcessCall
 from plait.tools.readers import ItemCache
 from plait.tools.rules import judge, validate
 from plait.tools.spaces import PRECEDENCE, Space, SpaceName, Spaces
+from tools.projects import new_project, python_tool
 
-ROWS: dict[str, list[dict[str, Any]]] = yaml.safe_load((Path(__file__).parent / "chain-003.yaml").read_text("utf-8"))
+ROWS: dict[str, list[dict[str, Any]]] = yaml.safe_load(
+    (Path(__file__).parent / "chain-003.yaml").read_text("utf-8")
+)
 SYSTEM = str(Path(sys.modules["plait"].__file__ or "").parent / "system")
 NAMES: tuple[SpaceName, ...] = ("project", "user", "system")
 
 
 def rows(section: str) -> list[Any]:
     """The rows of a section, each with a name that a test report can show."""
-    return [pytest.param(row, id=str(row.get("about") or row.get("id") or json.dumps(row))) for row in ROWS[section]]
+    return [
+        pytest.param(row, id=str(row.get("about") or row.get("id") or json.dumps(row)))
+        for row in ROWS[section]
+    ]
 
 
 @dataclass(frozen=True)
@@ -206,7 +211,7 @@ def test_the_environment_is_resolved_along_the_chain(world: World, row: Mapping[
 
 def test_a_tool_without_declarations_gets_the_fixed_list_only(world: World) -> None:
     world.item("project", "tool")
-    host = {name: "x" for name in (*FIXED, "AWS_SECRET_ACCESS_KEY", "PYTHONPATH", "LD_PRELOAD", "EDITOR")}
+    host = dict.fromkeys((*FIXED, "AWS_SECRET_ACCESS_KEY", "PYTHONPATH", "LD_PRELOAD", "EDITOR"), "x")
     assert set(environment_of(world.chain(), host).plain) == set(FIXED)
 
 
@@ -245,6 +250,7 @@ def test_path_variables_get_the_anchor_before_and_after(world: World) -> None:
     paths = {
         "PYTHONPATH": {"prepend": ["{anchor_path}", "{runtime_lib}"], "append": ["/last"]},
         "NEW": {"append": ["{anchor_path}/bin", "{missing}/x"]},
+        "EMPTY": {"append": ["{missing}"]},
     }
     found = anchored(world, {"mode": "always", "env_paths": paths}, [])
     assert found is not None
@@ -327,7 +333,10 @@ def test_an_unchanged_chain_comes_from_the_cache(world: World) -> None:
 
 @pytest.mark.parametrize("space", ["project", "user"])
 def test_a_changed_file_is_read_again(world: World, space: str) -> None:
-    files = {"project": world.item("project", "tool", executor_id="runtime"), "user": world.item("user", "runtime")}
+    files = {
+        "project": world.item("project", "tool", executor_id="runtime"),
+        "user": world.item("user", "runtime"),
+    }
     chains = remembering(world)
     first = chains.get("tool")
     files[space].write_text(files[space].read_text() + " ")

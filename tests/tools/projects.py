@@ -61,7 +61,9 @@ class Project:
         header = {"version": "1.0.0", "executor_id": "core/primitives/subprocess", **keys}
         return self.write(f".ai/tools/{place}.yaml", json.dumps(header))
 
-    def script(self, place: str, body: str = ECHO, *, header: str = "", runtime: str = "python/script") -> Path:
+    def script(
+        self, place: str, body: str = ECHO, *, header: str = "", runtime: str = "python/script"
+    ) -> Path:
         """A Python tool of the project."""
         return self.write(f".ai/tools/{place}.py", python_tool(body, header=header, runtime=runtime))
 
@@ -94,7 +96,9 @@ class Project:
     def dry(self, tool_id: str, /, **params: Any) -> dict[str, Any]:
         return plait.call(tool_id, params, project=self.root, dry_run=True)
 
-    def refusal(self, tool_id: str, params: Mapping[str, Any] | None = None, *, dry: bool = False) -> plait.PlaitError:
+    def refusal(
+        self, tool_id: str, params: Mapping[str, Any] | None = None, *, dry: bool = False
+    ) -> plait.PlaitError:
         with pytest.raises(plait.PlaitError) as caught:
             plait.call(tool_id, params or {}, project=self.root, dry_run=dry)
         return caught.value

@@ -23,7 +23,15 @@ def put(top: Path, *places: str) -> None:
 
 def item(top: Path, place: str, header: Header | None = None) -> Item:
     path = str(top / "space" / "tools" / place)
-    return Item("tool", place.rpartition(".")[0], Space("project", str(top / "space")), path, b"", "", header or Header())
+    return Item(
+        "tool",
+        place.rpartition(".")[0],
+        Space("project", str(top / "space")),
+        path,
+        b"",
+        "",
+        header or Header(),
+    )
 
 
 def anchored(top: Path, **keys: Any) -> Anchored | None:
@@ -38,7 +46,15 @@ def names(top: Path, **keys: Any) -> list[str]:
 
 
 def test_every_loadable_file_below_the_anchor_but_the_tool(tmp_path: Path) -> None:
-    put(tmp_path, "pkg/tool.py", "pkg/a.py", "pkg/config/b.yaml", "pkg/deep/er/c.json", "pkg/n.txt", "other/x.py")
+    put(
+        tmp_path,
+        "pkg/tool.py",
+        "pkg/a.py",
+        "pkg/config/b.yaml",
+        "pkg/deep/er/c.json",
+        "pkg/n.txt",
+        "other/x.py",
+    )
     put(tmp_path, "pkg/__pycache__/a.pyc", "pkg/node_modules/m.py", "pkg/.venv/v.py", "pkg/.git/g.py")
     assert names(tmp_path) == ["pkg/a.py", "pkg/config/b.yaml", "pkg/deep/er/c.json"]
 

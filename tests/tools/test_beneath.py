@@ -6,10 +6,10 @@ import os
 from pathlib import Path
 
 import pytest
-from attack import path_attack
 from hypothesis import given
 from hypothesis import strategies as st
 
+from attack import path_attack
 from plait.errors import InputError, LimitError
 from plait.tools import beneath
 from plait.tools.beneath import OutsideError, read_beneath, stamp_beneath
@@ -45,7 +45,10 @@ def test_a_root_that_is_not_there_holds_nothing(root: Path) -> None:
     assert read_beneath(str(root / "tools" / "t.py"), "x") is None
 
 
-@pytest.mark.parametrize("place", ["../secret", "tools/../../secret", "/etc/passwd", "", ".", "a//b", "tools/./t.py", "tools/", "a\0b"])
+@pytest.mark.parametrize(
+    "place",
+    ["../secret", "tools/../../secret", "/etc/passwd", "", ".", "a//b", "tools/./t.py", "tools/", "a\0b"],
+)
 def test_a_path_that_could_leave_is_refused_unseen(root: Path, place: str) -> None:
     for look in (read_beneath, stamp_beneath):
         with pytest.raises(OutsideError) as caught:
@@ -112,7 +115,11 @@ def test_no_descriptor_is_left(root: Path) -> None:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-@given(st.lists(st.sampled_from(["..", ".", "", "tools", "t.py", "secret", "\0", "~", "%2e%2e", "..\\"]), max_size=6))
+@given(
+    st.lists(
+        st.sampled_from(["..", ".", "", "tools", "t.py", "secret", "\0", "~", "%2e%2e", "..\\"]), max_size=6
+    )
+)
 def test_no_path_reads_what_is_outside(parts: list[str]) -> None:
     root = "/usr/lib"  # a folder that exists; nothing in it is called so
     try:

@@ -13,7 +13,7 @@ from plait.errors import InputError, PlaitError
 from plait.tools.bind import Call, bind
 from plait.tools.chain import Chain
 from plait.tools.environment import Environment, EnvValue
-from plait.tools.invocation import FunctionCall, Invocation, McpCall, ProcessCall, RequestCall
+from plait.tools.invocation import FunctionCall, Invocation, McpCall, ProcessCall, RequestCall, Retry
 from plait.tools.items import Header, Item
 from plait.tools.spaces import Space
 from plait.values import Secret
@@ -22,7 +22,9 @@ HOST = {"CITY": "Bonn", "API_KEY": "hunter2", "BASE": "https://api.example/v1"}
 ENVIRONMENT = Environment({"PATH": EnvValue("/bin", "fixed")}, HOST, secrets=frozenset({"API_KEY"}))
 
 
-def bound(primitive: str, config: dict[str, Any], params: dict[str, Any] | None = None, **context: str) -> Invocation:
+def bound(
+    primitive: str, config: dict[str, Any], params: dict[str, Any] | None = None, **context: str
+) -> Invocation:
     item = Item("tool", "t", Space("project", "/p"), "/p/t.yaml", b"code", "digest", Header(config=config))
     chain = Chain((item,), f"core/primitives/{primitive}")
     return bind(Call(chain, params or {}, {"project_path": "/p", **context}, ENVIRONMENT, "/p", "/p"))
@@ -157,9 +159,25 @@ def test_the_folder(written: Any, cwd: str) -> None:
 
 def test_parameters_as_variables_never_replace_the_environment() -> None:
     config = {"params_env": "P_", "env": {"P_FIXED": "author"}}
-    params = {"name": "a\nb", "n": 3, "yes": True, "none": None, "list": [1], "fixed": "caller", "no name": "x", "ä": "x"}
+    params = {
+        "name": "a\nb",
+        "n": 3,
+        "yes": True,
+        "none": None,
+        "list": [1],
+        "fixed": "caller",
+        "no name": "x",
+        "ä": "x",
+    }
     call = process(config, params)
-    assert call.env == {"PATH": "/bin", "P_NAME": "a\nb", "P_N": "3", "P_YES": "true", "P_NONE": "", "P_FIXED": "author"}
+    assert call.env == {
+        "PATH": "/bin",
+        "P_NAME": "a\nb",
+        "P_N": "3",
+        "P_YES": "true",
+        "P_NONE": "",
+        "P_FIXED": "author",
+    }
 
 
 # ── what an author may have written wrongly ──────────────────────────────
@@ -183,6 +201,9 @@ WRONG = [
     ("http_client",  {"url": "https://x/", "retry": {"backoff": "slow"}}, "config.retry.backoff is fixed, linear or exponential"),
     ("http_client",  {"url": "https://x/", "retry": {"max_delay": "x"}}, "config.retry is given its delays in seconds"),
     ("http_client",  {"url": "https://x/", "max_redirects": "x"}, "config.max_redirects is a whole number, 0 or more"),
+    ("http_client",  {"url": "https://x/", "retry": {"atempts": 3}}, "config.retry is not told by 'atempts'"),
+    ("http_client",  {"url": "https://x/", "retry": {"statuses": [True]}}, "config.retry.statuses is a list of status codes"),
+    ("http_client",  {"url": "https://x/", "retry": {"any_method": "yes"}}, "config.retry.any_method is true or false"),
     ("mcp",          {"tool_name": "x"},                        "'t' names no MCP server and tool"),
     ("mcp",          {"tool_name": "x", "server": {"command": "a", "args": "b"}}, "config.server.args is a list"),
     ("mcp",          {"tool_name": "x", "server": {"command": "a", "env": [1]}}, "config.server is given env and headers as maps"),
@@ -202,15 +223,38 @@ json_values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
     max_leaves=10,
 )
-keys = sorted({"command", "args", "env", "cwd", "input_data", "timeout", "url", "headers", "body", "auth", "retry", "server", "tool_name"})
+keys = sorted(
+    {
+        "command",
+        "args",
+        "env",
+        "cwd",
+        "input_data",
+        "timeout",
+        "url",
+        "headers",
+        "body",
+        "auth",
+        "retry",
+        "server",
+        "tool_name",
+    }
+)
 
 
-@given(st.sampled_from(["subprocess", "http_client", "function", "mcp"]), st.dictionaries(st.sampled_from(keys), json_values))
-def test_whatever_stands_in_a_config_nothing_but_our_errors_come(primitive: str, config: dict[str, Any]) -> None:
+@given(
+    st.sampled_from(["subprocess", "http_client", "function", "mcp"]),
+    st.dictionaries(st.sampled_from(keys), json_values),
+)
+def test_whatever_stands_in_a_config_nothing_but_our_errors_come(
+    primitive: str, config: dict[str, Any]
+) -> None:
     try:
         bound(primitive, config, {"x": 1})
+        code = 2
     except PlaitError as error:
-        assert error.exit_code == 2
+        code = error.exit_code
+    assert code == 2
 
 
 # ── a request ────────────────────────────────────────────────────────────
@@ -223,17 +267,27 @@ def test_a_request_is_filled_by_its_sinks() -> None:
             "url": "https://x.example/{id}?q={q}",
             "headers": {"X-Note": "{note}", "Authorization": "Bearer ${API_KEY}"},
             "body": {"id": "{id}", "key": "${API_KEY}", "unset": "{unset}", "text": "k=${API_KEY}"},
-            "retry": {"max_attempts": 3, "backoff": "linear", "initial_delay": 1},
+            "retry": {
+                "max_attempts": 3,
+                "backoff": "linear",
+                "initial_delay": 1,
+                "statuses": [503],
+                "any_method": True,
+            },
         },
         {"id": "a/b", "q": "x&y", "note": "n"},
     )
     assert (call.method, call.url) == ("POST", "https://x.example/a%2Fb?q=x%26y")
-    assert call.headers == (("X-Note", "n"), ("Authorization", "Bearer hunter2"), ("content-type", "application/json"))
+    assert call.headers == (
+        ("X-Note", "n"),
+        ("Authorization", "Bearer hunter2"),
+        ("content-type", "application/json"),
+    )
     assert json.loads(call.body or b"") == {"id": "a/b", "key": "hunter2", "text": "k=hunter2"}
-    assert (call.retry.attempts, call.retry.backoff, call.retry.initial_delay) == (3, "linear", 1.0)
+    assert call.retry == Retry(3, "linear", 1, statuses=(503,), any_method=True)
 
 
-BODIES = [
+BODIES: list[tuple[Any, bytes | None, str | None]] = [
     # body              bytes                content type
     (None,              None,                None),
     ("text {x}",        b"text 1",           None),
@@ -286,7 +340,11 @@ def test_a_function_gets_a_copy_that_nobody_else_holds() -> None:
     params: dict[str, Any] = {"list": [1], "token": Secret("s")}
     call = bound("function", {"fixed_params": {"mode": "ro"}}, {**params, "mode": "rw"})
     assert isinstance(call, FunctionCall)
-    assert (call.function, call.code, call.params) == ("execute", b"code", {"list": [1], "token": "s", "mode": "ro"})
+    assert (call.function, call.code, call.params) == (
+        "execute",
+        b"code",
+        {"list": [1], "token": "s", "mode": "ro"},
+    )
     assert call.params["list"] is not params["list"]
 
 
@@ -300,7 +358,10 @@ def test_an_mcp_call() -> None:
 
 def test_an_mcp_server_at_a_url_gets_its_headers() -> None:
     call = mcp({"server": {"url": "https://m.example/", "headers": {"Authorization": "Bearer ${API_KEY}"}}})
-    assert (call.server.url, call.server.headers) == ("https://m.example/", (("Authorization", "Bearer hunter2"),))
+    assert (call.server.url, call.server.headers) == (
+        "https://m.example/",
+        (("Authorization", "Bearer hunter2"),),
+    )
 
 
 @pytest.mark.parametrize("args", [["${API_KEY}"], ["k=${API_KEY}"]])

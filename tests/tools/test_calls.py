@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import json
 import os
-import shutil
 import sys
 import threading
 import time
@@ -16,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tools.projects import Project, new_project, python_tool
 
 import plait
 from plait.errors import InputError
@@ -24,6 +22,8 @@ from plait.steps.call import call_tool, dry_run
 from plait.tools.chain import Chains
 from plait.tools.invocation import Invocation, ProcessCall, Returned
 from plait.tools.readers import ItemCache
+from plait.tools.signing import sign_detached
+from tools.projects import KEY, SIGNED_AT, Project, new_project, python_tool
 
 MakeProject = Callable[..., Project]
 DEADLINE = 60.0
@@ -50,7 +50,12 @@ def test_the_envelope(project: MakeProject) -> None:
         ("core/runtimes/python/script", "system", "core/primitives/subprocess"),
         ("core/primitives/subprocess", "system", None),
     ]
-    assert (result["status"], result["type"], result["item_id"], result["data"]) == ("success", "tool", "my/echo", {"week": 46})
+    assert (result["status"], result["type"], result["item_id"], result["data"]) == (
+        "success",
+        "tool",
+        "my/echo",
+        {"week": 46},
+    )
     assert result["metadata"]["duration_ms"] > 0
     assert "RYE_PYTHON" in result["metadata"]["resolved_env_keys"]
 
@@ -59,8 +64,8 @@ def test_a_dry_run_carries_nothing_out(project: MakeProject) -> None:
     here = project().trust()
     canary = here.root / "canary"
 
-    def forbidden(_: Invocation) -> Returned:
-        raise AssertionError("a dry run has carried something out")
+    def forbidden(invocation: Invocation) -> Returned:
+        raise AssertionError(f"a dry run has carried out {invocation}")
 
     def ask(_: Any) -> str:
         canary.touch()
@@ -85,7 +90,13 @@ def test_a_dry_run_hides_every_secret_and_a_call_uses_it(project: MakeProject) -
         config={
             "command": "cat",
             "env": {"HEADER": "Bearer ${API_KEY}"},
-            "input_data": {"a": "${API_KEY}", "b": "x ${DB_URL}", "c": "{token}", "d": "${MADE}", "e": "{nested}"},
+            "input_data": {
+                "a": "${API_KEY}",
+                "b": "x ${DB_URL}",
+                "c": "{token}",
+                "d": "${MADE}",
+                "e": "{nested}",
+            },
             "nested": "n ${API_KEY}",
         },
     )
@@ -118,7 +129,12 @@ def test_a_dry_run_says_what_is_hidden_by_what(project: MakeProject) -> None:
 
 def test_all_of_a_wrong_call_is_told_before_anything_runs(project: MakeProject) -> None:
     here = project().trust()
-    schema = {"type": "object", "required": ["a", "b"], "additionalProperties": False, "properties": {"a": {}, "b": {}}}
+    schema = {
+        "type": "object",
+        "required": ["a", "b"],
+        "additionalProperties": False,
+        "properties": {"a": {}, "b": {}},
+    }
     here.config("my/tool", config={"command": "cat"}, config_schema=schema)
     assert len(here.refusal("my/tool", {"zz": 1}).problems) == 3
     with pytest.raises(InputError, match="parameters are a map"):
@@ -142,7 +158,9 @@ def test_your_own_tool_loads_nothing_from_a_project_you_do_not_trust(project: Ma
     here.write("node_modules/evil/index.js", f"require('fs').writeFileSync({json.dumps(str(canary))}, '')\n")
     for name in ("tsx", "node"):
         here.write(f"node_modules/.bin/{name}", f"#!/bin/sh\ntouch {canary}\n").chmod(0o755)
-    here.write(".env", f"RYE_NODE={here.root}/node_modules/.bin/node\nNODE_OPTIONS=--require={here.root}/evil.js\n")
+    here.write(
+        ".env", f"RYE_NODE={here.root}/node_modules/.bin/node\nNODE_OPTIONS=--require={here.root}/evil.js\n"
+    )
     assert here.data("own/tool") == "MODULE_NOT_FOUND"
     assert not canary.exists()
 
@@ -153,13 +171,20 @@ def test_packages_beside_a_signed_tool_need_more_than_its_signature(project: Mak
     canary = here.root / "canary"
     source = 'const __executor_id__ = "core/runtimes/node/node";\ntry { require("evil") } catch (e) { console.log(1) }\n'
     here.sign(here.write(".ai/tools/pkg/tool.js", source))
-    here.write(".ai/tools/pkg/node_modules/evil/index.js", f"require('fs').writeFileSync({json.dumps(str(canary))}, '')\n")
-    here.write(".ai/tools/pkg/package.json", "{}")
+    here.write(
+        ".ai/tools/pkg/node_modules/evil/index.js",
+        f"require('fs').writeFileSync({json.dumps(str(canary))}, '')\n",
+    )
+    marker = here.write(".ai/tools/pkg/package.json", "{}")
     assert here.refusal("pkg/tool").exit_code == 3  # package.json itself is signed by nobody
-    shutil.rmtree(here.space / "tools/pkg/node_modules")
-    (here.space / "tools/pkg/package.json").unlink()
+    signature = sign_detached(
+        marker.read_bytes(), kind="tool", item_id="pkg/package", extension=".json", key=KEY, now=SIGNED_AT
+    )
+    here.write(".ai/tools/pkg/package.json.sig", signature)
     assert here.data("pkg/tool") == 1
     assert not canary.exists()
+    here.trust().call("pkg/tool")
+    assert canary.exists()
 
 
 def test_the_project_as_anchor_counts_only_when_it_is_trusted(project: MakeProject) -> None:
@@ -167,14 +192,18 @@ def test_the_project_as_anchor_counts_only_when_it_is_trusted(project: MakeProje
     here.trust_key()
     runtime = {
         "executor_id": "core/primitives/subprocess",
-        "anchor": {"mode": "always", "root": "project_path", "env_paths": {"PYTHONPATH": {"prepend": ["{anchor_path}"]}}},
+        "anchor": {
+            "mode": "always",
+            "root": "project_path",
+            "env_paths": {"PYTHONPATH": {"prepend": ["{anchor_path}"]}},
+        },
         "verify_deps": {},
         "config": {"command": sys.executable, "args": ["{tool_path}"]},
     }
     here.sign(here.write(".ai/tools/my/runtime.yaml", json.dumps(runtime)))
     body = "import os\nprint(repr(os.environ.get('PYTHONPATH')))\n"
     here.sign(here.write(".ai/tools/x/tool.py", f'__executor_id__ = "my/runtime"\n{body}'))
-    assert here.data("x/tool") == "''\n"
+    assert here.data("x/tool") == "None\n"
     here.trust()
     assert here.data("x/tool") == f"'{here.root}'\n"
 
@@ -213,7 +242,9 @@ def settled(condition: Callable[[], bool]) -> bool:
 def test_two_hundred_calls_at_once_leave_nothing_behind(project: MakeProject) -> None:
     here = project().trust()
     here.config("my/process", config={"command": "cat", "input_data": "{params_json}"})
-    here.script("my/function", "def execute(params, project_path):\n    return params\n", runtime="python/function")
+    here.script(
+        "my/function", "def execute(params, project_path):\n    return params\n", runtime="python/function"
+    )
     tools = ("my/process", "my/function")
     for tool in tools:  # what is kept on purpose (the guardian, a worker) is there before we count
         here.data(tool, n=0)
@@ -255,7 +286,10 @@ def test_many_threads_see_a_tool_change_as_a_whole(project: MakeProject) -> None
     def write(n: int) -> None:
         path = here.space / "tools/my" / f".new-{threading.get_ident()}"
         path.parent.mkdir(exist_ok=True)
-        header = {"executor_id": "core/primitives/subprocess", "config": {"command": f"c{n}", "args": [f"a{n}"]}}
+        header = {
+            "executor_id": "core/primitives/subprocess",
+            "config": {"command": f"c{n}", "args": [f"a{n}"]},
+        }
         path.write_text(json.dumps(header))
         path.rename(here.space / "tools/my/tool.yaml")
 

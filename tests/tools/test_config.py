@@ -28,10 +28,16 @@ def config(
     env: dict[str, Any] | None = None,
     context: dict[str, Any] | None = None,
 ) -> Config:
-    return Config(Chain((item(config=written),), "x"), params=params or {}, context=context or {}, env=env or {})
+    return Config(
+        Chain((item(config=written),), "x"), params=params or {}, context=context or {}, env=env or {}
+    )
 
 
-tree = st.recursive(st.integers() | st.text(max_size=3), lambda inner: st.dictionaries(st.sampled_from("abc"), inner), max_leaves=8)
+tree = st.recursive(
+    st.integers() | st.text(max_size=3),
+    lambda inner: st.dictionaries(st.sampled_from("abc"), inner),
+    max_leaves=8,
+)
 maps = st.dictionaries(st.sampled_from("abc"), tree)
 
 
@@ -41,7 +47,9 @@ def test_merging_with_nothing_changes_nothing(one: dict[str, Any]) -> None:
 
 
 @given(maps, maps)
-def test_what_stands_above_is_seen_and_nothing_below_is_lost(below: dict[str, Any], above: dict[str, Any]) -> None:
+def test_what_stands_above_is_seen_and_nothing_below_is_lost(
+    below: dict[str, Any], above: dict[str, Any]
+) -> None:
     merged = deep_merge(below, above)
     assert set(merged) == set(below) | set(above)
     for key, value in above.items():
@@ -65,7 +73,10 @@ def test_no_name_of_execution_or_context_comes_from_a_caller(name: str) -> None:
 def test_a_circle_is_named() -> None:
     with pytest.raises(InputError) as caught:
         config({"a": "{b}", "b": ["{c}"], "c": "x{b}"}).value("a")
-    assert str(caught.value) == "/p/t.yaml: the config refers to itself: b → c → b\nfix: give one of them a plain value"
+    assert (
+        str(caught.value)
+        == "/p/t.yaml: the config refers to itself: b → c → b\nfix: give one of them a plain value"
+    )
 
 
 def test_a_diamond_is_no_circle() -> None:
@@ -73,7 +84,9 @@ def test_a_diamond_is_no_circle() -> None:
 
 
 def test_a_secret_is_masked_until_it_is_asked_for() -> None:
-    hidden = config({"a": "k=${KEY}", "b": {"c": "{a}"}, "d": "{p}"}, {"p": [Secret("s")]}, {"KEY": Secret("hunter2")})
+    hidden = config(
+        {"a": "k=${KEY}", "b": {"c": "{a}"}, "d": "{p}"}, {"p": [Secret("s")]}, {"KEY": Secret("hunter2")}
+    )
     assert hidden.value("b") == {"c": "k=***"}
     assert hidden.in_clear().value("b") == {"c": "k=hunter2"}
     assert hidden.in_clear().value("d") == ["s"]
@@ -114,13 +127,20 @@ SCHEMA = {
 
 def test_defaults_are_applied_at_any_depth_and_the_caller_keeps_his_map() -> None:
     given_params = {"week": 1, "deep": {}}
-    assert checked_params(given_params, item(config_schema=SCHEMA)) == {"week": 1, "format": "text", "deep": {"level": 3}}
+    assert checked_params(given_params, item(config_schema=SCHEMA)) == {
+        "week": 1,
+        "format": "text",
+        "deep": {"level": 3},
+    }
     assert given_params == {"week": 1, "deep": {}}
 
 
 def test_all_violations_come_at_once_without_a_value() -> None:
     with pytest.raises(InputError) as caught:
-        checked_params({"week": "hunter2", "format": "hunter2", "tags": ["a", 5], "zz": "hunter2"}, item(config_schema=SCHEMA))
+        checked_params(
+            {"week": "hunter2", "format": "hunter2", "tags": ["a", 5], "zz": "hunter2"},
+            item(config_schema=SCHEMA),
+        )
     whats = sorted(problem.what for problem in caught.value.problems)
     assert whats == [
         "'t': 'zz' is not a parameter",
@@ -135,10 +155,21 @@ def test_all_violations_come_at_once_without_a_value() -> None:
 def test_a_missing_parameter_is_named() -> None:
     with pytest.raises(InputError) as caught:
         checked_params({}, item(config_schema=SCHEMA))
-    assert str(caught.value) == "/p/t.yaml: 't': 'week' is required\nfix: look at 'plait tools show t' for its parameters"
+    assert (
+        str(caught.value)
+        == "/p/t.yaml: 't': 'week' is required\nfix: look at 'plait tools show t' for its parameters"
+    )
 
 
-@pytest.mark.parametrize("schema", [{"type": "no-such-type"}, {"properties": 3}, {"$ref": "https://x.example/schema"}, {"$ref": "file:///etc/passwd"}])
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "no-such-type"},
+        {"properties": 3},
+        {"$ref": "https://x.example/schema"},
+        {"$ref": "file:///etc/passwd"},
+    ],
+)
 def test_a_schema_that_is_none_is_told(schema: dict[str, Any]) -> None:
     with pytest.raises(InputError) as caught:
         checked_params({"a": 1}, item(config_schema=schema))

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tools.projects import ECHO, KEY, STRANGER, Project, new_project, python_tool
 
 import plait
 from plait import app
@@ -32,6 +31,7 @@ from plait.tools.invocation import Invocation, McpCall, Returned
 from plait.tools.readers import ItemCache
 from plait.tools.signing import sign_detached
 from plait.tools.trust import Trust
+from tools.projects import ECHO, KEY, STRANGER, Project, new_project, python_tool
 
 MakeProject = Callable[..., Project]
 TINY = str(Path(__file__).parent.parent / "data" / "mcp" / "tiny.py")
@@ -112,7 +112,9 @@ SECOND_ORDER = [
 
 
 @pytest.mark.parametrize(("template", "profile", "values", "rendered"), SECOND_ORDER)
-def test_d7_a_value_is_not_read_again(template: str, profile: str, values: dict[str, Any], rendered: str) -> None:
+def test_d7_a_value_is_not_read_again(
+    template: str, profile: str, values: dict[str, Any], rendered: str
+) -> None:
     assert plait.render(template, values, profile=profile) == rendered
 
 
@@ -185,7 +187,14 @@ def test_d9_nothing_of_a_project_runs_before_it_is_trusted(project: MakeProject)
 
 @pytest.mark.parametrize(
     "tool_id",
-    ["../../../outside/x", "tool:rye/agent/threads/internal/../../../bash", "/etc/passwd", "my//x", "my/./x", "my/x\0"],
+    [
+        "../../../outside/x",
+        "tool:rye/agent/threads/internal/../../../bash",
+        "/etc/passwd",
+        "my//x",
+        "my/./x",
+        "my/x\0",
+    ],
 )
 def test_d10_an_id_cannot_leave_its_space(project: MakeProject, tool_id: str) -> None:
     here = project().trust()
@@ -236,7 +245,13 @@ def test_d13_an_env_file_cannot_choose_what_runs(project: MakeProject, trusted: 
     evil = here.write("bin/python3", f"#!/bin/sh\ntouch {canary}\n")
     evil.chmod(0o755)
     shutil.copy(evil, evil.with_name("env-reader"))
-    lines = [f"RYE_PYTHON={evil}", f"PATH={evil.parent}", f"LD_PRELOAD={evil}", f"PYTHONSTARTUP={evil}", "CITY=Bonn"]
+    lines = [
+        f"RYE_PYTHON={evil}",
+        f"PATH={evil.parent}",
+        f"LD_PRELOAD={evil}",
+        f"PYTHONSTARTUP={evil}",
+        "CITY=Bonn",
+    ]
     here.write(".env", "\n".join(lines))
     tool = here.script(
         "my/env",
@@ -294,7 +309,11 @@ def test_d14_no_name_of_the_call_itself_can_be_given(project: MakeProject) -> No
     # No anchor is active here, so that nothing else sets these names.
     here.config(
         "my/lib",
-        config={"command": "ruby", "args": ["{runtime_lib}/main.rb", "{anchor_path}"], "cwd": "{anchor_path}"},
+        config={
+            "command": "ruby",
+            "args": ["{runtime_lib}/main.rb", "{anchor_path}"],
+            "cwd": "{anchor_path}",
+        },
     )
     shown = here.dry("my/lib", runtime_lib="/evil", anchor_path="/evil")
     assert shown["argv"] == ["ruby", "{runtime_lib}/main.rb", "{anchor_path}"]
@@ -328,7 +347,9 @@ def test_d14_a_caller_cannot_bring_the_resolved_config(project: MakeProject) -> 
 def test_d14_a_caller_cannot_redirect_an_mcp_tool(project: MakeProject) -> None:
     here = project().trust()
     server = {"command": "real-server", "args": ["--safe"]}
-    here.config("my/mcp", executor_id="core/runtimes/mcp/stdio", config={"server": server, "tool_name": "add"})
+    here.config(
+        "my/mcp", executor_id="core/runtimes/mcp/stdio", config={"server": server, "tool_name": "add"}
+    )
     shown = here.dry("my/mcp", **TAKEOVER)
     assert (shown["server"], shown["tool"], shown["params"]) == (["real-server", "--safe"], "add", TAKEOVER)
 
@@ -405,7 +426,9 @@ EDITS = [
 
 
 @pytest.mark.parametrize(("what", "edit"), EDITS)
-def test_d27_a_signature_covers_every_byte(project: MakeProject, what: str, edit: Callable[[str], str]) -> None:
+def test_d27_a_signature_covers_every_byte(
+    project: MakeProject, what: str, edit: Callable[[str], str]
+) -> None:
     here = project()
     here.trust_key()
     text = "#!/bin/bash\n# executor_id: core/runtimes/bash/bash\n# version: 1.0.0\necho ok\n"
@@ -424,7 +447,9 @@ def test_d27_a_signature_is_for_one_id(project: MakeProject) -> None:
     assert here.refusal("my/other").exit_code == 3
 
 
-@pytest.mark.parametrize("place", ["helper.py", "config/helper.py", "deep/helper.pyc", "helper.so", "data.json"])
+@pytest.mark.parametrize(
+    "place", ["helper.py", "config/helper.py", "deep/helper.pyc", "helper.so", "data.json"]
+)
 def test_d27_what_an_anchor_can_load_is_verified(project: MakeProject, place: str) -> None:
     here = project()
     here.trust_key()
@@ -477,12 +502,18 @@ def test_d27_the_library_of_a_runtime_is_verified_too(project: MakeProject) -> N
     runtime = {
         "version": "1.0.0",
         "executor_id": "core/primitives/subprocess",
-        "anchor": {"mode": "always", "lib": "lib", "env_paths": {"PYTHONPATH": {"prepend": ["{runtime_lib}"]}}},
+        "anchor": {
+            "mode": "always",
+            "lib": "lib",
+            "env_paths": {"PYTHONPATH": {"prepend": ["{runtime_lib}"]}},
+        },
         "verify_deps": {"scope": "tool_file"},
         "config": {"command": sys.executable, "args": ["{tool_path}"]},
     }
     here.sign(here.write(".ai/tools/my/runtime.yaml", json.dumps(runtime)))
-    tool = here.write(".ai/tools/x/tool.py", '__executor_id__ = "my/runtime"\nimport library\nprint(library.SAID)\n')
+    tool = here.write(
+        ".ai/tools/x/tool.py", '__executor_id__ = "my/runtime"\nimport library\nprint(library.SAID)\n'
+    )
     here.sign(tool)
     library = here.sign(here.write(".ai/tools/my/lib/library.py", python_tool("SAID = 'true'\n")))
     assert here.data("x/tool") is True
@@ -516,7 +547,9 @@ def test_d31_every_kind_of_output_is_a_result(
     project: MakeProject, stdout: str, code: int, status: str, data: Any, error: str | None
 ) -> None:
     here = project().trust()
-    here.config("my/say", config={"command": "sh", "args": ["-c", 'echo "$1"; exit $2', "say", "{text}", "{code}"]})
+    here.config(
+        "my/say", config={"command": "sh", "args": ["-c", 'echo "$1"; exit $2', "say", "{text}", "{code}"]}
+    )
     result = here.call("my/say", text=stdout, code=code)
     assert (result["status"], result["data"], result.get("error")) == (status, data, error)
     assert result["metadata"]["exit_code"] == code
@@ -580,7 +613,9 @@ def server() -> Iterator[tuple[str, type[Recorder]]]:
     thread.join(DEADLINE)
 
 
-def test_d36_a_request_is_what_the_author_wrote(project: MakeProject, server: tuple[str, type[Recorder]]) -> None:
+def test_d36_a_request_is_what_the_author_wrote(
+    project: MakeProject, server: tuple[str, type[Recorder]]
+) -> None:
     address, recorder = server
     recorder.failures = 2
     here = project(REGION="eu west").trust()
@@ -607,7 +642,9 @@ def test_d36_a_request_is_what_the_author_wrote(project: MakeProject, server: tu
 def test_d37_a_timeout_ends_the_whole_tree(project: MakeProject) -> None:
     here = project().trust()
     pids = here.root / "pids"
-    script = f"echo $$ > {pids}; sleep 300 & echo $! >> {pids}; (setsid sleep 300 & echo $! >> {pids}); sleep 300"
+    script = (
+        f"echo $$ > {pids}; sleep 300 & echo $! >> {pids}; (setsid sleep 300 & echo $! >> {pids}); sleep 300"
+    )
     here.config("my/slow", config={"command": "sh", "args": ["-c", script], "timeout": 0.5})
     result = here.call("my/slow")
     assert (result["status"], result["metadata"]["timed_out"]) == ("error", True)
@@ -639,14 +676,17 @@ def test_d37_arguments_need_not_be_text_and_limits_are_checked(project: MakeProj
     here = project().trust()
     here.config("my/args", config={"command": "echo", "args": [5, 1.5, True, None, "{n}", ["a"]]})
     assert here.data("my/args", n=7) == '5 1.5 true  7 ["a"]\n'
-    for timeout in ("abc", 0, -1, True, [], "nan", "inf"):
+    wrong: list[Any] = ["abc", 0, -1, True, [], "nan", "inf"]
+    for timeout in wrong:
         here.config("my/args", config={"command": "echo", "timeout": timeout})
         assert here.refusal("my/args", dry=True).code == "bad-config", timeout
 
 
 def test_d38_a_function_runs_in_this_process_and_may_print(project: MakeProject) -> None:
     here = project().trust()
-    body = "import os\ndef execute(params, project_path):\n    print('noise')\n    return {'pid': os.getpid()}\n"
+    body = (
+        "import os\ndef execute(params, project_path):\n    print('noise')\n    return {'pid': os.getpid()}\n"
+    )
     here.script("my/function", body, runtime="python/function")
     assert here.data("my/function") == {"pid": os.getpid()}
 
@@ -663,9 +703,13 @@ def test_d39_a_scratch_file_beside_a_tool_does_not_block_it(project: MakeProject
 def test_d40_an_mcp_tool_is_called_like_any_other(project: MakeProject) -> None:
     here = project().trust()
     server = {"command": sys.executable, "args": [TINY]}
-    here.config("my/add", executor_id="rye/core/runtimes/mcp/stdio", config={"server": server, "tool_name": "add"})
+    here.config(
+        "my/add", executor_id="rye/core/runtimes/mcp/stdio", config={"server": server, "tool_name": "add"}
+    )
     assert here.dry("my/add", a=2, b=3)["server"] == [sys.executable, TINY]
-    with McpClients(PinFile(str(here.user / "pins.json")), approve=lambda offered: offered.tool == "add") as clients:
+    with McpClients(
+        PinFile(str(here.user / "pins.json")), approve=lambda offered: offered.tool == "add"
+    ) as clients:
 
         def perform(invocation: Invocation) -> Returned:
             assert isinstance(invocation, McpCall)
@@ -727,7 +771,9 @@ CIRCLES = [
 
 
 @pytest.mark.parametrize(("config", "circle"), CIRCLES)
-def test_d42_a_config_that_refers_to_itself_is_an_error(project: MakeProject, config: dict[str, Any], circle: str) -> None:
+def test_d42_a_config_that_refers_to_itself_is_an_error(
+    project: MakeProject, config: dict[str, Any], circle: str
+) -> None:
     here = project().trust()
     here.config("my/circle", config={"command": "echo", "args": ["{a}"], **config})
     error = here.refusal("my/circle", dry=True)
@@ -736,7 +782,9 @@ def test_d42_a_config_that_refers_to_itself_is_an_error(project: MakeProject, co
 
 def test_d42_defaults_may_hold_braces_and_other_holes(project: MakeProject) -> None:
     here = project(B="b").trust()
-    here.config("my/defaults", config={"command": "echo", "args": ["${N:-{x}}", "${A:-${B}}", "${A:-${C:-c}}"]})
+    here.config(
+        "my/defaults", config={"command": "echo", "args": ["${N:-{x}}", "${A:-${B}}", "${A:-${C:-c}}"]}
+    )
     assert here.dry("my/defaults")["argv"] == ["echo", "{x}", "b", "c"]
 
 

@@ -34,7 +34,9 @@ def chain(*configs: EnvConfig | None) -> Chain:
     return Chain(tuple(items), "core/primitives/subprocess")
 
 
-def resolved(*configs: EnvConfig | None, host: Mapping[str, str] | None = None, dotenv: str = "", **context: str) -> Environment:
+def resolved(
+    *configs: EnvConfig | None, host: Mapping[str, str] | None = None, dotenv: str = "", **context: str
+) -> Environment:
     return resolve_environment(
         chain(*configs),
         host=host or {},
@@ -86,7 +88,11 @@ def test_the_interpreters_of_a_chain_are_known_by_name() -> None:
     assert interpreter_names(chain(None, EnvConfig(env={"A": "1"}), config)) == ["RUBY"]
 
 
-@given(st.dictionaries(st.sampled_from([*FIXED, "A", "B", "AWS_SECRET_ACCESS_KEY", "PYTHONPATH"]), st.text("ab${}")))
+@given(
+    st.dictionaries(
+        st.sampled_from([*FIXED, "A", "B", "AWS_SECRET_ACCESS_KEY", "PYTHONPATH"]), st.text("ab${}")
+    )
+)
 def test_only_the_fixed_list_and_what_is_declared_reaches_a_tool(host: dict[str, str]) -> None:
     child = resolved(EnvConfig(passes=("A",), env={"MINE": "x"}), host=host).plain
     assert set(child) == {name for name in host if name in FIXED or name == "A"} | {"MINE"}
@@ -111,7 +117,11 @@ def test_each_variable_says_where_it_comes_from() -> None:
 
 
 def test_context_fills_names_and_the_environment_does_not_read_itself_again() -> None:
-    environment = resolved(EnvConfig(env={"A": "{project_path}/x", "B": "${RAW}"}), host={"RAW": "${HOME} {x}"}, project_path="/p")
+    environment = resolved(
+        EnvConfig(env={"A": "{project_path}/x", "B": "${RAW}"}),
+        host={"RAW": "${HOME} {x}"},
+        project_path="/p",
+    )
     assert environment.plain == {"A": "/p/x", "B": "${HOME} {x}"}
 
 
@@ -135,7 +145,9 @@ def test_what_is_secret_and_what_is_made_of_it(
 ) -> None:
     environment = resolved(config, host=host, dotenv=dotenv)
     assert environment.secrets == secrets
-    assert {name for name, value in environment.child.items() if value.secret} == secrets & set(environment.child)
+    assert {name for name, value in environment.child.items() if value.secret} == secrets & set(
+        environment.child
+    )
 
 
 NAMES: list[tuple[str, bool]] = [

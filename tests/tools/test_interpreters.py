@@ -27,7 +27,11 @@ def around(top: Path, **options: Any) -> Surroundings:
 
 
 def local(**options: Any) -> Interpreter:
-    standard: dict[str, Any] = {"binary": "python", "candidates": ("python3",), "search_paths": (".venv/bin", ".venv/Scripts")}
+    standard: dict[str, Any] = {
+        "binary": "python",
+        "candidates": ("python3",),
+        "search_paths": (".venv/bin", ".venv/Scripts"),
+    }
     return Interpreter("local_binary", "RYE_PYTHON", **{**standard, **options})
 
 
@@ -122,7 +126,9 @@ def test_a_version_cannot_lead_elsewhere(tmp_path: Path) -> None:
     program(tmp_path / "home/.pyenv/evil/bin/python")
     (tmp_path / "project/.python-version").write_text("*\n../evil\n")
     with pytest.raises(InputError):
-        locate(Interpreter("version_manager", "X", binary="python", manager="pyenv"), around(tmp_path), where="t")
+        locate(
+            Interpreter("version_manager", "X", binary="python", manager="pyenv"), around(tmp_path), where="t"
+        )
 
 
 def test_a_command_answers_with_its_first_line(tmp_path: Path) -> None:

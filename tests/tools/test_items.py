@@ -98,7 +98,12 @@ def test_what_is_wrong_is_told_with_its_fix(keys: dict[str, Any], what: str, fix
 
 def test_all_wrong_things_of_a_header_come_together() -> None:
     with pytest.raises(DocumentError) as caught:
-        header(executor="a", config=[], anchor={"mode": "x", "y": 1}, env_config={"interpreter": {"type": "magic", "var": "X"}})
+        header(
+            executor="a",
+            config=[],
+            anchor={"mode": "x", "y": 1},
+            env_config={"interpreter": {"type": "magic", "var": "X"}},
+        )
     whats = [problem.what for problem in caught.value.problems]
     assert len(whats) == 6
     assert any("is one of local_binary, system_binary" in what for what in whats)

@@ -8,8 +8,8 @@ import threading
 from pathlib import Path
 
 import pytest
-from attack import swap_attack
 
+from attack import swap_attack
 from plait.errors import InputError
 from plait.tools.anchors import Anchored
 from plait.tools.items import Anchor, Header, Item, digest_of
@@ -18,7 +18,9 @@ from plait.tools.spaces import Space
 
 
 def item(top: Path, place: str, data: bytes) -> Item:
-    return Item("tool", place, Space("project", str(top)), str(top / "tools" / place), data, digest_of(data), Header())
+    return Item(
+        "tool", place, Space("project", str(top)), str(top / "tools" / place), data, digest_of(data), Header()
+    )
 
 
 def anchored(top: Path, folder: str) -> Anchored:
@@ -26,7 +28,9 @@ def anchored(top: Path, folder: str) -> Anchored:
 
 
 def files_below(folder: str) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in Path(folder).rglob("*") if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_bytes() for path in Path(folder).rglob("*") if path.is_file()
+    }
 
 
 def test_a_copy_holds_the_bytes_that_were_verified(tmp_path: Path) -> None:
@@ -100,7 +104,10 @@ def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError) as caught:
         Snapshots(str(tmp_path / "file" / "cache")).place(item(tmp_path, "t.py", b"x"), None, [])
-    assert (caught.value.code, caught.value.what) == ("no-snapshot", "a verified copy cannot be written: Not a directory")
+    assert (caught.value.code, caught.value.what) == (
+        "no-snapshot",
+        "a verified copy cannot be written: Not a directory",
+    )
 
 
 def test_installed_packages_are_reached_only_when_that_is_allowed(tmp_path: Path) -> None:

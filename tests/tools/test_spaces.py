@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -47,7 +48,11 @@ def test_what_is_no_id_is_refused(item_id: str) -> None:
     assert caught.value.code == "bad-id"
 
 
-@given(st.one_of(st.text(), st.lists(st.sampled_from(["..", ".", "a", "", "/", "~", "\0", "b.c", "%2f"])).map("/".join)))
+@given(
+    st.one_of(
+        st.text(), st.lists(st.sampled_from(["..", ".", "a", "", "/", "~", "\0", "b.c", "%2f"])).map("/".join)
+    )
+)
 @example("a/..")
 def test_no_id_can_leave_a_space(text: str) -> None:
     try:
@@ -77,7 +82,7 @@ def test_ids_of_the_seed_resolve_to_ours(seed: str, ours: str) -> None:
 
 
 def test_the_extensions_are_those_that_a_reader_knows() -> None:
-    known = documents.load(os.path.join(SYSTEM, "extractors", "tools.yaml")).data()
+    known: Any = documents.load(os.path.join(SYSTEM, "extractors", "tools.yaml")).data()
     assert set(EXTENSIONS) == set(known["extensions"])
 
 
@@ -93,7 +98,9 @@ def test_project_before_user_before_system(tmp_path: Path) -> None:
     assert [hidden.space.name for hidden in spaces.shadowed(found)] == ["user", "system"]
 
 
-@pytest.mark.parametrize(("within", "answer"), [("project", "project"), ("user", "user"), ("system", "system")])
+@pytest.mark.parametrize(
+    ("within", "answer"), [("project", "project"), ("user", "user"), ("system", "system")]
+)
 def test_an_item_sees_its_own_space_and_those_below(tmp_path: Path, within: SpaceName, answer: str) -> None:
     for name in NAMES:
         put(tmp_path, name, "tools/a.py")
@@ -151,7 +158,15 @@ def test_one_wrong_file_does_not_hide_that_another_is_missing(tmp_path: Path) ->
 
 
 def test_a_listing_shows_what_answers_first(tmp_path: Path) -> None:
-    put(tmp_path, "project", "tools/a.py", "tools/.hidden/b.py", "tools/__pycache__/c.py", "tools/_private.py", "tools/n.txt")
+    put(
+        tmp_path,
+        "project",
+        "tools/a.py",
+        "tools/.hidden/b.py",
+        "tools/__pycache__/c.py",
+        "tools/_private.py",
+        "tools/n.txt",
+    )
     put(tmp_path, "system", "tools/a.py", "tools/deep/s.sh")
     listing = spaces_in(tmp_path).listing()
     assert {item_id: [found.space.name for found in each] for item_id, each in listing.items()} == {

@@ -109,7 +109,7 @@ def _place_of_file(spaces: Spaces, path: str) -> Place:
         os.path.join(space.root, "tools") for space in spaces.spaces if space.name != "system"
     )
     raise InputError(
-        "this file is no tool: its id would be nothing", path, f"put it below {places}", code="outside-spaces"
+        "this file is no tool: its id would be nothing", path, f"put it below {places}", code="outside-space"
     )
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from plait.values import Json
 
 EXAMPLES: Final = (
-    "plait verify",
+    "plait verify --json",
     "plait verify team/report",
 )
 REFUSED: Final = 3

@@ -114,9 +114,7 @@ def call_tool(toolbox: Toolbox, item_id: str, params: Mapping[str, Json]) -> Too
         metadata["signal"] = returned.signal
     if returned.overflow is not None:
         metadata["overflow"] = returned.overflow
-    return ToolResult(
-        item_id, returned.success, returned.data, returned.error, _records(prepared), metadata
-    )
+    return ToolResult(item_id, returned.success, returned.data, returned.error, _records(prepared), metadata)
 
 
 def dry_run(toolbox: Toolbox, item_id: str, params: Mapping[str, Json]) -> dict[str, Json]:
@@ -246,9 +244,7 @@ def _environment(
         ask=None if dry else toolbox.ask,
     )
     dotenv = _dotenv(toolbox, chain) if project_trusted else DotEnv()
-    environment = resolve_environment(
-        chain, host=toolbox.host, dotenv=dotenv, around=around, context=context
-    )
+    environment = resolve_environment(chain, host=toolbox.host, dotenv=dotenv, around=around, context=context)
     if anchored is None:
         return environment
     # From a project that is not trusted nothing may be loaded, whatever a runtime puts on its paths.
@@ -312,7 +308,12 @@ def _records(prepared: Prepared) -> tuple[Mapping[str, Json], ...]:
         }
         for item in prepared.chain.elements
     ]
-    last = {"item_id": prepared.chain.primitive, "space": "system", "tool_type": "primitive", "executor_id": None}
+    last = {
+        "item_id": prepared.chain.primitive,
+        "space": "system",
+        "tool_type": "primitive",
+        "executor_id": None,
+    }
     return (*elements, last)
 
 

@@ -74,7 +74,8 @@ def anchor_environment(
         after = _paths(ways.get("append", ()), context)
         standing = env[name].value.split(os.pathsep) if name in env and env[name].value else []
         paths = list(dict.fromkeys(path for path in (*before, *standing, *after) if path))
-        changed[name] = EnvValue(os.pathsep.join(paths), "anchor")
+        if paths:  # an empty list of paths means the current folder to some programs
+            changed[name] = EnvValue(os.pathsep.join(paths), "anchor")
     return changed
 
 
@@ -96,7 +97,10 @@ def library(anchored: Anchored | None, deps: VerifyDeps | None) -> list[Dependen
 def _loadable(base: str, deps: VerifyDeps, tool: Item) -> list[Dependency]:
     if os.path.relpath(base, tool.space.root).startswith(".."):
         raise InputError(
-            f"'{tool.id}' could load files outside its space", base, "move them below the space", code="outside-space"
+            f"'{tool.id}' could load files outside its space",
+            base,
+            "move them below the space",
+            code="outside-space",
         )
     found: list[Dependency] = []
     for folder, folders, files in os.walk(base, followlinks=False):

@@ -105,7 +105,9 @@ def _refuse_shape(root: str, relative: str) -> None:
 def _open_below(directory: int, relative: str) -> int:
     syscall = _syscall()
     if syscall is not None:
-        how = (ctypes.c_uint64 * 3)(_FLAGS, 0, _RESOLVE_BENEATH | _RESOLVE_NO_SYMLINKS | _RESOLVE_NO_MAGICLINKS)
+        how = (ctypes.c_uint64 * 3)(
+            _FLAGS, 0, _RESOLVE_BENEATH | _RESOLVE_NO_SYMLINKS | _RESOLVE_NO_MAGICLINKS
+        )
         handle = syscall(_OPENAT2, directory, os.fsencode(relative), ctypes.byref(how), ctypes.sizeof(how))
         if handle >= 0:
             return int(handle)
@@ -153,7 +155,10 @@ def _stamp(status: os.stat_result) -> Stamp:
 
 def _too_large(relative: str, root: str) -> LimitError:
     return LimitError(
-        f"{relative} is larger than {MAX_FILE:,} bytes", root, "keep large data outside the space", code="file-too-large"
+        f"{relative} is larger than {MAX_FILE:,} bytes",
+        root,
+        "keep large data outside the space",
+        code="file-too-large",
     )
 
 
@@ -165,5 +170,8 @@ def _unreadable(relative: str, root: str, error: OSError) -> InputError:
 
 def _outside(root: str, relative: str) -> OutsideError:
     return OutsideError(
-        f"'{relative}' leaves its space", root, "name a plain file below it; links and '..' are refused", code="outside-space"
+        f"'{relative}' leaves its space",
+        root,
+        "name a plain file below it; links and '..' are refused",
+        code="outside-space",
     )

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from plait.errors import InputError, LimitError, ValueRefusedError
+from plait.errors import InputError, LimitError, ValueRefusedError, nearest
 from plait.template import sinks
 from plait.template.nodes import Text
 from plait.template.program import Piece, Placed
@@ -51,7 +51,9 @@ def bind(call: Call) -> Invocation:
     env = _lookup(call.environment)
     author = Config(call.chain, params={}, context=call.context, env=env)
     fixed = _in_map(author, "fixed_params")
-    given = _handed_over(call.params, _in_map(author.in_clear(), "fixed_params"), author.value("params_key"))
+    given = _handed_over(
+        call.params, _in_map(author.in_clear(), "fixed_params") if fixed else {}, author.value("params_key")
+    )
     # What is fixed is fixed on every road: as JSON, as `{name}` and as a variable.
     call = replace(call, params={**call.params, **fixed})
     context = {**call.context, "params_json": json_text(given, reveal=True)}
@@ -66,7 +68,9 @@ def bind(call: Call) -> Invocation:
         case "core/primitives/mcp":
             return _mcp(call, config, _plain(given))
         case other:
-            raise InputError(f"there is no primitive '{other}'", call.chain.tool.path, code="unknown-primitive")
+            raise InputError(
+                f"there is no primitive '{other}'", call.chain.tool.path, code="unknown-primitive"
+            )
 
 
 def _handed_over(params: Mapping[str, Json], fixed: Mapping[str, Json], key: Json) -> dict[str, Json]:
@@ -112,7 +116,9 @@ def _process(call: Call, config: Config) -> ProcessCall:
         )
     args = config.written.get("args") or []
     if not isinstance(args, Sequence) or isinstance(args, str):
-        raise InputError("config.args is a list", call.chain.tool.path, "write args: [a, b]", code="bad-config")
+        raise InputError(
+            "config.args is a list", call.chain.tool.path, "write args: [a, b]", code="bad-config"
+        )
     clear = config.in_clear()
     words = [*_command_words(command, config, has_args=bool(args)), *args]
     argv, bound = _argv(words, config, clear)
@@ -140,13 +146,22 @@ def _command_words(command: str, config: Config, *, has_args: bool) -> list[str]
     try:
         words = shlex.split("".join(marked))
     except ValueError:
-        raise _bad_config(config, "command", "words: a quote is not closed", "close it, or write args: [...]") from None
+        raise _bad_config(
+            config, "command", "words: a quote is not closed", "close it, or write args: [...]"
+        ) from None
     for mark, hole in marks.items():
         words = [word.replace(mark, hole) for word in words]
     return words
 
 
-_SHELLS: Final[Mapping[str, sinks.Dialect]] = {"sh": "sh", "dash": "sh", "ash": "sh", "ksh": "sh", "bash": "bash", "zsh": "bash"}
+_SHELLS: Final[Mapping[str, sinks.Dialect]] = {
+    "sh": "sh",
+    "dash": "sh",
+    "ash": "sh",
+    "ksh": "sh",
+    "bash": "bash",
+    "zsh": "bash",
+}
 _COMMAND_OPTION: Final = re.compile(r"-[A-Za-z]*c[A-Za-z]*")
 
 
@@ -225,7 +240,10 @@ def _child_environment(call: Call, config: Config) -> dict[str, str]:
     for name, value in child.items():
         if "\0" in value or "\0" in name or "=" in name or not name:
             raise ValueRefusedError(
-                f"the environment variable '{name}' cannot be passed", config.where, "remove NUL from it", code="bad-env"
+                f"the environment variable '{name}' cannot be passed",
+                config.where,
+                "remove NUL from it",
+                code="bad-env",
             )
     return child
 
@@ -269,15 +287,20 @@ def _limits(call: Call, config: Config, default: float = 300.0) -> Limits:
     except (TypeError, ValueError):
         seconds = -1.0
     if isinstance(timeout, bool) or not 0 < seconds < float("inf"):
-        raise InputError("config.timeout is a number of seconds above 0", call.chain.tool.path, "write timeout: 60", code="bad-config")
+        raise InputError(
+            "config.timeout is a number of seconds above 0",
+            call.chain.tool.path,
+            "write timeout: 60",
+            code="bad-config",
+        )
     return Limits(seconds, _whole(config, "max_output", Limits().max_output, least=1))
 
 
 def _whole(config: Config, key: str, default: int, *, least: int) -> int:
     value = config.value(key, default)
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+    if not _is_whole(value, least=least):
         raise _bad_config(config, key, f"a whole number, {least} or more", f"write {key}: {default}")
-    return value
+    return int(value)
 
 
 # ── a request ────────────────────────────────────────────────────────────
@@ -344,18 +367,36 @@ def _body(config: Config) -> tuple[bytes | None, str | None]:
 
 
 def _retry(config: Config) -> Retry:
-    given = _in_map(config, "retry")
-    standard = Retry()
-    attempts = given.get("attempts", given.get("max_attempts", standard.attempts))
-    backoff = given.get("backoff", standard.backoff)
-    first, longest = given.get("initial_delay", standard.initial_delay), given.get("max_delay", standard.max_delay)
-    if not isinstance(attempts, int) or isinstance(attempts, bool) or attempts < 1:
+    given = {
+        ("attempts" if key == "max_attempts" else key): value
+        for key, value in _in_map(config, "retry").items()
+    }
+    known = Retry.__dataclass_fields__
+    for key in given.keys() - known.keys():
+        guess = nearest(key, known)
+        fix = f"did you mean '{guess}'?" if guess else f"known: {', '.join(known)}"
+        raise _bad_config(config, "retry", f"not told by '{key}'", fix)
+    retry = replace(Retry(), **given)
+    if not _is_whole(retry.attempts, least=1):
         raise _bad_config(config, "retry.attempts", "a whole number, 1 or more", "write attempts: 3")
-    if backoff not in ("fixed", "linear", "exponential"):
+    if retry.backoff not in ("fixed", "linear", "exponential"):
         raise _bad_config(config, "retry.backoff", "fixed, linear or exponential", "write backoff: linear")
-    if not all(isinstance(delay, int | float) and 0 <= delay < float("inf") for delay in (first, longest)):
+    if not all(_is_delay(delay) for delay in (retry.initial_delay, retry.max_delay)):
         raise _bad_config(config, "retry", "given its delays in seconds", "write initial_delay: 0.5")
-    return Retry(attempts, backoff, float(first), float(longest))
+    statuses: Json = retry.statuses
+    if not isinstance(statuses, list | tuple) or not all(_is_whole(status, least=100) for status in statuses):
+        raise _bad_config(config, "retry.statuses", "a list of status codes", "write statuses: [429, 503]")
+    if not isinstance(retry.any_method, bool):
+        raise _bad_config(config, "retry.any_method", "true or false", "write any_method: true")
+    return replace(retry, statuses=tuple(statuses))
+
+
+def _is_whole(value: Json, *, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def _is_delay(value: Json) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < float("inf")
 
 
 # ── a function, an MCP tool ──────────────────────────────────────────────

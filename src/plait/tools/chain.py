@@ -97,9 +97,7 @@ class ChainCounts:
 class Chains:
     """Builds chains, and remembers them.  Safe to share between threads."""
 
-    def __init__(
-        self, spaces: Spaces, items: ItemReader, *, clock: Callable[[], float] = time.time
-    ) -> None:
+    def __init__(self, spaces: Spaces, items: ItemReader, *, clock: Callable[[], float] = time.time) -> None:
         self.spaces = spaces
         self.items = items
         self.counts = ChainCounts()
@@ -146,7 +144,8 @@ class Chains:
                 raise InputError(
                     f"'{item.id}' names no executor, and it is no primitive",
                     item.path,
-                    f"write executor_id, for example core/runtimes/python/script; primitives: {', '.join(PRIMITIVES)}",
+                    "write executor_id, for example core/runtimes/python/script; "
+                    f"primitives: {', '.join(PRIMITIVES)}",
                     code="no-executor",
                 )
             current, within = executor, found.space
@@ -169,7 +168,8 @@ class Chains:
         guess = nearest(renamed(item_id), known)
         child = elements[-1]
         return InputError(
-            f"'{child.id}' is executed by '{item_id}', which does not exist in the {child.space} space or below",
+            f"'{child.id}' is executed by '{item_id}', "
+            f"which does not exist in the {child.space} space or below",
             child.path,
             f"did you mean '{guess}'?" if guess else "look at 'plait tools' for what there is",
             code="missing-executor",

@@ -29,8 +29,8 @@ from plait.values import Json, Secret, json_text
 EXECUTION_KEYS: Final = frozenset(
     {
         "command", "args", "env", "cwd", "input_data", "timeout", "max_output", "server", "tool_name",
-        "server_config_path", "fixed_params", "params_key", "params_env", "function", "method", "url", "headers", "body",
-        "auth", "retry", "max_redirects",
+        "server_config_path", "fixed_params", "params_key", "params_env", "function", "method", "url",
+        "headers", "body", "auth", "retry", "max_redirects",
     }
 )  # fmt: skip
 """Keys that say how something runs: a caller's parameters of these names reach the tool as data only."""
@@ -96,8 +96,15 @@ class Config:
 
     def names_for(self, template: Template) -> dict[str, Json]:
         """What the `{name}` holes of a template stand for."""
-        wanted = {hole.name for leaf in template.leaves() for hole in holes(leaf.program.parts) if isinstance(hole, ParamHole)}
-        return {name: self._leaf(name) for name in sorted(wanted) if name in self._leaves or name in self.written}
+        wanted = {
+            hole.name
+            for leaf in template.leaves()
+            for hole in holes(leaf.program.parts)
+            if isinstance(hole, ParamHole)
+        }
+        return {
+            name: self._leaf(name) for name in sorted(wanted) if name in self._leaves or name in self.written
+        }
 
     def _leaf(self, name: str) -> Json:
         if name in self._leaves:
@@ -106,7 +113,10 @@ class Config:
             if name in self._open:
                 circle = " → ".join([*self._open[self._open.index(name) :], name])
                 raise InputError(
-                    f"the config refers to itself: {circle}", self.where, "give one of them a plain value", code="config-cycle"
+                    f"the config refers to itself: {circle}",
+                    self.where,
+                    "give one of them a plain value",
+                    code="config-cycle",
                 )
             self._open.append(name)
             try:
@@ -189,7 +199,9 @@ def _violations(params: Mapping[str, Json], schema: Mapping[str, Json], item: It
         validator = jsonschema_rs.validator_for(dict(schema), retriever=_no_retrieval)
     except ValueError as error:
         first = str(error).splitlines()[0]
-        return [Problem(f"the schema of '{item.id}' is not JSON Schema: {first}", item.path, code="bad-schema")]
+        return [
+            Problem(f"the schema of '{item.id}' is not JSON Schema: {first}", item.path, code="bad-schema")
+        ]
     return [
         Problem(
             f"'{item.id}': {_place(error.instance_path)}{_said(error)}",
@@ -219,7 +231,9 @@ def _said(error: Any) -> str:
 
 
 def _place(path: Sequence[str | int]) -> str:
-    return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path).lstrip(".") + (": " if path else "")
+    return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path).lstrip(".") + (
+        ": " if path else ""
+    )
 
 
 def _no_retrieval(uri: str) -> Json:
@@ -229,7 +243,9 @@ def _no_retrieval(uri: str) -> Json:
 def _resolved(spec: ConfigResolve, spaces: Spaces, where: str) -> Json:
     parts = spec.path.split("/")
     if any(part in ("", ".", "..") for part in parts):
-        raise InputError(f"'{spec.path}' leaves config/", where, "name a file below config/", code="outside-space")
+        raise InputError(
+            f"'{spec.path}' leaves config/", where, "name a file below config/", code="outside-space"
+        )
     found = [
         (os.path.join(space.root, "config", spec.path), contents[0])
         for space in spaces.all

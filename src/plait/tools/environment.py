@@ -27,7 +27,9 @@ _LOADERS: Final = (
     "PYTHON*", "NODE_OPTIONS", "NODE_PATH", "RUBYOPT", "RUBYLIB", "PERL5*", "PERLLIB", "JAVA_TOOL_OPTIONS",
     "_JAVA_OPTIONS", "CLASSPATH", "GIT_*", "GCONV_PATH", "HOSTALIASES", "LOCPATH", "PROMPT_COMMAND", "PS4",
 )  # fmt: skip
-_SECRET_NAME: Final = re.compile(r"(?i)pass(word|wd)?|token|secret|api_?key|private|credential|auth(?!or)|bearer")
+_SECRET_NAME: Final = re.compile(
+    r"(?i)pass(word|wd)?|token|secret|api_?key|private|credential|auth(?!or)|bearer"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,9 @@ def read_dotenv(text: str, interpreters: Iterable[str], *, allowed: frozenset[st
 
     from dotenv import dotenv_values
 
-    values = {name: value for name, value in dotenv_values(stream=StringIO(text)).items() if value is not None}
+    values = {
+        name: value for name, value in dotenv_values(stream=StringIO(text)).items() if value is not None
+    }
     protected = {*interpreters} - allowed
     refused = tuple(
         name for name in values if name not in allowed and (name in protected or _is_loader(name))

@@ -99,7 +99,9 @@ def _local(
                 yield os.path.join(root, folder, name), f"local, below {root}"
 
 
-def _managed(interpreter: Interpreter, names: Sequence[str], around: Surroundings) -> Iterator[tuple[str, str]]:
+def _managed(
+    interpreter: Interpreter, names: Sequence[str], around: Surroundings
+) -> Iterator[tuple[str, str]]:
     from glob import escape, glob
 
     managers = [interpreter.manager] if interpreter.manager else list(_MANAGERS)

@@ -29,7 +29,9 @@ class Entry:
 class Interpreter:
     """How to find the program that runs a tool."""
 
-    type: Literal["local_binary", "system_binary", "version_manager", "command", "venv_python", "node_modules"]
+    type: Literal[
+        "local_binary", "system_binary", "version_manager", "command", "venv_python", "node_modules"
+    ]
     var: str
     binary: str = ""
     candidates: tuple[str, ...] = ()
@@ -124,9 +126,10 @@ def digest_of(data: bytes) -> str:
 
 INFORMATIONAL: Final = frozenset(
     {
-        "name", "title", "author", "tags", "parameters", "input_schema", "output_schema", "requires", "tool_id",
-        "created_at", "updated_at", "examples", "execution_params", "execution_owner", "native_async",
-        "native_resume", "allowed_threads", "allowed_targets", "permissions", "env_requires", "limits",
+        "name", "title", "author", "tags", "parameters", "input_schema", "output_schema", "requires",
+        "tool_id", "created_at", "updated_at", "examples", "execution_params", "execution_owner",
+        "native_async", "native_resume", "allowed_threads", "allowed_targets", "permissions", "env_requires",
+        "limits",
     }
 )  # fmt: skip
 """Keys that other programs write for people; they change nothing here."""
@@ -231,7 +234,9 @@ class _HeaderReader:
         types = ("local_binary", "system_binary", "version_manager", "command", "venv_python", "node_modules")
         kind = self._choice(entry, value.get("type"), types, "interpreter.type", None)
         if kind is None or not isinstance(value.get("var"), str):
-            self._wrong(entry, "an interpreter has a 'type' and a 'var'", "for example type: system_binary, var: RUBY")
+            self._wrong(
+                entry, "an interpreter has a 'type' and a 'var'", "for example type: system_binary, var: RUBY"
+            )
             return None
         lists = {
             key: self._strings(entry, value.get(key), f"interpreter.{key}")
@@ -251,10 +256,16 @@ class _HeaderReader:
         self._only(entry, value, tuple(Anchor.__dataclass_fields__), "anchor")
         return Anchor(
             enabled=value.get("enabled", True) is True,
-            mode=self._choice(entry, value.get("mode", "auto"), ("auto", "always", "never"), "anchor.mode", "auto"),
+            mode=self._choice(
+                entry, value.get("mode", "auto"), ("auto", "always", "never"), "anchor.mode", "auto"
+            ),
             markers_any=self._strings(entry, value.get("markers_any"), "anchor.markers_any"),
             root=self._choice(
-                entry, value.get("root", "tool_dir"), ("tool_dir", "tool_parent", "project_path"), "anchor.root", "tool_dir"
+                entry,
+                value.get("root", "tool_dir"),
+                ("tool_dir", "tool_parent", "project_path"),
+                "anchor.root",
+                "tool_dir",
             ),
             lib=str(value.get("lib") or ""),
             cwd=str(value.get("cwd") or ""),
@@ -263,12 +274,18 @@ class _HeaderReader:
 
     def _env_paths(self, entry: Entry, value: Json) -> dict[str, dict[str, tuple[str, ...]]]:
         if not isinstance(value, dict) or not all(isinstance(item, dict) for item in value.values()):
-            self._wrong(entry, "'anchor.env_paths' maps a variable to prepend and append", "PYTHONPATH: {prepend: [...]}")
+            self._wrong(
+                entry,
+                "'anchor.env_paths' maps a variable to prepend and append",
+                "PYTHONPATH: {prepend: [...]}",
+            )
             return {}
         for name, item in value.items():
             self._only(entry, item, ("prepend", "append"), f"anchor.env_paths.{name}")
         return {
-            name: {way: self._strings(entry, paths, f"anchor.env_paths.{name}") for way, paths in item.items()}
+            name: {
+                way: self._strings(entry, paths, f"anchor.env_paths.{name}") for way, paths in item.items()
+            }
             for name, item in value.items()
         }
 
@@ -295,11 +312,15 @@ class _HeaderReader:
         for spec in specs:
             spec = {"path": spec} if isinstance(spec, str) else spec
             if not isinstance(spec, dict) or not isinstance(spec.get("path"), str):
-                self._wrong(entry, "'config_resolve' names a 'path' below config/", "write {path: team/report.yaml}")
+                self._wrong(
+                    entry, "'config_resolve' names a 'path' below config/", "write {path: team/report.yaml}"
+                )
                 continue
             self._only(entry, spec, ("path", "mode"), "config_resolve")
             modes = ("deep_merge", "first_match")
-            mode = self._choice(entry, spec.get("mode", "deep_merge"), modes, "config_resolve.mode", "deep_merge")
+            mode = self._choice(
+                entry, spec.get("mode", "deep_merge"), modes, "config_resolve.mode", "deep_merge"
+            )
             resolved.append(ConfigResolve(spec["path"], mode))
         return tuple(resolved)
 
@@ -313,7 +334,9 @@ class _HeaderReader:
                 self._wrong(entry, f"'child_constraints.{child}' is a map", "write {min_version: 1.0.0}")
                 continue
             self._only(entry, limits, ("min_version", "max_version"), f"child_constraints.{child}")
-            bounds = {key: limits[key] for key in ("min_version", "max_version") if limits.get(key) is not None}
+            bounds = {
+                key: limits[key] for key in ("min_version", "max_version") if limits.get(key) is not None
+            }
             for key, bound in bounds.items():
                 if not isinstance(bound, str | int) or isinstance(bound, bool):
                     self._wrong(entry, f"'child_constraints.{child}.{key}' is text", f'write {key}: "1.10"')
@@ -330,7 +353,9 @@ class _HeaderReader:
     def _choice(self, entry: Entry, value: Json, choices: tuple[str, ...], place: str, default: Any) -> Any:
         if value in choices:
             return value
-        self._wrong(entry, f"'{place}' is one of {', '.join(choices)}, not '{value}'", _meant(str(value), choices))
+        self._wrong(
+            entry, f"'{place}' is one of {', '.join(choices)}, not '{value}'", _meant(str(value), choices)
+        )
         return default
 
     def _strings(self, entry: Entry, value: Json, place: str) -> tuple[str, ...]:

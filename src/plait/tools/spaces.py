@@ -126,7 +126,8 @@ class Spaces:
         looked = ", ".join(os.path.join(space.root, folder) for space in self.spaces)
         return InputError(
             f"there is no tool '{item_id}'",
-            fix=(f"did you mean '{guess}'? " if guess else "") + f"looked in {looked}; 'plait tools' lists them",
+            fix=(f"did you mean '{guess}'? " if guess else "")
+            + f"looked in {looked}; 'plait tools' lists them",
             code="unknown-tool",
         )
 
