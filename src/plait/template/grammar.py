@@ -544,7 +544,9 @@ class _Expression:
         arguments = self._arguments() if self._char() == "(" else ()
         wanted = FILTERS[name][0]
         if len(arguments) != wanted:
-            what = f"filter '{name}' takes {wanted} argument{'s' if wanted != 1 else ''}, not {len(arguments)}"
+            what = (
+                f"filter '{name}' takes {wanted} argument{'s' if wanted != 1 else ''}, not {len(arguments)}"
+            )
             fix = f"write '| {name}(x)'" if wanted else f"write '| {name}'"
             raise _Unknown(what, "", {}, fix, "filter-arguments")
         return Filter(name, arguments)
