@@ -38,6 +38,8 @@ MAX_VARIABLE: Final = 120 * 1024
 """Bytes of one value in the environment; Linux ends at 128 KiB."""
 MAX_VARIABLES: Final = 512 * 1024
 """Bytes of all values in the environment together."""
+_LONGEST_CHARACTER: Final = 4
+"""Bytes of one character at most."""
 
 Lexer = Callable[[Sequence[Piece], Dialect], Lexed]
 
@@ -139,13 +141,12 @@ def bind(
     }
     in_file = _too_large(carried)
     env = {plan.carrier + name: value for name, value in carried.items() if name not in in_file}
-    content = b"".join([_bytes(carried[name]) for name in in_file])
     emitted = [part if isinstance(part, str) else _emitted(part, plan.variable) for part in parts]
     shown = [part if isinstance(part, str) else _shown(part) for part in parts]
     return BoundScript(
         script=_prelude(plan, carried, in_file) + "".join(emitted),
         env=env,
-        files=((plan.carrier + "FILE", content),) if in_file else (),
+        files=((plan.carrier + "FILE", b"".join(in_file.values())),) if in_file else (),
         shown="".join(shown),
     )
 
@@ -294,6 +295,8 @@ def _is_integer(value: Json) -> bool:
 
 
 def _has_bytes(item: str) -> bool:
+    if item.isascii():
+        return True
     try:
         _bytes(item)
     except UnicodeEncodeError:
@@ -331,8 +334,10 @@ def _emitted(filled: _Filled, stem: str) -> str:
     return " ".join([form.replace("@", reference) for reference in references])
 
 
-def _too_large(carried: dict[str, str]) -> list[str]:
+def _too_large(carried: dict[str, str]) -> dict[str, bytes]:
     """Values for the file: each that is too large, and then the largest until the rest fits."""
+    if sum(map(len, carried.values())) <= MAX_VARIABLE // _LONGEST_CHARACTER:
+        return {}
     sizes = {name: len(_bytes(value)) for name, value in carried.items()}
     total = sum(sizes.values())
     chosen = set()
@@ -341,10 +346,10 @@ def _too_large(carried: dict[str, str]) -> list[str]:
             break
         chosen.add(name)
         total -= sizes[name]
-    return [name for name in carried if name in chosen]
+    return {name: _bytes(value) for name, value in carried.items() if name in chosen}
 
 
-def _prelude(plan: Plan, carried: dict[str, str], in_file: list[str]) -> str:
+def _prelude(plan: Plan, carried: dict[str, str], in_file: dict[str, bytes]) -> str:
     """Take the values, then hide where they came from.  All on the script's first line, so that lines keep
     their numbers; `unset` first, because a variable that came in exported would stay so.
     """
@@ -352,21 +357,21 @@ def _prelude(plan: Plan, carried: dict[str, str], in_file: list[str]) -> str:
         return ""
     variables = [plan.variable + name for name in carried]
     steps = ["unset " + " ".join(variables)]
-    if direct := [name for name in carried if name not in set(in_file)]:
-        steps.append(" ".join(f"{plan.variable}{name}=${{{plan.carrier}{name}}}" for name in direct))
-        steps.append("unset " + " ".join(plan.carrier + name for name in direct))
-    steps.extend(_reading_the_file(plan, carried, in_file))
+    if direct := [name for name in carried if name not in in_file]:
+        steps.append(" ".join([f"{plan.variable}{name}=${{{plan.carrier}{name}}}" for name in direct]))
+        steps.append("unset " + " ".join([plan.carrier + name for name in direct]))
+    steps.extend(_reading_the_file(plan, in_file))
     return "; ".join(steps) + "; "
 
 
-def _reading_the_file(plan: Plan, carried: dict[str, str], in_file: list[str]) -> Iterator[str]:
+def _reading_the_file(plan: Plan, in_file: dict[str, bytes]) -> Iterator[str]:
     """The file holds the values one after the other.  The `x` saves newlines at a value's end from `$( )`."""
     if not in_file:
         return
     path = f'"${{{plan.carrier}FILE}}"'
     start = 1
-    for name in in_file:
-        size = len(_bytes(carried[name]))
+    for name, content in in_file.items():
+        size = len(content)
         variable = plan.variable + name
         cut = f"command -p tail -c +{start} {path} | command -p head -c {size} && echo x"
         failed = "{ echo 'plait: cannot read a large value' >&2; exit 125; }"

@@ -183,10 +183,8 @@ def _refuse_characters(whole: str, refused: str, what: str, source: Source, piec
         value = revealed_text(piece.value)
         for char in refused:
             if char in value:
-                raise _refused(
-                    f"{what} cannot hold {shown[char]}", piece, source,
-                    "remove it from the value, or pass the value by a file or stdin", "forbidden-character",
-                )  # fmt: skip
+                fix = "remove it from the value, or pass the value through a file or stdin"
+                raise _refused(f"{what} cannot hold {shown[char]}", piece, source, fix, "forbidden-character")
     raise ValueRefusedError(
         f"{what} cannot hold {' or '.join(shown[c] for c in refused if c in whole)}",
         Span(source, 0, len(source.text)),
