@@ -40,7 +40,7 @@ from plait.scope.frames import ALIASES
 from plait.template import grammar, program, template
 from plait.template.filters import FILTERS, FORMATS
 from plait.template.profiles import PROFILES
-from plait.template.shell_lexer import REFUSALS
+from plait.template.shell_lexer import MAX_SHELL_TEXT, REFUSALS
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -403,6 +403,7 @@ def test_the_limits_are_those_of_the_code() -> None:
     few = f"characters of a rendered text, for templates of more than {program.FEW_HOLES} holes"
     assert limits == {
         "characters of one template": f"{grammar.MAX_TEXT:,}",
+        "characters of shell text, a hole counted as one": f"{MAX_SHELL_TEXT:,}",
         "holes nested in holes": str(grammar.MAX_DEPTH),
         "nesting of a tree of templates": str(template.MAX_TREE_DEPTH),
         few: f"{program.MAX_OUTPUT:,}",
@@ -471,6 +472,38 @@ def test_a_row_of_refusals_is_refused_with_its_code_and_its_remedy_is_not(row: l
 def test_a_row_of_states_shows_what_the_shell_reads(row: list[str]) -> None:
     bound = app.bound_script(script(row[1]), SHELL_VALUES)
     assert bound.script.removeprefix(PRELUDE) == script(row[2])
+
+
+def test_the_limit_of_shell_text_is_said_on_its_page() -> None:
+    assert f"A script may have {MAX_SHELL_TEXT:,} characters" in page_of("shell.md")
+
+
+NOT_CAUGHT = [
+    # what the page about safety names, and nothing refuses
+    "echo ${x} | sh",
+    "{ cat <<E\necho ${x}\nE\n} | sh",
+    'run() { eval "$1"; }; run ${x}',
+    'n=${x}; eval "$n"',
+    "n=${x}; echo $((n+1))",
+    "n=${x}; echo ${!n}",
+    "make FILE=${x}",
+]
+
+
+@pytest.mark.parametrize("shell", ["sh", "bash"])
+@pytest.mark.parametrize("text", NOT_CAUGHT)
+def test_what_the_page_says_is_not_caught_is_named_there_and_not_caught(text: str, shell: str) -> None:
+    page = re.sub(" +#.*", "", page_of("safety.md"))
+    assert text in page
+    assert app.bound_script(text, SHELL_VALUES, shell=shell).env
+
+
+@pytest.mark.parametrize("text", ["sh <<E\n${x}\nE", "cat <<E | sh\n${x}\nE"])
+def test_what_the_page_says_is_seen_is_refused(text: str) -> None:
+    assert f"`{text.partition(chr(10))[0]}`" in page_of("safety.md")
+    with pytest.raises(ShellRefusedError) as caught:
+        app.bound_script(text, SHELL_VALUES)
+    assert caught.value.code == "value-in-code-input"
 
 
 def test_the_error_tree_is_the_one_of_the_code() -> None:

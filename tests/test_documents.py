@@ -189,8 +189,13 @@ plain_data = st.recursive(
     | st.booleans()
     | st.integers()
     | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(st.characters(exclude_categories=("Cs", "Cc", "Cn", "Co"), exclude_characters="\u2028\u2029\ufeff")),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text("ab .:#-'\"[{<é😀", max_size=5), inner, max_size=4),
+    | st.text(
+        st.characters(exclude_categories=("Cs", "Cc", "Cn", "Co"), exclude_characters="\u2028\u2029\ufeff")
+    ),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(st.text("ab .:#-'\"[{<é😀", max_size=5), inner, max_size=4)
+    ),
     max_leaves=12,
 )
 
@@ -284,7 +289,9 @@ SPANS = [
 
 @pytest.mark.parametrize("pure", [False, True])
 @pytest.mark.parametrize(("text", "path", "there", "position"), SPANS)
-def test_a_node_knows_its_place(text: str, path: str, there: str, position: tuple[int, int], pure: bool) -> None:
+def test_a_node_knows_its_place(
+    text: str, path: str, there: str, position: tuple[int, int], pure: bool
+) -> None:
     node = parse(text, "f.yaml", pure=pure).at(path)
     assert node is not None
     assert (written(node.span), node.span.position) == (there, position)
@@ -324,7 +331,9 @@ EXCERPTS = [
 
 @pytest.mark.parametrize("pure", [False, True])
 @pytest.mark.parametrize(("text", "value", "position"), EXCERPTS)
-def test_a_character_of_a_string_is_found_in_the_file(text: str, value: str, position: tuple[int, int], pure: bool) -> None:
+def test_a_character_of_a_string_is_found_in_the_file(
+    text: str, value: str, position: tuple[int, int], pure: bool
+) -> None:
     node = scalar(parse(text, "f.yaml", pure=pure).at("a"))
     assert node.value == value
     at = value.index("X")
@@ -333,21 +342,36 @@ def test_a_character_of_a_string_is_found_in_the_file(text: str, value: str, pos
 
 
 def test_an_error_in_a_string_is_drawn_in_its_file() -> None:
-    node = scalar(parse("steps:\n  - shell: >\n      echo ${a}\n      ${itme}\n", "flow.yaml").at("steps.0.shell"))
+    node = scalar(
+        parse("steps:\n  - shell: >\n      echo ${a}\n      ${itme}\n", "flow.yaml").at("steps.0.shell")
+    )
     at = str(node.value).index("${itme}")
     span = Span(node.source(), at, at + len("${itme}"))
     assert f"{span}\n{span.draw()}" == "flow.yaml:4:7\n4 |       ${itme}\n  |       ^^^^^^^"
 
 
-dumped_text = st.text(st.characters(codec="utf-8", exclude_characters="\x00\x85\u2028\u2029\ufeff") | st.sampled_from("ab '\"\\\n\t: #-{}[]"), max_size=60)
+dumped_text = st.text(
+    st.characters(codec="utf-8", exclude_characters="\x00\x85\u2028\u2029\ufeff")
+    | st.sampled_from("ab '\"\\\n\t: #-{}[]"),
+    max_size=60,
+)
 
 
 @settings(deadline=None)
-@given(value=dumped_text, style=st.sampled_from(["", "'", '"', "|", ">"]), width=st.integers(3, 40), indent=st.integers(2, 6), pure=st.booleans(), crlf=st.booleans())
+@given(
+    value=dumped_text,
+    style=st.sampled_from(["", "'", '"', "|", ">"]),
+    width=st.integers(3, 40),
+    indent=st.integers(2, 6),
+    pure=st.booleans(),
+    crlf=st.booleans(),
+)
 def test_a_string_dumped_in_any_style_is_found_character_by_character(
     value: str, style: str, width: int, indent: int, pure: bool, crlf: bool
 ) -> None:
-    text = yaml.dump({"k": [value]}, default_style=style or None, width=width, indent=indent, allow_unicode=True)
+    text = yaml.dump(
+        {"k": [value]}, default_style=style or None, width=width, indent=indent, allow_unicode=True
+    )
     text = text.replace("\n", "\r\n") if crlf else text
     node = parse(text, "f.yaml", pure=pure)
     found = scalar(node.at("k.0")).value
@@ -360,7 +384,20 @@ LETTERS = [chr(code) for code in range(0x4E00, 0x4E00 + 200)]
 PARTS = {
     "": ["x", "x", " ", "  ", "\n  ", "\n\n   ", " \n  ", "\t"],
     "'": ["x", "x", " ", "''", "\n  ", "\n\n\n ", " \t\n  ", '"', "\\"],
-    '"': ["x", "x", " ", "\\n", "\\x41", "\\U0001F600", "\\ ", "\n  ", " \n\n  ", "\\\n   ", " \\\n\n  ", "'"],
+    '"': [
+        "x",
+        "x",
+        " ",
+        "\\n",
+        "\\x41",
+        "\\U0001F600",
+        "\\ ",
+        "\n  ",
+        " \n\n  ",
+        "\\\n   ",
+        " \\\n\n  ",
+        "'",
+    ],
     "|": ["x", "x", " ", "\n  ", "\n\n  ", "\n   ", "\n     ", "\n \n  ", "\t", "'"],
 }
 PARTS[">"] = PARTS["|"]
@@ -375,7 +412,11 @@ def handwritten(draw: st.DrawFn) -> tuple[str, str]:
     body = "".join(next(letters) if part == "x" else part for part in parts)
     if style in ("|", ">"):
         header = draw(st.sampled_from(["", "-", "+", "2", "2-", "+1", "1"]))
-        text = f"k:\n - a: {style}{header}\n   {body}" if draw(st.booleans()) else f"a: {style}{header}\n  {body}\n"
+        text = (
+            f"k:\n - a: {style}{header}\n   {body}"
+            if draw(st.booleans())
+            else f"a: {style}{header}\n  {body}\n"
+        )
     else:
         text = f"a: {style}{body}{style}\n"
     return (text.replace("\n", "\r\n") if draw(st.booleans()) else text), style
@@ -418,8 +459,12 @@ def test_only_a_string_has_a_source() -> None:
 
 # ── What is refused ──────────────────────────────────────────────────────────────────────────────
 
-LAUGHS = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 10))
-MERGE_BOMB = "a0: &a0 {x: 1}\n" + "".join(f"a{i}: &a{i} {{<<: [{', '.join([f'*a{i - 1}'] * 9)}]}}\n" for i in range(1, 10))
+LAUGHS = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 10)
+)
+MERGE_BOMB = "a0: &a0 {x: 1}\n" + "".join(
+    f"a{i}: &a{i} {{<<: [{', '.join([f'*a{i - 1}'] * 9)}]}}\n" for i in range(1, 10)
+)
 LONG_TEXT = "a: &a " + "x" * 10_000 + "\nb: [" + "*a, " * 500 + "]\n"
 ALIAS_LADDER = "a0: &a0 [1]\n" + "".join(f"a{i}: &a{i} [*a{i - 1}]\n" for i in range(1, 70))
 NODES = "more than 200,000 nodes when its aliases are written out"
@@ -646,13 +691,29 @@ def test_what_cannot_be_read_is_explained(text: str, place: str, what: str, fix:
 
 
 @pytest.mark.parametrize("pure", [False, True])
-@pytest.mark.parametrize(("text", "start"), [('a: "\\q"\n', 'there is no such escape in double quotes'), ('a: "\\xZZ"\n', "this escape is not a character")])
+@pytest.mark.parametrize(
+    ("text", "start"),
+    [
+        ('a: "\\q"\n', "there is no such escape in double quotes"),
+        ('a: "\\xZZ"\n', "this escape is not a character"),
+    ],
+)
 def test_an_escape_that_does_not_exist_is_explained(text: str, start: str, pure: bool) -> None:
     assert start in refusal(text, pure=pure)
 
 
 @pytest.mark.parametrize("pure", [False, True])
-@pytest.mark.parametrize("text", ['a: "\\ud800"\n', 'a: "\\UFFFFFFFF"\n', "%YAML 1." + "9" * 5000 + "\n---\na\n", "a: " + "9" * 5000, "a: 0x" + "f" * 5000, "a: !!float " + "9" * 400])
+@pytest.mark.parametrize(
+    "text",
+    [
+        'a: "\\ud800"\n',
+        'a: "\\UFFFFFFFF"\n',
+        "%YAML 1." + "9" * 5000 + "\n---\na\n",
+        "a: " + "9" * 5000,
+        "a: 0x" + "f" * 5000,
+        "a: !!float " + "9" * 400,
+    ],
+)
 def test_numbers_out_of_range_are_refused_by_both_parsers(text: str, pure: bool) -> None:
     assert refusal(text, pure=pure).startswith("f.yaml:1:")
 
@@ -688,7 +749,9 @@ JSON_REFUSED = [
 
 
 @pytest.mark.parametrize(("text", "problems"), JSON_REFUSED)
-def test_json_that_two_readers_could_read_differently_is_refused(text: str, problems: list[str] | None) -> None:
+def test_json_that_two_readers_could_read_differently_is_refused(
+    text: str, problems: list[str] | None
+) -> None:
     with pytest.raises(DocumentError) as caught:
         parse_json(text, "f.json")
     found = [f"{problem.where}: {problem.what}" for problem in caught.value.problems]
@@ -737,7 +800,10 @@ def unloadable(path: Path | str) -> PlaitError:
 def test_a_missing_file_names_its_nearest_neighbour(tmp_path: Path) -> None:
     (tmp_path / "flow.yaml").write_text("a: 1")
     wrong = tmp_path / "flwo.yaml"
-    assert str(unloadable(wrong)) == f"{wrong}: there is no such file\nfix: did you mean '{tmp_path / 'flow.yaml'}'?"
+    assert (
+        str(unloadable(wrong))
+        == f"{wrong}: there is no such file\nfix: did you mean '{tmp_path / 'flow.yaml'}'?"
+    )
 
 
 def test_what_is_not_a_readable_file_is_an_input_error(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ class ShellResult:
         return self.exit_code == 0
 
 
-def compile(template: Json, *, profile: str = "workflow", source: Source | None = None) -> Template:  # noqa: A001
+def compile(template: Json, *, profile: str = "workflow", source: Source | None = None) -> Template:
     """A template ready to be rendered many times: `.render(values)`, `.placeholders`."""
     from plait.scope import Scope
     from plait.template.template import compile_template
@@ -160,7 +160,11 @@ def sh(
 
 
 def bound_script(
-    template: str, values: Mapping[str, Json] | Scope | None = None, *, shell: str = "sh", strict: bool = False
+    template: str,
+    values: Mapping[str, Json] | Scope | None = None,
+    *,
+    shell: str = "sh",
+    strict: bool = False,
 ) -> BoundScript:
     """The script that `sh` would run, and the environment that carries its values."""
     from plait.errors import InputError, nearest

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from plait.documents import parse
 from plait.errors import InputError
 from plait.flows.check import RULES, Finding, check_document, check_file, yaml_files
+from plait.template.shell_lexer import MAX_SHELL_TEXT
 
 
 def findings(text: str, *, profile: str | None = None, names: tuple[str, ...] = ()) -> list[Finding]:
@@ -222,6 +223,12 @@ def test_a_template_beyond_the_limits_is_a_finding() -> None:
     [finding] = findings(f"- claude: '{deep}'")
     assert finding.code == "nested-too-deep"
     assert finding.problem.place == ("flow.yaml", 1, 11)
+
+
+def test_shell_text_beyond_the_limit_is_a_finding() -> None:
+    [finding] = findings(f"- shell: 'echo {'x' * MAX_SHELL_TEXT}'")
+    assert finding.code == "shell-text-too-long"
+    assert finding.problem.place == ("flow.yaml", 1, 10)
 
 
 def test_yaml_errors_are_findings(tmp_path: Path) -> None:

@@ -403,7 +403,7 @@ CHECKS: Final = (
 
 def main() -> None:
     options = argparse.ArgumentParser(description="Hostile values in random templates, against an oracle.")
-    options.add_argument("--runs", type=int, default=20_000)
+    options.add_argument("--runs", type=int, default=1_000_000)
     options.add_argument("--seed", type=int, default=1)
     chosen = options.parse_args()
     started = time.monotonic()

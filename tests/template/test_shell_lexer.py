@@ -8,7 +8,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plait.template.shell_lexer import MAX_DEPTH, REFUSALS, Dialect, Gap, Lexed, Piece, analyse
+from plait.errors import LimitError
+from plait.template.shell_lexer import (
+    MAX_DEPTH,
+    MAX_REMEMBERED,
+    MAX_SHELL_TEXT,
+    REFUSALS,
+    Dialect,
+    Gap,
+    Lexed,
+    Piece,
+    analyse,
+)
 from template.shell_cases import pieces
 
 
@@ -531,3 +542,51 @@ def test_no_text_makes_the_lexer_fail_or_lose_a_hole(made: list[Piece], dialect:
     answer = analyse(made, dialect)
     assert len(answer.places) == sum(isinstance(piece, Gap) for piece in made)
     assert all(refusal.code in REFUSALS for refusal in answer.refusals)
+
+
+# ── long and repeated text ──────────────────────────────────────────────────
+
+
+def test_shell_text_has_a_limit() -> None:
+    most = "x" * (MAX_SHELL_TEXT - 7)
+    assert states("echo ${x} " + most, "sh") == ["bare"]
+    with pytest.raises(LimitError) as caught:
+        lexed("echo ${x} x" + most, "sh")
+    assert str(caught.value) == (
+        "shell text of 262,145 characters; the limit is 262,144\n"
+        "fix: put the text into a file and run that: sh script.sh ${x}"
+    )
+    assert caught.value.code == "shell-text-too-long"
+
+
+HEAVY = [
+    # A reader that looks again at what it has read would need minutes or hours for each of these.
+    "sh <<A;" * 15_000,
+    "a[" + "x" * 100_000 + "]" + "=()" * 40_000,
+    "a" * 100_000 + "[]b" * 40_000,
+    "`" + "\\a" * 100_000 + "`",
+    "cat " + "<<A " * 30_000 + "\n" + "A\n" * 30_000,
+    "cat <<A\n" + "$(cat <<B\n" * 60 + "x\n" * 100_000,
+    "sudo " * 50_000,
+    "$x -c " * 40_000,
+]
+
+
+@pytest.mark.parametrize("text", HEAVY, ids=lambda text: text[:12])
+def test_long_text_is_read_once(text: str) -> None:
+    answer = analyse(["echo ", Gap(0, 5, 9), "\n" + text], "bash")
+    assert [place.state for place in answer.places] == ["bare"]
+
+
+def test_the_same_script_is_analysed_once() -> None:
+    assert lexed("once ${x}", "sh") is lexed("once ${x}", "sh")
+    assert lexed("once ${x}", "sh") is not lexed("once ${x}", "bash")
+    assert lexed("once ${x:opt}", "sh") is not lexed("once ${x}", "sh")
+
+
+@pytest.mark.parametrize(
+    "long", ["echo ${x} " + "y" * MAX_REMEMBERED, "echo" + " ${x}" * (MAX_REMEMBERED // 64)]
+)
+def test_the_answer_to_a_long_script_is_not_kept(long: str) -> None:
+    assert lexed(long, "sh") is not lexed(long, "sh")
+    assert lexed(long, "sh") == lexed(long, "sh")

@@ -129,11 +129,10 @@ def _below(directory: str) -> Iterator[str]:
 
 def check_field(field: Field, profile: str) -> list[Finding]:
     try:
-        template = compile_template(str(field.scalar.value), profile, source=field.scalar.source())
+        leaf = compile_template(str(field.scalar.value), profile, source=field.scalar.source()).leaf
+        own = shell_names(leaf) if field.shell else frozenset[str]()
     except PlaitError as error:
         return [Finding(Problem(p.what, field.scalar.span, p.fix, code=p.code)) for p in error.problems]
-    leaf = template.leaf
-    own = shell_names(leaf) if field.shell else frozenset[str]()
     found = [_flaw(flaw, leaf) for flaw in leaf.program.flaws]
     for hole in holes(leaf.program.parts):
         found += _hole(hole, field, leaf, own)

@@ -121,7 +121,9 @@ class Sources:
             return UNDEFINED
         except OSError as error:
             raise InputError(
-                f"this file cannot be read: {error.strerror}", fix="look at its permissions", code="file-unreadable"
+                f"this file cannot be read: {error.strerror}",
+                fix="look at its permissions",
+                code="file-unreadable",
             ) from None
         if len(data) > MAX_FILE:
             raise LimitError(

@@ -26,9 +26,7 @@ from plait.values import UNDEFINED, Json
 LEVELS: Final = ("captures", "phase", "step", "workflow", "outputs", "env")
 """Highest first; the seventh level, computed values, belongs to no frame."""
 
-ALIASES: Final = MappingProxyType(
-    {"ARG": "value", "ARGUMENT": "value", "FILE": "path", "FILE_PATH": "path"}
-)
+ALIASES: Final = MappingProxyType({"ARG": "value", "ARGUMENT": "value", "FILE": "path", "FILE_PATH": "path"})
 """Deprecated names of the map phase, and the field of `item` each stands for."""
 
 UNTRUSTED_LEVELS: Final = frozenset({"captures", "phase", "step", "outputs"})
@@ -74,10 +72,16 @@ class Scope:
     sources: Sources
 
     def __init__(
-        self, names: Mapping[str, Json] | None = None, *, label: str = "values", sources: Sources | None = None
+        self,
+        names: Mapping[str, Json] | None = None,
+        *,
+        label: str = "values",
+        sources: Sources | None = None,
     ) -> None:
         if names is not None and not isinstance(names, Mapping):
-            raise InputError("a scope is made of a map of names", fix='pass {"name": value}', code="wrong-type")
+            raise InputError(
+                "a scope is made of a map of names", fix='pass {"name": value}', code="wrong-type"
+            )
         frame = Frame(label, {"captures": dict(names or {})})
         self._set((frame,), frame.flattened(), sources or Sources())
 

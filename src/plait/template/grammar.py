@@ -165,6 +165,7 @@ class _Scanner:
         self.opener = _opener(profile.name)
         self.dollar = self._context_hole if profile.context else self._env_hole
         self._closers: dict[int, int] | None = None
+        self._last_brace = text.rfind("}")
         self._plain_paths: dict[str, tuple[Alternative, ...]] = {}
         self._fatal = 0
 
@@ -225,6 +226,8 @@ class _Scanner:
         return "$", at + 1
 
     def _at_dollar_brace(self, at: int, end: int, depth: int) -> tuple[Part | str, int]:
+        if at > self._last_brace:
+            return self._never_closed(at, end)
         # `${a.b}` is most of what is written: it needs neither brace pairs nor an expression.
         if self.profile.context and (plain := _PLAIN_HOLE.match(self.text, at, end)):
             name = plain.group(1)
@@ -232,9 +235,7 @@ class _Scanner:
                 return ContextHole(at, plain.end(), self._plain_path(name)), plain.end()
         close = self._close(at + 1, end)
         if close is None:
-            if self.profile.context:
-                self._malformed(at, min(end, at + 2), "'${' is never closed")
-            return "${", at + 2
+            return self._never_closed(at, end)
         if self.profile.context:
             if close == at + 2:
                 self._malformed(at, close + 1, "a name is missing here")
@@ -249,6 +250,11 @@ class _Scanner:
             self._malformed(at, close + 1, bad.what)
         except _Unknown as bad:
             self._unknown(at, close + 1, bad)
+        return "${", at + 2
+
+    def _never_closed(self, at: int, end: int) -> tuple[str, int]:
+        if self.profile.context:
+            self._malformed(at, min(end, at + 2), "'${' is never closed")
         return "${", at + 2
 
     def _at_brace(self, at: int, end: int, depth: int) -> tuple[Part | str, int]:
@@ -544,7 +550,9 @@ class _Expression:
         arguments = self._arguments() if self._char() == "(" else ()
         wanted = FILTERS[name][0]
         if len(arguments) != wanted:
-            what = f"filter '{name}' takes {wanted} argument{'s' if wanted != 1 else ''}, not {len(arguments)}"
+            what = (
+                f"filter '{name}' takes {wanted} argument{'s' if wanted != 1 else ''}, not {len(arguments)}"
+            )
             fix = f"write '| {name}(x)'" if wanted else f"write '| {name}'"
             raise _Unknown(what, "", {}, fix, "filter-arguments")
         return Filter(name, arguments)

@@ -476,9 +476,7 @@ def _bounded(value: Json, *, steps: int) -> Json:
     return value
 
 
-def _with_default(
-    find: Getter, default: Parts, profile: Profile, *, null_is_missing: bool = False
-) -> Getter:
+def _with_default(find: Getter, default: Parts, profile: Profile, *, null_is_missing: bool = False) -> Getter:
     fallback = _default_value(default, profile)
 
     def find_or_default(rendering: Rendering) -> Answer:

@@ -20,13 +20,26 @@ from typing import Final
 
 from plait.errors import InternalError, Problem, ShellRefusedError, ValueRefusedError
 from plait.source import Source, Span
-from plait.template.shell_lexer import REFUSALS, Dialect, Gap, Lexed, Piece, Place, State, analyse
+from plait.template.shell_lexer import (
+    REFUSALS,
+    Dialect,
+    Gap,
+    Lexed,
+    Piece,
+    Place,
+    Refusal,
+    State,
+    analyse,
+    remembered,
+)
 from plait.values import Json, Secret, revealed_text, text
 
 MAX_VARIABLE: Final = 120 * 1024
 """Bytes of one value in the environment; Linux ends at 128 KiB."""
 MAX_VARIABLES: Final = 512 * 1024
 """Bytes of all values in the environment together."""
+_LONGEST_CHARACTER: Final = 4
+"""Bytes of one character at most."""
 
 Lexer = Callable[[Sequence[Piece], Dialect], Lexed]
 
@@ -68,24 +81,45 @@ class BoundScript:
     """The command with its values quoted inline, for people; secrets are masked."""
 
 
-def plan(pieces: Sequence[Piece], dialect: Dialect, source: Source, *, lexer: Lexer = analyse) -> Plan:
+def plan(pieces: Sequence[Piece], dialect: Dialect, source: Source, *, lexer: Lexer | None = None) -> Plan:
     """Check a script before any value is known.  All refusals are reported together."""
-    lexed = lexer(pieces, dialect)
+    checked = _checked(pieces, dialect) if lexer is None else _check(pieces, lexer(pieces, dialect))
+    if checked.refusals:
+        raise ShellRefusedError.together(
+            Problem(refusal.what, Span(source, refusal.start, refusal.end), refusal.fix, code=refusal.code)
+            for refusal in checked.refusals
+        )
+    return Plan(checked.parts, source, checked.variable, checked.carrier)
+
+
+@dataclass(frozen=True, slots=True)
+class _Checked:
+    """All of a plan but its source."""
+
+    refusals: tuple[Refusal, ...]
+    parts: tuple[str | Slot, ...]
+    variable: str
+    carrier: str
+
+
+@remembered
+def _checked(pieces: Sequence[Piece], dialect: Dialect) -> _Checked:
+    return _check(pieces, analyse(pieces, dialect))
+
+
+def _check(pieces: Sequence[Piece], lexed: Lexed) -> _Checked:
     gaps = [piece for piece in pieces if isinstance(piece, Gap)]
     if len(lexed.places) != len(gaps):
         raise InternalError("the shell lexer lost a gap", code="lexer")
-    problems = [
-        Problem(refusal.what, Span(source, refusal.start, refusal.end), refusal.fix, code=refusal.code)
-        for refusal in lexed.refusals
-    ]
-    if not problems:
-        problems = list(_contradictions(pieces, lexed.places, source))
-    if problems:
-        raise ShellRefusedError.together(problems)
     slots = (Slot(number, gap, lexed.places[number]) for number, gap in enumerate(gaps))
     parts = tuple(next(slots) if isinstance(piece, Gap) else piece for piece in pieces)
     written = "".join(piece for piece in pieces if isinstance(piece, str)).replace("\\\n", "")
-    return Plan(parts, source, _unused("__p", written), _unused("PLAIT_", written))
+    return _Checked(
+        lexed.refusals or tuple(_contradictions(pieces, lexed.places)),
+        parts,
+        _unused("__p", written),
+        _unused("PLAIT_", written),
+    )
 
 
 def bind(
@@ -96,31 +130,57 @@ def bind(
     `trusted` values may start an argument with `-`.  `source` is where to show
     refused values, if the plan was made from another copy of the text.
     """
-    source = source or plan.source
-    _expect_acceptable(plan, values, trusted, source)
+    parts = [part if isinstance(part, str) else _filled(part, values) for part in plan.parts]
+    filled = [part for part in parts if isinstance(part, _Filled)]
+    _expect_acceptable(filled, trusted, source or plan.source)
     carried = {
-        name: revealed_text(item)
-        for slot in plan.slots
-        if not slot.gap.raw and slot.place.state != "comment"
-        for name, item in _variables(slot, values)
+        name: passed
+        for each in filled
+        if not each.slot.gap.raw
+        for name, passed in zip(each.names, each.texts, strict=False)  # a comment has no text
     }
     in_file = _too_large(carried)
     env = {plan.carrier + name: value for name, value in carried.items() if name not in in_file}
-    content = b"".join(_bytes(carried[name]) for name in in_file)
-    emitted = (part if isinstance(part, str) else _emitted(part, values, plan) for part in plan.parts)
-    shown = (part if isinstance(part, str) else _shown(part, values) for part in plan.parts)
+    emitted = [part if isinstance(part, str) else _emitted(part, plan.variable) for part in parts]
+    shown = [part if isinstance(part, str) else _shown(part) for part in parts]
     return BoundScript(
         script=_prelude(plan, carried, in_file) + "".join(emitted),
         env=env,
-        files=((plan.carrier + "FILE", content),) if in_file else (),
+        files=((plan.carrier + "FILE", b"".join(in_file.values())),) if in_file else (),
         shown="".join(shown),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Filled:
+    """A slot with its value; a list that spreads has a name and a text for each element."""
+
+    slot: Slot
+    value: Json
+    names: Sequence[str]
+    """Of the variables, without their stem."""
+    items: Sequence[Json]
+    texts: Sequence[str]
+    """The items in clear; none in a comment, where nothing is passed."""
+
+
+def _filled(slot: Slot, values: Sequence[Json]) -> _Filled:
+    gap, place = slot.gap, slot.place
+    if gap.index >= len(values):
+        raise InternalError("a gap of the script has no value", code="lexer")
+    value = values[gap.index]
+    name = str(gap.index + 1)
+    if place.spread and isinstance(value, list) and place.state == "bare" and not gap.raw:
+        names = [f"{name}_{position}" for position in range(1, len(value) + 1)]
+        return _Filled(slot, value, names, value, [revealed_text(item) for item in value])
+    passed = gap.raw or place.state != "comment"
+    return _Filled(slot, value, (name,), (value,), (revealed_text(value),) if passed else ())
 
 
 # ── a second look, that does not trust the lexer ────────────────────────────
 
 
-def _contradictions(pieces: Sequence[Piece], places: Sequence[Place], source: Source) -> Iterator[Problem]:
+def _contradictions(pieces: Sequence[Piece], places: Sequence[Place]) -> Iterator[Refusal]:
     """Gaps whose state cannot be, by the plainest look at the text before them.
 
     Everywhere else a wrong state only makes a wrong argument.  In arithmetic
@@ -148,8 +208,7 @@ def _contradictions(pieces: Sequence[Piece], places: Sequence[Place], source: So
                 possible = depth == 0
         if not possible and not piece.raw:
             code = "double-parens" if depth else "unexpected"
-            what, fix = REFUSALS[code]
-            yield Problem(what, Span(source, piece.start, piece.end), fix, code=code)
+            yield Refusal(code, piece.start, piece.end, *REFUSALS[code])
 
 
 def _depth_of_double_parens(text: str, depth: int) -> int:
@@ -175,33 +234,29 @@ _INTEGER: Final = re.compile(r"[+-]?(0|[1-9][0-9]{0,18})")
 _LARGEST_INTEGER: Final = 2**63 - 1
 
 
-def _expect_acceptable(plan: Plan, values: Sequence[Json], trusted: Sequence[bool], source: Source) -> None:
+def _expect_acceptable(filled: Sequence[_Filled], trusted: Sequence[bool], source: Source) -> None:
     problems: list[Problem] = []
     may_start: dict[int, bool] = {}
-    for slot in plan.slots:
-        if slot.gap.index >= len(values):
-            raise InternalError("a gap of the script has no value", code="lexer")
-        if slot.place.state == "comment" and not slot.gap.raw:
+    for each in filled:
+        slot, gap = each.slot, each.slot.gap
+        if slot.place.state == "comment" and not gap.raw:
             continue
-        items = [revealed_text(item) for _, item in _variables(slot, values)]
-        trust = slot.gap.option or (slot.gap.index < len(trusted) and trusted[slot.gap.index])
+        trust = gap.option or (gap.index < len(trusted) and trusted[gap.index])
         after = slot.place.after
         starts = slot.place.starts and (after is None or may_start.get(after, True))
-        may_start[slot.number] = starts and not "".join(items)
-        for found in _unacceptable(slot, values[slot.gap.index], items, starts=starts and not trust):
-            what, fix, code = found
-            problems.append(Problem(what, Span(source, slot.gap.start, slot.gap.end), fix, code=code))
+        may_start[slot.number] = starts and not any(each.texts)
+        for what, fix, code in _unacceptable(each, starts=starts and not trust):
+            problems.append(Problem(what, Span(source, gap.start, gap.end), fix, code=code))
     if problems:
         raise ValueRefusedError.together(problems)
 
 
-def _unacceptable(
-    slot: Slot, value: Json, items: Sequence[str], *, starts: bool
-) -> Iterator[tuple[str, str, str]]:
+def _unacceptable(filled: _Filled, *, starts: bool) -> Iterator[tuple[str, str, str]]:
     """What is wrong with a value at this place: what, fix, code."""
-    if any("\0" in item for item in items):
+    slot, value, texts = filled.slot, filled.value, filled.texts
+    if any("\0" in each for each in texts):
         yield "a value for the shell cannot hold NUL", "pass it through a file or standard input", "nul"
-    if not all(map(_has_bytes, items)):
+    if not all(map(_has_bytes, texts)):
         yield (
             "a value for the shell holds half of a surrogate pair, which no bytes stand for",
             "correct where it comes from: it was cut in the middle of a character",
@@ -221,7 +276,7 @@ def _unacceptable(
             "put it into double quotes to pass its text, or use one element",
             "list-not-possible",
         )
-    elif starts and any(item.startswith("-") for item in items):
+    elif starts and any(each.startswith("-") for each in texts):
         yield (
             "a value that starts with '-' could be taken for an option here",
             "write -- before it, or ./ or --name= in front of it, or say that it may be one: ${x:opt}",
@@ -240,6 +295,8 @@ def _is_integer(value: Json) -> bool:
 
 
 def _has_bytes(item: str) -> bool:
+    if item.isascii():
+        return True
     try:
         _bytes(item)
     except UnicodeEncodeError:
@@ -253,20 +310,6 @@ def _bytes(item: str) -> bytes:
 
 
 # ── the script ──────────────────────────────────────────────────────────────
-
-
-def _variables(slot: Slot, values: Sequence[Json]) -> Iterator[tuple[str, Json]]:
-    """Which variables a slot needs (without the stem), and what they hold."""
-    value = values[slot.gap.index]
-    name = str(slot.gap.index + 1)
-    if _spreads(slot, value):
-        yield from ((f"{name}_{position}", item) for position, item in enumerate(value, start=1))
-    else:
-        yield name, value
-
-
-def _spreads(slot: Slot, value: Json) -> bool:
-    return slot.place.state == "bare" and slot.place.spread and isinstance(value, list) and not slot.gap.raw
 
 
 _EMITTED: Final[dict[State, str]] = {
@@ -283,16 +326,18 @@ _EMITTED: Final[dict[State, str]] = {
 }
 
 
-def _emitted(slot: Slot, values: Sequence[Json], plan: Plan) -> str:
-    if slot.gap.raw:
-        return revealed_text(values[slot.gap.index])
-    form = _EMITTED[slot.place.state]
-    references = (f"${{{plan.variable}{name}}}" for name, _ in _variables(slot, values))
-    return " ".join(form.replace("@", reference) for reference in references)
+def _emitted(filled: _Filled, stem: str) -> str:
+    if filled.slot.gap.raw:
+        return filled.texts[0]
+    form = _EMITTED[filled.slot.place.state]
+    references = [f"${{{stem}{name}}}" for name in filled.names]
+    return " ".join([form.replace("@", reference) for reference in references])
 
 
-def _too_large(carried: dict[str, str]) -> list[str]:
+def _too_large(carried: dict[str, str]) -> dict[str, bytes]:
     """Values for the file: each that is too large, and then the largest until the rest fits."""
+    if sum(map(len, carried.values())) <= MAX_VARIABLE // _LONGEST_CHARACTER:
+        return {}
     sizes = {name: len(_bytes(value)) for name, value in carried.items()}
     total = sum(sizes.values())
     chosen = set()
@@ -301,10 +346,10 @@ def _too_large(carried: dict[str, str]) -> list[str]:
             break
         chosen.add(name)
         total -= sizes[name]
-    return [name for name in carried if name in chosen]
+    return {name: _bytes(value) for name, value in carried.items() if name in chosen}
 
 
-def _prelude(plan: Plan, carried: dict[str, str], in_file: list[str]) -> str:
+def _prelude(plan: Plan, carried: dict[str, str], in_file: dict[str, bytes]) -> str:
     """Take the values, then hide where they came from.  All on the script's first line, so that lines keep
     their numbers; `unset` first, because a variable that came in exported would stay so.
     """
@@ -312,21 +357,21 @@ def _prelude(plan: Plan, carried: dict[str, str], in_file: list[str]) -> str:
         return ""
     variables = [plan.variable + name for name in carried]
     steps = ["unset " + " ".join(variables)]
-    if direct := [name for name in carried if name not in set(in_file)]:
-        steps.append(" ".join(f"{plan.variable}{name}=${{{plan.carrier}{name}}}" for name in direct))
-        steps.append("unset " + " ".join(plan.carrier + name for name in direct))
-    steps.extend(_reading_the_file(plan, carried, in_file))
+    if direct := [name for name in carried if name not in in_file]:
+        steps.append(" ".join([f"{plan.variable}{name}=${{{plan.carrier}{name}}}" for name in direct]))
+        steps.append("unset " + " ".join([plan.carrier + name for name in direct]))
+    steps.extend(_reading_the_file(plan, in_file))
     return "; ".join(steps) + "; "
 
 
-def _reading_the_file(plan: Plan, carried: dict[str, str], in_file: list[str]) -> Iterator[str]:
+def _reading_the_file(plan: Plan, in_file: dict[str, bytes]) -> Iterator[str]:
     """The file holds the values one after the other.  The `x` saves newlines at a value's end from `$( )`."""
     if not in_file:
         return
     path = f'"${{{plan.carrier}FILE}}"'
     start = 1
-    for name in in_file:
-        size = len(_bytes(carried[name]))
+    for name, content in in_file.items():
+        size = len(content)
         variable = plan.variable + name
         cut = f"command -p tail -c +{start} {path} | command -p head -c {size} && echo x"
         failed = "{ echo 'plait: cannot read a large value' >&2; exit 125; }"
@@ -339,10 +384,11 @@ def _reading_the_file(plan: Plan, carried: dict[str, str], in_file: list[str]) -
 # ── for people ──────────────────────────────────────────────────────────────
 
 
-def _shown(slot: Slot, values: Sequence[Json]) -> str:
-    if slot.gap.raw:
-        return text(values[slot.gap.index])
-    return " ".join(_QUOTING[slot.place.state](text(item)) for _, item in _variables(slot, values))
+def _shown(filled: _Filled) -> str:
+    if filled.slot.gap.raw:
+        return text(filled.value)
+    quoted = _QUOTING[filled.slot.place.state]
+    return " ".join([quoted(text(item)) for item in filled.items])
 
 
 def _escaping(characters: str) -> Callable[[str], str]:

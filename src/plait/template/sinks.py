@@ -96,7 +96,12 @@ def as_env(template: Template, values: Values, *, strict: bool = False, env: Env
 
 
 def as_url(
-    template: Template, values: Values, *, strict: bool = False, env: Env = None, host_from_value: bool = False
+    template: Template,
+    values: Values,
+    *,
+    strict: bool = False,
+    env: Env = None,
+    host_from_value: bool = False,
 ) -> str:
     """A URL whose scheme and host the author wrote; values are encoded for the part they land in."""
     pieces = template.pieces(values, strict=strict, env=env)
@@ -160,7 +165,9 @@ def _revealed(piece: Piece) -> str:
     return piece if isinstance(piece, str) else revealed_text(piece.value)
 
 
-def _checked_text(template: Template, values: Values, refused: str, what: str, *, strict: bool, env: Env) -> str:
+def _checked_text(
+    template: Template, values: Values, refused: str, what: str, *, strict: bool, env: Env
+) -> str:
     pieces = template.pieces(values, strict=strict, env=env)
     whole = "".join(map(_revealed, pieces))
     _refuse_characters(whole, refused, what, template.leaf.source, pieces)
@@ -176,10 +183,8 @@ def _refuse_characters(whole: str, refused: str, what: str, source: Source, piec
         value = revealed_text(piece.value)
         for char in refused:
             if char in value:
-                raise _refused(
-                    f"{what} cannot hold {shown[char]}", piece, source,
-                    "remove it from the value, or pass the value through a file or stdin", "forbidden-character",
-                )  # fmt: skip
+                fix = "remove it from the value, or pass the value through a file or stdin"
+                raise _refused(f"{what} cannot hold {shown[char]}", piece, source, fix, "forbidden-character")
     raise ValueRefusedError(
         f"{what} cannot hold {' or '.join(shown[c] for c in refused if c in whole)}",
         Span(source, 0, len(source.text)),
@@ -299,7 +304,9 @@ def _shell_owned(leaf: Leaf, lookup: Lookup, dialect: Dialect) -> _ShellOwned:
     knows the name or the text stands where a shell expands nothing.
     """
     parts, source = leaf.program.parts, leaf.source
-    written = "".join(part.text if isinstance(part, Text) else source.text[part.start : part.end] for part in parts)
+    written = "".join(
+        part.text if isinstance(part, Text) else source.text[part.start : part.end] for part in parts
+    )
     assigned = analyse([written], dialect).assigned
     candidates = {
         part.start

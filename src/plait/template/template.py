@@ -251,7 +251,11 @@ def _names(values: Mapping[str, Json] | Lookup) -> Mapping[str, Json]:
 
 
 def compile_template(
-    template: Json, profile: str = "workflow", *, source: Source | None = None, lookup_of: LookupMaker | None = None
+    template: Json,
+    profile: str = "workflow",
+    *,
+    source: Source | None = None,
+    lookup_of: LookupMaker | None = None,
 ) -> Template:
     """A template for a string, or for every string of a list or map."""
     rules = profile_named(profile)
@@ -269,7 +273,9 @@ def _node(template: Json, profile: Profile, place: Source | str, depth: int) -> 
         items = tuple(_node(item, profile, f"{name}.{key}", depth + 1) for key, item in template.items())
         return Branch(items, tuple(template))
     if isinstance(template, list | tuple):
-        return Branch(tuple(_node(item, profile, f"{name}[{i}]", depth + 1) for i, item in enumerate(template)))
+        return Branch(
+            tuple(_node(item, profile, f"{name}[{i}]", depth + 1) for i, item in enumerate(template))
+        )
     if template is None or isinstance(template, bool | int | float):
         return Constant(template)
     raise InputError(

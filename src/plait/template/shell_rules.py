@@ -1,0 +1,476 @@
+"""What single commands do with their words, and which of them may hold a value.
+
+A shell passes a value on unchanged; what becomes of it then depends on the
+command.  The tables say it of the commands we know: `sudo` runs another, `eval`
+and `sh -c` read code, `read` wants names, `[` takes words for operators, `ssh`
+hands its words to a shell elsewhere.  `Rules` finds the program of a command,
+and says which words are ordinary arguments: those may be a list, or could be
+taken for an option.
+"""
+
+from __future__ import annotations
+
+import re
+import string
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from plait.template.shell_places import GAP, MAX_DEPTH, Dialect, Findings, Place
+from plait.template.shell_words import ASSIGNMENT, NAME, Word, expect_one_argument, may_spread
+
+
+@dataclass(frozen=True, slots=True)
+class _Prefix:
+    """A command that runs the command behind it."""
+
+    valued: str = ""
+    """Option letters that take the next word."""
+    long_valued: frozenset[str] = frozenset()
+    operands: int = 0
+    """Words of its own before the command."""
+    assignments: bool = False
+    looks_up: str = ""
+    """Option letters with which it only looks for the command."""
+    code: str = ""
+    """Option letters whose word is split into a command."""
+
+
+def _set(words: str) -> frozenset[str]:
+    return frozenset(words.split())
+
+
+_PREFIXES: Final[dict[str, _Prefix]] = {
+    "sudo": _Prefix(
+        "CDghpRrTtUu",
+        _set("user group host prompt chdir chroot role type"),
+        assignments=True,
+    ),
+    "doas": _Prefix("Cu"),
+    "env": _Prefix("uC", _set("unset chdir"), assignments=True, code="S"),
+    "nohup": _Prefix(),
+    "time": _Prefix("fo", _set("format output")),
+    "exec": _Prefix("a"),
+    "command": _Prefix(looks_up="vV"),
+    "builtin": _Prefix(),
+    "xargs": _Prefix(
+        "adEILnPsR",
+        _set("arg-file delimiter max-lines max-args max-procs max-chars"),
+    ),
+    "nice": _Prefix("n", _set("adjustment")),
+    "ionice": _Prefix("cnpPu", _set("class classdata")),
+    "timeout": _Prefix("ks", _set("kill-after signal"), operands=1),
+    "stdbuf": _Prefix("ioe", _set("input output error")),
+    "setsid": _Prefix(),
+    "chroot": _Prefix(operands=1),
+    "taskset": _Prefix(operands=1),
+    "busybox": _Prefix(),
+    "strace": _Prefix("abeEIoOpPsSuX"),
+    "flock": _Prefix("Ew", operands=1),
+    "chrt": _Prefix("DPT", operands=1),
+    "unshare": _Prefix("RSGw"),
+    "fakeroot": _Prefix("bils"),
+}
+
+_CODE_COMMANDS: Final = _set(
+    "eval . source trap alias bind complete compgen compopt enable fc jobs watch parallel"
+)
+_NAME_COMMANDS: Final = _set("read unset mapfile readarray getopts shopt")
+_DECLARATIONS: Final = _set("export readonly local declare typeset")
+_REMOTE_SHELLS: Final = _set("ssh rsh mosh autossh slogin")
+_WITH_RULES: Final = (
+    _CODE_COMMANDS | _NAME_COMMANDS | _DECLARATIONS | _REMOTE_SHELLS | _set("let test [ set printf")
+)
+_SSH_VALUED: Final = "BbcDEeFIiJLlmOopQRSWw"
+_SPECIAL_VARIABLES: Final = _set(
+    "PS0 PS1 PS2 PS3 PS4 PROMPT_COMMAND ENV BASH_ENV SHELLOPTS BASHOPTS"
+    " RANDOM SRANDOM OPTIND SECONDS LINENO HISTCMD BASHPID FUNCNEST BASH_COMPAT"
+    " BASH_ALIASES BASH_CMDS BASH_ARGV0 BASH_XTRACEFD EPOCHSECONDS EPOCHREALTIME"
+)
+_UNARY: Final = _set("-b -c -d -e -f -g -G -h -k -L -n -N -O -p -r -s -S -t -u -w -x -z")
+_BINARY: Final = _set("= == != < > -eq -ne -lt -le -gt -ge -ef -nt -ot")
+_EVALUATING: Final = _set("-eq -ne -lt -le -gt -ge -v -R")
+_SHELLS: Final = _set("sh bash dash ash zsh ksh mksh fish rbash su runuser")
+
+
+@dataclass(frozen=True, slots=True)
+class _Interpreter:
+    """A program that reads a word as code."""
+
+    letters: str
+    """Options whose word is code."""
+    long: frozenset[str] = frozenset()
+    options_between: bool = False
+    """More options may stand between that option and the code, as for a shell's `-c`."""
+    several: bool = False
+    """It goes on looking for code behind the first."""
+
+
+_INTERPRETERS: Final = {
+    **dict.fromkeys(_SHELLS, _Interpreter("c", _set("command"), options_between=True)),
+    **dict.fromkeys(_set("python pypy script flock"), _Interpreter("c", _set("command"))),
+    **dict.fromkeys(_set("ruby lua Rscript osascript"), _Interpreter("e", several=True)),
+    **dict.fromkeys(_set("node bun"), _Interpreter("ep", _set("eval print"), several=True)),
+    "perl": _Interpreter("eE", several=True),
+    "php": _Interpreter("rRBE", _set("run"), several=True),
+}
+_UNKNOWN_PROGRAM: Final = _Interpreter("c", options_between=True)  # "$SHELL" -c
+_VERSION: Final = re.compile(r"[0-9][0-9.]*$")
+_ENDS_VERSION: Final = tuple(string.digits + ".")
+
+
+class Rules:
+    """Judges the words of each command, and says which of them may be more than one or start an option."""
+
+    def __init__(self, found: Findings, dialect: Dialect) -> None:
+        self.found = found
+        self.dialect = dialect
+        self.refuse = found.refuse_gaps
+        self.declares_arrays = False
+        self.declared: list[int] = []
+
+    def finish(self) -> None:
+        if self.declares_arrays:
+            self.refuse("array-declaration", self.declared)
+
+    def judge(self, words: list[Word], *, valued: bool) -> bool:
+        """A simple command: assignments, a program, its arguments.  True if its input is code.
+
+        Without a value in any word (`valued`) much need not be asked.
+        """
+        if valued:
+            for word in words:
+                expect_one_argument(word, self.found)
+        words = self.after_assignments(words)
+        start = self.program(words)
+        if start is None:
+            return False
+        arguments = words[start + 1 :]
+        name = words[start].base or ""
+        if valued:
+            self.interpreters(words)
+            self.executed_by_find(name, arguments)
+        if (name not in _WITH_RULES or self.by_name(name, words[start].start, arguments)) and valued:
+            self.arguments(arguments)
+        return _takes_code_as_input(name, arguments)
+
+    # ── the way to the program ──────────────────────────────────────────────
+
+    def after_assignments(self, words: list[Word]) -> list[Word]:
+        for position, word in enumerate(words):
+            if not self.assignment(word):
+                return words[position:]
+        return []
+
+    def assignment(self, word: Word) -> bool:
+        found = ASSIGNMENT.match(word.naked)
+        if found is None:
+            return False
+        self.refuse("subscript", [number for at, number in word.gaps if at < found.end()])
+        if self.dialect == "sh" and found.group() != f"{found.group(1)}=":
+            self.refuse("bash-only", word.all_numbers)  # elsewhere it is the name of a program
+        self.assigns(found.group(1), word.all_numbers)
+        return True
+
+    def assigns(self, name: str, numbers: Iterable[int]) -> None:
+        self.found.assigned.add(name)
+        if name in _SPECIAL_VARIABLES:
+            self.refuse("special-variable", numbers)
+
+    def program(self, words: list[Word]) -> int | None:
+        """Which word names the program, behind all commands that only run another."""
+        at = vanished = 0
+        refusal = "value-as-program"
+        while at < len(words):
+            word = words[at]
+            if word.gaps or word.nested:
+                self.refuse(refusal, word.all_numbers)
+                return None
+            prefix = _PREFIXES.get(word.base or "")
+            if word.may_vanish:
+                refusal = "program-may-vanish"
+                at += 1
+            elif prefix is None or self.only_looks_up(words[at + 1 : at + 2], prefix):
+                for shifted in words[at + 1 : at + 1 + vanished]:
+                    self.refuse("program-may-vanish", shifted.all_numbers)
+                return at
+            else:
+                start, at = at + 1, self.behind_options(words, at + 1, prefix)
+                vanished += sum(skipped.may_vanish for skipped in words[start:at])
+        return None
+
+    def only_looks_up(self, words: list[Word], prefix: _Prefix) -> bool:
+        return bool(words) and len(words[0].text) == 2 and words[0].text[1] in tuple(prefix.looks_up)
+
+    def behind_options(self, words: list[Word], at: int, prefix: _Prefix) -> int:
+        options_ended = False
+        while at < len(words):
+            word = words[at]
+            if word.text.startswith("-") and not options_ended:
+                options_ended = word.literal == "--"
+                at += self.option(words, at, prefix)
+            elif prefix.assignments and self.assignment(word):
+                at += 1
+            else:
+                break
+        for word in words[at : at + prefix.operands]:
+            self.alone(word)
+        return at + prefix.operands
+
+    def option(self, words: list[Word], at: int, prefix: _Prefix) -> int:
+        """How many words an option takes."""
+        word, following = words[at], words[at + 1 : at + 2]
+        if any(letter in word.text[1:] for letter in prefix.code):
+            for each in (word, *following):
+                self.refuse("value-as-code", each.all_numbers)
+        if not _takes_next(word.text, prefix.valued + prefix.code, prefix.long_valued):
+            return 1
+        for value in following:
+            self.alone(value)
+        return 2
+
+    # ── programs with a meaning of their own ────────────────────────────────
+
+    def by_name(self, name: str, start: int, arguments: list[Word]) -> bool:
+        """Judge what this program does with its words; false if they are no ordinary arguments."""
+        everything = [number for word in arguments for number in word.all_numbers]
+        if name in _CODE_COMMANDS:
+            self.refuse("value-as-code", everything)
+            if name == "alias":
+                self.found.refuse_at("alias", start)
+        elif name in _NAME_COMMANDS:
+            self.names(arguments)
+            self.refuse("value-as-name", everything)
+        elif name in _DECLARATIONS:
+            self.declaration(arguments)
+        elif name == "let":
+            self.refuse("arithmetic", everything)
+        elif name in ("test", "["):
+            self.test(name, arguments)
+        elif name in _REMOTE_SHELLS:
+            self.remote(arguments)
+        else:
+            if name == "set":
+                self.set_options(arguments)
+            elif name == "printf":
+                self.printf(arguments)
+            return True
+        return False
+
+    def names(self, words: list[Word]) -> None:
+        for word in words:
+            if word.literal is not None and NAME.fullmatch(word.literal):
+                self.found.assigned.add(word.literal)
+                if word.literal in _SPECIAL_VARIABLES:
+                    self.found.refuse_at("special-variable", word.start)
+
+    def declaration(self, words: list[Word]) -> None:
+        plain = True
+        for word in words:
+            if word.text.startswith(("-", "+")):
+                plain = self.attributes(word) and plain
+                self.refuse("value-as-name", word.all_numbers)
+            elif self.assignment(word):
+                numbers = word.all_numbers
+                self.declared.extend(numbers)
+                if not plain:
+                    self.refuse("array-declaration", numbers)
+            else:
+                self.names([word])
+                self.refuse("value-as-name", word.all_numbers)
+
+    def attributes(self, option: Word) -> bool:
+        """Whether this option leaves values alone."""
+        letters = set(option.text[1:])
+        if letters & {"i", "n"} and option.text.startswith("-"):
+            self.found.refuse_at("integer-variable", option.start)
+        self.declares_arrays |= bool(letters & {"a", "A"})
+        return letters <= set("rxglu-")
+
+    def test(self, name: str, words: list[Word]) -> None:
+        numbers = [number for word in words for number in word.numbers]
+        if numbers and not _is_plain_test(name, words):
+            self.refuse("value-as-operator", numbers)
+        for word in words:
+            self.whole(word)
+
+    def remote(self, words: list[Word]) -> None:
+        host = _behind_ssh_options(words)
+        for at, word in enumerate(words[:host]):
+            if word.text.startswith("-o") or (at and words[at - 1].text == "-o"):
+                self.refuse("value-as-remote-code", word.all_numbers)
+        for word in words[: host + 1]:
+            self.alone(word)
+        for word in words[host + 1 :]:
+            self.refuse("value-as-remote-code", word.all_numbers)
+
+    def set_options(self, words: list[Word]) -> None:
+        for word in words:
+            if word.literal in ("--", "-"):
+                return
+            self.refuse("value-as-option", word.numbers)
+
+    def printf(self, words: list[Word]) -> None:
+        if words and words[0].text.startswith("-v"):
+            for word in words[:2]:
+                self.names([word])
+                self.refuse("value-as-name", word.all_numbers)
+
+    def executed_by_find(self, program: str, words: list[Word]) -> None:
+        if program != "find":
+            return
+        for at, word in enumerate(words, start=1):
+            if word.literal in ("-exec", "-execdir", "-ok", "-okdir"):
+                self.program(words[at : at + MAX_DEPTH])
+
+    def interpreters(self, words: list[Word]) -> None:
+        """`sh -c`, `python -c`, `perl -e` …, wherever they stand among the words."""
+        at = 0
+        while at < len(words):
+            word = words[at]
+            at += 1
+            known = _interpreter(word.base or "")
+            if word.literal is None:
+                known = _UNKNOWN_PROGRAM
+            if known is None:
+                continue
+            code, read = _code_words(words, at, known)
+            for position in code:
+                self.refuse("value-as-code", words[position].all_numbers)
+            at = read if known.several or not code else code[-1]
+
+    def judge_condition(self, words: list[Word]) -> None:
+        """The words of `[[ … ]]`, operators as empty words."""
+        numbers = [number for word in words for number in word.numbers]
+        if self.dialect == "sh":
+            self.refuse("bash-only", numbers)
+        for before, word, after in zip([None, *words], words, [*words[1:], None], strict=False):
+            if word.literal in _EVALUATING:
+                for operand in (before, after):
+                    if operand is not None:
+                        self.refuse("arithmetic", operand.all_numbers)
+
+    # ── ordinary arguments ──────────────────────────────────────────────────
+
+    def arguments(self, words: list[Word]) -> None:
+        options_ended = False
+        for word in words:
+            if not word.gaps:
+                options_ended = options_ended or word.literal == "--"
+                continue
+            may_spread(word, self.found)
+            if not options_ended:
+                self.starts(word)
+
+    def alone(self, word: Word) -> None:
+        """An argument in which a list may not become several words."""
+        self.whole(word)
+        self.starts(word)
+
+    def whole(self, word: Word) -> None:
+        places = self.found.places
+        if word.naked == GAP and places[word.numbers[0]].state == "bare":
+            places[word.numbers[0]] = Place("bare", alone=True)
+
+    def starts(self, word: Word) -> None:
+        places = self.found.places
+        before: int | None = None
+        for number in word.leading():
+            place = places[number]
+            places[number] = Place(place.state, place.spread, place.alone, starts=True, after=before)
+            before = number
+
+
+def _interpreter(program: str) -> _Interpreter | None:
+    """The interpreter of this name, with or without a version."""
+    return _INTERPRETERS.get(_VERSION.sub("", program) if program[-1:] in _ENDS_VERSION else program)
+
+
+def _takes_code_as_input(program: str, arguments: list[Word]) -> bool:
+    """Whether the program is an interpreter that was told of no other place for its code."""
+    if program in _REMOTE_SHELLS:
+        return _behind_ssh_options(arguments) + 1 >= len(arguments)
+    known = _interpreter(program)
+    if known is None or program in ("script", "flock"):
+        return False
+    if known.options_between and any(word.literal == "-s" for word in arguments):
+        return True
+    code, read = _code_words(arguments, 0, known)
+    if code:
+        return False
+    return (
+        read >= len(arguments) or arguments[read].literal in ("-", "/dev/stdin") or arguments[read].may_vanish
+    )
+
+
+def _behind_ssh_options(words: list[Word]) -> int:
+    """Where the host stands."""
+    at = 0
+    while at < len(words) and words[at].text.startswith("-"):
+        at += 2 if _takes_next(words[at].text, _SSH_VALUED, frozenset()) else 1
+    return at
+
+
+def _takes_next(option: str, valued: str, long_valued: frozenset[str]) -> bool:
+    """Whether the option's value is the next word."""
+    if option.startswith("--"):
+        return option[2:] in long_valued
+    for position, letter in enumerate(option[1:], start=2):
+        if letter in valued:
+            return position == len(option)
+    return False
+
+
+def _is_plain_test(name: str, words: list[Word]) -> bool:
+    """Whether the author's own words fix what the test means, whatever the values are."""
+    if name == "[":
+        if not words or words[-1].literal != "]":
+            return False
+        words = words[:-1]
+    if len(words) > 1 and words[0].literal == "!":
+        words = words[1:]
+    match words:
+        case [_]:
+            return True
+        case [operator, _]:
+            return operator.literal in _UNARY
+        case [_, operator, _]:
+            return operator.literal in _BINARY
+    return False
+
+
+def _code_words(words: list[Word], at: int, interpreter: _Interpreter) -> tuple[list[int], int]:
+    """Which words an interpreter, standing before `at`, reads as code; and the first it does not read."""
+    code: list[int] = []
+    pending = False
+    while at < len(words):
+        text = words[at].text
+        is_option = text.startswith(("-", "+")) and len(text) > 1
+        if pending and not (is_option and interpreter.options_between):
+            code.append(at)
+            pending = words[at].may_vanish
+            if not pending and not interpreter.several:
+                break
+        elif not is_option:
+            break
+        else:
+            glued, opened = _code_option(text, interpreter)
+            if glued:
+                code.append(at)
+            pending = pending or opened
+            at += interpreter.options_between and text[1:] in ("o", "O")  # `-o pipefail`
+        at += 1
+    return code, at
+
+
+def _code_option(option: str, interpreter: _Interpreter) -> tuple[bool, bool]:
+    """Whether the option holds code itself, and whether it says that the next word is code."""
+    if option.startswith("--"):
+        name, glued, _ = option[2:].partition("=")
+        known = name in interpreter.long
+        return known and bool(glued), known and not glued
+    cluster = len(option) - len(option[1:].lstrip(string.ascii_letters))
+    at = min((at for letter in interpreter.letters if (at := option.find(letter, 1, cluster)) > 0), default=0)
+    if interpreter.options_between:
+        return False, at > 0
+    return 0 < at < len(option) - 1, at == len(option) - 1
