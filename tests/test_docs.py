@@ -403,7 +403,7 @@ def test_the_limits_are_those_of_the_code() -> None:
     few = f"characters of a rendered text, for templates of more than {program.FEW_HOLES} holes"
     assert limits == {
         "characters of one template": f"{grammar.MAX_TEXT:,}",
-        "characters of shell text, a hole counted as one": f"{MAX_SHELL_TEXT:,}",
+        "characters of shell text": f"{MAX_SHELL_TEXT:,}",
         "holes nested in holes": str(grammar.MAX_DEPTH),
         "nesting of a tree of templates": str(template.MAX_TREE_DEPTH),
         few: f"{program.MAX_OUTPUT:,}",

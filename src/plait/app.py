@@ -146,6 +146,7 @@ def sh(
 
     from plait.primitives.process import run_shell
 
+    _expect_run_options(cwd, env, timeout)
     bound = bound_script(template, values, shell=shell, strict=strict)
     finished = run_shell(
         bound, shell=shell, cwd=cwd, env=dict(os.environ) if env is None else env, timeout=timeout
@@ -157,6 +158,26 @@ def sh(
         finished.duration,
         bound.shown,
     )
+
+
+def _expect_run_options(cwd: object, env: object, timeout: object) -> None:
+    from os import PathLike
+
+    from plait.errors import InputError
+
+    wrong = {
+        "cwd is a path": cwd is None or isinstance(cwd, str | PathLike),
+        "env is a map of text to text": env is None
+        or (
+            isinstance(env, Mapping)
+            and all(isinstance(name, str) and isinstance(value, str) for name, value in env.items())
+        ),
+        "timeout is a number of seconds above 0": timeout is None
+        or (isinstance(timeout, int | float) and not isinstance(timeout, bool) and timeout > 0),
+    }
+    for rule, kept in wrong.items():
+        if not kept:
+            raise InputError(rule, fix="look at help(plait.sh)", code="wrong-type")
 
 
 def bound_script(
@@ -388,10 +409,9 @@ def _printed_by(bound: BoundScript, directory: str) -> str:
 
     finished = run_shell(bound, shell="sh", cwd=directory, env=dict(os.environ), timeout=COMMAND_TIMEOUT)
     if finished.exit_code != 0:
-        last = finished.stderr.decode("utf-8", "replace").strip().splitlines()[-1:]
+        # Not what it printed: a value, and so a secret, may be in it.
         raise ProcessError(
-            f"the command of '${{cmd:…}}' ended with exit code {finished.exit_code}"
-            + (f": {last[0]}" if last else ""),
+            f"the command of '${{cmd:…}}' ended with exit code {finished.exit_code}",
             fix="run it by hand and look at what it prints",
             code="command-failed",
         )

@@ -37,6 +37,8 @@ class Secret:
     __slots__ = ("_value",)
 
     def __init__(self, value: str) -> None:
+        if not isinstance(value, str):
+            raise ValueRefusedError("a secret is text", fix="pass a string", code="wrong-type")
         self._value = value
 
     def reveal(self) -> str:

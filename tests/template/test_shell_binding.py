@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import plait
 from fuzz.shell_fuzz import Tally, forced_wrong, fuzz, soup
 from plait.errors import InternalError, ShellRefusedError, ValueRefusedError
 from plait.primitives.process import run_shell
@@ -42,6 +43,8 @@ EMITTED = [
     ("echo ${N:-${x}}",        "sh",    'echo ${N:-"${__p1}"}'),
     ('echo "${N%${x}}"',       "sh",    'echo "${N%"${__p1}"}"'),
     ("echo $(( ${x} + 1 ))",   "sh",    "echo $(( (${__p1}) + 1 ))"),
+    ("(( n > ${x} ))",         "bash",  "(( n > (${__p1}) ))"),
+    ("[[ ${x} -gt 3 ]]",       "bash",  '[[ "${__p1}" -gt 3 ]]'),
 ]  # fmt: skip
 
 
@@ -186,6 +189,14 @@ def test_a_value_that_cannot_be_passed(template: str, value: Json, code: str) ->
     assert [problem.code for problem in refused.value.problems] == [code]
 
 
+@pytest.mark.parametrize("value", ["a[$(id)]", "n", "", "010", True, [1]])
+@pytest.mark.parametrize("template", ["(( ${x} ))", "for ((;${x};)); do :; done", "[[ 1 -eq '${x}' ]]"])
+def test_bash_evaluates_integers_only(template: str, value: Json) -> None:
+    with pytest.raises(ValueRefusedError) as refused:
+        bound(template, value, dialect="bash")
+    assert refused.value.code == "not-an-integer"
+
+
 def test_a_refused_value_is_not_printed() -> None:
     with pytest.raises(ValueRefusedError) as refused:
         bound("rm ${x}\necho $((${y}))", "-secret", "hidden")
@@ -194,7 +205,7 @@ def test_a_refused_value_is_not_printed() -> None:
         "1 | rm ${x}\n"
         "  |    ^^^^\n"
         "fix: write -- before it, or ./ or --name= in front of it, or say that it may be one: ${x:opt}\n"
-        "flow.yaml:2:9: only an integer can stand in $(( … )), in decimal, without leading zeros, within 64 bits\n"
+        "flow.yaml:2:9: only an integer can stand in arithmetic, in decimal, without leading zeros, within 64 bits\n"
         "2 | echo $((${y}))\n"
         "  |         ^^^^\n"
         "fix: give it an integer; compare text with [ ${a} = ${b} ]"
@@ -357,6 +368,36 @@ def test_a_shell_passes_a_value_on_unchanged(shell: str, value: str) -> None:
     assert printed.split("\0") == ["--", value, "a" + value, value + "b", value, value, value + ".", ""]
 
 
+@pytest.mark.skipif("bash" not in SHELLS, reason="needs bash")
+@pytest.mark.parametrize("value", [-5, "4", 2**63 - 1])
+def test_bash_calculates_with_integers(value: int | str) -> None:
+    template = (
+        "(( n = 0 - ${x} )); [[ ${y} -eq '${z}' ]] && for ((i=${v}; i==${w}; i--)); do echo $n $i; done"
+    )
+    assert prints(bound(template, *[value] * 5, dialect="bash"), "bash") == f"{-int(value)} {value}\n"
+
+
+@pytest.mark.skipif("bash" not in SHELLS, reason="needs bash")
+@pytest.mark.parametrize(
+    "value",
+    [
+        "$(touch ran)",
+        "[$(touch ran)]=1",
+        "a[$(touch ran)]",
+        "($(touch ran))",
+        "`touch ran`",
+        "') $(touch ran) ('",
+    ],
+)
+def test_elements_of_a_declared_array_are_data(value: str, tmp_path: Path) -> None:
+    template = (
+        'declare -A m=([k]="${x}"); declare -a n=(${y} b); f() { local -a o=("${z}"); printf %s "$o"; };'
+        ' f; printf %s "${m[k]}" "$n"'
+    )
+    assert prints(bound(template, *[value] * 3, dialect="bash"), "bash", cwd=tmp_path) == value * 3
+    assert list(tmp_path.iterdir()) == []
+
+
 SHELLS_TO_FUZZ = [shell for shell in ("dash", "bash") if shutil.which(shell)]
 
 
@@ -400,3 +441,25 @@ def test_a_tally_fails_on_wrong_arguments_and_on_canaries() -> None:
         True,
         False,
     ]
+
+
+@pytest.mark.parametrize(
+    "template",
+    ["(( ${x} > 3 ))", "[[ ${x} -gt 3 ]]", "for ((i=0; i<${x}; i++)); do :; done; true"],
+)
+def test_bash_counts_with_integers_and_with_nothing_else(template: str, tmp_path: Path) -> None:
+    assert plait.sh(template, {"x": 5}, shell="bash").exit_code == 0
+    with pytest.raises(ValueRefusedError) as refused:
+        plait.sh(template, {"x": "a[$(touch canary)]"}, shell="bash", cwd=tmp_path)
+    assert refused.value.code == "not-an-integer"
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "template",
+    ['declare -A m=([k]="${x}"); echo "${m[k]}"', 'declare -A m; f() { local z="${x}"; echo "$z"; }; f'],
+)
+def test_an_array_of_bash_may_be_given_values(template: str, tmp_path: Path) -> None:
+    for value in ("$(touch canary)", "a b", "]=x", "* '\""):
+        assert plait.sh(template, {"x": value}, shell="bash", cwd=tmp_path).stdout == value + "\n"
+    assert list(tmp_path.iterdir()) == []

@@ -11,7 +11,7 @@ import sys
 from typing import TYPE_CHECKING, Final
 
 from plait.cli.arguments import one_of, seconds
-from plait.cli.output import error_data, paint_for, write_bytes, write_json
+from plait.cli.output import error_data, paint_for, printable, write_bytes, write_json
 from plait.cli.values import add_values, directory_of, given_text, given_values, scope_of
 from plait.errors import PlaitError
 
@@ -59,7 +59,8 @@ def _show(options: argparse.Namespace) -> int:
         write_json({"shown": bound.shown})
         return 0
     paint = paint_for(sys.stdout)
-    write_bytes(bound.shown.encode("utf-8", "backslashreplace") + b"\n")
+    shown = printable(bound.shown) if sys.stdout.isatty() else bound.shown
+    write_bytes(shown.encode("utf-8", "backslashreplace") + b"\n")
     print(paint(f"# {SHOWN}", "dim"))
     return 0
 

@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from plait.errors import InputError, LimitError
 from plait.source import Source
-from plait.template.program import Answer, Piece
-from plait.values import UNDEFINED
+from plait.template.filters import holds_secret
+from plait.template.program import Answer, Piece, Placed
+from plait.values import UNDEFINED, Secret
 
 if TYPE_CHECKING:
     # Slow to import, and only a run with dates or commands needs them.
@@ -88,7 +89,10 @@ class Sources:
         run, directory = self._run, self._directory
         bound = bound_shell(pieces, source, dialect="sh")
         key = ("cmd", repr((bound.script, sorted(bound.env.items()), bound.files)), directory)
-        return self._cache.get(key, lambda: run(bound, directory).rstrip("\n"))
+        printed = self._cache.get(key, lambda: run(bound, directory).rstrip("\n"))
+        # A command that was given a secret may print it: what it printed is one, too.
+        secret = any(isinstance(piece, Placed) and holds_secret(piece.value) for piece in pieces)
+        return Secret(printed) if secret and isinstance(printed, str) else printed
 
     def date(self, form: str) -> Answer:
         """The time now; a new answer for every use."""
@@ -161,8 +165,18 @@ class _Cache:
         entry = self._entry(key)
         with entry.lock:
             if not entry.made:
-                entry.answer, entry.made = make(), True
+                try:
+                    entry.answer, entry.made = make(), True
+                finally:
+                    if not entry.made:
+                        self._forget(key, entry)
             return entry.answer
+
+    def _forget(self, key: tuple[str, str, str], entry: _Entry) -> None:
+        """What failed is not known: the next one who asks tries again, and is no hit."""
+        with self._lock:
+            if self._entries.get(key) is entry:
+                del self._entries[key]
 
     def _entry(self, key: tuple[str, str, str]) -> _Entry:
         with self._lock:

@@ -28,23 +28,23 @@ def _sealed(value: Json, plain: Callable[[str], Json]) -> Json:
     return plain(text(value))
 
 
-def _holds_secret(value: Json) -> bool:
+def holds_secret(value: Json) -> bool:
     if isinstance(value, Secret):
         return True
     if isinstance(value, Mapping):
-        return any(_holds_secret(item) for item in value.values())
-    return isinstance(value, list | tuple) and any(_holds_secret(item) for item in value)
+        return any(holds_secret(item) for item in value.values())
+    return isinstance(value, list | tuple) and any(holds_secret(item) for item in value)
 
 
 def _written(value: Json, write: Callable[[Json, Callable[[Json], str]], str]) -> Json:
     """Turn a whole value into text; what holds a secret becomes one."""
-    if _holds_secret(value):
+    if holds_secret(value):
         return Secret(write(value, revealed_text))
     return write(value, text)
 
 
 def to_json(value: Json) -> Json:
-    if _holds_secret(value):
+    if holds_secret(value):
         return Secret(json_text(value, reveal=True))
     return json_text(value)
 

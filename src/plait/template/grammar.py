@@ -315,8 +315,9 @@ class _Scanner:
         return expression.hole(at), close + 1
 
     def _is_env_form(self, start: int, close: int) -> bool:
-        name = _ENV_NAME.match(self.text, start, close)
-        return name is not None and (name.end() == close or self.text.startswith(":-", name.end()))
+        name = _ENV_NAME.match(self.text, self._blank(start, close), close)
+        after = self._blank(name.end(), close) if name else close
+        return name is not None and (after == close or self.text.startswith((":-", ":?"), after))
 
     # ── small things ─────────────────────────────────────────────────────
 

@@ -23,7 +23,7 @@ from plait.errors import (
     nearest,
 )
 from plait.source import Source, Span
-from plait.template.filters import FILTERS, FORMATS, matching
+from plait.template.filters import FILTERS, FORMATS, holds_secret, matching
 from plait.template.grammar import SMALL_TEXT, parse
 from plait.template.nodes import (
     Alternative,
@@ -46,7 +46,7 @@ from plait.template.nodes import (
     holes,
 )
 from plait.template.profiles import PROFILES, Profile
-from plait.values import UNDEFINED, Json, Secret, Undefined, text
+from plait.values import UNDEFINED, Json, Secret, Undefined, revealed_text, text
 
 MAX_OUTPUT: Final = 16 << 20
 """Characters that a template of more than `FEW_HOLES` holes may render to."""
@@ -98,7 +98,7 @@ class Rendering:
 
     __slots__ = (
         "_lookup", "counted", "env", "missing", "names", "problems",
-        "shell_names", "show", "size", "source", "strict", "unanswered",
+        "sealing", "shell_names", "show", "size", "source", "strict", "unanswered",
     )  # fmt: skip
 
     def __init__(
@@ -120,6 +120,7 @@ class Rendering:
         self.size = 0
         self.show: Callable[[Json], str] = text
         self.shell_names = _NO_NAMES
+        self.sealing = False
         self.missing: list[tuple[Source, Hole]] = []
         self.unanswered: list[tuple[Source, Hole]] = []
         self.problems: list[Problem] = []
@@ -140,7 +141,7 @@ class Rendering:
         if self.problems:
             raise TemplateSyntaxError.together(self.problems)
         if self.missing:
-            raise missing_names(self.missing, self.names)
+            raise missing_names(self.missing, self.names, self.env)
 
 
 class NamesOnly:
@@ -186,7 +187,15 @@ class Program:
         if self.whole:
             answer = self._answered(self.parts[0], self.getters[0], rendering)
             return _kept(self.parts[0], rendering.source) if answer is UNDEFINED else answer
-        return self.text(rendering)
+        return self.sealed(rendering) if rendering.sealing else self.text(rendering)
+
+    def sealed(self, rendering: Rendering) -> Json:
+        """The text; if a secret is part of it, it is one, and a sink that needs it finds it whole."""
+        pieces = self.pieces(rendering)
+        values = [piece.value for piece in pieces if isinstance(piece, Placed)]
+        if any(map(holds_secret, values)):
+            return Secret("".join(p if isinstance(p, str) else revealed_text(p.value) for p in pieces))
+        return "".join(p if isinstance(p, str) else text(p.value) for p in pieces)
 
     def text(self, rendering: Rendering) -> str:
         pieces: list[str] = []
@@ -493,7 +502,8 @@ def _default_value(parts: Parts, profile: Profile) -> Getter:
     if all(isinstance(part, Text) for part in parts):
         constant = "".join(part.text for part in parts if isinstance(part, Text))
         return lambda _: constant
-    return Program(parts, profile).value
+    inner = Program(parts, profile)
+    return inner.value if inner.whole else inner.sealed
 
 
 def _input(hole: InputHole, profile: Profile) -> Getter:
@@ -522,33 +532,57 @@ def _env(hole: EnvHole, profile: Profile) -> Getter:
 # ── what to say ──────────────────────────────────────────────────────────
 
 
-def missing_names(missing: list[tuple[Source, Hole]], names: Mapping[str, Json]) -> MissingNamesError:
+def missing_names(
+    missing: list[tuple[Source, Hole]], names: Mapping[str, Json], env: Mapping[str, str]
+) -> MissingNamesError:
     """One error for every missing name, with the nearest known ones."""
     unique = list({(source, hole.name): (source, hole) for source, hole in missing}.values())
     required = [(source, hole) for source, hole in unique if _message(hole) is not None]
     unknown = [(source, hole) for source, hole in unique if _message(hole) is None]
     problems = [_required(hole, source) for source, hole in required]
     if unknown:
-        problems.append(_unknown(unknown, names))
+        problems.append(_unknown(unknown, names, env))
     error = MissingNamesError.together(problems)
     assert isinstance(error, MissingNamesError)
     error.names = tuple(dict.fromkeys(hole.name for _, hole in unique))
     return error
 
 
-def _unknown(unknown: list[tuple[Source, Hole]], names: Mapping[str, Json]) -> Problem:
-    known = known_names(names)
-    wanted = list(dict.fromkeys(hole.name for _, hole in unknown))
-    guesses = dict.fromkeys(guess for name in wanted[:MOST_GUESSES] if (guess := nearest(name, known)))
+def _unknown(
+    unknown: list[tuple[Source, Hole]], names: Mapping[str, Json], env: Mapping[str, str]
+) -> Problem:
+    wanted = {hole.name: hole for _, hole in unknown}
+    guesses = dict.fromkeys(
+        guess
+        for name, hole in list(wanted.items())[:MOST_GUESSES]
+        if (guess := nearest(name, _meant_by(hole, names, env)))
+    )
     meant = f"did you mean {', '.join(repr(guess) for guess in guesses)}? " if guesses else ""
     spans = [Span(source, hole.start, hole.end) for source, hole in unknown]
+    known = dict.fromkeys(name for hole in wanted.values() for name in _known_to(hole, names, env))
     return Problem(
         f"nothing here is named {', '.join(repr(name) for name in wanted)}",
         spans[0],
-        f"{meant}known here: {listed(name for name in names if isinstance(name, str)) or 'nothing'}",
+        f"{meant}known here: {listed(known) or 'nothing'}",
         also=tuple(spans[1:]),
         code="unknown-name",
     )
+
+
+def _meant_by(hole: Hole, names: Mapping[str, Json], env: Mapping[str, str]) -> list[str]:
+    """What a name of this kind of hole could have been meant to be."""
+    return known_names(names) if isinstance(hole, ContextHole) else _known_to(hole, names, env)
+
+
+def _known_to(hole: Hole, names: Mapping[str, Json], env: Mapping[str, str]) -> list[str]:
+    match hole:
+        case EnvHole():
+            return list(env)
+        case InputHole():
+            inputs = names.get("inputs")
+            return [f"input:{key}" for key in inputs] if isinstance(inputs, Mapping) else []
+        case _:
+            return [name for name in names if isinstance(name, str)]
 
 
 def _message(hole: Hole) -> str | None:

@@ -23,6 +23,8 @@ def resolve(template: str | None, inputs: Mapping[str, Json] | None) -> str | No
 
     log = logging.getLogger("plait.template")
     values = {} if inputs is None else inputs
+    if not isinstance(values, Mapping):
+        raise InputError("inputs are a map of names", fix='pass {"name": "value"}', code="wrong-type")
     compiled = compile_template(template, "prompt")
     log.debug("Resolving template (%d chars) with %d variables", len(template), len(values))
     resolved: str = compiled.render(values)

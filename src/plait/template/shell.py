@@ -264,9 +264,9 @@ def _unacceptable(filled: _Filled, *, starts: bool) -> Iterator[tuple[str, str, 
         )
     if slot.gap.raw:
         return
-    if slot.place.state == "arithmetic" and not _is_integer(value):
+    if (slot.place.state == "arithmetic" or slot.place.integer) and not _is_integer(value):
         yield (
-            "only an integer can stand in $(( … )), in decimal, without leading zeros, within 64 bits",
+            "only an integer can stand in arithmetic, in decimal, without leading zeros, within 64 bits",
             "give it an integer; compare text with [ ${a} = ${b} ]",
             "not-an-integer",
         )

@@ -277,7 +277,8 @@ class _Reader(WordReader):
     def double_parens(self, start: int) -> None:
         """`(( … ))`, behind its opening."""
         self.arithmetic_text(start)
-        self.refuse_gaps("arithmetic", self.numbers_between(start, self.at))
+        if self.dialect == "sh":  # some take it for two subshells
+            self.refuse_gaps("arithmetic", self.numbers_between(start, self.at))
 
     def simple_command(self) -> None:
         start = self.at

@@ -61,6 +61,8 @@ class Place:
     """A whole word of a command in which the number of words must not change."""
     starts: bool = False
     """An argument of a command may start here, and be taken for an option."""
+    integer: bool = False
+    """The shell evaluates it as a number."""
     after: int | None = None
     """It starts here only if this earlier gap (its number) starts it too and is empty."""
 

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import re
 import string
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -34,6 +35,7 @@ class _Prefix:
     """Option letters with which it only looks for the command."""
     code: str = ""
     """Option letters whose word is split into a command."""
+    long_code: frozenset[str] = frozenset()
 
 
 def _set(words: str) -> frozenset[str]:
@@ -47,7 +49,7 @@ _PREFIXES: Final[dict[str, _Prefix]] = {
         assignments=True,
     ),
     "doas": _Prefix("Cu"),
-    "env": _Prefix("uC", _set("unset chdir"), assignments=True, code="S"),
+    "env": _Prefix("uC", _set("unset chdir"), assignments=True, code="S", long_code=_set("split-string")),
     "nohup": _Prefix(),
     "time": _Prefix("fo", _set("format output")),
     "exec": _Prefix("a"),
@@ -79,7 +81,7 @@ _NAME_COMMANDS: Final = _set("read unset mapfile readarray getopts shopt")
 _DECLARATIONS: Final = _set("export readonly local declare typeset")
 _REMOTE_SHELLS: Final = _set("ssh rsh mosh autossh slogin")
 _WITH_RULES: Final = (
-    _CODE_COMMANDS | _NAME_COMMANDS | _DECLARATIONS | _REMOTE_SHELLS | _set("let test [ set printf")
+    _CODE_COMMANDS | _NAME_COMMANDS | _DECLARATIONS | _REMOTE_SHELLS | _set("let test [ set printf wait hash")
 )
 _SSH_VALUED: Final = "BbcDEeFIiJLlmOopQRSWw"
 _SPECIAL_VARIABLES: Final = _set(
@@ -89,8 +91,16 @@ _SPECIAL_VARIABLES: Final = _set(
 )
 _UNARY: Final = _set("-b -c -d -e -f -g -G -h -k -L -n -N -O -p -r -s -S -t -u -w -x -z")
 _BINARY: Final = _set("= == != < > -eq -ne -lt -le -gt -ge -ef -nt -ot")
-_EVALUATING: Final = _set("-eq -ne -lt -le -gt -ge -v -R")
-_SHELLS: Final = _set("sh bash dash ash zsh ksh mksh fish rbash su runuser")
+_COMPARING_NUMBERS: Final = _set("-eq -ne -lt -le -gt -ge")
+_WITH_NAME: Final = _set("-v -R")
+_SHELLS: Final = _set("sh bash dash ash zsh ksh mksh fish rbash")
+_ARRAYS_OF_BASH: Final = _set(
+    "BASH_ARGC BASH_ARGV BASH_LINENO BASH_REMATCH BASH_SOURCE BASH_VERSINFO COMP_WORDS COMPREPLY"
+    " COPROC DIRSTACK FUNCNAME GROUPS MAPFILE PIPESTATUS"
+)
+_USED_AS_ARRAY: Final = re.compile(r"(?<![A-Za-z0-9_])([A-Za-z_][A-Za-z0-9_]*+)(?:\[|\+?=\()")
+_QUOTING: Final = re.compile(r"""\\\n|[\\'"]""")
+_INPUT_FILE: Final = re.compile(r"-|(?:.*/)?(?:dev/+stdin|fd/.*)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,16 +114,33 @@ class _Interpreter:
     """More options may stand between that option and the code, as for a shell's `-c`."""
     several: bool = False
     """It goes on looking for code behind the first."""
+    operands: int = 0
+    """How many words of another kind may stand before the option."""
+    valued: str = ""
+    """Other options that take the next word; asked only of those with operands."""
+    long_valued: frozenset[str] = frozenset()
 
 
+_ANYWHERE: Final = sys.maxsize
 _INTERPRETERS: Final = {
     **dict.fromkeys(_SHELLS, _Interpreter("c", _set("command"), options_between=True)),
-    **dict.fromkeys(_set("python pypy script flock"), _Interpreter("c", _set("command"))),
+    **dict.fromkeys(
+        _set("su runuser script"),
+        _Interpreter("c", _set("command session-command"), several=True, operands=_ANYWHERE),
+    ),
+    "flock": _Interpreter(
+        "c", _set("command"), operands=1, valued="wE", long_valued=_set("wait timeout conflict-exit-code")
+    ),
+    **dict.fromkeys(_set("python pypy"), _Interpreter("c", _set("command"))),
     **dict.fromkeys(_set("ruby lua Rscript osascript"), _Interpreter("e", several=True)),
     **dict.fromkeys(_set("node bun"), _Interpreter("ep", _set("eval print"), several=True)),
     "perl": _Interpreter("eE", several=True),
     "php": _Interpreter("rRBE", _set("run"), several=True),
 }
+_NEAR: Final = 4
+"""How many words behind `deno` its subcommand is looked for."""
+_PLAIN_ATTRIBUTES: Final = frozenset("rxglu-")
+_ARRAY_ATTRIBUTES: Final = frozenset("aA")
 _UNKNOWN_PROGRAM: Final = _Interpreter("c", options_between=True)  # "$SHELL" -c
 _VERSION: Final = re.compile(r"[0-9][0-9.]*$")
 _ENDS_VERSION: Final = tuple(string.digits + ".")
@@ -126,12 +153,19 @@ class Rules:
         self.found = found
         self.dialect = dialect
         self.refuse = found.refuse_gaps
-        self.declares_arrays = False
-        self.declared: list[int] = []
+        self.arrays = set(_ARRAYS_OF_BASH)
+        self.unknown_array = False
+        """Some variable becomes an array, and nobody can say which."""
+        self.declared: list[tuple[str, list[int]]] = []
 
     def finish(self) -> None:
-        if self.declares_arrays:
-            self.refuse("array-declaration", self.declared)
+        if not self.declared:
+            return
+        # Whatever looks like an array anywhere, in quotes or in arithmetic, counts as one.
+        self.arrays.update(_USED_AS_ARRAY.findall(_QUOTING.sub("", self.found.text)))
+        for name, numbers in self.declared:
+            if self.unknown_array or name in self.arrays:
+                self.refuse("array-declaration", numbers)
 
     def judge(self, words: list[Word], *, valued: bool) -> bool:
         """A simple command: assignments, a program, its arguments.  True if its input is code.
@@ -152,7 +186,7 @@ class Rules:
             self.executed_by_find(name, arguments)
         if (name not in _WITH_RULES or self.by_name(name, words[start].start, arguments)) and valued:
             self.arguments(arguments)
-        return _takes_code_as_input(name, arguments)
+        return _takes_code_as_input(name, arguments) or _xargs_makes_code(words, start)
 
     # ── the way to the program ──────────────────────────────────────────────
 
@@ -220,10 +254,12 @@ class Rules:
     def option(self, words: list[Word], at: int, prefix: _Prefix) -> int:
         """How many words an option takes."""
         word, following = words[at], words[at + 1 : at + 2]
-        if any(letter in word.text[1:] for letter in prefix.code):
+        long_code = word.text.startswith("--") and _is_long_option(word.text, prefix.long_code)
+        if long_code or any(letter in word.text[1:] for letter in prefix.code):
             for each in (word, *following):
                 self.refuse("value-as-code", each.all_numbers)
-        if not _takes_next(word.text, prefix.valued + prefix.code, prefix.long_valued):
+        takes_next = _takes_next(word.text, prefix.valued + prefix.code, prefix.long_valued)
+        if not takes_next and not (long_code and "=" not in word.text):
             return 1
         for value in following:
             self.alone(value)
@@ -241,6 +277,8 @@ class Rules:
         elif name in _NAME_COMMANDS:
             self.names(arguments)
             self.refuse("value-as-name", everything)
+            if name in ("mapfile", "readarray") or _has_option(arguments, "a"):
+                self.become_arrays(arguments)
         elif name in _DECLARATIONS:
             self.declaration(arguments)
         elif name == "let":
@@ -252,6 +290,10 @@ class Rules:
         else:
             if name == "set":
                 self.set_options(arguments)
+            elif name == "wait" and _has_option(arguments, "p"):
+                self.refuse("value-as-name", everything)
+            elif name == "hash" and _has_option(arguments, "p"):
+                self.refuse("value-as-program", everything)
             elif name == "printf":
                 self.printf(arguments)
             return True
@@ -265,27 +307,39 @@ class Rules:
                     self.found.refuse_at("special-variable", word.start)
 
     def declaration(self, words: list[Word]) -> None:
-        plain = True
+        letters: set[str] = set()
         for word in words:
             if word.text.startswith(("-", "+")):
-                plain = self.attributes(word) and plain
+                letters |= self.attributes(word)
                 self.refuse("value-as-name", word.all_numbers)
             elif self.assignment(word):
-                numbers = word.all_numbers
-                self.declared.extend(numbers)
-                if not plain:
-                    self.refuse("array-declaration", numbers)
+                self.declared_value(word, letters)
             else:
                 self.names([word])
                 self.refuse("value-as-name", word.all_numbers)
 
-    def attributes(self, option: Word) -> bool:
-        """Whether this option leaves values alone."""
+        if letters & _ARRAY_ATTRIBUTES:
+            self.become_arrays(words)
+
+    def declared_value(self, word: Word, letters: set[str]) -> None:
+        """What `name=…` is given.  The elements of `name=( … )` are parsed once, and never again."""
+        numbers = word.all_numbers
+        if not word.array:
+            self.declared.append((_name_of(word), numbers))
+        if letters - (_PLAIN_ATTRIBUTES | _ARRAY_ATTRIBUTES if word.array else _PLAIN_ATTRIBUTES):
+            self.refuse("array-declaration", numbers)
+
+    def attributes(self, option: Word) -> set[str]:
         letters = set(option.text[1:])
         if letters & {"i", "n"} and option.text.startswith("-"):
             self.found.refuse_at("integer-variable", option.start)
-        self.declares_arrays |= bool(letters & {"a", "A"})
-        return letters <= set("rxglu-")
+        return letters
+
+    def become_arrays(self, words: list[Word]) -> None:
+        for word in words:
+            name = _name_of(word)
+            self.arrays.add(name)
+            self.unknown_array |= not name and word.literal is None
 
     def test(self, name: str, words: list[Word]) -> None:
         numbers = [number for word in words for number in word.numbers]
@@ -325,19 +379,8 @@ class Rules:
 
     def interpreters(self, words: list[Word]) -> None:
         """`sh -c`, `python -c`, `perl -e` …, wherever they stand among the words."""
-        at = 0
-        while at < len(words):
-            word = words[at]
-            at += 1
-            known = _interpreter(word.base or "")
-            if word.literal is None:
-                known = _UNKNOWN_PROGRAM
-            if known is None:
-                continue
-            code, read = _code_words(words, at, known)
-            for position in code:
-                self.refuse("value-as-code", words[position].all_numbers)
-            at = read if known.several or not code else code[-1]
+        for position in _code_positions(words):
+            self.refuse("value-as-code", words[position].all_numbers)
 
     def judge_condition(self, words: list[Word]) -> None:
         """The words of `[[ … ]]`, operators as empty words."""
@@ -345,10 +388,21 @@ class Rules:
         if self.dialect == "sh":
             self.refuse("bash-only", numbers)
         for before, word, after in zip([None, *words], words, [*words[1:], None], strict=False):
-            if word.literal in _EVALUATING:
-                for operand in (before, after):
-                    if operand is not None:
-                        self.refuse("arithmetic", operand.all_numbers)
+            for operand in (before, after):
+                if operand is None:
+                    continue
+                if word.literal in _WITH_NAME:
+                    self.refuse("arithmetic", operand.all_numbers)
+                elif word.literal in _COMPARING_NUMBERS:
+                    self.number(operand)
+
+    def number(self, word: Word) -> None:
+        """A word that bash evaluates: only an integer may be all of it."""
+        places = self.found.places
+        if word.text == GAP and places[word.numbers[0]].state in ("bare", "single", "double"):
+            places[word.numbers[0]] = Place(places[word.numbers[0]].state, integer=True)
+        else:
+            self.refuse("arithmetic", word.all_numbers)
 
     # ── ordinary arguments ──────────────────────────────────────────────────
 
@@ -390,6 +444,8 @@ def _takes_code_as_input(program: str, arguments: list[Word]) -> bool:
     """Whether the program is an interpreter that was told of no other place for its code."""
     if program in _REMOTE_SHELLS:
         return _behind_ssh_options(arguments) + 1 >= len(arguments)
+    if program in (".", "source"):
+        return any(map(_is_input, arguments[:2]))
     known = _interpreter(program)
     if known is None or program in ("script", "flock"):
         return False
@@ -398,9 +454,64 @@ def _takes_code_as_input(program: str, arguments: list[Word]) -> bool:
     code, read = _code_words(arguments, 0, known)
     if code:
         return False
-    return (
-        read >= len(arguments) or arguments[read].literal in ("-", "/dev/stdin") or arguments[read].may_vanish
-    )
+    return read >= len(arguments) or _is_input(arguments[read]) or arguments[read].may_vanish
+
+
+def _is_input(file: Word) -> bool:
+    """Whether this names what the command's own redirections opened."""
+    return file.process or _INPUT_FILE.fullmatch(file.text) is not None
+
+
+def _xargs_makes_code(words: list[Word], start: int) -> bool:
+    """Whether `xargs`, standing before the program, puts lines of its input where code or the program is."""
+    xargs = next((at for at, word in enumerate(words[:start]) if word.base == "xargs"), None)
+    if xargs is None:
+        return False
+    marks = _replaced_by_xargs(words[xargs + 1 : start])
+    read_as_code = [start, *(start + position for position in _code_positions(words[start:]))]
+    return any(mark in words[position].text for mark in marks for position in read_as_code)
+
+
+def _replaced_by_xargs(options: list[Word]) -> Iterator[str]:
+    for option, following in zip(options, [*options[1:], None], strict=True):
+        text = option.text
+        if text == "-I":
+            yield following.text if following else "{}"
+        elif text.startswith(("-I", "-i")):
+            yield text[2:] or "{}"
+        elif text.startswith("--r"):
+            yield text.partition("=")[2] or "{}"
+
+
+def _name_of(word: Word) -> str:
+    """The variable that a word of a declaration names; empty if its text does not say."""
+    name = NAME.match(word.text)
+    return name.group() if name and word.text[name.end() :][:1] in ("", "=", "+", "[") else ""
+
+
+def _has_option(words: list[Word], letter: str) -> bool:
+    return any(word.text.startswith("-") and letter in word.text for word in words)
+
+
+def _code_positions(words: list[Word]) -> Iterator[int]:
+    """Which words an interpreter, wherever it stands among them, reads as code."""
+    at = 0
+    while at < len(words):
+        word = words[at]
+        at += 1
+        known = _interpreter(word.base or "")
+        if word.literal is None:
+            known = _UNKNOWN_PROGRAM
+        if word.base == "deno" and any(each.literal == "eval" for each in words[at : at + _NEAR]):
+            yield from range(at, len(words))
+            return
+        if known is None:
+            continue
+        code, read = _code_words(words, at, known)
+        yield from code
+        if not code and read < len(words) and words[read].process and word.literal is not None:
+            yield read
+        at = read if known.several or not code else code[-1]
 
 
 def _behind_ssh_options(words: list[Word]) -> int:
@@ -419,6 +530,12 @@ def _takes_next(option: str, valued: str, long_valued: frozenset[str]) -> bool:
         if letter in valued:
             return position == len(option)
     return False
+
+
+def _is_long_option(option: str, names: frozenset[str]) -> bool:
+    """Whether `--name`, `--name=…` or a shortened name is one of these."""
+    name = option[2:].partition("=")[0]
+    return bool(name) and any(known.startswith(name) for known in names)
 
 
 def _is_plain_test(name: str, words: list[Word]) -> bool:
@@ -443,6 +560,7 @@ def _code_words(words: list[Word], at: int, interpreter: _Interpreter) -> tuple[
     """Which words an interpreter, standing before `at`, reads as code; and the first it does not read."""
     code: list[int] = []
     pending = False
+    operands = interpreter.operands
     while at < len(words):
         text = words[at].text
         is_option = text.startswith(("-", "+")) and len(text) > 1
@@ -451,14 +569,17 @@ def _code_words(words: list[Word], at: int, interpreter: _Interpreter) -> tuple[
             pending = words[at].may_vanish
             if not pending and not interpreter.several:
                 break
-        elif not is_option:
+        elif not is_option and operands <= 0:
             break
+        elif not is_option:
+            operands -= 1
         else:
             glued, opened = _code_option(text, interpreter)
             if glued:
                 code.append(at)
             pending = pending or opened
             at += interpreter.options_between and text[1:] in ("o", "O")  # `-o pipefail`
+            at += _takes_next(text, interpreter.valued, interpreter.long_valued)
         at += 1
     return code, at
 
@@ -466,9 +587,8 @@ def _code_words(words: list[Word], at: int, interpreter: _Interpreter) -> tuple[
 def _code_option(option: str, interpreter: _Interpreter) -> tuple[bool, bool]:
     """Whether the option holds code itself, and whether it says that the next word is code."""
     if option.startswith("--"):
-        name, glued, _ = option[2:].partition("=")
-        known = name in interpreter.long
-        return known and bool(glued), known and not glued
+        known = _is_long_option(option, interpreter.long)
+        return known and "=" in option, known and "=" not in option
     cluster = len(option) - len(option[1:].lstrip(string.ascii_letters))
     at = min((at for letter in interpreter.letters if (at := option.find(letter, 1, cluster)) > 0), default=0)
     if interpreter.options_between:

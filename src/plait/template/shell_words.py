@@ -54,6 +54,7 @@ class Word:
         "gaps",
         "naked",
         "nested",
+        "process",
         "quoted",
         "raw",
         "size",
@@ -80,6 +81,8 @@ class Word:
         """It holds `$@` or its kin, which may be no word even in quotes."""
         self.array = False
         """It holds `name=( … )`."""
+        self.process = False
+        """It holds `<( … )`, a file that a command writes."""
 
     def add(self, text: str) -> None:
         self._more_text.append(text)
@@ -423,6 +426,7 @@ class WordReader(ABC):
         start = self.at
         self.at += 1
         self.substitution(word, start)
+        word.process = True
 
     # ── expansions ──────────────────────────────────────────────────────────
 

@@ -19,7 +19,18 @@ from urllib.parse import quote
 
 from plait.errors import InputError, ValueRefusedError, nearest
 from plait.source import Source, Span
-from plait.template.nodes import Alternative, ContextHole, Filled, Hole, ParamHole, Part, Parts, Path, Text
+from plait.template.nodes import (
+    Alternative,
+    ContextHole,
+    EnvHole,
+    Filled,
+    Hole,
+    ParamHole,
+    Part,
+    Parts,
+    Path,
+    Text,
+)
 from plait.template.program import MAX_OUTPUT, Lookup, Piece, Placed, Program, output_too_long
 from plait.template.shell import BoundScript, bind, plan
 from plait.template.shell_lexer import Gap, analyse
@@ -72,12 +83,10 @@ def as_argv(
 
 def as_json_value(template: Template, values: Values, *, strict: bool = False, env: Env = None) -> Json:
     """The filled tree; a map entry whose value is one unresolved `{name}` is gone, at any depth."""
-    whole = template.render(values, strict=strict, env=env)
+    whole = template.careful(values, strict=strict, env=env, sealing=True)
     if template.profile.braces != "param":
         return whole
-    names = template.lookup(values, env).names
-    stripped = _stripped(template.root, whole, names)
-    return None if stripped is _GONE else stripped
+    return _stripped(template.root, whole, template.lookup(values, env).names, env or {})
 
 
 def as_json(template: Template, values: Values, *, strict: bool = False, env: Env = None) -> str:
@@ -220,25 +229,29 @@ def _json_size(value: Json, known: dict[int, int]) -> int:
     return size
 
 
-_GONE: Final = object()
-
-
-def _stripped(node: Node, value: Json, names: Mapping[str, Json]) -> Json:
+def _stripped(node: Node, value: Json, names: Mapping[str, Json], env: Mapping[str, str]) -> Json:
     match node:
-        case Leaf(program):
-            match program.parts:
-                case (ParamHole(name=name),) if name not in names:
-                    return _GONE
-            return value
         case Branch(items, None):
-            kept = [_stripped(item, inner, names) for item, inner in zip(items, value, strict=True)]
-            return [item for item in kept if item is not _GONE]
+            return [_stripped(item, inner, names, env) for item, inner in zip(items, value, strict=True)]
         case Branch(items, keys):
-            pairs = zip(keys or (), items, value.values(), strict=True)
-            tree = {key: _stripped(item, inner, names) for key, item, inner in pairs}
-            return {key: item for key, item in tree.items() if item is not _GONE}
-        case Constant():
+            entries = zip(keys or (), items, value.values(), strict=True)
+            return {
+                key: _stripped(item, inner, names, env)
+                for key, item, inner in entries
+                if not (isinstance(item, Leaf) and _is_unresolved(item.program.parts, names, env))
+            }
+        case Leaf() | Constant():
             return value
+
+
+def _is_unresolved(parts: Parts, names: Mapping[str, Json], env: Mapping[str, str]) -> bool:
+    """Is it one `{name}` and nothing else, also as the default in use, that nobody gave?"""
+    match parts:
+        case (ParamHole(name=name),):
+            return name not in names
+        case (EnvHole(name=name, default=default),) if default is not None and name not in env:
+            return _is_unresolved(default, names, env)
+    return False
 
 
 def _url_part(written: str) -> UrlPart:
@@ -308,6 +321,7 @@ def _shell_owned(leaf: Leaf, lookup: Lookup, dialect: Dialect) -> _ShellOwned:
         part.text if isinstance(part, Text) else source.text[part.start : part.end] for part in parts
     )
     assigned = analyse([written], dialect).assigned
+    parts = tuple(_left_to_shell(part, assigned, source) for part in parts)
     candidates = {
         part.start
         for part in parts
@@ -330,6 +344,14 @@ def _shell_owned(leaf: Leaf, lookup: Lookup, dialect: Dialect) -> _ShellOwned:
         else:
             kept.append(part)
     return _ShellOwned(assigned, tuple(kept))
+
+
+def _left_to_shell(part: Part, assigned: frozenset[str], source: Source) -> Part:
+    """`$f` of a variable that the script sets is the script's, whatever the scope knows."""
+    match part:
+        case ContextHole(bare=True, alternatives=(Alternative(Path(root)),)) if root in assigned:
+            return Text(source.text[part.start : part.end])
+    return part
 
 
 _ENV_NAME: Final = re.compile(r"[A-Z_][A-Z0-9_]*+")

@@ -43,7 +43,7 @@ from plait.template.program import (
     known_names,
     program,
 )
-from plait.values import UNDEFINED, Json, text
+from plait.values import UNDEFINED, Json
 
 RENDERINGS_UNTIL_HOT: Final = 200
 SURPRISES_UNTIL_CAUTIOUS: Final = 50
@@ -141,11 +141,14 @@ class Template:
         *,
         strict: bool = False,
         env: Mapping[str, str] | None = None,
-        show: Callable[[Json], str] = text,
+        sealing: bool = False,
     ) -> Json:
-        """Render by closures; report everything that is missing or malformed."""
+        """Render by closures; report everything that is missing or malformed.
+
+        `sealing`: text with a secret in it is a secret, instead of showing `***` in its place.
+        """
         rendering = self.rendering(values, strict=strict, env=env)
-        rendering.show = show
+        rendering.sealing = sealing
         value = _value(self.root, rendering)
         self._finish(rendering)
         return value
@@ -184,7 +187,7 @@ class Template:
         return Rendering(
             _names(values),
             lambda: self.lookup(values, env),
-            env=env or _NO_ENV,
+            env=_checked_env(env),
             strict=strict,
             source=source,
             counted=self.counted,
@@ -235,6 +238,16 @@ class Template:
 
 _NOWHERE: Final = Source("<template>", "")
 _NO_ENV: Final[Mapping[str, str]] = {}
+
+
+def _checked_env(env: Mapping[str, str] | None) -> Mapping[str, str]:
+    if env is None:
+        return _NO_ENV
+    if isinstance(env, Mapping):
+        return env
+    raise InputError(
+        f"env is a map of names, not {_type_name(env)}", fix='pass {"NAME": "value"}', code="wrong-type"
+    )
 
 
 def _names(values: Mapping[str, Json] | Lookup) -> Mapping[str, Json]:
