@@ -10,7 +10,7 @@ import pytest
 import plait
 
 PUBLIC = [
-    "PlaitError", "PromptTemplateError", "Scope", "Secret", "ShellResult", "Template", "compile",
+    "PlaitError", "PromptTemplateError", "Scope", "Secret", "ShellResult", "Template", "call", "compile",
     "escape_shell_value", "matches", "render", "resolve_prompt", "sh",
 ]  # fmt: skip
 
