@@ -86,7 +86,8 @@ def as_json_value(template: Template, values: Values, *, strict: bool = False, e
     whole = template.careful(values, strict=strict, env=env, sealing=True)
     if template.profile.braces != "param":
         return whole
-    return _stripped(template.root, whole, template.lookup(values, env).names, env or {})
+    stripped = _stripped(template.root, whole, template.lookup(values, env).names, env or {})
+    return None if stripped is _GONE else stripped
 
 
 def as_json(template: Template, values: Values, *, strict: bool = False, env: Env = None) -> str:
@@ -229,18 +230,21 @@ def _json_size(value: Json, known: dict[int, int]) -> int:
     return size
 
 
+_GONE: Final = object()
+
+
 def _stripped(node: Node, value: Json, names: Mapping[str, Json], env: Mapping[str, str]) -> Json:
     match node:
+        case Leaf(program):
+            return _GONE if _is_unresolved(program.parts, names, env) else value
         case Branch(items, None):
-            return [_stripped(item, inner, names, env) for item, inner in zip(items, value, strict=True)]
+            kept = [_stripped(item, inner, names, env) for item, inner in zip(items, value, strict=True)]
+            return [item for item in kept if item is not _GONE]
         case Branch(items, keys):
             entries = zip(keys or (), items, value.values(), strict=True)
-            return {
-                key: _stripped(item, inner, names, env)
-                for key, item, inner in entries
-                if not (isinstance(item, Leaf) and _is_unresolved(item.program.parts, names, env))
-            }
-        case Leaf() | Constant():
+            tree = {key: _stripped(item, inner, names, env) for key, item, inner in entries}
+            return {key: item for key, item in tree.items() if item is not _GONE}
+        case Constant():
             return value
 
 
