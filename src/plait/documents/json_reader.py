@@ -111,7 +111,7 @@ def _holders(values: Iterable[Json]) -> list[Json]:
     return [value for value in values if isinstance(value, (dict, list))]
 
 
-_TOKEN = re.compile(r'"(?:[^"\\]++|\\.)*+"|[{}\[\]:,]|[^\s{}\[\]:,"]++', re.DOTALL)
+_TOKEN = re.compile(r'"(?:[^"\\]++|\\.)*"|[{}\[\]:,]|[^\s{}\[\]:,"]++', re.DOTALL)
 _MAYBE_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]|[\ud800-\udfff]")
 _SURROGATE = re.compile("[\\ud800-\\udfff]")
 _INTEGER = re.compile(r"-?[0-9]++")

@@ -102,7 +102,7 @@ def _at(node: Node, path: str | abc.Iterable[Step]) -> Node | None:
     return found
 
 
-_STEP = re.compile(r'(?:^|\.)([^.\[\]]++)|\[([0-9]++)\]|\[("(?:[^"\\]++|\\.)*+")\]')
+_STEP = re.compile(r'(?:^|\.)([^.\[\]]++)|\[([0-9]++)\]|\[("(?:[^"\\]++|\\.)*")\]')
 _SIMPLE_STEP = re.compile(r"[^.\[\]]+")
 
 

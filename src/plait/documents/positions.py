@@ -36,12 +36,12 @@ def origin(value: str, span: Span, style: str) -> Callable[[int], int]:
 _Run: TypeAlias = tuple[int, int]
 """From this offset of the value on, characters stand in the file one by one from that offset on."""
 
-_FOLD = r"(?P<fold>[ \t]*+(?:\r?\n[ \t]*+)++)"
+_FOLD = r"(?P<fold>[ \t]*+(?:\r?\n[ \t]*+)+)"
 _FLOW_PARTS: Final = {
     "": re.compile(_FOLD + r"|(?P<run>[ \t]++|[^ \t\r\n]++)"),
     "'": re.compile(_FOLD + r"|(?P<escape>'')|(?P<run>[ \t]++|[^ \t\r\n']++)"),
     '"': re.compile(
-        r"(?P<continued>\\\r?\n[ \t]*+(?:\r?\n[ \t]*+)*+)|(?P<escape>\\(?:x..|u.{4}|U.{8}|.))|"
+        r"(?P<continued>\\\r?\n[ \t]*+(?:\r?\n[ \t]*+)*)|(?P<escape>\\(?:x..|u.{4}|U.{8}|.))|"
         + _FOLD
         + r"|(?P<run>[ \t]++|[^ \t\r\n\\]++)"
     ),

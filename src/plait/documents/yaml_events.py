@@ -76,7 +76,7 @@ def _odd_character(character: str, where: Span) -> Problem:
     return Problem(what, where, fix, code="character")
 
 
-_PROLOGUE = re.compile(r"(?:[ \t]*+(?:#[^\n]*+)?\r?\n|%YAML[^\n]*+\n)*+(%[A-Za-z]*+)")
+_PROLOGUE = re.compile(r"(?:[ \t]*+(?:#[^\n]*+)?\r?\n|%YAML[^\n]*+\n)*(%[A-Za-z]*+)")
 
 
 def _expect_no_directives(source: Source) -> None:

@@ -321,8 +321,8 @@ class _Builder:
 
 
 _TAG = re.compile(r"!<[^>]*+>|![^\s,\[\]{}]*+")
-_PROPERTIES = re.compile(rf"(?:&[\w-]++|{_TAG.pattern}|[ \t\r\n]++|#[^\n]*+)*+")
-_NOTHING = re.compile(r"(?:[ \t\r\n]++|#[^\n]*+|^\.\.\.(?=[ \t\r\n]|\Z))*+", re.MULTILINE)
+_PROPERTIES = re.compile(rf"(?:&[\w-]++|{_TAG.pattern}|[ \t\r\n]++|#[^\n]*+)*")
+_NOTHING = re.compile(r"(?:[ \t\r\n]++|#[^\n]*+|^\.\.\.(?=[ \t\r\n]|\Z))*", re.MULTILINE)
 
 
 def _start(event: yaml.Event) -> int:

@@ -53,7 +53,7 @@ MAX_DEPTH: Final = 64
 SMALL_TEXT: Final = 1 << 14
 MAX_FLAWS: Final = 100
 
-# Possessive quantifiers: none of these can backtrack.
+# Possessive quantifiers: none of these can backtrack. (On groups they are wrong before CPython 3.11.5.)
 _BRACES = re.compile(r"\\[{}]|[{}]")
 _ESCAPED_BRACE = re.compile(r"\\([{}])")
 _WORD = re.compile(r"[A-Za-z0-9_]++")
@@ -68,7 +68,7 @@ _INDEX = re.compile(r"-?(?:0|[1-9][0-9]{0,17}+)")
 _NUMBER = re.compile(r"-?[0-9]++(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)?")
 _FORMAT = re.compile(r"[A-Za-z_*./\[][^\s:|{}$\"'`<>;&()\\]*+")
 _BLANKS = re.compile(r"[ \t\r\n]*+")
-_PLAIN_HOLE = re.compile(r"\$\{([^\W\d]\w*+(?:\.[^\W\d]\w*+)*+)\}")
+_PLAIN_HOLE = re.compile(r"\$\{([^\W\d]\w*+(?:\.[^\W\d]\w*+)*)\}")
 # What only a shell can mean, seen at its first characters: ${#x} ${x%.c} ${x/a/b} ${x-d}
 _SHELL_EXPANSION = re.compile(r"\$\{(?:[#!@*?$0-9-]|(?!(?:true|false|null)\b)[^\W\d]\w*+[-%#/^,@=+?~])")
 _FILTER_WORD = re.compile(r"[^\s()'\"|{}$]++")

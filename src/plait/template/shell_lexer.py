@@ -114,7 +114,7 @@ _ENDS_COMMAND: Final = frozenset("\n;|)")
 _REDIRECTS: Final = frozenset("<>&")
 _REDIRECTION: Final = re.compile(r"&>>?|<<<|<<-?|<[&>]?|>[>&|]?")
 _DESCRIPTOR: Final = re.compile(r"[0-9]+|\{[A-Za-z_][A-Za-z0-9_]*\}")
-_BLANKS: Final = re.compile(r"(?:[ \t]++|\\\n)++")
+_BLANKS: Final = re.compile(r"(?:[ \t]++|\\\n)+")
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,14 +26,14 @@ SEPARATORS: Final = " \t\n" + OPERATORS
 PLAIN_IN_HEREDOC: Final = re.compile(r"[^\0`\\$]+")
 
 # Before `(`, one of ?*+@! opens an extended pattern, and is read on its own.
-_PLAIN_IN_WORD: Final = re.compile(r"""(?:[^\s\0;&|<>()'"`\\$\[\]?*+@!]++|[?*+@!](?!\())++""")
+_PLAIN_IN_WORD: Final = re.compile(r"""(?:[^\s\0;&|<>()'"`\\$\[\]?*+@!]++|[?*+@!](?!\())+""")
 _PLAIN_WORD: Final = re.compile(_PLAIN_IN_WORD.pattern + r"(?=[ \t\n;|&)]|\Z)")
 _PLAIN_IN_DOUBLE: Final = re.compile(r"""[^\0"`\\$]+""")
 _PLAIN_IN_SINGLE: Final = re.compile(r"[^\0']+")
 _PLAIN_IN_DOLLAR_SINGLE: Final = re.compile(r"[^\0'\\]+")
 _PLAIN_IN_PARAMETER: Final = re.compile(r"""[^\0'"`\\$}]+""")
 _PLAIN_IN_ARITHMETIC: Final = re.compile(r"""[^\0'"`\\$()]+""")
-_PLAIN_IN_BACKTICKS: Final = re.compile(r"(?:[^`\\]++|\\.)*+", re.DOTALL)
+_PLAIN_IN_BACKTICKS: Final = re.compile(r"(?:[^`\\]++|\\.)*", re.DOTALL)
 _NAME_PART: Final = re.compile(r"[A-Za-z0-9_]*")
 _QUOTED: Final = '"'
 

@@ -24,7 +24,7 @@ PRECEDENCE: Final[Mapping[str, int]] = {"project": 3, "user": 2, "system": 1}
 
 EXTENSIONS: Final = (".py", ".yaml", ".yml", ".sh", ".bash", ".js", ".mjs", ".cjs", ".ts", ".rb", ".go")
 MAX_ID: Final = 200
-_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*+(?:/[A-Za-z0-9][A-Za-z0-9_.-]*+)*+")
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*+(?:/[A-Za-z0-9][A-Za-z0-9_.-]*+)*")
 
 # The ids of the seed documents resolve to ours, so that their tool files run unchanged.
 _RENAMED_PREFIXES: Final = (("rye/core/", "core/"), ("rye/mcp/", "core/mcp/"))

@@ -35,12 +35,12 @@ def read_comments(said: Said, comment: str) -> None:
         _read_lines(said, lines, chosen, where=None)
 
 
-_REST_OF_LINE: Final = r"(?P<text>(?:[^\r\n]|\r(?!\n))*+)(?:\r?\n|\Z)"
+_REST_OF_LINE: Final = r"(?P<text>(?:[^\r\n]|\r(?!\n))*)(?:\r?\n|\Z)"
 
 
 def top_comments(text: str, comment: str) -> list[_Line]:
     """All comments before the first line that is something else."""
-    pattern = re.compile(rf"(?P<before>[ \t]*+(?:{re.escape(comment)})?+){_REST_OF_LINE}")
+    pattern = re.compile(rf"(?P<before>[ \t]*+(?:{re.escape(comment)})?){_REST_OF_LINE}")
     lines: list[_Line] = []
     at = 0
     while at < len(text) and (found := pattern.match(text, at)):

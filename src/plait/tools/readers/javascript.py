@@ -184,10 +184,10 @@ class _Declarations:
         return Span(self.source, token.start, token.end)
 
 
-_DIGITS: Final = "[0-9](?:_?[0-9])*+"
-_DECIMAL: Final = "(?:0|[1-9](?:_?[0-9])*+)"
+_DIGITS: Final = "[0-9](?:_?[0-9])*"
+_DECIMAL: Final = "(?:0|[1-9](?:_?[0-9])*)"
 _WHOLE = re.compile(
-    rf"{_DECIMAL}|0[xX][0-9a-fA-F](?:_?[0-9a-fA-F])*+|0[oO][0-7](?:_?[0-7])*+|0[bB][01](?:_?[01])*+"
+    rf"{_DECIMAL}|0[xX][0-9a-fA-F](?:_?[0-9a-fA-F])*|0[oO][0-7](?:_?[0-7])*|0[bB][01](?:_?[01])*"
 )
 _FLOAT = re.compile(rf"(?:{_DECIMAL}(?:\.(?:{_DIGITS})?)?|\.{_DIGITS})(?:[eE][+-]?{_DIGITS})?")
 

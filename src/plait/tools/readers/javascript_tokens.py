@@ -49,17 +49,17 @@ _BEFORE_MAP: Final = frozenset("(,=:[!&|?+-*%<>~^")
 _BEFORE_PATTERN: Final = _BEFORE_VALUE | {"do", "else"}
 _BEFORE_CONDITION: Final = frozenset(["if", "while", "for", "with"])
 
-_SKIPPED = re.compile(r"(?:[\s\ufeff]++|//[^\n\r\u2028\u2029]*+|/\*(?:[^*]++|\*(?!/))*+\*/)*+")
+_SKIPPED = re.compile(r"(?:[\s\ufeff]++|//[^\n\r\u2028\u2029]*+|/\*(?:[^*]++|\*(?!/))*\*/)*")
 _LINE_END = re.compile(r"[\n\r\u2028\u2029]")
 _HASHBANG = re.compile(r"#![^\n\r]*+")
 _QUOTED: Final = {
-    '"': re.compile(r'"(?:[^"\\\n\r]++|\\(?:\r\n|[\s\S]))*+"'),
-    "'": re.compile(r"'(?:[^'\\\n\r]++|\\(?:\r\n|[\s\S]))*+'"),
+    '"': re.compile(r'"(?:[^"\\\n\r]++|\\(?:\r\n|[\s\S]))*"'),
+    "'": re.compile(r"'(?:[^'\\\n\r]++|\\(?:\r\n|[\s\S]))*'"),
 }
-_TEMPLATE_TEXT = re.compile(r"(?:[^`\\$]++|\\[\s\S]|\$(?!\{))*+")
-_PATTERN = re.compile(r"/(?:[^/\\\[\n\r]|\\[^\n\r]|\[(?:[^\]\\\n\r]|\\[^\n\r])*+\])++/[\w$]*+")
+_TEMPLATE_TEXT = re.compile(r"(?:[^`\\$]++|\\[\s\S]|\$(?!\{))*")
+_PATTERN = re.compile(r"/(?:[^/\\\[\n\r]|\\[^\n\r]|\[(?:[^\]\\\n\r]|\\[^\n\r])*\])+/[\w$]*+")
 _PLAIN = re.compile(
-    r"(?P<number>\.?[0-9](?:[eE][+-](?=[0-9])|[\w.])*+)|(?P<word>[\w$]++)"
+    r"(?P<number>\.?[0-9](?:[eE][+-](?=[0-9])|[\w.])*)|(?P<word>[\w$]++)"
     r"|(?P<mark>=>|={2,3}|\+\+|--|\.\.\.|[\s\S])"
 )
 

@@ -72,7 +72,7 @@ class Said:
             self.problems.append(Problem(what, where, fix, code=code))
 
 
-_DUNDER = re.compile(r"__[a-z0-9]++(?:_[a-z0-9]++)*+__", re.IGNORECASE)
+_DUNDER = re.compile(r"__[a-z0-9]++(?:_[a-z0-9]++)*__", re.IGNORECASE)
 _ALMOST: Final = 0.8
 
 
