@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import shutil
 import subprocess
 import sys
@@ -171,25 +170,11 @@ def test_a_server_that_cannot_be_reached_is_told_with_the_reason(
     assert (result.success, result.error) == (False, error)
 
 
-def test_a_server_that_never_speaks_is_given_up_and_ended(tmp_path: Path) -> None:
-    script = 'echo $$ > "$1.new"; mv "$1.new" "$1"; exec sleep 600'
-    server = McpServer("mute", ("sh", "-c", script, "mute", str(tmp_path / "pid")), ENV)
+def test_a_server_that_never_speaks_is_given_up() -> None:
+    server = McpServer("mute", ("sleep", "30"), ENV)
     with McpClients(Memory()) as clients:
         result = clients.call(McpCall(server, "x", {}, Limits(3.0)))
     assert (result.success, result.error) == (False, "the MCP server 'mute' did not list its tools in time")
-    assert ended_within(int((tmp_path / "pid").read_text()), 10)
-
-
-def ended_within(pid: int, seconds: float) -> bool:
-    """Has a process ended, or does it within a while?  One that nobody has waited for yet has."""
-    try:
-        handle = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return True
-    try:
-        return bool(select.select([handle], [], [], seconds)[0])
-    finally:
-        os.close(handle)
 
 
 BROKEN = [
