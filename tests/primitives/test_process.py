@@ -371,7 +371,9 @@ def test_two_hundred_at_once_leave_nothing_behind() -> None:
     with ThreadPoolExecutor(200) as pool:
         printed = [int(finished.stdout) for finished in pool.map(one, range(200))]
     assert printed == list(range(200))
-    assert belongings() == before
+    descriptors, threads = belongings()
+    assert descriptors == before[0]
+    assert threads <= before[1]  # one of an earlier test may have ended meanwhile
 
 
 # ── tools ────────────────────────────────────────────────────────────────
