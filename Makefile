@@ -19,7 +19,7 @@ USABLE := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test check format lint types fuzz bench docs-examples clean
+.PHONY: help demo test check format lint types fuzz attack bench docs-examples clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -50,6 +50,12 @@ fuzz: $(STAMP) ## the long proofs by random cases (FUZZ_RUNS=… for a shorter r
 	@set -e; for script in tests/fuzz/*_fuzz.py; do \
 	  echo "plait: $$script"; \
 	  $(BIN)/python "$$script" $(if $(FUZZ_RUNS),--runs $(FUZZ_RUNS)); \
+	done
+
+attack: $(STAMP) ## hostile processes, swapped files, links that race
+	@set -e; for script in tests/attack/*_attack.py; do \
+	  echo "plait: $$script"; \
+	  $(BIN)/python "$$script"; \
 	done
 
 bench: $(BENCH_STAMP) ## measure, and write docs/benchmarks.md

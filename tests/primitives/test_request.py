@@ -221,7 +221,9 @@ CONTENT = [
 def test_a_body_is_json_text_or_base64_as_its_type_says(
     site: Site, client: Client, content_type: str, body: bytes, data: object, base64: bool
 ) -> None:
-    url = site.on("/", lambda x: x.reply(200, body, **({"content_type": content_type} if content_type else {})))
+    url = site.on(
+        "/", lambda x: x.reply(200, body, **({"content_type": content_type} if content_type else {}))
+    )
     returned = client.send(get(url))
     assert (returned.success, returned.data, returned.error) == (True, data, None)
     assert returned.metadata["base64"] is base64
@@ -311,7 +313,11 @@ def test_the_request_arrives_as_it_was_given(site: Site, client: Client) -> None
 def test_the_answer_to_head_has_no_body(site: Site, client: Client) -> None:
     url = site.on("/", lambda x: x.reply(200, b"x" * 100))
     returned = client.send(RequestCall("HEAD", url, limits=Limits(timeout=30.0, max_output=10)))
-    assert (returned.success, returned.data, returned.metadata["headers"]) == (True, "", {"content-length": "100"})
+    assert (returned.success, returned.data, returned.metadata["headers"]) == (
+        True,
+        "",
+        {"content-length": "100"},
+    )
 
 
 def test_the_process_has_a_client_of_its_own(site: Site) -> None:
@@ -350,7 +356,9 @@ BAD_URLS = [
 
 
 @pytest.mark.parametrize(("url", "why"), BAD_URLS)
-def test_a_url_that_could_mean_something_else_is_refused(world: World, client: Client, url: str, why: str) -> None:
+def test_a_url_that_could_mean_something_else_is_refused(
+    world: World, client: Client, url: str, why: str
+) -> None:
     error = refused(client, get(url))
     assert (error.what, error.where, error.code) == (f"the URL cannot be used: {why}", "GET", "bad-url")
     assert world.dialled == []
@@ -369,7 +377,12 @@ def test_a_header_value_cannot_become_another_header(world: World, client: Clien
 
 
 def test_all_bad_headers_are_named_at_once_and_no_value_is(client: Client) -> None:
-    headers = (("Host", SECRET), ("bad name", SECRET), ("X-B", f"{SECRET}\n"), ("Transfer-Encoding", "chunked"))
+    headers = (
+        ("Host", SECRET),
+        ("bad name", SECRET),
+        ("X-B", f"{SECRET}\n"),
+        ("Transfer-Encoding", "chunked"),
+    )
     assert str(refused(client, get("http://h.example/", headers=headers))) == (
         "GET h.example: the header 'Host' is written by Plait itself\nfix: remove it\n"
         "GET h.example: header 2 has a name that HTTP does not allow\nfix: use letters, digits and '-'\n"
@@ -387,7 +400,9 @@ def test_a_method_that_is_none_is_refused(client: Client, method: str) -> None:
 @given(value=st.text(st.characters(codec="utf-8", exclude_categories=["Cc"]), max_size=30))
 # One server for all examples is what we want: it keeps nothing but what it has seen.
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_a_header_value_without_control_characters_arrives_whole(site: Site, client: Client, value: str) -> None:
+def test_a_header_value_without_control_characters_arrives_whole(
+    site: Site, client: Client, value: str
+) -> None:
     url = site.on("/", lambda x: x.reply())
     assert client.send(get(url, headers=(("X-A", value),))).success
     arrived = site.seen[-1].headers["x-a"].encode("latin-1").decode("utf-8")
@@ -610,7 +625,9 @@ def test_a_redirect_is_judged_like_a_url(site: Site, client: Client, location: s
     assert error.where == f"GET a.example:{site.server_port}"
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "127.1", "[::ffff:127.0.0.1]", "2130706433", "localhost.example"])
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1", "127.1", "[::ffff:127.0.0.1]", "2130706433", "localhost.example"]
+)
 @pytest.mark.parametrize("url_from_data", [True, False])
 def test_a_redirect_to_another_origin_reaches_no_inner_address(
     sites: Callable[[], Site], world: World, client: Client, host: str, url_from_data: bool
@@ -810,7 +827,9 @@ DRIPS = [
 
 
 @pytest.mark.parametrize(("head", "drop"), DRIPS)
-def test_an_answer_that_drips_ends_at_the_deadline(site: Site, client: Client, head: bytes, drop: bytes) -> None:
+def test_an_answer_that_drips_ends_at_the_deadline(
+    site: Site, client: Client, head: bytes, drop: bytes
+) -> None:
     url = site.on("/", lambda x: x.drip(head, drop))
     assert str(refused(client, get(url, limits=SOON, retry=Retry(attempts=5)))) == (
         f"GET 127.0.0.1:{site.server_port}: the time limit passed before the answer was complete\n"
@@ -899,8 +918,12 @@ def failing(times: int, status: int = 503, **headers: str) -> Route:
 THREE = Retry(attempts=3, initial_delay=1.0)
 
 
-@pytest.mark.parametrize(("failures", "calls", "data"), [(0, 1, "yes"), (1, 2, "yes"), (2, 3, "yes"), (3, 3, "no")])
-def test_attempts_count_calls(site: Site, world: World, client: Client, failures: int, calls: int, data: str) -> None:
+@pytest.mark.parametrize(
+    ("failures", "calls", "data"), [(0, 1, "yes"), (1, 2, "yes"), (2, 3, "yes"), (3, 3, "no")]
+)
+def test_attempts_count_calls(
+    site: Site, world: World, client: Client, failures: int, calls: int, data: str
+) -> None:
     returned = client.send(get(site.on("/", failing(failures)), retry=THREE))
     assert (len(site.seen), returned.metadata["attempts"], returned.data) == (calls, calls, data)
     assert len(world.pauses) == calls - 1
@@ -996,7 +1019,9 @@ def test_only_the_statuses_of_the_call_are_repeated(site: Site, client: Client) 
 
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
-def test_a_refused_connection_is_tried_again_whatever_the_method(world: World, client: Client, method: str) -> None:
+def test_a_refused_connection_is_tried_again_whatever_the_method(
+    world: World, client: Client, method: str
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as gone:
         port = gone.getsockname()[1]
     error = refused(client, RequestCall(method, f"http://127.0.0.1:{port}/", limits=LONG, retry=THREE))
@@ -1045,7 +1070,9 @@ BROKEN_OFF = [
 
 
 @pytest.mark.parametrize("sent", BROKEN_OFF)
-@pytest.mark.parametrize(("method", "any_method", "calls"), [("GET", False, 3), ("POST", False, 1), ("POST", True, 3)])
+@pytest.mark.parametrize(
+    ("method", "any_method", "calls"), [("GET", False, 3), ("POST", False, 1), ("POST", True, 3)]
+)
 def test_an_answer_broken_off_is_no_answer(
     site: Site, client: Client, sent: bytes, method: str, any_method: bool, calls: int
 ) -> None:
@@ -1121,7 +1148,9 @@ FAILURES: list[Route] = [
 
 
 @pytest.mark.parametrize("route", FAILURES)
-def test_a_failed_call_leaves_no_connection_open(site: Site, world: World, client: Client, route: Route) -> None:
+def test_a_failed_call_leaves_no_connection_open(
+    site: Site, world: World, client: Client, route: Route
+) -> None:
     refused(client, get(site.on("/", route), limits=Limits(timeout=0.5, max_output=1000), max_redirects=2))
     assert world.sockets
     assert [sock for sock in world.sockets if sock.fileno() >= 0] == []
@@ -1146,7 +1175,9 @@ def test_a_stream_hands_on_each_piece_before_the_next_is_sent(site: Site, client
     taken = threading.Event()
 
     def in_two(x: Exchange) -> None:
-        x.wfile.write(b"HTTP/1.1 201 Created\r\nX-Kind: sse\r\ntransfer-encoding: chunked\r\n\r\n5\r\nfirst\r\n")
+        x.wfile.write(
+            b"HTTP/1.1 201 Created\r\nX-Kind: sse\r\ntransfer-encoding: chunked\r\n\r\n5\r\nfirst\r\n"
+        )
         if taken.wait(20):
             x.wfile.write(b"6\r\nsecond\r\n0\r\n\r\n")
 

@@ -55,7 +55,10 @@ def places(extension: str, contents: str) -> list[str]:
     """`line:column what` of every problem."""
     with pytest.raises((DocumentError, LimitError)) as caught:
         item(extension, contents)
-    return [f"{problem.where}: {problem.what}".removeprefix(f"/p/t{extension}:") for problem in caught.value.problems]
+    return [
+        f"{problem.where}: {problem.what}".removeprefix(f"/p/t{extension}:")
+        for problem in caught.value.problems
+    ]
 
 
 # ── the same header in every language ────────────────────────────────────────────────────────────
@@ -129,13 +132,20 @@ export default {}
         (".go", PLAIN.replace("#!/bin/sh\n", "").replace("#", "//")),
         (".js", JAVASCRIPT),
         (".mjs", JAVASCRIPT),
-        (".cjs", "// ---\n" + "".join(f"// {line}\n" for line in YAML.splitlines()) + "// ---\nmodule.exports = {}\n"),
+        (
+            ".cjs",
+            "// ---\n"
+            + "".join(f"// {line}\n" for line in YAML.splitlines())
+            + "// ---\nmodule.exports = {}\n",
+        ),
         (".ts", TYPESCRIPT),
     ],
 )
 @pytest.mark.parametrize("ending", ["\n", "\r\n"])
 @pytest.mark.parametrize("mark", ["", "\ufeff"])
-def test_a_header_means_the_same_in_every_language(extension: str, contents: str, ending: str, mark: str) -> None:
+def test_a_header_means_the_same_in_every_language(
+    extension: str, contents: str, ending: str, mark: str
+) -> None:
     expected = Header(
         executor_id="core/x", version="1.2.0", config={"url": "http://x/y", "n": [1, -2.5, None, True]}
     )
@@ -145,7 +155,12 @@ def test_a_header_means_the_same_in_every_language(extension: str, contents: str
 def test_an_item_holds_the_bytes_and_their_digest() -> None:
     data = b"\xef\xbb\xbfexecutor_id: a\r\n"
     found = item(".yaml", data, kind="runtime")
-    assert (found.kind, found.id, found.space, found.path) == ("runtime", "t", Space("project", "/p"), "/p/t.yaml")
+    assert (found.kind, found.id, found.space, found.path) == (
+        "runtime",
+        "t",
+        Space("project", "/p"),
+        "/p/t.yaml",
+    )
     assert (found.data, found.digest) == (data, sha256(data).hexdigest())
 
 
@@ -227,7 +242,9 @@ JAVASCRIPT_VALUES = [
 
 
 @pytest.mark.parametrize(("literal", "expected"), JAVASCRIPT_VALUES)
-@pytest.mark.parametrize("end", ["", ";", "\nfoo()", "\n{}", " // x", "\n++x", " as T\nconst y = 1", ", __category__ = 'c'"])
+@pytest.mark.parametrize(
+    "end", ["", ";", "\nfoo()", "\n{}", " // x", "\n++x", " as T\nconst y = 1", ", __category__ = 'c'"]
+)
 def test_a_javascript_literal_is_read_as_its_data(literal: str, expected: object, end: str) -> None:
     found = header(".js", f"const __executor_id__ = 'a', CONFIG = {{v: {literal}}}{end}")
     assert found.config == {"v": expected}
@@ -310,7 +327,9 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("extension", "contents", "expected"), REFUSED)
-def test_what_cannot_be_a_header_is_refused_at_its_place(extension: str, contents: str, expected: list[str]) -> None:
+def test_what_cannot_be_a_header_is_refused_at_its_place(
+    extension: str, contents: str, expected: list[str]
+) -> None:
     assert places(extension, contents) == expected
 
 
@@ -375,7 +394,9 @@ def test_only_a_primitive_names_no_executor(extension: str, nothing: str, primit
 
 
 def test_a_file_that_no_reader_knows_is_refused() -> None:
-    assert refusal(".exe", "executor_id: a").startswith("/p/t.exe: no reader knows this kind of file\nfix: known: .py,")
+    assert refusal(".exe", "executor_id: a").startswith(
+        "/p/t.exe: no reader knows this kind of file\nfix: known: .py,"
+    )
 
 
 LIMITS = [
@@ -402,7 +423,9 @@ def test_a_limit_is_an_error_of_its_own(extension: str, contents: str) -> None:
 def test_the_search_for_the_end_of_a_pattern_is_bounded() -> None:
     longest = "a" * (readers.MAX_PATTERN - 3)
     assert header(".js", f"const __executor_id__ = 'a'; x = /{longest}'/").executor_id == "a"
-    assert places(".js", f"x = /{longest}a'/") == [f"1:{readers.MAX_PATTERN + 4}: this string is never closed"]
+    assert places(".js", f"x = /{longest}a'/") == [
+        f"1:{readers.MAX_PATTERN + 4}: this string is never closed"
+    ]
 
 
 def test_a_large_script_is_read_for_its_first_lines_only() -> None:
@@ -489,10 +512,16 @@ def test_a_project_cannot_change_how_headers_are_read(tmp_path: Path) -> None:
     assert read_item(found).header.executor_id == "a"
 
 
-@pytest.mark.parametrize("module", sorted(Path(readers.__file__).parent.glob("*.py")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "module", sorted(Path(readers.__file__).parent.glob("*.py")), ids=lambda path: path.stem
+)
 def test_nothing_in_a_reader_can_run_what_it_reads(module: Path) -> None:
     tree = ast.parse(module.read_text("utf-8"))
-    called = {node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
+    called = {
+        node.func.id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    }
     assert not called & {"eval", "exec", "compile", "__import__"}
     imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
     assert not imported & {"importlib", "runpy", "subprocess"}

@@ -1,16 +1,16 @@
 """Is a chain allowed?  Every adjacent pair is checked, and every problem is told.
 
-    space    a child may depend on its own space and those of lower precedence
-    i/o      what a parent needs must be among what the child declares to give
-    version  a parent may demand a range of versions of a child
+space    a child may depend on its own space and those of lower precedence
+i/o      what a parent needs must be among what the child declares to give
+version  a parent may demand a range of versions of a child
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 from plait.errors import InputError, Problem
+from plait.records import dataclass, field
 from plait.tools.chain import Chain
 from plait.tools.items import Constraint, Item
 from plait.values import Json
