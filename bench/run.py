@@ -28,6 +28,8 @@ from measure import pin_to_one_core  # noqa: E402
 from startup import startup_tables  # noqa: E402
 from tables import Table  # noqa: E402
 
+from tools import tool_tables  # noqa: E402
+
 
 @dataclass(frozen=True)
 class Rounds:
@@ -37,10 +39,12 @@ class Rounds:
     sizes: tuple[int, ...]
     yaml: int
     processes: int
+    calls: int
+    commands: int
 
 
-FULL = Rounds(hot=400, first=1500, linear=2, sizes=SIZES, yaml=3, processes=60)
-QUICK = Rounds(hot=40, first=100, linear=1, sizes=SIZES[:2], yaml=1, processes=10)
+FULL = Rounds(hot=400, first=1500, linear=2, sizes=SIZES, yaml=3, processes=60, calls=40, commands=1000)
+QUICK = Rounds(hot=40, first=100, linear=1, sizes=SIZES[:2], yaml=1, processes=10, calls=10, commands=200)
 
 
 def main() -> int:
@@ -68,6 +72,7 @@ def tables(rounds: Rounds) -> Iterator[Table]:
     yield from startup_tables(rounds=rounds.processes)
     yield linearity_table(rounds=rounds.linear, sizes=rounds.sizes)
     yield yaml_table(rounds=rounds.yaml)
+    yield from tool_tables(rounds=rounds.calls, commands=rounds.commands)
 
 
 def _options() -> argparse.Namespace:
@@ -130,6 +135,9 @@ Who renders:
   the task: `str.format_map` gets maps that know the default, `string.Template` and `re.sub` a
   callback that walks paths, Jinja2 a compiled template, OmegaConf a config in which the values
   already are.
+
+The last tables are about tools: what it costs to call one, from a process that lives on and from
+the command line, and how fast many processes are started.
 """
 
 

@@ -13,7 +13,7 @@ PLAIT = Path(__file__).parent.parent / "src" / "plait"
 
 # A module may know what stands further in (a smaller number) and its own part.
 ORDER = {
-    **dict.fromkeys(["source", "errors", "values", "documents"], 0),
+    **dict.fromkeys(["records", "hints", "digests", "source", "errors", "values", "documents"], 0),
     "template": 1,
     "scope": 2,
     **dict.fromkeys(["tools", "run"], 3),

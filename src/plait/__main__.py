@@ -1,7 +1,5 @@
 """`python -m plait` is the command `plait`."""
 
-import sys
+from plait.cli import enter
 
-from plait.cli import main
-
-sys.exit(main())
+enter()

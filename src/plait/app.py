@@ -6,13 +6,13 @@ load nothing that they do not use.
 
 from __future__ import annotations
 
-import threading
+from _thread import allocate_lock
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from os import PathLike
-from typing import TYPE_CHECKING
 
+from plait.hints import TYPE_CHECKING
+from plait.records import dataclass
 from plait.values import Json
 
 if TYPE_CHECKING:
@@ -243,8 +243,19 @@ def call(
     return steps.call_tool(tools, tool_id, params or {}).record()
 
 
+def warm_up() -> None:
+    """Begin what the first process would have to wait for, while there is something else to do."""
+    from plait.errors import ProcessError
+    from plait.primitives.jobs import warm_up as start_guardian
+
+    try:
+        start_guardian()
+    except ProcessError:
+        return  # whoever needs a process will hear of it
+
+
 _TOOLBOXES: dict[object, Toolbox] = {}
-_TOOLBOXES_LOCK = threading.Lock()
+_TOOLBOXES_LOCK = allocate_lock()
 
 
 def toolbox(project: str | PathLike[str] | None = None, *, ask: AskTrust | None = None) -> Toolbox:

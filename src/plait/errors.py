@@ -23,8 +23,8 @@ a value, only names and the author's own text, so a secret cannot leak by it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
+from plait.records import dataclass
 from plait.source import Span, draw
 
 

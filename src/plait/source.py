@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from functools import lru_cache
+
+from plait.records import dataclass, field
 
 MAX_DRAWN_COLUMNS = 160
 

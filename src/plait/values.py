@@ -10,9 +10,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from enum import Enum
-from typing import Any, Final, TypeAlias
 
 from plait.errors import ValueRefusedError
+from plait.hints import Any, Final, TypeAlias
 
 Json: TypeAlias = Any
 """str | int | float | bool | None | Secret | list[Json] | dict[str, Json]"""

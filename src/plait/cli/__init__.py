@@ -17,6 +17,7 @@ import sys
 TYPE_CHECKING = False  # type checkers read it as true; `typing` itself takes longer than `--version`
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from typing import Any, NoReturn
 
 INTERRUPTED = 130
 READER_LEFT = 141
@@ -35,6 +36,9 @@ COMMANDS = {
     "keys": "your signing keys, and the keys you trust",
     "trust": "say which projects, signers and MCP tools may run",
 }
+
+HASTY = ("call",)
+"""Commands that programs run a thousand times: what they need to start is counted in milliseconds."""
 
 WELCOME = """\
 Plait runs tools, shell commands and agents from plain files; a value never becomes code.
@@ -56,6 +60,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     return guarded(lambda: _run(arguments))
 
 
+def enter() -> NoReturn:
+    """The program `plait`: run the command line and end with its exit code."""
+    status = main()
+    sys.stderr.flush()
+    # Python takes itself apart before it ends, which takes longer than to start it; the system frees a
+    # process at once.  Only where nobody waits for the end: no function registered for it, no thread.
+    if "atexit" not in sys.modules and "threading" not in sys.modules:
+        os._exit(status)
+    sys.exit(status)
+
+
 def _run(arguments: list[str]) -> int:
     match arguments:
         case []:
@@ -74,17 +89,31 @@ def _run_command(command: str, arguments: list[str]) -> int:
         raise _unknown_command(command)
     from importlib import import_module
 
-    from plait.cli.arguments import HelpWanted, Parser
+    if command in HASTY:
+        import gc
 
+        gc.disable()  # what is loaded now stays; the command itself says when there may be garbage
     module = import_module(f"plait.cli.{command}")
-    parser = Parser(command, COMMANDS[command], examples=module.EXAMPLES)
-    module.configure(parser)
-    try:
-        options = parser.read(arguments)
-    except HelpWanted:
-        return _print(parser.format_help())
+    options = _plain_options(module, arguments) if command in HASTY else None
+    if options is None:
+        from plait.cli.arguments import HelpWanted, Parser
+
+        parser = Parser(command, COMMANDS[command], examples=module.EXAMPLES)
+        module.configure(parser)
+        try:
+            options = parser.read(arguments)
+        except HelpWanted:
+            return _print(parser.format_help())
     status: int = module.run(options)
     return status
+
+
+def _plain_options(module: Any, arguments: list[str]) -> Any:
+    from plait.cli.plain import PlainForm
+
+    form = PlainForm()
+    module.configure(form)
+    return form.read(arguments)
 
 
 def _unknown_command(command: str) -> Exception:

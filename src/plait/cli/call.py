@@ -7,13 +7,14 @@ what may not run with 3.  `--dry-run` is the same road, stopped before the tool.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
 
 from plait.cli.consent import add_project, toolbox_of
 from plait.cli.output import error_data, show_error, write_bytes, write_json, write_value
 from plait.cli.values import expect_map, file_text, given_text, read_json
 from plait.errors import InputError, PlaitError
+from plait.hints import TYPE_CHECKING, Final
 from plait.values import Json
 
 if TYPE_CHECKING:
@@ -62,10 +63,13 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _call(options: argparse.Namespace) -> int:
+    if not options.dry_run:
+        _begin_early()
     from plait.steps import call as steps
 
     tools = _toolbox(options)
     params = _params(options, tools)
+    gc.enable()
     if options.dry_run:
         _show_dry_run(steps.dry_run(tools, options.tool, params), as_json=options.json)
         return 0
@@ -77,15 +81,21 @@ def _call(options: argparse.Namespace) -> int:
     return 0 if result.success else 1
 
 
+def _begin_early() -> None:
+    """What starts processes takes as long to begin as we do to load the rest: let both go on at once."""
+    from plait import app
+
+    app.warm_up()
+
+
 def _toolbox(options: argparse.Namespace) -> Toolbox:
     tools = toolbox_of(options, asking=True)
     if options.trust and not tools.trust.project_trusted:
         _trust_first(tools)
     if options.timeout is None:
         return tools
-    from dataclasses import replace
-
     from plait.cli.arguments import seconds
+    from plait.records import replace
 
     return replace(tools, timeout=seconds(options.timeout))
 

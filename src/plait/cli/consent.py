@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Final
 
 from plait.cli.output import paint_for, printable
 from plait.errors import InputError
+from plait.hints import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     import argparse

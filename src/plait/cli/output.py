@@ -12,9 +12,9 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final, TextIO
 
 from plait.errors import InputError, PlaitError, Problem
+from plait.hints import Final, TextIO
 from plait.source import Span, draw
 from plait.values import Json, json_text
 

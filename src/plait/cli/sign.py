@@ -10,13 +10,13 @@ import os
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
 from plait.cli.consent import add_project, toolbox_of
 from plait.cli.signers import DEFAULT_KEY, key_folder, opened_key
 from plait.errors import InputError, TrustError
+from plait.records import dataclass
 from plait.tools.beneath import read_beneath
 from plait.tools.signing import in_comment, read_signature, sign_bytes, sign_detached, time_text
 from plait.tools.spaces import EXTENSIONS, Space, Spaces

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from plait.cli.arguments import one_of
@@ -18,6 +17,7 @@ from plait.cli.consent import add_project, toolbox_of
 from plait.cli.output import Paint, aligned, cut, error_data, paint_for, printable, width, write_json
 from plait.cli.signers import signed_by
 from plait.errors import InputError, PlaitError
+from plait.records import dataclass
 from plait.tools.rules import judge, short_id
 from plait.values import Json, json_text
 

@@ -6,9 +6,9 @@ import json
 import os
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from plait.errors import InputError
+from plait.hints import TYPE_CHECKING
 from plait.values import Json, Secret, text
 
 if TYPE_CHECKING:

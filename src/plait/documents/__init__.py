@@ -16,21 +16,48 @@ In reading order:
     yaml_reader   events → nodes, within the budget
     json_reader   text → data; no nodes, as data has no author to point at
     layers        nodes over nodes; where each leaf came from
+
+Each is loaded when one of its names is first used: who reads JSON needs no YAML.
 """
 
-from plait.documents.files import decoded
-from plait.documents.json_reader import load_json, parse_json
-from plait.documents.layers import merge, origins
-from plait.documents.limits import (
-    MAX_DEPTH,
-    MAX_DIGITS,
-    MAX_JSON_TEXT,
-    MAX_NODES,
-    MAX_PROBLEMS,
-    MAX_TEXT,
-)
-from plait.documents.nodes import Mapping, Node, Scalar, Sequence, expect_keys
-from plait.documents.yaml_reader import load, parse
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from plait.documents.files import decoded
+    from plait.documents.json_reader import load_json, parse_json
+    from plait.documents.layers import merge, origins
+    from plait.documents.limits import (
+        MAX_DEPTH,
+        MAX_DIGITS,
+        MAX_JSON_TEXT,
+        MAX_NODES,
+        MAX_PROBLEMS,
+        MAX_TEXT,
+    )
+    from plait.documents.nodes import Mapping, Node, Scalar, Sequence, expect_keys
+    from plait.documents.yaml_reader import load, parse
+
+_HOME = {
+    "MAX_DEPTH": "limits",
+    "MAX_DIGITS": "limits",
+    "MAX_JSON_TEXT": "limits",
+    "MAX_NODES": "limits",
+    "MAX_PROBLEMS": "limits",
+    "MAX_TEXT": "limits",
+    "Mapping": "nodes",
+    "Node": "nodes",
+    "Scalar": "nodes",
+    "Sequence": "nodes",
+    "decoded": "files",
+    "expect_keys": "nodes",
+    "load": "yaml_reader",
+    "load_json": "json_reader",
+    "merge": "layers",
+    "origins": "layers",
+    "parse": "yaml_reader",
+    "parse_json": "json_reader",
+}
 
 __all__ = [
     "MAX_DEPTH",
@@ -52,3 +79,13 @@ __all__ = [
     "parse",
     "parse_json",
 ]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module 'plait.documents' has no attribute '{name}'")
+    from importlib import import_module
+
+    value = getattr(import_module(f"plait.documents.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value

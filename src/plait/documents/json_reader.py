@@ -11,9 +11,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from math import isfinite
-from typing import Final
 
 from plait.documents.files import read_text
 from plait.documents.limits import (
@@ -26,6 +24,8 @@ from plait.documents.limits import (
     too_deep,
 )
 from plait.errors import DocumentError, InternalError, LimitError, PlaitError, Problem
+from plait.hints import Final
+from plait.records import replace
 from plait.source import Source, Span
 from plait.values import Json
 
@@ -53,7 +53,7 @@ def parse_json(text: str, name: str) -> Json:
         raise _together(problems) from None
     except RecursionError:
         raise _too_deep(source) from None
-    if hooks.doubt or _MAYBE_SURROGATE.search(source.text):
+    if hooks.doubt or _may_hold_half_a_pair(source.text):
         problems = _problems(source, len(source.text))
         if problems:
             raise _together(problems)
@@ -111,11 +111,22 @@ def _holders(values: Iterable[Json]) -> list[Json]:
     return [value for value in values if isinstance(value, (dict, list))]
 
 
-_TOKEN = re.compile(r'"(?:[^"\\]++|\\.)*"|[{}\[\]:,]|[^\s{}\[\]:,"]++', re.DOTALL)
-_MAYBE_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]|[\ud800-\udfff]")
-_SURROGATE = re.compile("[\\ud800-\\udfff]")
-_INTEGER = re.compile(r"-?[0-9]++")
-_REAL = re.compile(r"-?[0-9]++(?:\.[0-9]++)?(?:[eE][-+]?[0-9]++)?")
+def _may_hold_half_a_pair(text: str) -> bool:
+    return "\\ud" in text or "\\uD" in text or not _is_whole(text)
+
+
+def _is_whole(text: str) -> bool:
+    """Are all characters whole?  Halves of a pair have no bytes."""
+    try:
+        return text.isascii() or bool(text.encode())
+    except UnicodeEncodeError:
+        return False
+
+
+# Not compiled before there is a doubt: most text is read without one.
+_TOKEN: Final = r'"(?:[^"\\]++|\\.)*"|[{}\[\]:,]|[^\s{}\[\]:,"]++'
+_INTEGER: Final = r"-?[0-9]++"
+_REAL: Final = r"-?[0-9]++(?:\.[0-9]++)?(?:[eE][-+]?[0-9]++)?"
 
 
 def _problems(source: Source, end: int) -> list[Problem]:
@@ -123,7 +134,7 @@ def _problems(source: Source, end: int) -> list[Problem]:
     problems: list[Problem] = []
     objects: list[dict[str, Span] | None] = []
     wants_key = False
-    for token in _TOKEN.finditer(source.text, 0, end):
+    for token in re.compile(_TOKEN, re.DOTALL).finditer(source.text, 0, end):
         span = Span(source, *token.span())
         match token[0][0]:
             case "{":
@@ -150,7 +161,7 @@ def _string_problems(token: str, span: Span, names: dict[str, Span] | None) -> I
         string = json.loads(token)
     except json.JSONDecodeError:
         return  # the syntax error that is reported beside these
-    if _SURROGATE.search(string):
+    if not _is_whole(string):
         what, fix = "this string holds half of a character pair", "write both halves, or neither"
         yield Problem(what, span, fix, code="character")
     if names is None:
@@ -165,15 +176,15 @@ def _word_problems(token: str, span: Span) -> Iterator[Problem]:
     if token in ("NaN", "Infinity", "-Infinity"):
         what, fix = "infinity and NaN are not JSON data", "write a finite number, null or a string"
         yield Problem(what, span, fix, code="value")
-    elif _INTEGER.fullmatch(token) and len(token) > MAX_DIGITS:
+    elif re.fullmatch(_INTEGER, token) and len(token) > MAX_DIGITS:
         yield Problem("this number has too many digits", span, "write it as a string", code="value")
-    elif _REAL.fullmatch(token) and not isfinite(float(token)):
+    elif re.fullmatch(_REAL, token) and not isfinite(float(token)):
         yield Problem("this number is too large", span, "write it as a string", code="value")
 
 
 def _too_deep(source: Source) -> LimitError:
     depth = 0
-    for token in _TOKEN.finditer(source.text):
+    for token in re.compile(_TOKEN, re.DOTALL).finditer(source.text):
         depth += (token[0] in ("[", "{")) - (token[0] in ("]", "}"))
         if depth > MAX_DEPTH:
             return too_deep(str(Span(source, *token.span())))

@@ -6,9 +6,8 @@ if its value stood there once more.
 
 from __future__ import annotations
 
-from typing import Final
-
 from plait.errors import LimitError
+from plait.hints import Final
 from plait.source import Span
 
 MAX_TEXT: Final = 4 * 1024 * 1024

@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 import re
 from collections import abc
-from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from plait.documents.limits import shown
 from plait.documents.positions import origin
 from plait.errors import InternalError, Problem, listed, nearest
+from plait.records import dataclass, field
 from plait.source import Excerpt, Source, Span
 from plait.values import Json
 

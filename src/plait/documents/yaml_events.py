@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from plait.documents.limits import MAX_PROBLEMS
 from plait.errors import DocumentError, Problem
+from plait.records import dataclass
 from plait.source import Source, Span
 
 if TYPE_CHECKING:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Container, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
 from typing import Final, Literal, TypeAlias
@@ -18,6 +17,7 @@ from plait import documents
 from plait.errors import InputError, PlaitError, Problem, listed, nearest
 from plait.flows.fields import Field, read_fields
 from plait.flows.names import BUILTIN_ROOTS, NAMES, profile_of
+from plait.records import dataclass
 from plait.scope.frames import ALIASES
 from plait.source import Span
 from plait.template.nodes import (

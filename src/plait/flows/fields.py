@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import abc
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
 
@@ -32,6 +31,7 @@ from plait.flows.names import (
     profile_of,
     strings,
 )
+from plait.records import dataclass, field
 
 STEP_LISTS: Final = ("agent_template", "steps", "commands", "do", "tasks", "nodes")
 

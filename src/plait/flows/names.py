@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from collections.abc import Mapping as Map
-from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
 from typing import Final, Literal, TypeAlias
 
 from plait.documents import Mapping, Node, Scalar, Sequence
+from plait.records import dataclass
 
 # ── names ────────────────────────────────────────────────────────────────
 

@@ -11,10 +11,10 @@ import re
 import zlib
 from base64 import b64encode
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final, NoReturn
 
 from plait.errors import RequestError
+from plait.records import dataclass
 from plait.values import MASK, Json
 
 PIECE: Final = 64 << 10

@@ -11,12 +11,12 @@ import os
 import socket
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 from threading import Thread
 from typing import Final, TypeAlias
 
 from plait.errors import RequestError
+from plait.records import dataclass
 
 Resolve: TypeAlias = Callable[[str], Sequence[str]]
 """Host name → its addresses in digits; `OSError` when it has none."""

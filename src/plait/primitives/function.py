@@ -28,12 +28,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import lru_cache
 from types import CodeType, ModuleType, TracebackType
 from typing import Any, Final, TextIO, cast
 
 from plait.errors import InputError, PlaitError, ValueRefusedError
+from plait.records import dataclass, field
 from plait.tools.invocation import FunctionCall, Returned
 from plait.values import Json, json_text
 

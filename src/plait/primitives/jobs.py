@@ -10,20 +10,21 @@ import contextlib
 import errno
 import fcntl
 import os
-import signal
 import sys
-import threading
 import time
+from _thread import allocate_lock
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
 
 from plait.errors import InputError, ProcessError
+from plait.hints import TYPE_CHECKING, Final
 from plait.primitives import guardian as wire
+from plait.records import dataclass
 
 if TYPE_CHECKING:
+    import signal
     import socket
 else:
+    import _signal as signal
     import _socket as socket  # what `socket` puts around it takes longer to load than a process to run
 
 GRACE: Final = 2.0
@@ -231,7 +232,7 @@ class _Keeper:
 
 
 _KEEPERS: dict[bool, _Keeper] = {}
-_LOCK = threading.Lock()
+_LOCK = allocate_lock()
 
 
 def _keeper(*, in_our_session: bool) -> _Keeper:
@@ -303,7 +304,7 @@ def _forget_keepers() -> None:
     for keeper in _KEEPERS.values():
         keeper.request.close()
     _KEEPERS.clear()
-    _LOCK = threading.Lock()
+    _LOCK = allocate_lock()
 
 
 os.register_at_fork(after_in_child=_forget_keepers)

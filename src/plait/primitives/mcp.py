@@ -32,12 +32,12 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack, contextmanager
-from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 from urllib.parse import quote, urlsplit
 
 from plait.errors import InputError, TrustError, listed, nearest
+from plait.records import dataclass, field
 from plait.tools.invocation import DEFAULT_MAX_OUTPUT, McpCall, McpServer, Returned
 from plait.values import Json
 

@@ -19,22 +19,25 @@ import errno
 import json
 import os
 import select
-import signal
 import sys
-import threading
 import time
+from _thread import allocate_lock
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import IO, TYPE_CHECKING, Final, Literal, NoReturn, Protocol, TypeAlias
 
 from plait.errors import ProcessError
+from plait.hints import IO, TYPE_CHECKING, Final, Literal, NoReturn, Protocol, TypeAlias
 from plait.primitives import guardian, jobs
 from plait.primitives.jobs import FIRST_FILE, GRACE, Job, Report, encoded, end_all, warm_up
+from plait.records import dataclass, field
 from plait.tools.invocation import ProcessCall, Returned
 from plait.values import Json
 
 if TYPE_CHECKING:
+    import signal
+
     from plait.template.shell import BoundScript
+else:
+    import _signal as signal  # the names that `signal` gives to numbers take long to make
 
 __all__ = [
     "GRACE",
@@ -224,8 +227,10 @@ def _last_lines(stderr: bytes) -> str:
 
 
 def _signal_name(number: int) -> str:
+    from signal import Signals
+
     try:
-        return signal.Signals(number).name
+        return Signals(number).name
     except ValueError:  # a real-time signal
         return f"signal {number}"
 
@@ -368,7 +373,7 @@ def _start(program: _Program, ours: _Ours, *, passthrough: bool) -> Job:
         return ours.job
 
 
-_STARTING = threading.Lock()
+_STARTING = allocate_lock()
 
 
 class _Ours:
@@ -439,6 +444,8 @@ def _file_with(content: bytes) -> Iterator[IO[bytes]]:
 @contextlib.contextmanager
 def _left_to_the_child() -> Iterator[None]:
     """Ctrl-C and Ctrl-\\ reach the child as well as us: it decides, and we wait."""
+    import threading
+
     in_front = threading.current_thread() is threading.main_thread() and _has_terminal()
     numbers = (signal.SIGINT, signal.SIGQUIT) if in_front else ()
     before = {number: signal.signal(number, lambda *_: None) for number in numbers}

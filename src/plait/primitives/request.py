@@ -24,7 +24,6 @@ import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field, replace
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
@@ -34,6 +33,7 @@ from typing import TYPE_CHECKING, Final
 from plait.errors import Problem, RequestError
 from plait.primitives import answers
 from plait.primitives.connect import Deadline, Dial, Dialler, Resolve, dial, look_up
+from plait.records import dataclass, field, replace
 from plait.tools.invocation import RequestCall, Retry, Returned
 from plait.values import Json
 

@@ -17,7 +17,6 @@ import socket
 import ssl
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from ipaddress import IPv6Address
 from typing import Any, Final
 
@@ -26,6 +25,7 @@ import httpx2
 
 from plait.errors import InternalError, RequestError
 from plait.primitives.connect import Deadline, Dialler, out_of_time
+from plait.records import dataclass
 
 DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 

@@ -36,12 +36,12 @@ only the answer leaves; no message holds a value, secret or not.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from math import isfinite
 from typing import Final, NoReturn, TypeAlias
 
 from plait.errors import ConditionError, InputError, LimitError, Problem, listed, nearest
+from plait.records import dataclass
 from plait.run.operators import OPERATORS, Operator, RefusedError, Test, kind_of
 from plait.source import Span
 from plait.template.grammar import parse_path

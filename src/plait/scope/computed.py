@@ -15,10 +15,10 @@ import stat
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from plait.errors import InputError, LimitError
+from plait.records import dataclass
 from plait.source import Source
 from plait.template.filters import holds_secret
 from plait.template.program import Answer, Piece, Placed

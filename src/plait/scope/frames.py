@@ -11,11 +11,11 @@ once per scope, because that is what a rendering reads.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
 from plait.errors import InputError
+from plait.records import dataclass
 from plait.scope.computed import Sources
 from plait.source import Source
 from plait.template.grammar import parse_path

@@ -11,11 +11,10 @@ import json
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Protocol
 
 from plait.errors import InputError
-from plait.template.template import compile_template
+from plait.hints import Protocol
+from plait.records import dataclass, replace
 from plait.tools.anchors import (
     Anchored,
     Dependency,
@@ -28,7 +27,14 @@ from plait.tools.beneath import read_beneath
 from plait.tools.bind import Call, bind
 from plait.tools.chain import Chain, Chains
 from plait.tools.config import checked_params, resolved_configs
-from plait.tools.environment import DotEnv, Environment, interpreter_names, read_dotenv, resolve_environment
+from plait.tools.environment import (
+    DotEnv,
+    Environment,
+    author_template,
+    interpreter_names,
+    read_dotenv,
+    resolve_environment,
+)
 from plait.tools.interpreters import Ask, Surroundings
 from plait.tools.invocation import FunctionCall, Invocation, McpCall, ProcessCall, RequestCall, Returned
 from plait.tools.items import Item, digest_of
@@ -254,7 +260,9 @@ def _environment(
 
 
 def _dotenv(toolbox: Toolbox, chain: Chain) -> DotEnv:
-    contents = read_beneath(toolbox.spaces.project or "/", ".env")
+    project = toolbox.spaces.project or "/"
+    # A look first: most projects have none, and to open a file safely takes longer than all else here.
+    contents = read_beneath(project, ".env") if os.path.lexists(f"{project}/.env") else None
     if contents is None:
         return DotEnv()
     text = contents[0].decode("utf-8", "surrogateescape")
@@ -268,7 +276,7 @@ def _by_project(verdicts: tuple[Verdict, ...]) -> bool:
 
 def _directory(anchored: Anchored | None, context: Mapping[str, str]) -> str:
     if anchored is not None and anchored.anchor.cwd:
-        template = compile_template(anchored.anchor.cwd, "config")
+        template = author_template(anchored.anchor.cwd)
         if all(hole in context for hole in template.placeholders):
             return os.path.join(context["project_path"], str(template.render(context)))
     return context["project_path"]

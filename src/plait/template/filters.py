@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import Final
 
 from plait.errors import ValueRefusedError
+from plait.hints import Final
 from plait.values import UNDEFINED, Json, Secret, Undefined, json_text, revealed_text, text
 
 MAX_INTEGER_DIGITS: Final = 4000

@@ -19,11 +19,11 @@ and holes nest at most `MAX_DEPTH` deep.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final
 
 from plait.errors import InputError, LimitError, nearest
+from plait.hints import Any, Final
+from plait.records import dataclass
 from plait.source import Source, Span
 from plait.template.filters import FILTERS, FORMATS
 from plait.template.nodes import (

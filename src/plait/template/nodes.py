@@ -7,9 +7,8 @@ answered: its value is inert, no later stage looks into it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import ClassVar, TypeAlias
-
+from plait.hints import ClassVar, TypeAlias
+from plait.records import dataclass, field
 from plait.values import Json
 
 

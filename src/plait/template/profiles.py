@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final, Literal, TypeAlias
-
 from plait.errors import InputError, nearest
+from plait.hints import Final, Literal, TypeAlias
+from plait.records import dataclass
 
 ProfileName: TypeAlias = Literal["prompt", "directive", "graph", "workflow", "config"]
 

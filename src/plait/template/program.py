@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final, Protocol, TypeAlias
 
 from plait.errors import (
     LimitError,
@@ -22,6 +20,8 @@ from plait.errors import (
     listed,
     nearest,
 )
+from plait.hints import Final, Protocol, TypeAlias
+from plait.records import dataclass
 from plait.source import Source, Span
 from plait.template.filters import FILTERS, FORMATS, holds_secret, matching
 from plait.template.grammar import SMALL_TEXT, parse

@@ -13,11 +13,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final, Literal
-from urllib.parse import quote
 
 from plait.errors import InputError, ValueRefusedError, nearest
+from plait.hints import TYPE_CHECKING, Final, Literal
+from plait.records import dataclass
 from plait.source import Source, Span
 from plait.template.nodes import (
     Alternative,
@@ -32,10 +31,11 @@ from plait.template.nodes import (
     Text,
 )
 from plait.template.program import MAX_OUTPUT, Lookup, Piece, Placed, Program, output_too_long
-from plait.template.shell import BoundScript, bind, plan
-from plait.template.shell_lexer import Gap, analyse
 from plait.template.template import Branch, Constant, Leaf, Node, Template
 from plait.values import Json, json_text, revealed_text, text
+
+if TYPE_CHECKING:
+    from plait.template.shell import BoundScript
 
 Values = Mapping[str, Json] | Lookup
 Env = Mapping[str, str] | None
@@ -153,6 +153,9 @@ def as_shell(
 def bound_shell(
     pieces: Sequence[Piece], source: Source, *, dialect: Dialect, lookup: Lookup | None = None
 ) -> BoundScript:
+    from plait.template.shell import bind, plan  # few templates are scripts, and a call without one is quick
+    from plait.template.shell_lexer import Gap
+
     gaps: list[str | Gap] = []
     values: list[Json] = []
     trusted: list[bool] = []
@@ -285,6 +288,8 @@ def _url_encoded(piece: Placed, place: UrlPart, before: str, after: Sequence[Pie
                 "a path segment of a URL may not be empty, '.' or '..'", piece, source,
                 "give it another value", "url-segment",
             )  # fmt: skip
+    from urllib.parse import quote  # only URLs need it, and it is slow to import
+
     try:
         return quote(value, safe="")
     except UnicodeEncodeError:
@@ -320,6 +325,8 @@ def _shell_owned(leaf: Leaf, lookup: Lookup, dialect: Dialect) -> _ShellOwned:
     environment (`${HOME:-/tmp}`), is the shell's own expansion, unless our scope
     knows the name or the text stands where a shell expands nothing.
     """
+    from plait.template.shell_lexer import Gap, analyse
+
     parts, source = leaf.program.parts, leaf.source
     written = "".join(
         part.text if isinstance(part, Text) else source.text[part.start : part.end] for part in parts

@@ -8,10 +8,10 @@ once goes back to the closures, which report everything that is missing.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import Final, TypeAlias
 
 from plait.errors import InputError, LimitError, PromptTemplateError, nearest
+from plait.hints import Final, TypeAlias
+from plait.records import dataclass, replace
 from plait.source import Source, Span
 from plait.template.nodes import (
     Computed,

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from plait.errors import InputError
-from plait.template.template import compile_template
+from plait.records import dataclass
 from plait.tools.chain import Chain
-from plait.tools.environment import EnvValue
+from plait.tools.environment import EnvValue, author_template
 from plait.tools.items import Anchor, Item, VerifyDeps
 from plait.tools.spaces import Space
 
@@ -151,6 +150,6 @@ def _refuse_links(folder: str, names: Sequence[str], tool: Item) -> None:
 
 
 def _paths(templates: Sequence[str], context: Mapping[str, str]) -> list[str]:
-    compiled = [compile_template(template, "config") for template in templates]
+    compiled = [author_template(template) for template in templates]
     known = [template for template in compiled if all(hole in context for hole in template.placeholders)]
     return [str(template.render(context)) for template in known]

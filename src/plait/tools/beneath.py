@@ -14,11 +14,11 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache
-from typing import Final
 
 from plait.errors import InputError, LimitError
+from plait.hints import Final
+from plait.records import dataclass
 
 MAX_FILE: Final = 16 << 20
 

@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 import os
 import re
-import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Final
 
 from plait.errors import InputError, LimitError, ValueRefusedError, nearest
+from plait.hints import TYPE_CHECKING, Any, Final
+from plait.records import dataclass, field, field_names, replace
 from plait.template import sinks
 from plait.template.nodes import Text
 from plait.template.program import Piece, Placed
-from plait.template.shell import BoundScript
 from plait.template.template import Placeholder, Template
 from plait.tools.chain import Chain
 from plait.tools.config import Config
@@ -30,6 +28,9 @@ from plait.tools.invocation import (
     Retry,
 )
 from plait.values import Json, Secret, json_text, revealed_text, text
+
+if TYPE_CHECKING:
+    from plait.template.shell import BoundScript
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +144,8 @@ def _command_words(command: str, config: Config, *, has_args: bool) -> list[str]
         if not isinstance(part, Text)
     }
     marked = [part.text if isinstance(part, Text) else f"\0{index}\0" for index, part in enumerate(parts)]
+    import shlex
+
     try:
         words = shlex.split("".join(marked))
     except ValueError:
@@ -206,6 +209,8 @@ def _words(written: Json, config: Config, clear: Config) -> list[str]:
     if not isinstance(written, str):
         return [revealed_text(written)]
     template = config.template(written)
+    if not template.leaf.program.hole_count:
+        return sinks.as_words(template, {}, env={})
     names = clear.names_for(template)
     pieces = template.pieces(names, env=clear.env)
     shown = template.pieces(config.names_for(template), env=config.env)
@@ -371,8 +376,8 @@ def _retry(config: Config) -> Retry:
         ("attempts" if key == "max_attempts" else key): value
         for key, value in _in_map(config, "retry").items()
     }
-    known = Retry.__dataclass_fields__
-    for key in given.keys() - known.keys():
+    known = field_names(Retry)
+    for key in given.keys() - set(known):
         guess = nearest(key, known)
         fix = f"did you mean '{guess}'?" if guess else f"known: {', '.join(known)}"
         raise _bad_config(config, "retry", f"not told by '{key}'", fix)

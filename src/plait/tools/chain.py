@@ -8,13 +8,13 @@ an unchanged chain costs a few `stat` calls and reads nothing.
 from __future__ import annotations
 
 import os
-import threading
 import time
+from _thread import allocate_lock
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Final, Protocol, TypeAlias
 
 from plait.errors import InputError, LimitError, nearest
+from plait.hints import Final, Protocol, TypeAlias
+from plait.records import dataclass
 from plait.tools.items import Item, digest_of
 from plait.tools.spaces import Found, Space, Spaces, normal_id, renamed
 
@@ -103,7 +103,7 @@ class Chains:
         self.counts = ChainCounts()
         self._clock = clock
         self._known: dict[str, _Remembered] = {}
-        self._lock = threading.Lock()
+        self._lock = allocate_lock()
 
     def get(self, item_id: str) -> Chain:
         item_id = normal_id(item_id)

@@ -11,11 +11,10 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from copy import copy
-from typing import Any, Final
+from functools import lru_cache
 
-from plait.documents import merge, parse
 from plait.errors import InputError, Problem
+from plait.hints import Any, Final
 from plait.source import Source
 from plait.template.nodes import ParamHole, holes
 from plait.template.sinks import as_json_value
@@ -23,6 +22,7 @@ from plait.template.template import Template, compile_template
 from plait.tools.beneath import read_beneath
 from plait.tools.chain import Chain
 from plait.tools.items import ConfigResolve, Item
+from plait.tools.schemas import surely_meets
 from plait.tools.spaces import Spaces
 from plait.values import Json, Secret, json_text
 
@@ -45,16 +45,20 @@ CONTEXT: Final = frozenset(
 """Names that only the call itself gives: also one that is not set here is out of a caller's reach."""
 
 
+_OUT_OF_REACH: Final = EXECUTION_KEYS | CONTEXT
+
+
 class Config:
     """The merged config of a chain, filled on demand, each key once."""
 
     def __init__(
         self, chain: Chain, *, params: Mapping[str, Json], context: Mapping[str, Json], env: Mapping[str, Any]
     ) -> None:
-        self.written = merged_config(chain)
+        self._plan = _plan_of(chain)
+        self.written = self._plan.written
         self.env = env
         self.where = chain.tool.path
-        leaves = {name: value for name, value in params.items() if name not in EXECUTION_KEYS | CONTEXT}
+        leaves = {name: value for name, value in params.items() if name not in _OUT_OF_REACH}
         self._leaves: dict[str, Json] = {**leaves, **context}
         self._filled: dict[str, Json] = {}
         self._open: list[str] = []
@@ -63,18 +67,22 @@ class Config:
         return self.written.get(key) is not None
 
     def template(self, value: Json) -> Template:
-        return compile_template(value, "config", source=_source(value, self.where))
+        return self._plan.template(value)
 
     def value(self, key: str, default: Json = None) -> Json:
         """An author's key, filled; entries that stay one unresolved `{name}` are gone from maps."""
         if not self.has(key):
             return default
-        template = self.template(self.written[key])
+        written = self.written[key]
+        if isinstance(written, int | float):  # also true and false
+            return written
+        template = self.template(written)
         return as_json_value(template, self.names_for(template), env=self.env)
 
     def in_clear(self) -> Config:
         """The same with every secret revealed: for what only the tool or its server will see."""
-        clear = copy(self)
+        clear = Config.__new__(Config)
+        clear._plan, clear.written, clear.where = self._plan, self.written, self.where
         clear.env = {name: _in_clear(value) for name, value in self.env.items()}
         clear._leaves = {name: _in_clear(value) for name, value in self._leaves.items()}
         clear._filled, clear._open = {}, []
@@ -96,15 +104,8 @@ class Config:
 
     def names_for(self, template: Template) -> dict[str, Json]:
         """What the `{name}` holes of a template stand for."""
-        wanted = {
-            hole.name
-            for leaf in template.leaves()
-            for hole in holes(leaf.program.parts)
-            if isinstance(hole, ParamHole)
-        }
-        return {
-            name: self._leaf(name) for name in sorted(wanted) if name in self._leaves or name in self.written
-        }
+        wanted = self._plan.wanted(template)
+        return {name: self._leaf(name) for name in wanted if name in self._leaves or name in self.written}
 
     def _leaf(self, name: str) -> Json:
         if name in self._leaves:
@@ -124,6 +125,53 @@ class Config:
             finally:
                 self._open.pop()
         return self._filled[name]
+
+
+class _Plan:
+    """What the authors of a chain wrote: merged once, each text compiled once."""
+
+    def __init__(self, chain: Chain) -> None:
+        self.chain = chain
+        self.written = merged_config(chain)
+        self._compiled: dict[str, Template] = {}
+        self._wanted: dict[int, list[str]] = {}
+
+    def template(self, value: Json) -> Template:
+        where = self.chain.tool.path
+        if not isinstance(value, str):
+            return compile_template(value, "config")
+        known = self._compiled.get(value)
+        if known is None:
+            known = compile_template(value, "config", source=Source(where, value))
+            if len(self._compiled) < _MOST_TEXTS:
+                self._compiled[value] = known
+                self._wanted[id(known)] = _param_names(known)
+        return known
+
+    def wanted(self, template: Template) -> list[str]:
+        """The names of its `{name}` holes."""
+        known = self._wanted.get(id(template))
+        return _param_names(template) if known is None else known
+
+
+def _param_names(template: Template) -> list[str]:
+    every = (hole for leaf in template.leaves() for hole in holes(leaf.program.parts))
+    return sorted({hole.name for hole in every if isinstance(hole, ParamHole)})
+
+
+_PLANS: dict[int, _Plan] = {}
+_MOST_PLANS: Final = 1000
+_MOST_TEXTS: Final = 200
+
+
+def _plan_of(chain: Chain) -> _Plan:
+    # By identity: a chain that is remembered is the same object, and to compare its contents takes longer.
+    plan = _PLANS.get(id(chain))
+    if plan is None or plan.chain is not chain:
+        if len(_PLANS) >= _MOST_PLANS:
+            _PLANS.clear()
+        plan = _PLANS[id(chain)] = _Plan(chain)
+    return plan
 
 
 def merged_config(chain: Chain) -> dict[str, Json]:
@@ -192,11 +240,11 @@ def _with_defaults(value: Json, schema: Json) -> Json:
 
 
 def _violations(params: Mapping[str, Json], schema: Mapping[str, Json], item: Item) -> list[Problem]:
-    import jsonschema_rs  # ten megabytes that only a tool with a schema needs
-
     plain = json.loads(json_text(params, reveal=True))  # secrets are strings to a schema
+    if surely_meets(plain, schema):
+        return []
     try:
-        validator = jsonschema_rs.validator_for(dict(schema), retriever=_no_retrieval)
+        validator = _validator(json.dumps(schema))
     except ValueError as error:
         first = str(error).splitlines()[0]
         return [
@@ -211,6 +259,13 @@ def _violations(params: Mapping[str, Json], schema: Mapping[str, Json], item: It
         )
         for error in validator.iter_errors(plain)
     ]
+
+
+@lru_cache(maxsize=256)
+def _validator(schema: str) -> Any:
+    import jsonschema_rs  # ten megabytes, slow to load, that few calls need
+
+    return jsonschema_rs.validator_for(json.loads(schema), retriever=_no_retrieval)
 
 
 def _said(error: Any) -> str:
@@ -251,12 +306,10 @@ def _resolved(spec: ConfigResolve, spaces: Spaces, where: str) -> Json:
         for space in spaces.all
         if (contents := read_beneath(space.root, f"config/{spec.path}")) is not None
     ]
+    from plait.documents import merge, parse  # few tools ask for files of config/
+
     nodes = [parse(data.decode("utf-8", "surrogateescape"), path) for path, data in found]
     if not nodes:
         return {}
     tree = nodes[0].data() if spec.mode == "first_match" else merge(list(reversed(nodes))).data()
     return {key: value for key, value in tree.items() if key != "extends"} if isinstance(tree, dict) else tree
-
-
-def _source(value: Json, where: str) -> Source | None:
-    return Source(where, value) if isinstance(value, str) else None

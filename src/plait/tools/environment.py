@@ -10,11 +10,11 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections.abc import Iterable, Mapping, Set
-from dataclasses import dataclass, field, replace
-from functools import cache
-from typing import Final
+from functools import cache, lru_cache
 
-from plait.template.template import compile_template
+from plait.hints import Final
+from plait.records import dataclass, field, replace
+from plait.template.template import Template, compile_template
 from plait.tools.chain import Chain
 from plait.tools.interpreters import Surroundings, locate
 from plait.tools.items import EnvConfig
@@ -126,7 +126,7 @@ def _declared(
 ) -> Iterable[tuple[str, EnvValue]]:
     seen = dict(lookup)
     if config.interpreter is not None:
-        roots = (compile_template(root, "config").render(context) for root in config.interpreter.search_roots)
+        roots = (author_template(root).render(context) for root in config.interpreter.search_roots)
         filled = replace(config.interpreter, search_roots=tuple(str(root) for root in roots))
         located = locate(filled, around, where=where)
         seen[config.interpreter.var] = located.path
@@ -136,7 +136,7 @@ def _declared(
             origin = ".env" if name in dotenv.values and name not in host else "your environment"
             yield name, EnvValue(lookup[name], origin, looks_secret(name) or origin == ".env")
     for name, template in config.env.items():
-        compiled = compile_template(template, "config")
+        compiled = author_template(template)
         value = compiled.render(context, env=seen)
         text = value.reveal() if isinstance(value, Secret) else str(value)
         sources = [hole for hole in compiled.placeholders if hole.kind == "env"]
@@ -145,6 +145,12 @@ def _declared(
         origin = ".env" if from_file else role
         # What is made of a secret is one, under whatever name.
         yield name, EnvValue(text, origin, looks_secret(name) or any(hole in secrets for hole in sources))
+
+
+@lru_cache(maxsize=1024)
+def author_template(text: str) -> Template:
+    """What an author wrote in a header, compiled once however often it is called."""
+    return compile_template(text, "config")
 
 
 def _is_loader(name: str) -> bool:

@@ -6,13 +6,12 @@ What was tried is remembered, so that a failure can say where it looked.
 from __future__ import annotations
 
 import os
-import shutil
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final
 
 from plait.errors import InputError
+from plait.hints import Final
+from plait.records import dataclass
 from plait.tools.items import Interpreter
 
 Ask = Callable[[Sequence[str]], str | None]
@@ -129,7 +128,8 @@ def _on_path(name: str, around: Surroundings) -> str | None:
         return name if _is_program(name) else None
     # Not from relative folders of PATH: those lie in whatever folder we happen to stand in.
     folders = around.host.get("PATH", os.defpath).split(os.pathsep)
-    return shutil.which(name, path=os.pathsep.join(folder for folder in folders if os.path.isabs(folder)))
+    places = (os.path.join(folder, name) for folder in folders if os.path.isabs(folder))
+    return next((path for path in places if _is_program(path)), None)
 
 
 def _is_program(path: str) -> bool:

@@ -8,9 +8,9 @@ that somebody will read as a template again.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
 
+from plait.hints import Literal, TypeAlias
+from plait.records import dataclass, field
 from plait.values import Json
 
 DEFAULT_TIMEOUT = 300.0

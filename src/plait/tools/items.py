@@ -7,11 +7,11 @@ error at its place; all wrong things of one file come together.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from hashlib import sha256
-from typing import Any, Final, Literal
 
+from plait.digests import sha256
 from plait.errors import DocumentError, Problem, nearest
+from plait.hints import Any, Final, Literal
+from plait.records import dataclass, field, field_names
 from plait.source import Span
 from plait.tools.spaces import Space
 from plait.values import Json
@@ -169,7 +169,7 @@ class _HeaderReader:
         )
 
     def unknown(self, kind: str) -> None:
-        known = set(Header.__dataclass_fields__)
+        known = set(field_names(Header))
         for key, entry in self.entries.items():
             if key not in known and key not in INFORMATIONAL:
                 self._wrong(entry, f"'{key}' is not a key of a {kind}", _meant(key, known))
@@ -230,7 +230,7 @@ class _HeaderReader:
         if not isinstance(value, dict):
             self._wrong(entry, "'interpreter' is a map", "write type, var and binary below it")
             return None
-        self._only(entry, value, tuple(Interpreter.__dataclass_fields__), "interpreter")
+        self._only(entry, value, field_names(Interpreter), "interpreter")
         types = ("local_binary", "system_binary", "version_manager", "command", "venv_python", "node_modules")
         kind = self._choice(entry, value.get("type"), types, "interpreter.type", None)
         if kind is None or not isinstance(value.get("var"), str):
@@ -253,7 +253,7 @@ class _HeaderReader:
         )
 
     def _anchor(self, entry: Entry, value: dict[str, Json]) -> Anchor:
-        self._only(entry, value, tuple(Anchor.__dataclass_fields__), "anchor")
+        self._only(entry, value, field_names(Anchor), "anchor")
         return Anchor(
             enabled=value.get("enabled", True) is True,
             mode=self._choice(
@@ -290,7 +290,7 @@ class _HeaderReader:
         }
 
     def _verify_deps(self, entry: Entry, value: dict[str, Json]) -> VerifyDeps:
-        self._only(entry, value, tuple(VerifyDeps.__dataclass_fields__), "verify_deps")
+        self._only(entry, value, field_names(VerifyDeps), "verify_deps")
         standard = VerifyDeps()
         scopes = ("anchor", "tool_dir", "tool_siblings", "tool_file")
         extensions = self._strings(entry, value.get("extensions"), "verify_deps.extensions")

@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 import os
 import re
-from dataclasses import dataclass
 from typing import Final
 
 from plait.errors import InputError
+from plait.records import dataclass
 from plait.tools.private_files import (
     ABSENT,
     attempt,

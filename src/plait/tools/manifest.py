@@ -1,7 +1,8 @@
-"""The digests of the system space, written when Plait is built.
+"""The digests of the system space, and what its files say, written when Plait is built.
 
 `manifest.json` in the root of a system space lists every file of it.  A file
-that is not listed, or has other bytes, does not run.
+that is not listed, or has other bytes, does not run.  Of a file whose bytes are
+those that are listed, it also tells the header, so that nobody has to read it.
 
     python -m plait.tools.manifest         write it
     python -m plait.tools.manifest check   say what has changed since
@@ -9,50 +10,97 @@ that is not listed, or has other bytes, does not run.
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from typing import Final
 
-from plait.documents import parse_json
-from plait.errors import TrustError
-from plait.tools.beneath import read_beneath
+from plait.errors import PlaitError, TrustError
+from plait.hints import Final
+from plait.records import dataclass, field
+from plait.tools.beneath import Stamp, read_beneath
 from plait.tools.items import digest_of
+from plait.tools.private_files import stamp_of
+from plait.values import Json
 
 NAME: Final = "manifest.json"
 SYSTEM: Final = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "system")
 
 
-def build(root: str = SYSTEM) -> dict[str, str]:
-    """The digest of every file below `root`, by its path there."""
-    return {relative: _digest(root, relative) for relative in sorted(_files(root))}
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """By the path of a file below the root of its space."""
+
+    files: Mapping[str, str] = field(default_factory=dict)
+    """The digest of its bytes."""
+    contents: Mapping[str, Json] = field(default_factory=dict)
+    """What it says: the keys of its header, or all of it if it is a document of ours."""
+
+
+def build(root: str = SYSTEM) -> Manifest:
+    """The manifest of the files that are below `root` now."""
+    files = {relative: _digest(root, relative) for relative in sorted(_files(root))}
+    said = {relative: _said(root, relative) for relative in files}
+    return Manifest(files, {relative: keys for relative, keys in said.items() if keys is not None})
 
 
 def write(root: str = SYSTEM) -> None:
-    text = json.dumps({"files": build(root)}, indent=1) + "\n"
+    import json
+
+    built = build(root)
+    text = json.dumps({"files": built.files, "contents": built.contents}, indent=1) + "\n"
     with open(os.path.join(root, NAME), "w", encoding="utf-8") as file:
         file.write(text)
 
 
 def check(root: str = SYSTEM) -> list[str]:
     """What is not as the manifest says, one line for each file; empty if all is."""
-    written, found = listed(root), build(root)
+    manifest, current = _manifest(root), build(root)
+    written, found = manifest.files, current.files
     changed = [f"{path} has changed" for path in written if path in found and written[path] != found[path]]
     gone = [f"{path} is missing" for path in written if path not in found]
     new = [f"{path} is not listed" for path in found if path not in written]
-    return sorted([*changed, *gone, *new])
+    misread = [
+        f"{path} says something else"
+        for path in written
+        if written[path] == found.get(path) and manifest.contents.get(path) != current.contents.get(path)
+    ]
+    return sorted([*changed, *gone, *new, *misread])
 
 
 def listed(root: str) -> Mapping[str, str]:
     """The digests that the manifest of a system space holds; none if it has no manifest."""
+    return _manifest(root).files
+
+
+def said_by(root: str, relative: str, digest: str) -> Json:
+    """What a file with these bytes says, if the manifest of its space tells it; None otherwise."""
+    manifest = _manifest(root)
+    return manifest.contents.get(relative) if manifest.files.get(relative) == digest else None
+
+
+_KNOWN: dict[str, tuple[Stamp | None, Manifest]] = {}
+
+
+def _manifest(root: str) -> Manifest:
+    """The manifest of a space, read again only when it has changed."""
+    stamp = stamp_of(f"{root}/{NAME}")
+    known = _KNOWN.get(root)
+    if known is None or known[0] != stamp:
+        known = _KNOWN[root] = (stamp, _read(root))
+    return known[1]
+
+
+def _read(root: str) -> Manifest:
+    from plait.documents import parse_json
+
     contents = read_beneath(root, NAME)
     if contents is None:
-        return {}
+        return Manifest()
     record = parse_json(contents[0].decode("utf-8", "replace"), os.path.join(root, NAME))
     match record:
         case {"files": dict(files)} if all(isinstance(digest, str) for digest in files.values()):
-            return files
+            said = record.get("contents", {})
+            return Manifest(files, said if isinstance(said, dict) else {})
     raise TrustError(
         f"{NAME} does not list files and digests", root, "install Plait again", code="damaged-manifest"
     )
@@ -74,6 +122,20 @@ def _digest(root: str, relative: str) -> str:
             f"{relative} is not a plain file", root, "replace it by one", code="damaged-manifest"
         )
     return digest_of(contents[0])
+
+
+def _said(root: str, relative: str) -> Json:
+    """What a file says, or None if nobody would ask it, or it does not say it well."""
+    from plait import documents
+    from plait.tools import readers
+
+    path = os.path.join(root, relative)
+    try:
+        if relative.startswith("tools/"):
+            return readers.said_in(path)
+        return documents.load(path).data() if relative.endswith(".yaml") else None
+    except PlaitError:
+        return None
 
 
 def main(arguments: list[str]) -> int:

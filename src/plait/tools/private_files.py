@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import fcntl
 import os
-import shlex
 import stat
-import threading
+from _thread import get_ident
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Final, TypeVar
 
-from plait.documents import parse_json
 from plait.errors import DocumentError, LimitError, TrustError
+from plait.hints import Final, TypeVar
 from plait.tools.beneath import Stamp
 from plait.values import Json
 
@@ -52,6 +50,8 @@ def read_own(path: str, *, secret: bool = False) -> bytes:
 
 
 def read_own_json(path: str, *, secret: bool = False) -> Json:
+    from plait.documents import parse_json
+
     data = read_own(path, secret=secret)
     try:
         return parse_json(data.decode("utf-8", "replace"), path)
@@ -110,7 +110,7 @@ def make_own_folder(folder: str) -> None:
 
 def write_whole(folder: str, name: str, data: bytes) -> None:
     """Either the old contents or the new, whatever happens meanwhile."""
-    made = os.path.join(folder, f".new-{os.getpid()}-{threading.get_ident()}")
+    made = os.path.join(folder, f".new-{os.getpid()}-{get_ident()}")
     with suppress(FileNotFoundError):
         os.unlink(made)  # left by a process of the same number that was killed
     write_new(made, data)
@@ -160,6 +160,8 @@ def attempt(act: Callable[[], Result], where: str, *, passing: tuple[type[OSErro
 
 
 def _unsafe(path: str, mode: str) -> TrustError:
+    import shlex
+
     return TrustError(
         f"{path} could be read or changed by others, or is no plain file or folder of yours",
         fix=f"look at it, then type: chmod {mode} {shlex.quote(path)}",

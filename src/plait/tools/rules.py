@@ -8,9 +8,9 @@ version  a parent may demand a range of versions of a child
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 from plait.errors import InputError, Problem
+from plait.records import dataclass, field
 from plait.tools.chain import Chain
 from plait.tools.items import Constraint, Item
 from plait.values import Json

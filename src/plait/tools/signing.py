@@ -19,17 +19,13 @@ Everything here works on bytes that were already read; no file, no clock.
 
 from __future__ import annotations
 
-import base64
-import binascii
-import json
 import re
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from hashlib import sha256
-from typing import Final, Literal
+from time import gmtime, strftime
 
-from plait.documents import parse_json
+from plait.digests import sha256
 from plait.errors import DocumentError, InputError, LimitError, TrustError
+from plait.hints import Final, Literal
+from plait.records import dataclass, field
 from plait.values import Json
 
 FORMAT: Final = "plait.item.v2"
@@ -44,12 +40,13 @@ _COMMENTS: Final = {
     **dict.fromkeys((".md", ".html"), ("<!-- ", " -->")),
 }
 _SAID: Final = rb"(?P<time>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ):(?P<hash>[0-9a-f]{64}):(?P<value>[\w-]{86})"
-_PLAIT = re.compile(rb"plait:signed:" + _SAID + rb":(?P<key>[0-9a-f]{64})")
-_RYE = re.compile(
-    rb"rye:signed:" + _SAID + rb"(?:==)?:(?P<key>[0-9a-f]{64}|[0-9a-f]{16})(?:\|[^\s|@]+@[^\s|@]+)?"
-)
-_COMMENTED = re.compile(rb"(?:(?:#|//) (?P<plain>\S+)|<!-- (?P<marked>\S+) -->)\n")
-_LIKE = re.compile(rb".{0,16}?(?:plait|rye):signed:", re.DOTALL)
+# Patterns are compiled when a file is signed: most are not, and a call should not wait for them.
+_PLAIT: Final = rb"plait:signed:" + _SAID + rb":(?P<key>[0-9a-f]{64})"
+_RYE: Final = rb"rye:signed:" + _SAID + rb"(?:==)?:(?P<key>[0-9a-f]{64}|[0-9a-f]{16})(?:\|[^\s|@]+@[^\s|@]+)?"
+_COMMENTED: Final = rb"(?:(?:#|//) (?P<plain>\S+)|<!-- (?P<marked>\S+) -->)\n"
+_MARKS: Final = (b"plait:signed:", b"rye:signed:")
+_MOST_BEFORE_MARK: Final = 16
+_MOMENT: Final = "%Y-%m-%dT%H:%M:%SZ"
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 
 
@@ -132,7 +129,7 @@ def expect_sound_key(public_key: bytes) -> bytes:
 
 def time_text(now: float) -> str:
     """A moment as it stands in a signature; such texts sort like the moments."""
-    return datetime.fromtimestamp(int(now), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return strftime(_MOMENT, gmtime(int(now)))
 
 
 def in_comment(extension: str) -> bool:
@@ -203,7 +200,7 @@ def read_signature(data: bytes) -> Signature | None:
     start, end = lines[0]
     if start != _place(data):
         raise _malformed("its signature is neither on the first line nor on the second after '#!'")
-    commented = _COMMENTED.fullmatch(data, start, end)
+    commented = re.compile(_COMMENTED).fullmatch(data, start, end)
     if commented is None:
         raise _malformed("its signature line is not of the form '# plait:signed:TIME:HASH:SIG:FP'")
     return _parsed(commented["plain"] or commented["marked"], (start, end))
@@ -218,7 +215,7 @@ def read_detached(data: bytes) -> Signature:
 
 def _parsed(text: bytes, line: tuple[int, int] | None) -> Signature:
     tag: Tag = "rye" if text.startswith(b"rye:") else "plait"
-    found = (_RYE if tag == "rye" else _PLAIT).fullmatch(text)
+    found = re.fullmatch(_RYE if tag == "rye" else _PLAIT, text)
     if found is None:
         raise _malformed("its signature is not of the form 'plait:signed:TIME:HASH:SIG:FP'")
     fields = {name: value.decode() for name, value in found.groupdict().items()}
@@ -233,10 +230,15 @@ def _signature_lines(data: bytes) -> list[tuple[int, int]]:
     start = 0
     for _ in range(3):
         end = data.find(b"\n", start) + 1 or len(data)
-        if _LIKE.match(data, start, end):
+        if any(_begins_with(mark, data, start, end) for mark in _MARKS):
             lines.append((start, end))
         start = end
     return lines
+
+
+def _begins_with(mark: bytes, data: bytes, start: int, end: int) -> bool:
+    """Does a mark stand in a line, behind no more than begins a comment?"""
+    return data.find(mark, start, min(end, start + _MOST_BEFORE_MARK + len(mark))) >= 0
 
 
 def _place(data: bytes) -> int:
@@ -245,8 +247,10 @@ def _place(data: bytes) -> int:
 
 
 def _expect_moment(text: str) -> None:
+    from datetime import datetime
+
     try:
-        datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ")
+        datetime.strptime(text, _MOMENT)
     except ValueError:
         raise _malformed("the time of its signature is no time") from None
 
@@ -308,14 +312,18 @@ def _fields(*fields: str) -> bytes:
 
 
 def _encoded(value: bytes) -> str:
-    return base64.urlsafe_b64encode(value).rstrip(b"=").decode()
+    from base64 import urlsafe_b64encode
+
+    return urlsafe_b64encode(value).rstrip(b"=").decode()
 
 
 def _decoded(text: str) -> bytes:
     """The bytes of a signature, which have one spelling only."""
+    from base64 import urlsafe_b64decode
+
     try:
-        value = base64.urlsafe_b64decode(text + "==")
-    except (binascii.Error, ValueError):
+        value = urlsafe_b64decode(text + "==")
+    except ValueError:
         raise _malformed("its signature is not base64url") from None
     if len(value) != 64 or _encoded(value) != text:
         raise _malformed("its signature is not canonical base64url")
@@ -351,11 +359,15 @@ def sign_rotation(old: PrivateKey, new: PrivateKey, *, version: int, now: float)
         "time": time,
         "signatures": [_encoded(old.sign(message)), _encoded(new.sign(message))],
     }
+    import json
+
     return json.dumps(record, indent=1).encode() + b"\n"
 
 
 def read_rotation(data: bytes) -> Rotation:
     """A rotation that both of its keys have signed."""
+    from plait.documents import parse_json
+
     try:
         record = parse_json(data.decode("utf-8", "replace"), "the rotation statement")
     except (DocumentError, LimitError):

@@ -9,15 +9,13 @@ used again, so an unchanged tool costs one `stat`.
 from __future__ import annotations
 
 import os
-import shutil
 import stat
-import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from hashlib import sha256
-from typing import Final
 
+from plait.digests import sha256
 from plait.errors import InputError
+from plait.hints import Final
+from plait.records import dataclass
 from plait.tools.anchors import Anchored
 from plait.tools.items import Item
 
@@ -41,13 +39,14 @@ class Snapshots:
         self, tool: Item, anchored: Anchored | None, dependencies: Sequence[Item], *, installed: bool = False
     ) -> Placed:
         """Where the copies are; `installed` if the packages beside the tool may be loaded unverified."""
-        base = anchored.path if anchored and not anchored.is_project else os.path.dirname(tool.path)
-        if os.path.commonpath([base, tool.path]) != base:
-            base = os.path.dirname(tool.path)
-        files = {os.path.relpath(item.path, base): item for item in (tool, *dependencies)}
+        base, name = os.path.split(tool.path)
+        above = anchored.path if anchored and not anchored.is_project else base
+        if above != base and os.path.commonpath([above, base]) == above:
+            base, name = above, os.path.relpath(tool.path, above)
+        files = {name: tool, **{os.path.relpath(item.path, base): item for item in dependencies}}
         packages = os.path.join(base, INSTALLED) if anchored and installed else ""
         folder = self._folder(files, packages if os.path.isdir(packages) else "")
-        return Placed(os.path.join(folder, os.path.relpath(tool.path, base)), folder)
+        return Placed(os.path.join(folder, name), folder)
 
     def place_library(self, folder: str, files: Sequence[Item]) -> str:
         """Where the copy of a runtime's library is."""
@@ -78,6 +77,9 @@ class Snapshots:
                 fix=f"chmod 700 {self.root}, or remove it",
                 code="unsafe-cache",
             )
+        import shutil  # slow to import, and a tool is copied once
+        import tempfile
+
         made = tempfile.mkdtemp(prefix=".new-", dir=self.root)
         try:
             for relative, item in files.items():

@@ -13,10 +13,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final, Literal
 
 from plait.errors import InputError, nearest
+from plait.hints import Final, Literal
+from plait.records import dataclass
 from plait.tools.beneath import Stamp, read_beneath, stamp_beneath
 
 SpaceName = Literal["project", "user", "system"]
@@ -172,6 +172,9 @@ def _in_space(space: Space, folder: str, item_id: str) -> Found | None:
     found: list[Found] = []
     for extension in EXTENSIONS:
         relative = f"{folder}/{item_id}{extension}"
+        # A look first: to open each of so many names safely takes much longer than to see that few exist.
+        if not os.path.lexists(f"{space.root}/{relative}"):
+            continue
         if (stamp := stamp_beneath(space.root, relative)) is not None:
             found.append(Found(item_id, space, relative, stamp))
     if len(found) > 1:

@@ -24,22 +24,19 @@ from __future__ import annotations
 import os
 import pwd
 import shlex
-import threading
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Final, Literal
+from _thread import allocate_lock
+from collections.abc import Collection, Iterable, Sequence
+from functools import lru_cache
 
-from plait.documents import Mapping as MappingNode
-from plait.documents import Scalar, parse
 from plait.errors import DocumentError, InputError, PlaitError, Problem, TrustError, listed
+from plait.hints import TYPE_CHECKING, Final, Literal
+from plait.records import dataclass, field, replace
 from plait.tools import manifest
 from plait.tools.beneath import Stamp, read_beneath
 from plait.tools.items import Item
-from plait.tools.keys import Effort, KeyFolder
 from plait.tools.private_files import changeable_by_others, stamp_of
 from plait.tools.signing import Signature, in_comment, read_detached, read_signature, time_text, verify
-from plait.tools.trust_question import Ask, Question, brought_along
 from plait.tools.trust_store import (
     CLOCK_SKEW,
     RESERVED,
@@ -52,6 +49,10 @@ from plait.tools.trust_store import (
     place_of,
 )
 from plait.values import UNDEFINED, Json
+
+if TYPE_CHECKING:
+    from plait.tools.keys import Effort, KeyFolder
+    from plait.tools.trust_question import Ask, Question, brought_along
 
 __all__ = [
     "CLOCK_SKEW",
@@ -71,6 +72,25 @@ __all__ = [
     "Version",
     "brought_along",
 ]
+
+_LATER: Final = {
+    "Ask": "trust_question",
+    "Effort": "keys",
+    "KeyFolder": "keys",
+    "Question": "trust_question",
+    "brought_along": "trust_question",
+}
+"""What a decision needs only when somebody is asked or signs."""
+
+
+def __getattr__(name: str) -> object:
+    if name not in _LATER:
+        raise AttributeError(f"module 'plait.tools.trust' has no attribute '{name}'")
+    from importlib import import_module
+
+    value: object = getattr(import_module(f"plait.tools.{_LATER[name]}"), name)
+    return value
+
 
 By = Literal["manifest", "signature", "project", "user-space"]
 
@@ -131,9 +151,8 @@ class Trust:
         self._foreign = self.project is not None and _inside(user, self.project, home or _account_home())
         self._verified: set[tuple[str, ...]] = set()
         self._signatures: dict[str, Signature | None] = {}
-        self._manifests: dict[str, tuple[Stamp | None, Mapping[str, str]]] = {}
         self._demand: tuple[Stamp | None, bool] = (None, False)
-        self._question = threading.Lock()
+        self._question = allocate_lock()
         self._said_no = False
 
     def require(self, items: Sequence[Item]) -> tuple[Verdict, ...]:
@@ -178,6 +197,8 @@ class Trust:
             verdicts = self._judge_all(items)
             if self._said_no or not _worth_asking(verdicts) or self.project is None:
                 return verdicts
+            from plait.tools.trust_question import Question, brought_along
+
             needed = tuple(verdict.item for verdict in verdicts if verdict.askable)
             if not ask(Question(self.project, needed, brought_along(self.project))):
                 self._said_no = True
@@ -217,7 +238,7 @@ class Trust:
                 return self._judge_brought(item, trusted)
 
     def _judge_system(self, item: Item) -> Verdict:
-        if self._system_digests(item.space.root).get(_relative(item)) == item.digest:
+        if manifest.listed(item.space.root).get(_relative(item)) == item.digest:
             return Verdict(item, True, "it is as it was installed", "manifest")
         return Verdict(
             item,
@@ -340,13 +361,6 @@ class Trust:
         space = f"project {self.project}" if item.space.name == "project" else item.space.label
         return place_of(space, item.kind, item.id, _extension(item))
 
-    def _system_digests(self, root: str) -> Mapping[str, str]:
-        stamp = stamp_of(f"{root}/{manifest.NAME}")
-        known = self._manifests.get(root)
-        if known is None or known[0] != stamp:
-            known = self._manifests[root] = (stamp, manifest.listed(root))
-        return known[1]
-
     def _signed_only(self) -> bool:
         """Does the project demand signatures?  It can ask for more than the user, never for less."""
         root = os.path.join(self.project or "/", ".ai")
@@ -399,13 +413,21 @@ def _extension(item: Item) -> str:
 
 
 def _relative(item: Item) -> str:
-    return os.path.relpath(item.path, item.space.root).replace(os.sep, "/")
+    return _below(item.path, item.space.root)
+
+
+@lru_cache(maxsize=4096)
+def _below(path: str, root: str) -> str:
+    return os.path.relpath(path, root).replace(os.sep, "/")
 
 
 def _demands_signatures(root: str) -> bool:
     contents = read_beneath(root, _PROJECT_CONFIG)
     if contents is None:
         return False
+    from plait.documents import Mapping as MappingNode
+    from plait.documents import Scalar, parse
+
     path = os.path.join(root, _PROJECT_CONFIG)
     node = parse(contents[0].decode("utf-8", "replace"), path)
     said = node.get("trust") if isinstance(node, MappingNode) else None

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
+from plait.records import dataclass
 from plait.tools.items import Item
 
 _MOST_SHOWN: Final = 10_000

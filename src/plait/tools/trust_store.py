@@ -11,11 +11,11 @@ import json
 import os
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from typing import Any, Final, TypeVar
 
 from plait.errors import InputError, TrustError
+from plait.hints import Any, Final, TypeVar
+from plait.records import dataclass, replace
 from plait.tools.beneath import Stamp
 from plait.tools.private_files import (
     ABSENT,

@@ -18,22 +18,26 @@ In reading order:
 
 from __future__ import annotations
 
-import threading
 import time
+from _thread import allocate_lock
 from collections.abc import Callable
-from typing import Final, NamedTuple
 
 from plait import documents
 from plait.errors import DocumentError
-from plait.source import Source
+from plait.hints import TYPE_CHECKING, Final, TypeAlias
+from plait.source import Source, Span
+from plait.tools import manifest
 from plait.tools.beneath import Stamp
-from plait.tools.items import Header, Item, digest_of, header_of
+from plait.tools.items import Entry, Header, Item, digest_of, header_of
 from plait.tools.readers.formats import Format, extractors, format_of
-from plait.tools.readers.javascript import MAX_JAVASCRIPT
-from plait.tools.readers.javascript_tokens import MAX_OPEN, MAX_PATTERN
-from plait.tools.readers.python import MAX_PYTHON
 from plait.tools.readers.said import MAX_ODD_NAMES, Said
 from plait.tools.spaces import Found, Space
+from plait.values import Json
+
+if TYPE_CHECKING:
+    from plait.tools.readers.javascript import MAX_JAVASCRIPT
+    from plait.tools.readers.javascript_tokens import MAX_OPEN, MAX_PATTERN
+    from plait.tools.readers.python import MAX_PYTHON
 
 __all__ = [
     "MAX_JAVASCRIPT",
@@ -46,6 +50,27 @@ __all__ = [
     "ItemCache",
     "read_item",
 ]
+
+_LIMITS: Final = {
+    "MAX_JAVASCRIPT": "javascript",
+    "MAX_OPEN": "javascript_tokens",
+    "MAX_PATTERN": "javascript_tokens",
+    "MAX_PYTHON": "python",
+}
+"""Limits of readers that are loaded only when they are needed."""
+
+
+def __getattr__(name: str) -> object:
+    if name not in _LIMITS:
+        raise AttributeError(f"module 'plait.tools.readers' has no attribute '{name}'")
+    from importlib import import_module
+
+    limit: object = getattr(import_module(f"plait.tools.readers.{_LIMITS[name]}"), name)
+    return limit
+
+
+_Key: TypeAlias = tuple[Space, str, str]
+"""Space, path and id: a path can belong to two spaces, as that of a project in the home folder."""
 
 MAX_REMEMBERED: Final = 1_000
 MAX_REMEMBERED_BYTES: Final = 64 << 20
@@ -76,13 +101,13 @@ class ItemCache:
         self._kind, self._most, self._most_bytes, self._clock = kind, most, most_bytes, clock
         self._known: dict[_Key, tuple[Item, Stamp]] = {}
         self._bytes = 0
-        self._lock = threading.Lock()
+        self._lock = allocate_lock()
 
     def __len__(self) -> int:
         return len(self._known)
 
     def get(self, found: Found) -> Item:
-        key = _Key(found.space, found.relative, found.id)
+        key = (found.space, found.relative, found.id)
         with self._lock:
             known = self._forget(key)
             if known is not None and known[1] == found.stamp:
@@ -114,25 +139,50 @@ class ItemCache:
 _GRAIN: Final = 20_000_000
 
 
-class _Key(NamedTuple):
-    """One path can belong to two spaces: that of a project in the home folder, and the user's."""
-
-    space: Space
-    relative: str
-    id: str
-
-
 def _read(found: Found, kind: str) -> tuple[Item, Stamp]:
     data, stamp = found.read()
+    digest = digest_of(data)
+    header = _installed_header(found, digest, kind) or _header(_source(data, found.path), found.path, kind)
+    return Item(kind, found.id, found.space, found.path, data, digest, header), stamp
+
+
+def _installed_header(found: Found, digest: str, kind: str) -> Header | None:
+    """The header of a file of the installation, which was read when Plait was built."""
+    if found.space.name != "system":
+        return None
+    said: Json = manifest.said_by(found.space.root, found.relative, digest)
+    if not isinstance(said, dict):
+        return None
+    nowhere = Span(Source(found.path, ""), 0, 0)  # what was read without an error needs no places
+    return header_of({key: Entry(value, nowhere) for key, value in said.items()}, kind=kind)
+
+
+def said_in(path: str) -> dict[str, Json]:
+    """The keys of a tool's header and their values, if nothing is wrong with them."""
+    with open(path, "rb") as file:
+        source = _source(file.read(), path)
+    said = _said(source, format_of(path))
+    _checked_header(said, format_of(path), "tool")
+    return {key: entry.value for key, entry in said.entries.items()}
+
+
+def _source(data: bytes, path: str) -> Source:
     # Drawn: what a tool says about itself is its author's own text.
-    source = Source(found.path, documents.decoded(data, found.path, drawn=True).removeprefix("\ufeff"))
-    header = _header(source, format_of(found.path), kind)
-    return Item(kind, found.id, found.space, found.path, data, digest_of(data), header), stamp
+    return Source(path, documents.decoded(data, path, drawn=True).removeprefix("\ufeff"))
 
 
-def _header(source: Source, form: Format, kind: str) -> Header:
+def _header(source: Source, path: str, kind: str) -> Header:
+    form = format_of(path)
+    return _checked_header(_said(source, form), form, kind)
+
+
+def _said(source: Source, form: Format) -> Said:
     said = Said(source, extractors().names)
     form.reader.read(said, form.comment)
+    return said
+
+
+def _checked_header(said: Said, form: Format, kind: str) -> Header:
     try:
         header = header_of(said.entries, kind=kind)
     except DocumentError as error:

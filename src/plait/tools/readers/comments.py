@@ -10,11 +10,11 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Final, NamedTuple
 
 from plait import documents
 from plait.errors import DocumentError, LimitError
+from plait.records import replace
 from plait.source import Source, Span
 from plait.tools.readers.said import KEYS, Said
 from plait.tools.readers.yaml_header import say_all

@@ -8,19 +8,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import cache
-from typing import Final
 
-from plait import documents
 from plait.errors import DocumentError, InternalError
+from plait.hints import Final
+from plait.records import dataclass
 from plait.tools import manifest
-from plait.tools.items import INFORMATIONAL
-from plait.tools.readers.comments import read_comments
-from plait.tools.readers.javascript import read_javascript
-from plait.tools.readers.python import read_python
+from plait.tools.beneath import read_beneath
+from plait.tools.items import INFORMATIONAL, digest_of
 from plait.tools.readers.said import KEYS, Said
-from plait.tools.readers.yaml_header import read_yaml
 from plait.values import Json
 
 
@@ -65,8 +61,8 @@ def format_of(path: str) -> Format:
 @cache
 def extractors() -> Extractors:
     """The map that comes with Plait; wrong, it is our own bug."""
-    path = os.path.join(manifest.SYSTEM, "extractors", "tools.yaml")
-    data: Json = documents.load(path).data()
+    path = os.path.join(manifest.SYSTEM, _MAP)
+    data = _map_as_installed() or _map_as_written(path)
     extensions, names = data["extensions"], data["names"]
     unread = {form["reader"] for form in extensions.values()} - _READERS.keys()
     unknown = set(names.values()) - KEYS - INFORMATIONAL
@@ -75,13 +71,54 @@ def extractors() -> Extractors:
     return Extractors({extension: _format(**form) for extension, form in extensions.items()}, names)
 
 
+def _map_as_installed() -> Json:
+    contents = read_beneath(manifest.SYSTEM, _MAP)
+    return None if contents is None else manifest.said_by(manifest.SYSTEM, _MAP, digest_of(contents[0]))
+
+
+def _map_as_written(path: str) -> Json:
+    from plait import documents
+
+    return documents.load(path).data()
+
+
+_MAP: Final = "extractors/tools.yaml"
+
+
 def _format(reader: str, comment: str, executor: str) -> Format:
     return Format(_READERS[reader], comment, executor)
 
 
+# Each reader is loaded when the first file of its kind is read.
+
+
+def _read_python(said: Said, comment: str) -> None:
+    from plait.tools.readers.python import read_python
+
+    read_python(said, comment)
+
+
+def _read_yaml(said: Said, comment: str) -> None:
+    from plait.tools.readers.yaml_header import read_yaml
+
+    read_yaml(said, comment)
+
+
+def _read_comments(said: Said, comment: str) -> None:
+    from plait.tools.readers.comments import read_comments
+
+    read_comments(said, comment)
+
+
+def _read_javascript(said: Said, comment: str) -> None:
+    from plait.tools.readers.javascript import read_javascript
+
+    read_javascript(said, comment)
+
+
 _READERS: Final = {
-    "python": Reader(read_python, '__executor_id__ = "{0}"'),
-    "yaml": Reader(read_yaml, "executor_id: {0}"),
-    "comments": Reader(read_comments, "{1} executor_id: {0}"),
-    "javascript": Reader(read_javascript, 'const __executor_id__ = "{0}";'),
+    "python": Reader(_read_python, '__executor_id__ = "{0}"'),
+    "yaml": Reader(_read_yaml, "executor_id: {0}"),
+    "comments": Reader(_read_comments, "{1} executor_id: {0}"),
+    "javascript": Reader(_read_javascript, 'const __executor_id__ = "{0}";'),
 }

@@ -7,7 +7,6 @@ all is a `LimitError` of the whole file.
 
 from __future__ import annotations
 
-import re
 from math import isfinite
 
 from plait import documents
@@ -29,12 +28,17 @@ def computed(where: Span) -> Refused:
 
 
 def expect_text(value: str, where: Span) -> str:
-    if _NO_TEXT.search(value):
+    if "\0" in value or not _is_whole(value):
         raise Refused("holds NUL or half of a character pair", where, "remove the escape")
     return value
 
 
-_NO_TEXT = re.compile("[\\x00\\ud800-\\udfff]")
+def _is_whole(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def expect_finite(value: float, where: Span) -> float:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from typing import Final
 
 from plait.errors import DocumentError, LimitError
+from plait.hints import Final
 from plait.source import Source, Span
 from plait.tools.readers.literals import (
     Refused,

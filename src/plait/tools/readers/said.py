@@ -9,9 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Final
 
 from plait.errors import Problem, nearest
+from plait.hints import Final
+from plait.records import field_names
 from plait.source import Source, Span
 from plait.tools.items import INFORMATIONAL, Entry, Header
 from plait.tools.readers.literals import Refused
@@ -20,7 +21,7 @@ from plait.values import Json
 MAX_ODD_NAMES: Final = 200
 """Names like `__this__` that are compared with ours; comparing is slow, and nobody has so many."""
 
-KEYS: Final = frozenset(Header.__dataclass_fields__)
+KEYS: Final = frozenset(field_names(Header))
 
 
 class Said:
@@ -52,7 +53,7 @@ class Said:
 
     def misspelt(self, name: str, span: Span) -> None:
         """A name that is almost one of ours was meant to be it; `__all__` and its like were not."""
-        if not _DUNDER.fullmatch(name) or self._odd_names == MAX_ODD_NAMES:
+        if not _is_dunder(name) or self._odd_names == MAX_ODD_NAMES:
             return
         self._odd_names += 1
         if (guess := _almost(name, self.names)) is not None:
@@ -72,7 +73,10 @@ class Said:
             self.problems.append(Problem(what, where, fix, code=code))
 
 
-_DUNDER = re.compile(r"__[a-z0-9]++(?:_[a-z0-9]++)*__", re.IGNORECASE)
+def _is_dunder(name: str) -> bool:
+    return re.fullmatch(r"__[a-z0-9]++(?:_[a-z0-9]++)*__", name, re.IGNORECASE) is not None
+
+
 _ALMOST: Final = 0.8
 
 
@@ -80,7 +84,7 @@ def _almost(name: str, names: Iterable[str]) -> str | None:
     from difflib import SequenceMatcher  # only odd names need it, and it is slow to import
 
     # Compared without the underscores around them, which would make all such names alike.
-    known = {other.strip("_"): other for other in names if _DUNDER.fullmatch(other)}
+    known = {other.strip("_"): other for other in names if _is_dunder(other)}
     guess = nearest(name.strip("_"), known)
     if guess is None or SequenceMatcher(None, name.strip("_"), guess).ratio() < _ALMOST:
         return None

@@ -1,0 +1,291 @@
+"""What it costs to call a tool: the way there, a function, a process, and many processes.
+
+Where processes are started, all cores are used: Plait starts its guardian while
+it loads, and eight workers are meant to run side by side.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from time import sleep, time
+
+from measure import Contender, Times, race, race_once_each
+from tables import Bar, Row, Table, compared, shown
+
+from plait import app
+from plait.primitives import process
+from plait.primitives.function import call as call_function
+from plait.steps.call import Toolbox, call_tool, prepare
+from plait.tools.invocation import FunctionCall, ProcessCall
+from plait.tools.signing import PrivateKey, sign_bytes
+
+SOURCES = Path(__file__).resolve().parent.parent / "src"
+PARAMS = '{"week": 46}'
+
+SCRIPT = '''\
+"""Say what was asked for."""
+import json, sys
+__executor_id__ = "core/runtimes/python/script"
+__version__ = "1.0.0"
+__tool_type__ = "python"
+__category__ = "team"
+CONFIG_SCHEMA = {"type": "object", "properties": {"week": {"type": "integer"}}, "required": ["week"]}
+if __name__ == "__main__":
+    print(json.dumps({"got": json.load(sys.stdin)}))
+'''
+FUNCTION = '''\
+"""The same without a process."""
+__executor_id__ = "core/runtimes/python/function"
+__version__ = "1.0.0"
+__tool_type__ = "python"
+__category__ = "team"
+CONFIG_SCHEMA = {"type": "object", "properties": {"week": {"type": "integer"}}, "required": ["week"]}
+def execute(params, project_path):
+    return {"got": params}
+'''
+SETTLED = 0.2
+"""Seconds; files that have just been written are not remembered, as they may change again unnoticed."""
+LIMIT = 100e-6
+"""Seconds that the parts of a call may take which start no process."""
+
+
+def tool_tables(*, rounds: int, commands: int) -> Iterator[Table]:
+    with _world() as world:
+        yield _parts_table(world, rounds)
+        with _all_cores():
+            yield _warm_table(world, rounds)
+            yield _cold_table(world, rounds)
+            yield _fan_table(commands)
+
+
+# ── a project ────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True)
+class World:
+    """A trusted project with two tools, one of them signed, and a user space of its own."""
+
+    project: Path
+    user: Path
+    tools: Toolbox
+
+    @property
+    def script(self) -> Path:
+        return self.project / ".ai" / "tools" / "team" / "report.py"
+
+    @property
+    def env(self) -> dict[str, str]:
+        """As for an installed Plait, whose bytecode is written already; the interpreter is this one."""
+        env = {**os.environ, "PYTHONPATH": str(SOURCES), "USER_SPACE": str(self.user)}
+        env.pop("PYTHONDONTWRITEBYTECODE", None)
+        return {**env, "RYE_PYTHON": sys.executable}
+
+
+@contextlib.contextmanager
+def _world() -> Iterator[World]:
+    before = dict(os.environ)
+    with tempfile.TemporaryDirectory() as folder:
+        project, user = Path(folder, "project"), Path(folder, "user")
+        team = project / ".ai" / "tools" / "team"
+        team.mkdir(parents=True)
+        (user / ".ai").mkdir(parents=True, mode=0o700)
+        (team / "report.py").write_text(SCRIPT)
+        key = PrivateKey.generate()
+        signed = sign_bytes(
+            FUNCTION.encode(), kind="tool", item_id="team/quick", extension=".py", key=key, now=time() - 60
+        )
+        (team / "quick.py").write_bytes(signed)
+        os.environ |= {"USER_SPACE": str(user), "RYE_PYTHON": sys.executable}
+        try:
+            tools = app.toolbox(project)
+            tools.trust.trust_project(origin="bench")
+            tools.trust.store.add(key.public, owner="bench", origin="bench")
+            prepare(tools, "team/quick", {"week": 46})  # makes the folder of verified copies
+            sleep(SETTLED)
+            yield World(project, user, tools)
+        finally:
+            os.environ.clear()
+            os.environ |= before
+
+
+@contextlib.contextmanager
+def _all_cores() -> Iterator[None]:
+    if not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, range(os.cpu_count() or 1))
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+# ── processes ────────────────────────────────────────────────────────────
+
+
+def _warm_table(world: World, rounds: int) -> Table:
+    prepared = prepare(world.tools, "team/report", {"week": 46}).invocation
+    assert isinstance(prepared, ProcessCall)
+    bare = "subprocess.run of the script"
+
+    def by_subprocess(_: int) -> None:
+        subprocess.run(prepared.argv, input=prepared.stdin, env=prepared.env, capture_output=True, check=True)
+
+    def by_plait(_: int) -> None:
+        assert call_tool(world.tools, "team/report", {"week": 46}).data == {"got": {"week": 46}}
+
+    def by_primitive(_: int) -> None:
+        assert process.call_process(prepared).success
+
+    contenders: dict[str, Callable[[int], None]] = {
+        bare: by_subprocess,
+        "a call of the tool": by_plait,
+        "its process alone": by_primitive,
+    }
+    for call in contenders.values():
+        call(0)
+    return compared(
+        "Calling a tool from a process that lives on",
+        "A Python script that reads JSON and prints JSON. A call finds its chain, checks rules, trust and "
+        "schema, fills its config and environment, and starts it through the guardian. The bar: at most "
+        "1.15 times the script alone, as `subprocess` starts it.",
+        race_once_each(contenders, rounds=rounds),
+        to=bare,
+        bars={"a call of the tool": Bar(1.15)},
+    )
+
+
+def _cold_table(world: World, rounds: int) -> Table:
+    bare, cold = "python report.py", "plait call team/report"
+    arguments = ["call", "team/report", "--params", PARAMS, "--project", str(world.project)]
+    commands = {
+        bare: [sys.executable, str(world.script)],
+        "python -c pass": [sys.executable, "-c", "pass"],
+        cold: [sys.executable, "-m", "plait", *arguments],
+    }
+
+    def runner(command: list[str]) -> Callable[[int], None]:
+        def run(_: int) -> None:
+            done = subprocess.run(command, input=PARAMS.encode(), env=world.env, capture_output=True)
+            assert done.returncode == 0, done.stderr.decode()
+
+        return run
+
+    contenders = {name: runner(command) for name, command in commands.items()}
+    for call in contenders.values():
+        call(0)
+    return compared(
+        "The same from the command line",
+        "Whole processes, their bytecode written before. `plait call` is three interpreters: its own, the "
+        "tool's, and the guardian's, which starts while the first one loads. The bar: at most 3 times the "
+        "script alone. Two interpreters and the script itself are 1.6 times; what Plait adds is the loading "
+        "of some fifty modules. To reach the bar, a third of them would have to leave the road; a process "
+        "that stays would reach it too, and Plait has none on purpose.",
+        race_once_each(contenders, rounds=rounds),
+        to=bare,
+        bars={cold: Bar(3)},
+    )
+
+
+# ── what starts no process ───────────────────────────────────────────────
+
+
+def _parts_table(world: World, rounds: int) -> Table:
+    tools = world.tools
+    invocation = prepare(tools, "team/quick", {"week": 46}).invocation
+    assert isinstance(invocation, FunctionCall)
+    item = tools.chains.get("team/quick").tool
+    assert tools.trust.judge(item).by == "signature"
+    names = {"tools": tools, "item": item, "invocation": invocation, "call_tool": call_tool}
+    contenders = [
+        Contender("a chain from the cache", 'tools.chains.get("team/quick")', names),
+        Contender("the signature of an unchanged file", "tools.trust.judge(item)", names),
+        Contender("a function in this process", "run(invocation)", {**names, "run": call_function}),
+        Contender("a whole call of a function", 'call_tool(tools, "team/quick", {"week": 46})', names),
+    ]
+    for contender in contenders:
+        contender.result()
+    started = _processes_started(lambda: [contender.result() for contender in contenders])
+    times = race(contenders, rounds=rounds)
+    judged = ("a chain from the cache", "the signature of an unchanged file", "a function in this process")
+    return Table(
+        "What a call costs besides its process",
+        f"In this process; one round of all of them started {started} processes. The bar of each part: at "
+        "most 100 µs. A whole call has none: each time it looks again at every file and folder that it "
+        "rests on, and decides anew whether they may run.",
+        ("", "least time", "median"),
+        tuple(_part(name, seen, judged) for name, seen in times.items()),
+    )
+
+
+def _part(name: str, seen: Times, judged: tuple[str, ...]) -> Row:
+    cells = (shown(seen.least), shown(seen.median))
+    return Row(name, cells, "≤ 100 µs", seen.least <= LIMIT) if name in judged else Row(name, cells)
+
+
+def _processes_started(act: Callable[[], object]) -> int:
+    """By the events that Python itself raises; a hook cannot be taken away again, so it is told to stop."""
+    seen: list[str] = []
+    listening = True
+
+    def hook(event: str, _: object) -> None:
+        if listening and event in ("os.posix_spawn", "os.fork", "os.exec", "os.system", "subprocess.Popen"):
+            seen.append(event)
+
+    sys.addaudithook(hook)
+    act()
+    listening = False
+    return len(seen)
+
+
+# ── many processes ───────────────────────────────────────────────────────
+
+
+def _fan_table(commands: int) -> Table:
+    command = ["/bin/echo", "x"]
+    xargs = "xargs -P 8"
+
+    def by_threads(run: Callable[[], object]) -> Callable[[int], None]:
+        def fan(_: int) -> None:
+            with ThreadPoolExecutor(8) as pool:
+                for done in [pool.submit(run) for _ in range(commands)]:
+                    done.result()
+
+        return fan
+
+    contenders: Mapping[str, Callable[[int], None]] = {
+        xargs: lambda _: _xargs(commands),
+        "Plait's guardian, 8 threads": by_threads(lambda: process.run(command, env={})),
+        "subprocess.run, 8 threads": by_threads(lambda: subprocess.run(command, env={}, capture_output=True)),
+    }
+    if shutil.which("xargs") is None:
+        raise SystemExit("bench: xargs is not installed")
+    process.warm_up()
+    return compared(
+        f"{commands} commands, 8 at a time",
+        "`echo`, its output captured (by xargs: thrown away). The guardian does more than the others: it "
+        "knows every process that a command starts, and ends them all when Plait ends, however that comes.",
+        race_once_each(contenders, rounds=5),
+        to=xargs,
+        bars={},
+    )
+
+
+def _xargs(commands: int) -> None:
+    lines = "x\n" * commands
+    subprocess.run(
+        ["xargs", "-P", "8", "-n", "1", "/bin/echo"],
+        input=lines.encode(),
+        stdout=subprocess.DEVNULL,
+        check=True,
+    )

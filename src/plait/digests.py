@@ -1,0 +1,19 @@
+"""SHA-256 as Python itself brings it along.
+
+`hashlib` prefers that of OpenSSL.  To load OpenSSL takes longer than to hash
+all the files of a call.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from hashlib import sha256 as sha256
+else:
+    try:
+        from _sha2 import sha256  # since Python 3.12
+    except ImportError:
+        try:
+            from _sha256 import sha256
+        except ImportError:  # a Python that was built without it
+            from hashlib import sha256  # noqa: F401 - under this name it is imported from here

@@ -1,0 +1,249 @@
+"""Dataclasses that cost next to nothing to define: no method is compiled before that pays.
+
+`dataclasses` compiles six methods for every class, and loads `inspect` to do it.  A command that lives
+for a tenth of a second defines a hundred such classes and makes a few objects of each.  Here a class
+keeps its fields, and its first objects are filled by one loop for all classes; a class of which many
+objects are made gets an `__init__` of its own.
+
+It is the part of `dataclasses` that Plait uses, under the same names and with the same meaning, which
+type checkers read from there.  The functions of `dataclasses` (`replace`, `fields`, …) accept these objects.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from dataclasses import dataclass as dataclass
+    from dataclasses import field as field
+    from dataclasses import replace as replace
+    from typing import Any
+else:
+    from operator import attrgetter
+
+    OBJECTS_UNTIL_HOT = 100
+
+    class _Missing:
+        """There is no default."""
+
+    class _Field:
+        """A field; only what is special about it is put into the object."""
+
+        default = default_factory = _Missing
+        init = repr = compare = True
+        kw_only = False
+
+        @property
+        def optional(self):
+            return self.default is not _Missing or self.default_factory is not _Missing
+
+        def made(self):
+            return self.default if self.default_factory is _Missing else self.default_factory()
+
+    _PLAIN = _Field()
+
+    def field(**special):
+        """What is special about one field: default, default_factory, init, repr, compare, kw_only."""
+        one = _Field()
+        for name, value in special.items():
+            getattr(_Field, name)  # there is such a thing
+            setattr(one, name, value)
+        return one
+
+    def dataclass(*, slots, frozen=False, eq=True):
+        """The class with `__init__`, `__repr__`, `__eq__` and its like; only slots are known here."""
+        if not slots:
+            raise TypeError("a record has slots")
+
+        def made(cls):
+            return _record(cls, frozen=frozen, eq=eq)
+
+        return made
+
+    def replace(record, /, **changes):
+        """A record like this one, but for the changes."""
+        for name, one in record.__record_fields__.items():
+            if one.init and name not in changes:
+                changes[name] = getattr(record, name)
+        return type(record)(**changes)
+
+    # ── defining a class ─────────────────────────────────────────────────
+
+    def _record(cls, *, frozen, eq):
+        own = _own_fields(cls)
+        fields = {**_inherited_fields(cls), **own}
+        namespace = {
+            name: value
+            for name, value in cls.__dict__.items()
+            if name not in own and name not in ("__dict__", "__weakref__")
+        }
+        inherited = {name for base in cls.__mro__[1:] for name in getattr(base, "__slots__", ())}
+        namespace |= {
+            "__slots__": tuple(name for name in own if name not in inherited),
+            "__record_fields__": fields,
+            **{name: _AsStandard(name, frozen=frozen) for name in _NOTED},
+            "__getstate__": _getstate,
+            "__setstate__": _setstate,
+        }
+        namespace.setdefault("__repr__", _repr)
+        namespace.setdefault(
+            "__match_args__", tuple(name for name, one in fields.items() if one.init and not one.kw_only)
+        )
+        if eq:
+            namespace |= _comparing(fields, frozen=frozen, given=namespace)
+        if frozen:
+            namespace["__setattr__"] = namespace["__delattr__"] = _refuse
+        record = type(cls)(cls.__name__, cls.__bases__, namespace)
+        record.__qualname__ = cls.__qualname__
+        if "__init__" not in namespace:
+            record.__init__ = _init_on_demand(record, frozen=frozen)
+        return record
+
+    def _own_fields(cls):
+        own = {}
+        for name, annotation in cls.__annotations__.items():
+            if not str(annotation).startswith("ClassVar"):
+                given = cls.__dict__.get(name, _PLAIN)
+                own[name] = given if isinstance(given, _Field) else field(default=given)
+        return own
+
+    def _inherited_fields(cls):
+        fields = {}
+        for base in reversed(cls.__mro__[1:]):
+            fields |= base.__dict__.get("__record_fields__", {})
+        return fields
+
+    _NOTED = ("__dataclass_fields__", "__dataclass_params__")
+
+    class _AsStandard:
+        """What `dataclasses` notes about its classes, for its functions and for classes based on ours."""
+
+        def __init__(self, name, *, frozen):
+            self.name, self.frozen = name, frozen
+
+        def __get__(self, record, cls):
+            from dataclasses import make_dataclass
+
+            shown = [
+                (name, cls.__annotations__.get(name, "object"), _standard(one))
+                for name, one in cls.__record_fields__.items()
+            ]
+            return getattr(make_dataclass(cls.__name__, shown, frozen=self.frozen), self.name)
+
+    def _standard(one):
+        import dataclasses
+
+        return dataclasses.field(**vars(one))
+
+    # ── making an object ─────────────────────────────────────────────────
+
+    def _init_on_demand(cls, *, frozen):
+        def __init__(self, *args, **kwargs):
+            cls.__init__ = _init_for_first_objects(cls, frozen=frozen)
+            cls.__init__(self, *args, **kwargs)
+
+        return __init__
+
+    def _init_for_first_objects(cls, *, frozen):
+        fields = cls.__record_fields__
+        order = [name for name, one in fields.items() if one.init and not one.kw_only]
+        taken = {name for name, one in fields.items() if one.init}
+        needed = {name for name in taken if not fields[name].optional}
+        finish = getattr(cls, "__post_init__", None)
+        left = OBJECTS_UNTIL_HOT
+
+        def __init__(self, *args, **kwargs):
+            nonlocal left
+            left -= 1
+            given = dict(zip(order, args)) | kwargs  # noqa: B905 - too many are found below
+            fit = len(given) == len(args) + len(kwargs) and needed <= given.keys() <= taken
+            if left < 0 or not fit:
+                cls.__init__ = _init(cls, frozen=frozen)
+                cls.__init__(self, *args, **kwargs)  # which says what does not fit
+                return
+            for name, one in fields.items():
+                if name in given:
+                    _set(self, name, given[name])
+                elif one.optional:
+                    _set(self, name, one.made())
+            if finish is not None:
+                finish(self)
+
+        return __init__
+
+    _set = object.__setattr__
+
+    def _init(cls, *, frozen):
+        """The method that takes a value for each field."""
+        fields = cls.__record_fields__
+        names = {"_missing": _Missing}
+        for name, one in fields.items():
+            names[f"_default_{name}"] = one.default
+            names[f"_make_{name}"] = one.default_factory
+            names[f"_set_{name}"] = getattr(cls, name).__set__
+        head = ", ".join(["self", *_parameters(fields)])
+        body = [line for name, one in fields.items() for line in _assignment(name, one, frozen=frozen)]
+        if hasattr(cls, "__post_init__"):
+            body.append("self.__post_init__()")
+        source = "\n  ".join([f"def __init__({head}):", *(body or ["pass"])])
+        exec(source, names)
+        written = names["__init__"]
+        written.__qualname__ = f"{cls.__qualname__}.__init__"
+        return written
+
+    def _parameters(fields):
+        taken = {name: one for name, one in fields.items() if one.init}
+        yield from (_parameter(name, one) for name, one in taken.items() if not one.kw_only)
+        by_name = [_parameter(name, one) for name, one in taken.items() if one.kw_only]
+        yield from ["*", *by_name] if by_name else ()
+
+    def _parameter(name, one):
+        if one.default_factory is not _Missing:
+            return f"{name}=_missing"
+        return f"{name}=_default_{name}" if one.default is not _Missing else name
+
+    def _assignment(name, one, *, frozen):
+        if not one.init and not one.optional:
+            return
+        value = name if one.init else f"_default_{name}"
+        if one.default_factory is not _Missing:
+            value = f"_make_{name}() if {name} is _missing else {name}" if one.init else f"_make_{name}()"
+        yield f"_set_{name}(self, {value})" if frozen else f"self.{name} = {value}"
+
+    # ── what an object can do ────────────────────────────────────────────
+
+    def _comparing(fields, *, frozen, given):
+        compared = [name for name, one in fields.items() if one.compare]
+        key = attrgetter(*compared) if compared else type
+
+        def __eq__(self, other):
+            return key(self) == key(other) if other.__class__ is self.__class__ else NotImplemented
+
+        def __hash__(self):
+            return hash(key(self))
+
+        methods = {"__eq__": given.get("__eq__", __eq__)}
+        if given.get("__hash__") is None:  # also where Python took it away because there is an `__eq__`
+            methods["__hash__"] = __hash__ if frozen else None
+        return methods
+
+    def _repr(self):
+        fields = self.__record_fields__.items()
+        shown = [f"{name}={getattr(self, name)!r}" for name, one in fields if one.repr]
+        return f"{type(self).__qualname__}({', '.join(shown)})"
+
+    def _refuse(_, name, *__):
+        from dataclasses import FrozenInstanceError
+
+        raise FrozenInstanceError(f"cannot change field '{name}'")
+
+    def _getstate(self):
+        return [getattr(self, name) for name in self.__record_fields__]
+
+    def _setstate(self, state):
+        for name, value in zip(self.__record_fields__, state, strict=True):
+            object.__setattr__(self, name, value)
+
+
+def field_names(record: type[Any]) -> tuple[str, ...]:
+    """The names of a record's fields, in order."""
+    return tuple(record.__record_fields__)
