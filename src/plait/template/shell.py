@@ -15,10 +15,10 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Final
 
 from plait.errors import InternalError, Problem, ShellRefusedError, ValueRefusedError
+from plait.records import dataclass, field
 from plait.source import Source, Span
 from plait.template.shell_lexer import (
     REFUSALS,

@@ -15,11 +15,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import lru_cache, wraps
 from typing import Final, Literal, TypeVar
 
 from plait.errors import LimitError
+from plait.records import dataclass, field
 from plait.template.shell_places import (
     GAP,
     MAX_DEPTH,

@@ -14,9 +14,9 @@ import re
 import string
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Final
 
+from plait.records import dataclass
 from plait.template.shell_places import GAP, MAX_DEPTH, Dialect, Findings, Place
 from plait.template.shell_words import ASSIGNMENT, NAME, Word, expect_one_argument, may_spread
 
