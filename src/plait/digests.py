@@ -16,4 +16,8 @@ else:
         try:
             from _sha256 import sha256
         except ImportError:  # a Python that was built without it
-            from hashlib import sha256  # noqa: F401 - under this name it is imported from here
+            from hashlib import sha256
+
+
+def sha256_hex(data: bytes) -> str:
+    return sha256(data).hexdigest()

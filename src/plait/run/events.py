@@ -1,0 +1,97 @@
+"""What happened in a run.  Journal, progress bar, JSON output and tests read events and nothing else.
+
+Order is that of the journal; `at` is the wall clock, for people only.
+"""
+
+from __future__ import annotations
+
+from plait.hints import Literal, TypeAlias
+from plait.records import dataclass, field
+from plait.run.outcome import Failure, Outcome
+from plait.values import Json
+
+Status: TypeAlias = Literal["running", "done", "failed", "interrupted"]
+
+
+@dataclass(frozen=True, slots=True)
+class RunStarted:
+    """An engine has begun to work on the run, for the first time or again."""
+
+    run: str
+    flow: str
+    file: str
+    project: str
+    resumed: bool = False
+    phases: tuple[tuple[str, int], ...] = ()
+    """The parts of the flow in order, each with the number of its steps: what a view draws before they begin."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepStarted:
+    path: str
+    kind: str
+    """phase, fan, item, shell, tool, …: for people; nothing depends on it."""
+    title: str
+    """What a person recognises the step by: its name, an item's name, or its command; secrets masked."""
+    attempt: int = 1
+    order: int = 0
+    """The place among its siblings, from 0: an item's index."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepRetrying:
+    path: str
+    attempt: int
+    """The one that failed."""
+    failure: Failure
+    delay: float
+
+
+@dataclass(frozen=True, slots=True)
+class StepFinished:
+    path: str
+    kind: str
+    title: str
+    fingerprint: str
+    outcome: Outcome
+    duration: float
+    order: int = 0
+    replayed: bool = False
+    """It was finished in an earlier life of the run; such an event is shown and not recorded again."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepCounted:
+    """A fan knows how many items it has."""
+
+    path: str
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepForgotten:
+    """What was recorded at this path and below counts no longer: it is to be done again."""
+
+    path: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """Something that a person should know, and that is no failure."""
+
+    path: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnded:
+    status: Status
+    failure: Failure | None = None
+    value: Json = None
+    facts: dict[str, Json] = field(default_factory=dict)
+
+
+Event: TypeAlias = (
+    RunStarted | StepStarted | StepRetrying | StepFinished | StepCounted | StepForgotten | Noted | RunEnded
+)

@@ -1,0 +1,139 @@
+"""What a run needs of a journal, and one that lives in memory.
+
+`append` returns when the event cannot be lost by a death of this process;
+`sync` when what was appended cannot be lost by a power cut either.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from threading import Lock
+
+from plait.hints import Protocol
+from plait.records import dataclass
+from plait.run.events import Event, StepFinished, StepForgotten, StepStarted
+from plait.run.outcome import Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A finished step, as the journal knows it."""
+
+    path: str
+    fingerprint: str
+    outcome: Outcome
+    order: int
+    duration: float
+    title: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Stamped:
+    """An event, its place in the journal, and the wall clock when it was recorded."""
+
+    number: int
+    at: float
+    event: Event
+
+
+class Journal(Protocol):
+    """Events of one run.  Safe to use from many threads."""
+
+    def append(self, *events: Event) -> None:
+        """Record events, in one transaction."""
+
+    def sync(self) -> None: ...
+
+    def recorded(self, path: str) -> Recorded | None:
+        """The step that finished at this path, unless it was forgotten since."""
+
+    def recorded_in(self, path: str) -> Iterator[Recorded]:
+        """The finished steps directly below a path, by `order`; read as they are asked for, not all at once."""
+
+    def was_started(self, path: str) -> bool:
+        """Was this step begun, and its end not recorded?"""
+
+    def is_fresh(self) -> bool:
+        """Had nothing been recorded when this journal was opened?"""
+
+    def events(self, after: int = 0) -> Iterator[Stamped]: ...
+
+    def keep(self, data: bytes) -> str:
+        """Put large data aside; the name by which `kept` gives it back."""
+
+    def kept(self, name: str) -> bytes: ...
+
+
+class MemoryJournal:
+    """A journal for dry runs and tests."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._events: list[Stamped] = []
+        self._finished: dict[str, Recorded] = {}
+        self._started: set[str] = set()
+        self._data: dict[str, bytes] = {}
+        self._fresh = True
+
+    def append(self, *events: Event) -> None:
+        with self._lock:
+            for event in events:
+                self._events.append(Stamped(len(self._events) + 1, time.time(), event))
+                match event:
+                    case StepStarted(path=path):
+                        self._started.add(path)
+                    case StepFinished():
+                        self._finished[event.path] = as_recorded(event)
+                    case StepForgotten(path=path):
+                        for known in [p for p in self._finished if is_below(p, path)]:
+                            del self._finished[known]
+
+    def sync(self) -> None:
+        """Memory has no second, safer place."""
+
+    def recorded(self, path: str) -> Recorded | None:
+        return self._finished.get(path)
+
+    def recorded_in(self, path: str) -> Iterator[Recorded]:
+        prefix = f"{path}/"
+        with self._lock:
+            found = [
+                known
+                for known in self._finished.values()
+                if known.path.startswith(prefix) and "/" not in known.path[len(prefix) :]
+            ]
+        yield from sorted(found, key=lambda known: known.order)
+
+    def was_started(self, path: str) -> bool:
+        return path in self._started and path not in self._finished
+
+    def is_fresh(self) -> bool:
+        return self._fresh
+
+    def reopened(self) -> MemoryJournal:
+        """The same journal as a later life of the run sees it."""
+        self._fresh = False
+        return self
+
+    def events(self, after: int = 0) -> Iterator[Stamped]:
+        yield from self._events[after:]
+
+    def keep(self, data: bytes) -> str:
+        from plait.digests import sha256_hex
+
+        name = sha256_hex(data)
+        self._data[name] = data
+        return name
+
+    def kept(self, name: str) -> bytes:
+        return self._data[name]
+
+
+def as_recorded(event: StepFinished) -> Recorded:
+    return Recorded(event.path, event.fingerprint, event.outcome, event.order, event.duration, event.title)
+
+
+def is_below(path: str, top: str) -> bool:
+    """Is this path the other one, or below it?"""
+    return path == top or path.startswith(f"{top}/")

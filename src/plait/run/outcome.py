@@ -1,0 +1,87 @@
+"""How a step ended: `Done`, `Failed` or `Skipped`; and how each looks as JSON in a journal.
+
+A step that cannot do its work raises `StepError`; one whose run is being stopped
+raises `Interrupted`, which is no outcome: nothing is recorded of it, and a resumed
+run does it again.
+"""
+
+from __future__ import annotations
+
+from plait.errors import InternalError
+from plait.hints import TypeAlias
+from plait.records import dataclass
+from plait.values import Json
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a step failed, for handlers (`error.*`), journals and people.  Secrets are masked before."""
+
+    message: str
+    kind: str = "failed"
+    """exit, signal, timeout, network, server_error, rate_limit, refused, incomplete, stopped … or failed."""
+    exit_code: int | None = None
+    output: Json = None
+    """What the step had produced until then, in the form in which a finished one gives its value."""
+    path: str = ""
+    """The step that failed first, if this failure is that of a whole list of steps."""
+
+    def record(self) -> dict[str, Json]:
+        return {
+            "message": self.message,
+            "kind": self.kind,
+            "exit_code": self.exit_code,
+            "output": self.output,
+            "path": self.path,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    value: Json = None
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    failure: Failure
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    why: str
+
+
+Outcome: TypeAlias = Done | Failed | Skipped
+
+
+class StepError(Exception):
+    """Raised by a step that failed."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+class Interrupted(BaseException):
+    """The run is being stopped."""
+
+
+def to_record(outcome: Outcome) -> dict[str, Json]:
+    match outcome:
+        case Done(value):
+            return {"status": "done", "value": value}
+        case Failed(failure):
+            return {"status": "failed", "failure": failure.record()}
+        case Skipped(why):
+            return {"status": "skipped", "why": why}
+
+
+def from_record(record: dict[str, Json]) -> Outcome:
+    match record:
+        case {"status": "done", "value": value}:
+            return Done(value)
+        case {"status": "failed", "failure": dict(failure)}:
+            return Failed(Failure(**failure))
+        case {"status": "skipped", "why": str(why)}:
+            return Skipped(why)
+    raise InternalError(f"no outcome looks like this: {sorted(record)}", code="journal")

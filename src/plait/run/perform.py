@@ -1,0 +1,194 @@
+"""Run a step, unless this run has already finished it.
+
+`perform` is the only caller of `Step.run`.  It replays, records, retries, keeps
+the time and turns whatever a step raises into an outcome.  There is no other
+resume code: a resumed run performs the whole flow again, and what is recorded
+is not done but remembered.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+
+from plait.errors import InternalError, PlaitError
+from plait.hints import TYPE_CHECKING, Protocol
+from plait.records import dataclass, replace
+from plait.run.events import StepFinished, StepRetrying, StepStarted
+from plait.run.outcome import Done, Failed, Failure, Interrupted, Outcome, Skipped, StepError
+from plait.run.retry import ONCE_ONLY, Retry
+from plait.values import Json
+
+if TYPE_CHECKING:
+    from plait.run.engine import Run
+    from plait.scope import Scope
+
+
+class Step(Protocol):
+    """Anything with a name that can be run; its value is JSON, so that replay equals live."""
+
+    @property
+    def name(self) -> str:
+        """Its place in a path; one of its kind among its siblings."""
+
+    @property
+    def kind(self) -> str: ...
+
+    @property
+    def title(self) -> str: ...
+
+    @property
+    def fingerprint(self) -> str:
+        """Digest of what its author wrote, all that is inside included."""
+
+    @property
+    def policy(self) -> Policy: ...
+
+    @property
+    def inner(self) -> Sequence[Step]:
+        """The steps that it performs; their changes are theirs, not its own."""
+
+    def run(self, turn: Turn) -> Json:
+        """Its value; raises StepError if it failed, Skip if there was nothing to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """How `perform` treats a step."""
+
+    retry: Retry = ONCE_ONLY
+    timeout: float | None = None
+    once: bool = False
+    """Rather ask than do it a second time, when nobody knows whether the first was finished."""
+    failure_is_final: bool = False
+    """A recorded failure is remembered like a success: a dead letter, until somebody retries it."""
+
+
+PLAIN = Policy()
+
+
+class Skip(Exception):
+    """Raised by a step that had nothing to do."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why)
+        self.why = why
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A step's place in a run: path, names, time left, and how to perform what is inside it."""
+
+    run: Run
+    path: str
+    scope: Scope
+    deadline: float | None = None
+    """By the monotonic clock."""
+    attempt: int = 1
+    order: int = 0
+    replaying: bool = True
+    """Everything before this step was remembered, so that it may be remembered, too."""
+
+    def perform(
+        self,
+        step: Step,
+        *,
+        scope: Scope | None = None,
+        name: str | None = None,
+        order: int = 0,
+        replaying: bool | None = None,
+    ) -> Outcome:
+        """Perform a step that is inside this one."""
+        path = f"{self.path}/{name or step.name}" if self.path else name or step.name
+        return perform(
+            step,
+            Turn(
+                self.run,
+                path,
+                self.scope if scope is None else scope,
+                self.deadline,
+                1,
+                order,
+                self.replaying if replaying is None else replaying,
+            ),
+        )
+
+    def time_left(self) -> float | None:
+        """Seconds; None if nobody set a limit."""
+        return None if self.deadline is None else max(0.0, self.deadline - time.monotonic())
+
+
+def perform(step: Step, turn: Turn) -> Outcome:
+    """Run a step, unless this run has already finished it."""
+    run = turn.run
+    if not run.fresh and (known := run.known(step, turn)) is not None:
+        return known
+    began = time.monotonic()
+    outcome = _attempted(step, turn, began)
+    run.emit(
+        StepFinished(
+            turn.path,
+            step.kind,
+            step.title,
+            step.fingerprint,
+            outcome,
+            time.monotonic() - began,
+            turn.order,
+        )
+    )
+    return outcome
+
+
+def _attempted(step: Step, turn: Turn, began: float) -> Outcome:
+    policy, run = step.policy, turn.run
+    delays = policy.retry.delays(run.random)
+    attempt = 1
+    while True:
+        run.expect_going()
+        started = StepStarted(turn.path, step.kind, step.title, attempt, turn.order)
+        run.emit_start(started, at_once=policy.once)
+        outcome = _tried(step, replace(turn, attempt=attempt, deadline=_deadline(turn, policy)))
+        if not isinstance(outcome, Failed):
+            return outcome
+        delay = next(delays, None)
+        if delay is None or not policy.retry.applies_to(outcome.failure):
+            return outcome
+        if policy.retry.exceeds_budget(time.monotonic() - began + delay):
+            return outcome
+        if turn.deadline is not None and time.monotonic() + delay >= turn.deadline:
+            return outcome
+        run.emit(StepRetrying(turn.path, attempt, outcome.failure, delay))
+        run.pause(delay)
+        attempt += 1
+
+
+def _deadline(turn: Turn, policy: Policy) -> float | None:
+    if policy.timeout is None:
+        return turn.deadline
+    own = time.monotonic() + policy.timeout
+    return own if turn.deadline is None else min(own, turn.deadline)
+
+
+def _tried(step: Step, turn: Turn) -> Outcome:
+    try:
+        return Done(step.run(turn))
+    except Skip as skip:
+        return Skipped(skip.why)
+    except StepError as error:
+        failure = error.failure
+        return Failed(failure if failure.path else replace(failure, path=turn.path))
+    except InternalError:
+        raise
+    except PlaitError as error:
+        if error.code == "cancelled" and turn.run.is_stopping():
+            raise Interrupted from None
+        kind = "timeout" if error.code == "timeout" else "refused"
+        return Failed(Failure(turn.run.mask(str(error)), kind, path=turn.path))
+
+
+def inside(step: Step, path: str = "") -> Iterator[tuple[str, Step]]:
+    """Every step of a flow that is known before it runs, with its path; an item's name is `item:*`."""
+    here = f"{path}/{step.name}" if path else step.name
+    yield here, step
+    for inner in step.inner:
+        yield from inside(inner, here)
