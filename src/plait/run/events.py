@@ -23,7 +23,7 @@ class RunStarted:
     project: str
     resumed: bool = False
     phases: tuple[tuple[str, int], ...] = ()
-    """The parts of the flow in order, each with the number of its steps: what a view draws before they begin."""
+    """The parts of the flow in order, each with the number of its steps: what a view draws at the start."""
 
 
 @dataclass(frozen=True, slots=True)

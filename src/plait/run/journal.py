@@ -49,7 +49,7 @@ class Journal(Protocol):
         """The step that finished at this path, unless it was forgotten since."""
 
     def recorded_in(self, path: str) -> Iterator[Recorded]:
-        """The finished steps directly below a path, by `order`; read as they are asked for, not all at once."""
+        """The finished steps directly below a path, by `order`; read as they are asked for."""
 
     def was_started(self, path: str) -> bool:
         """Was this step begun, and its end not recorded?"""

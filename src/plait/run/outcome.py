@@ -26,6 +26,12 @@ class Failure:
     path: str = ""
     """The step that failed first, if this failure is that of a whole list of steps."""
 
+    def as_ended(self) -> dict[str, Json]:
+        """How the step ended, as one that did not fail would say it."""
+        if isinstance(self.output, dict):
+            return dict(self.output)
+        return {"output": "", "stderr": self.message, "exit_code": self.exit_code or 1, "duration": 0.0}
+
     def record(self) -> dict[str, Json]:
         return {
             "message": self.message,
@@ -64,6 +70,13 @@ class StepError(Exception):
 
 class Interrupted(BaseException):
     """The run is being stopped."""
+
+
+def expect_done(outcome: Outcome) -> Json:
+    """The value of a step on which others depend."""
+    if isinstance(outcome, Failed):
+        raise StepError(outcome.failure)
+    return outcome.value if isinstance(outcome, Done) else None
 
 
 def to_record(outcome: Outcome) -> dict[str, Json]:

@@ -9,11 +9,11 @@ is not done but remembered.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from plait.errors import InternalError, PlaitError
 from plait.hints import TYPE_CHECKING, Protocol
-from plait.records import dataclass, replace
+from plait.records import dataclass, field, replace
 from plait.run.events import StepFinished, StepRetrying, StepStarted
 from plait.run.outcome import Done, Failed, Failure, Interrupted, Outcome, Skipped, StepError
 from plait.run.retry import ONCE_ONLY, Retry
@@ -88,30 +88,34 @@ class Turn:
     order: int = 0
     replaying: bool = True
     """Everything before this step was remembered, so that it may be remembered, too."""
+    directory: str = "."
+    """Where its processes run and its files are."""
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """What its processes find in their environment."""
 
-    def perform(
-        self,
-        step: Step,
-        *,
-        scope: Scope | None = None,
-        name: str | None = None,
-        order: int = 0,
-        replaying: bool | None = None,
-    ) -> Outcome:
+    def perform(self, step: Step, *, scope: Scope | None = None, name: str | None = None) -> Outcome:
         """Perform a step that is inside this one."""
+        return perform(step, self.inner(step, scope=scope, name=name))
+
+    def perform_next(self, step: Step, order: int) -> tuple[Outcome, Turn]:
+        """Perform one of several steps that follow each other; the turn in which the next is performed.
+
+        What is remembered is a beginning: once a step was really done, those behind
+        it are done, too, even if an earlier life of the run had done them.
+        """
+        inner = self.inner(step, order=order)
+        known = remembered(step, inner)
+        if known is not None:
+            return known, self
+        outcome = _performed(step, inner)
+        return outcome, self if self.run.fresh else replace(self, replaying=False)
+
+    def inner(
+        self, step: Step, *, scope: Scope | None = None, name: str | None = None, order: int = 0
+    ) -> Turn:
+        """The turn of a step that is inside this one."""
         path = f"{self.path}/{name or step.name}" if self.path else name or step.name
-        return perform(
-            step,
-            Turn(
-                self.run,
-                path,
-                self.scope if scope is None else scope,
-                self.deadline,
-                1,
-                order,
-                self.replaying if replaying is None else replaying,
-            ),
-        )
+        return replace(self, path=path, scope=scope or self.scope, attempt=1, order=order)
 
     def time_left(self) -> float | None:
         """Seconds; None if nobody set a limit."""
@@ -120,9 +124,16 @@ class Turn:
 
 def perform(step: Step, turn: Turn) -> Outcome:
     """Run a step, unless this run has already finished it."""
+    known = remembered(step, turn)
+    return _performed(step, turn) if known is None else known
+
+
+def remembered(step: Step, turn: Turn) -> Outcome | None:
+    return None if turn.run.fresh else turn.run.known(step, turn)
+
+
+def _performed(step: Step, turn: Turn) -> Outcome:
     run = turn.run
-    if not run.fresh and (known := run.known(step, turn)) is not None:
-        return known
     began = time.monotonic()
     outcome = _attempted(step, turn, began)
     run.emit(
@@ -147,7 +158,7 @@ def _attempted(step: Step, turn: Turn, began: float) -> Outcome:
         run.expect_going()
         started = StepStarted(turn.path, step.kind, step.title, attempt, turn.order)
         run.emit_start(started, at_once=policy.once)
-        outcome = _tried(step, replace(turn, attempt=attempt, deadline=_deadline(turn, policy)))
+        outcome = _tried(step, _for_attempt(turn, attempt, policy))
         if not isinstance(outcome, Failed):
             return outcome
         delay = next(delays, None)
@@ -160,6 +171,13 @@ def _attempted(step: Step, turn: Turn, began: float) -> Outcome:
         run.emit(StepRetrying(turn.path, attempt, outcome.failure, delay))
         run.pause(delay)
         attempt += 1
+
+
+def _for_attempt(turn: Turn, attempt: int, policy: Policy) -> Turn:
+    deadline = _deadline(turn, policy)
+    if attempt == 1 and deadline is turn.deadline:
+        return turn
+    return replace(turn, attempt=attempt, deadline=deadline, replaying=turn.replaying and attempt == 1)
 
 
 def _deadline(turn: Turn, policy: Policy) -> float | None:

@@ -20,7 +20,7 @@ from plait.scope.computed import Sources
 from plait.source import Source
 from plait.template.grammar import parse_path
 from plait.template.nodes import Path
-from plait.template.program import Answer, Piece, walk
+from plait.template.program import FACTS, Answer, Piece, walk
 from plait.values import UNDEFINED, Json
 
 LEVELS: Final = ("captures", "phase", "step", "workflow", "outputs", "env")
@@ -122,7 +122,8 @@ class Scope:
         """The value at a path, or UNDEFINED."""
         wanted = parse_path(path) if isinstance(path, str) else path
         value = self.names.get(wanted.root, UNDEFINED)
-        return self.fallback(wanted) if value is UNDEFINED else walk(value, wanted.keys)
+        found = value if value is UNDEFINED else walk(value, wanted.keys)
+        return self.fallback(wanted) if found is UNDEFINED else found
 
     def origin(self, root: str) -> Origin | None:
         """The frame and level that answer a name; None for computed and unknown names."""
@@ -134,6 +135,9 @@ class Scope:
     # ── what a rendering asks when no plain name answers ─────────────────
 
     def fallback(self, path: Path) -> Answer:
+        if path.root in self.names:
+            facts = self.names.get(path.root + FACTS)
+            return UNDEFINED if facts is None else walk(facts, path.keys)
         if path.root in ALIASES:
             return self._alias(path)
         if path.root == "env" and len(path.keys) == 1:

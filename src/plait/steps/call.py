@@ -10,11 +10,13 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Mapping, Sequence
+from _thread import allocate_lock
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from plait.errors import InputError
 from plait.hints import Protocol
-from plait.records import dataclass, replace
+from plait.records import dataclass, field, replace
+from plait.tools import manifest
 from plait.tools.anchors import (
     Anchored,
     Dependency,
@@ -22,10 +24,24 @@ from plait.tools.anchors import (
     dependencies,
     find_anchor,
     library,
+    marker_places,
+    may_load_beside,
 )
 from plait.tools.beneath import read_beneath
-from plait.tools.bind import Call, bind
-from plait.tools.chain import Chain, Chains
+from plait.tools.bind import Binding
+from plait.tools.chain import (
+    MAX_REMEMBERED,
+    Chain,
+    Chains,
+    Place,
+    Witness,
+    file_state,
+    hold,
+    identity,
+    settled,
+    target_state,
+    witnesses,
+)
 from plait.tools.config import checked_params, resolved_configs
 from plait.tools.environment import (
     DotEnv,
@@ -39,10 +55,11 @@ from plait.tools.interpreters import Ask, Surroundings
 from plait.tools.invocation import FunctionCall, Invocation, McpCall, ProcessCall, RequestCall, Returned
 from plait.tools.items import Item, digest_of
 from plait.tools.rules import Pair, validate
+from plait.tools.signing import in_comment
 from plait.tools.snapshots import Snapshots
-from plait.tools.spaces import Spaces
+from plait.tools.spaces import Spaces, normal_id
 from plait.tools.trust import Trust, Verdict
-from plait.values import MASK, Json, json_text
+from plait.values import MASK, Json, Secret, detached
 
 
 class Perform(Protocol):
@@ -66,15 +83,31 @@ class Toolbox:
     dotenv_allowed: frozenset[str] = frozenset()
     timeout: float | None = None
     """Seconds that the caller gives a tool, whatever its author wrote."""
+    ready: ReadyTools = field(init=False, compare=False, repr=False, default_factory=lambda: ReadyTools())
+    """Its own: what another host or another trust made ready is not ready here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A tool that only waits for its parameters: all that none of them decides."""
+
+    chain: Chain
+    pairs: tuple[Pair, ...]
+    verdicts: tuple[Verdict, ...]
+    environment: Environment
+    binding: Binding
+    records: tuple[Mapping[str, Json], ...]
+    """The chain, as the envelope of a result shows it."""
+    env_names: tuple[str, ...]
+    rests_on: tuple[Place, ...] | None
+    """Whatever was looked at for it; None if that cannot be told."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
     """A call that only has to be carried out."""
 
-    chain: Chain
-    pairs: tuple[Pair, ...]
-    verdicts: tuple[Verdict, ...]
+    ready: Ready
     environment: Environment
     invocation: Invocation
     shadowed: tuple[str, ...]
@@ -111,7 +144,7 @@ def call_tool(toolbox: Toolbox, item_id: str, params: Mapping[str, Json]) -> Too
     duration = time.monotonic() - began
     metadata: dict[str, Json] = {
         "duration_ms": round(duration * 1000, 3),
-        "resolved_env_keys": sorted(prepared.environment.child),
+        "resolved_env_keys": list(prepared.ready.env_names),
         **returned.metadata,
     }
     if returned.exit_code is not None:
@@ -120,7 +153,13 @@ def call_tool(toolbox: Toolbox, item_id: str, params: Mapping[str, Json]) -> Too
         metadata["signal"] = returned.signal
     if returned.overflow is not None:
         metadata["overflow"] = returned.overflow
-    return ToolResult(item_id, returned.success, returned.data, returned.error, _records(prepared), metadata)
+    error = returned.error
+    if returned.stderr or error:
+        hidden = _secrets_of(prepared.environment, params)
+        error = error and _without(hidden, error)
+        if returned.stderr:
+            metadata["stderr"] = _end_of(_without(hidden, returned.stderr))
+    return ToolResult(item_id, returned.success, returned.data, error, prepared.ready.records, metadata)
 
 
 def dry_run(toolbox: Toolbox, item_id: str, params: Mapping[str, Json]) -> dict[str, Json]:
@@ -129,10 +168,10 @@ def dry_run(toolbox: Toolbox, item_id: str, params: Mapping[str, Json]) -> dict[
     return {
         "status": "validation_passed",
         "item_id": item_id,
-        "chain": list(prepared.chain.ids),
-        "validated_pairs": [pair.record() for pair in prepared.pairs],
+        "chain": list(prepared.ready.chain.ids),
+        "validated_pairs": [pair.record() for pair in prepared.ready.pairs],
         "shadows": list(prepared.shadowed),
-        "trust": [verdict.record() for verdict in prepared.verdicts],
+        "trust": [verdict.record() for verdict in prepared.ready.verdicts],
         **_shown(prepared),
     }
 
@@ -151,9 +190,87 @@ def prepare(
     """
     if not isinstance(params, Mapping):
         raise InputError("parameters are a map", fix='pass {"name": value}', code="wrong-type")
+    item_id = normal_id(item_id)
+
+    def accepted(tool: Item) -> dict[str, Json]:
+        return checked_params(params, tool) if checked else dict(params)
+
+    ready = toolbox.ready.get(item_id, dry=masked)
+    if ready is None:
+        ready = _made_ready(toolbox, item_id, dry=masked, before_trust=accepted)
+    given = accepted(ready.chain.tool)
+    if ready.chain.tool.header.config_resolve:
+        # Also if nothing was found: a caller could otherwise give it.
+        tool = ready.chain.tool
+        resolved = resolved_configs(tool.header.config_resolve, toolbox.spaces, tool.path)
+        given = {**given, "resolved_config": resolved}
+    environment = ready.environment
+    invocation = ready.binding.bind(given)  # also before it is masked: what it refuses, a dry run refuses
+    if masked:
+        environment = _masked(environment)
+        invocation = ready.binding.in_environment(environment).bind(detached(given))
+    invocation = _limited(invocation, toolbox.timeout)
+    # What a tool hides is for people only: finding the bundles of other packages takes longer than a call.
+    shadowed = _shadowed(toolbox, item_id) if masked else ()
+    return Prepared(ready, environment, invocation, shadowed)
+
+
+# ── what no parameter decides ────────────────────────────────────────────
+
+
+class ReadyTools:
+    """Tools that were made ready, until something they rest on changes.  Safe to share between threads.
+
+    The first call of a tool learns what it rests on.  The second looks at all of that before it reads
+    any of it.  Those after it find nothing changed, or make the tool ready again.
+    """
+
+    def __init__(self, *, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self._known: dict[tuple[str, bool], _Remembered] = {}
+        self._lock = allocate_lock()
+
+    def get(self, item_id: str, *, dry: bool) -> Ready | None:
+        """The tool as it was made ready, if that is still true."""
+        known = self._known.get((item_id, dry))
+        # A clock that was set back could make a signature one of the future.
+        if known is None or not known.seen or self._clock() < known.when or not hold(known.seen):
+            return None
+        return known.ready
+
+    def looked(self, item_id: str, *, dry: bool) -> tuple[Witness, ...]:
+        """What the tool rested on when it was made ready before, as it looks now."""
+        known = self._known.get((item_id, dry))
+        return () if known is None else witnesses(known.ready.rests_on or ())
+
+    def keep(self, item_id: str, ready: Ready, seen: tuple[Witness, ...], *, dry: bool) -> None:
+        """Remember a tool that was made ready after `seen` was looked at."""
+        if ready.rests_on is None:
+            return
+        when = self._clock()
+        whole = ready.rests_on == tuple((look, path) for look, path, _ in seen) and settled(seen, when)
+        with self._lock:
+            self._known.pop((item_id, dry), None)
+            if len(self._known) >= MAX_REMEMBERED:
+                self._known.pop(next(iter(self._known)))
+            self._known[item_id, dry] = _Remembered(ready, seen if whole else (), when)
+
+
+@dataclass(frozen=True, slots=True)
+class _Remembered:
+    ready: Ready
+    seen: tuple[Witness, ...]
+    when: float
+
+
+def _made_ready(
+    toolbox: Toolbox, item_id: str, *, dry: bool, before_trust: Callable[[Item], object]
+) -> Ready:
+    """Chain, rules, trust, environment; `before_trust` may refuse before a person is asked anything."""
+    seen = toolbox.ready.looked(item_id, dry=dry)
     chain = toolbox.chains.get(item_id)
     pairs = validate(chain)
-    params = checked_params(params, chain.tool) if checked else dict(params)
+    before_trust(chain.tool)
     anchored = find_anchor(chain, toolbox.spaces.project)
     declared = next((item.header.verify_deps for item in chain.elements if item.header.verify_deps), None)
     deps = _read_all(dependencies(anchored, declared, chain.tool), chain)
@@ -161,30 +278,66 @@ def prepare(
     verdicts = toolbox.trust.require([*chain.elements, *deps, *lib])
     trusted = _by_project(verdicts)
     context = _context(toolbox, chain, anchored, deps, lib, project_trusted=trusted)
-    environment = _environment(toolbox, chain, anchored, context, project_trusted=trusted, dry=masked)
-    if chain.tool.header.config_resolve:
-        # Also if nothing was found: a caller could otherwise give it.
-        resolved = resolved_configs(chain.tool.header.config_resolve, toolbox.spaces, chain.tool.path)
-        params = {**params, "resolved_config": resolved}
-    call = Call(
+    around = _surroundings(toolbox, project_trusted=trusted, dry=dry)
+    environment = _environment(toolbox, chain, anchored, context, around, project_trusted=trusted)
+    # A tool with files beside it is looked at anew each time, as are searches that no path tells.
+    alone = anchored is None and not may_load_beside(anchored, declared, chain.tool)
+    told = alone and toolbox.spaces.project is not None and None not in around.looked
+    ready = Ready(
         chain=chain,
-        params=params,
-        context=context,
+        pairs=pairs,
+        verdicts=verdicts,
         environment=environment,
-        project=toolbox.spaces.project,
-        cwd=_directory(anchored, context),
+        binding=Binding(chain, context, environment, toolbox.spaces.project, _directory(anchored, context)),
+        records=_records(chain),
+        env_names=tuple(sorted(environment.child)),
+        rests_on=tuple(dict.fromkeys(_places(toolbox, chain, verdicts, context, around))) if told else None,
     )
-    invocation = bind(call)  # also before it is masked: what it refuses, a dry run refuses
-    if masked:
-        environment = _masked(environment)
-        invocation = bind(replace(call, params=json.loads(json_text(params)), environment=environment))
-    invocation = _limited(invocation, toolbox.timeout)
-    # What a tool hides is for people only: finding the bundles of other packages takes longer than a call.
-    shadowed = _shadowed(toolbox, item_id) if masked else ()
-    return Prepared(chain, pairs, verdicts, environment, invocation, shadowed)
+    toolbox.ready.keep(item_id, ready, seen, dry=dry)
+    return ready
 
 
-# ── the parts of `prepare`, in order ─────────────────────────────────────
+def _places(
+    toolbox: Toolbox,
+    chain: Chain,
+    verdicts: Sequence[Verdict],
+    context: Mapping[str, str],
+    around: Surroundings,
+) -> Iterator[Place]:
+    """Whatever is looked at for a tool without files beside it: a change anywhere makes it ready again."""
+    yield from chain.rests_on
+    yield from ((target_state, path) for path in marker_places(chain))
+    for verdict in verdicts:
+        yield from _places_of_trust(toolbox.trust, verdict)
+    if "tool_path" in context:
+        yield identity, os.path.dirname(context["tool_path"])
+    yield file_state, f"{toolbox.spaces.project}/.env"
+    yield from ((target_state, path) for path in around.looked if path is not None)
+
+
+def _places_of_trust(trust: Trust, verdict: Verdict) -> Iterator[Place]:
+    """Whatever a verdict rests on besides the bytes of its item."""
+    item, store = verdict.item, trust.store.root
+    yield file_state, f"{store}/projects.json"
+    yield identity, f"{trust.project}"
+    yield file_state, f"{trust.project}/.ai/config/plait.yaml"
+    if item.space.name == "system":
+        yield file_state, f"{item.space.root}/{manifest.NAME}"
+        return
+    if not in_comment(item.extension):
+        yield file_state, f"{item.path}.sig"
+    if verdict.signature is not None:
+        yield file_state, f"{store}/{verdict.signature.fingerprint}.json"
+        yield file_state, f"{store}/rollback.json"
+    if item.space.name == "user":
+        # Whether others can write it is a matter of every folder up to the space.
+        folder = item.path
+        while folder != item.space.root:
+            folder = os.path.dirname(folder)
+            yield target_state, folder
+
+
+# ── the parts of it, in order ────────────────────────────────────────────
 
 
 def _read_all(files: Sequence[Dependency], chain: Chain) -> list[Item]:
@@ -212,19 +365,21 @@ def _context(
 ) -> dict[str, str]:
     """The `{name}` parameters of seed 000's table; paths lead to the verified bytes."""
     tool = chain.tool
-    # Installed packages are not verified: those that a project brings count as little as the project.
-    installed = project_trusted or tool.space.name != "project"
-    placed = toolbox.snapshots.place(tool, anchored, deps, installed=installed)
     system = next(space for space in toolbox.spaces.spaces if space.name == "system")
     user = next(space for space in toolbox.spaces.spaces if space.name == "user")
     context = {
-        "tool_path": placed.tool_path,
         "tool_dir": os.path.dirname(tool.path),
         "tool_parent": os.path.dirname(os.path.dirname(tool.path)),
         "project_path": toolbox.spaces.project or os.getcwd(),
         "user_space": os.path.dirname(user.root),
         "system_space": system.root,
     }
+    if anchored is None and not _is_opened(chain):
+        return context
+    # Installed packages are not verified: those that a project brings count as little as the project.
+    installed = project_trusted or tool.space.name != "project"
+    placed = toolbox.snapshots.place(tool, anchored, deps, installed=installed)
+    context["tool_path"] = placed.tool_path
     if anchored is not None and (project_trusted or not anchored.is_project):
         context["anchor_path"] = anchored.path if anchored.is_project else placed.anchor_path
     if anchored is not None and anchored.runtime_lib:
@@ -233,22 +388,31 @@ def _context(
     return context
 
 
-def _environment(
-    toolbox: Toolbox,
-    chain: Chain,
-    anchored: Anchored | None,
-    context: Mapping[str, str],
-    *,
-    project_trusted: bool,
-    dry: bool,
-) -> Environment:
+def _is_opened(chain: Chain) -> bool:
+    """May a program get the path of the tool's file?  A function and a request get nothing but its bytes."""
+    headers = [item.header for item in chain.elements]
+    return any("tool_path" in repr((header.config, header.env_config)) for header in headers)
+
+
+def _surroundings(toolbox: Toolbox, *, project_trusted: bool, dry: bool) -> Surroundings:
     project = toolbox.spaces.project
-    around = Surroundings(
+    return Surroundings(
         roots=(project,) if project and project_trusted else (),
         host=toolbox.host,
         home=toolbox.home,
         ask=None if dry else toolbox.ask,
     )
+
+
+def _environment(
+    toolbox: Toolbox,
+    chain: Chain,
+    anchored: Anchored | None,
+    context: Mapping[str, str],
+    around: Surroundings,
+    *,
+    project_trusted: bool,
+) -> Environment:
     dotenv = _dotenv(toolbox, chain) if project_trusted else DotEnv()
     environment = resolve_environment(chain, host=toolbox.host, dotenv=dotenv, around=around, context=context)
     if anchored is None:
@@ -304,8 +468,50 @@ def _masked(environment: Environment) -> Environment:
 
 # ── what people and programs see ─────────────────────────────────────────
 
+_MOST_STDERR = 16384
+_SHORTEST_HIDDEN = 4
+"""What is shorter stands in every text, and to hide it would only show where."""
 
-def _records(prepared: Prepared) -> tuple[Mapping[str, Json], ...]:
+
+def _secrets_of(environment: Environment, params: Mapping[str, Json]) -> list[str]:
+    """What nobody may read in a tool's messages, in clear and as programs usually write it; longest first."""
+    from base64 import b64encode, urlsafe_b64encode
+    from urllib.parse import quote, quote_plus
+
+    declared = [value.value for value in environment.child.values() if value.secret]
+    known = [environment.lookup[name] for name in environment.secrets if name in environment.lookup]
+    written: set[str] = set()
+    for secret in {*declared, *known, *_secrets_in(dict(params))}:
+        if len(secret) >= _SHORTEST_HIDDEN:
+            data = secret.encode("utf-8", "surrogateescape")
+            written |= {secret, json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]}
+            written |= {quote(data), quote(data, safe=""), quote_plus(data), data.hex()}
+            written |= {code(data).decode().rstrip("=") for code in (b64encode, urlsafe_b64encode)}
+    return sorted(written, key=len, reverse=True)
+
+
+def _secrets_in(value: Json) -> list[str]:
+    match value:
+        case Secret():
+            return [value.reveal()]
+        case Mapping():
+            return [secret for item in value.values() for secret in _secrets_in(item)]
+        case list():
+            return [secret for item in value for secret in _secrets_in(item)]
+    return []
+
+
+def _without(hidden: Sequence[str], text: str) -> str:
+    for secret in hidden:
+        text = text.replace(secret, MASK)
+    return text
+
+
+def _end_of(text: str) -> str:
+    return text if len(text) <= _MOST_STDERR else f"…{text[-_MOST_STDERR:]}"
+
+
+def _records(chain: Chain) -> tuple[Mapping[str, Json], ...]:
     elements = [
         {
             "item_id": item.id,
@@ -314,10 +520,10 @@ def _records(prepared: Prepared) -> tuple[Mapping[str, Json], ...]:
             "executor_id": item.header.executor_id,
             "integrity": item.digest,
         }
-        for item in prepared.chain.elements
+        for item in chain.elements
     ]
     last = {
-        "item_id": prepared.chain.primitive,
+        "item_id": chain.primitive,
         "space": "system",
         "tool_type": "primitive",
         "executor_id": None,

@@ -57,6 +57,9 @@ MOST_GUESSES: Final = 20
 FALLBACK_ROOTS: Final = frozenset({"env", "uuid", "ARG", "ARGUMENT", "FILE", "FILE_PATH"})
 """The only roots for which `Lookup.fallback` may have an answer."""
 
+FACTS: Final = ":facts"
+"""`name:facts` holds what is known beside the value of a name: `${name.exit_code}`.  No path can spell it."""
+
 Answer: TypeAlias = Json | Undefined
 Getter: TypeAlias = Callable[["Rendering"], Answer]
 
@@ -69,7 +72,7 @@ class Lookup(Protocol):
         """Every plain name, innermost frame first, already in one map."""
 
     def fallback(self, path: Path) -> Answer:
-        """A path whose root is no plain name: aliases, `env.X`, `uuid`."""
+        """What plain names do not answer: aliases, `env.X`, `uuid`, facts about a value."""
 
     def compute(self, kind: str, argument: str) -> Answer:
         """`file:` and `date:`."""
@@ -394,7 +397,11 @@ def _path(path: Path) -> Getter:
         value = rendering.names.get(root, UNDEFINED)
         if value is UNDEFINED:
             return rendering.lookup.fallback(path) if root in FALLBACK_ROOTS else UNDEFINED
-        return walk(value, keys) if keys else value
+        if not keys:
+            return value
+        found = walk(value, keys)
+        # What a value does not have, it may be known for: `${captured.exit_code}`.
+        return rendering.lookup.fallback(path) if found is UNDEFINED else found
 
     return find
 
@@ -582,7 +589,7 @@ def _known_to(hole: Hole, names: Mapping[str, Json], env: Mapping[str, str]) -> 
             inputs = names.get("inputs")
             return [f"input:{key}" for key in inputs] if isinstance(inputs, Mapping) else []
         case _:
-            return [name for name in names if isinstance(name, str)]
+            return [name for name in names if isinstance(name, str) and not name.endswith(FACTS)]
 
 
 def _message(hole: Hole) -> str | None:
@@ -602,7 +609,7 @@ def _required(hole: Hole, source: Source) -> Problem:
 def known_names(names: Mapping[str, Json], *, depth: int = 3, most: int = 2000) -> list[str]:
     """Names and dotted paths that a person may have meant."""
     found: list[str] = []
-    level = [(name, value) for name, value in names.items() if isinstance(name, str)]
+    level = [(name.removesuffix(FACTS), value) for name, value in names.items() if isinstance(name, str)]
     for _ in range(depth):
         deeper: list[tuple[str, Json]] = []
         for name, value in level:

@@ -1,0 +1,53 @@
+"""Items in threads of this process; they wait outside the GIL for processes and servers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+from plait.run.backend import Finished, ItemWork, Perform
+
+
+class LocalThreads:
+    """Each thread takes the next item when it has finished one: nothing waits in a queue."""
+
+    def run_items(
+        self, items: Iterator[ItemWork], perform: Perform, finished: Finished, *, parallel: int
+    ) -> None:
+        crew = _Crew(items, perform, finished)
+        if parallel == 1:
+            crew.work()
+        else:
+            threads = [
+                threading.Thread(target=crew.work, name=f"plait-item-{number}", daemon=True)
+                for number in range(parallel)
+            ]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        if crew.error is not None:
+            raise crew.error
+
+
+class _Crew:
+    def __init__(self, items: Iterator[ItemWork], perform: Perform, finished: Finished) -> None:
+        self._items = items
+        self._perform = perform
+        self._finished = finished
+        self._taking = threading.Lock()
+        self._giving = threading.Lock()
+        self.error: BaseException | None = None
+
+    def work(self) -> None:
+        try:
+            while (item := self._next()) is not None:
+                outcome = self._perform(item)
+                with self._giving:
+                    self._finished(item, outcome)
+        except BaseException as error:  # raised again by the thread that waits for all
+            self.error = self.error or error
+
+    def _next(self) -> ItemWork | None:
+        with self._taking:
+            return next(self._items, None) if self.error is None else None

@@ -1,0 +1,303 @@
+"""The same steps for many items, several at a time: `map`, and `foreach`.
+
+Items come from a file that was written before the first one runs, so their
+number is known, a resumed run sees the very same items, and memory does not
+grow with them.  An item that fails is a dead letter: it is recorded, counted
+and left until somebody retries it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+
+from plait.errors import InputError
+from plait.hints import TYPE_CHECKING, Literal, Protocol, TypeAlias
+from plait.records import dataclass, replace
+from plait.run.backend import Backend, ItemWork
+from plait.run.events import StepCounted
+from plait.run.outcome import Done, Failed, Failure, Outcome, Skipped, StepError, expect_done
+from plait.run.perform import PLAIN, Policy, Skip, Step, Turn, perform
+from plait.run.retry import ONCE_ONLY, Retry
+from plait.steps.hands import working
+from plait.template.program import FACTS
+from plait.template.sinks import as_text
+from plait.values import Json, text
+
+if TYPE_CHECKING:
+    from plait.scope import Scope
+    from plait.steps.sequence import Sequence as Steps
+    from plait.template.template import Template
+
+FEW: int = 10
+"""So many items must have ended before their share of failures means anything."""
+TITLE_FIELDS = ("id", "name", "path", "title", "file", "key")
+TITLE_LENGTH = 60
+
+OnItemFailure: TypeAlias = Literal["dlq", "retry", "skip", "stop"]
+
+
+@dataclass(frozen=True, slots=True)
+class Circuit:
+    """Pause when one failure follows another: what all items need may be out of order."""
+
+    failures: int = 5
+    pause: float = 30.0
+    successes: int = 3
+    """Items that must succeed, one after the other, until it counts as closed again."""
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorPolicy:
+    on_item_failure: OnItemFailure = "dlq"
+    retry: Retry = ONCE_ONLY
+    max_failures: int | None = None
+    """Stop when so many have failed."""
+    failure_threshold: float | None = None
+    """Stop when more than this share has failed, once ten items have ended."""
+    circuit: Circuit | None = None
+
+
+class Items(Step, Protocol):
+    """The step that finds the items and writes them down; its value says where."""
+
+    def read(self, value: Json, turn: Turn) -> Iterator[ItemWork]:
+        """The items that were written down."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fan:
+    name: str
+    items: Items
+    each: Steps
+    fingerprint: str
+    title: str = "map"
+    parallel: int | Template = 10
+    item_timeout: float | None = None
+    errors: ErrorPolicy = ErrorPolicy()
+    policy: Policy = PLAIN
+    kind: str = "fan"
+
+    @property
+    def inner(self) -> Sequence[Step]:
+        return [self.items, Item(self, "*", "each item", self.each.fingerprint)]
+
+    def run(self, turn: Turn) -> Json:
+        found, turn = turn.perform_next(self.items, 0)
+        value = expect_done(found)
+        total = _count(value)
+        turn.run.emit(StepCounted(turn.path, total))
+        watch = _Watch(self, turn, total)
+        work = self.items.read(value, turn) if total else iter(())
+        backend: Backend = working(turn.run).backend
+        parallel = self._parallel(turn.scope)
+        backend.run_items(watch.while_wanted(work), watch.perform, watch.finished, parallel=parallel)
+        turn.run.expect_going()
+        watch.expect_enough_successes()
+        return watch.counts()
+
+    def _parallel(self, scope: Scope) -> int:
+        if isinstance(self.parallel, int):
+            return self.parallel
+        said = as_text(self.parallel, scope).strip()
+        if said.isdecimal() and 0 < int(said) <= MOST_PARALLEL:
+            return int(said)
+        raise InputError(
+            f"max_parallel is a number from 1 to {MOST_PARALLEL}",
+            self.parallel.leaf.source.placed(0, len(self.parallel.leaf.source.text)),
+            "look at what the variable in it holds",
+            code="wrong-type",
+        )
+
+
+MOST_PARALLEL = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """The steps of a fan for one of its items."""
+
+    fan: Fan
+    key: str
+    title: str
+    fingerprint: str
+    kind: str = "item"
+
+    @property
+    def name(self) -> str:
+        return f"item:{self.key}"
+
+    @property
+    def policy(self) -> Policy:
+        errors = self.fan.errors
+        retry = errors.retry if errors.on_item_failure == "retry" else ONCE_ONLY
+        return Policy(retry=retry, timeout=self.fan.item_timeout, failure_is_final=True)
+
+    @property
+    def inner(self) -> Sequence[Step]:
+        return self.fan.each.steps
+
+    def run(self, turn: Turn) -> Json:
+        try:
+            return self.fan.each.run(turn)
+        except StepError as error:
+            if self.fan.errors.on_item_failure == "skip":
+                raise Skip(error.failure.message) from None
+            raise
+
+
+class _Watch:
+    """Counts what becomes of items, and decides whether more are wanted."""
+
+    def __init__(self, fan: Fan, turn: Turn, total: int) -> None:
+        self.fan = fan
+        self.turn = turn
+        self.total = total
+        self.successful = self.failed = self.skipped = 0
+        self.in_a_row = 0
+        self.closing = 0
+        self.paused_until = 0.0
+        self.enough: Failure | None = None
+        self._lock = threading.Lock()
+        self._policy = Item(fan, "", "", "").policy
+
+    def while_wanted(self, work: Iterator[ItemWork]) -> Iterator[ItemWork]:
+        for item in work:
+            while (left := self.paused_until - time.monotonic()) > 0:
+                self.turn.run.pause(left)
+            if self.enough is not None or self.turn.run.is_stopping():
+                return
+            yield item
+
+    def perform(self, work: ItemWork) -> Outcome:
+        item = Item(self.fan, work.key, self.turn.run.mask(title_of(work.item)), self.fan.each.fingerprint)
+        scope = self.turn.scope.frame("item", phase=self._names(work))
+        return perform(item, self.turn.inner(item, scope=scope, order=work.order))
+
+    def _names(self, work: ItemWork) -> dict[str, Json]:
+        names: dict[str, Json] = {
+            "item": work.item,
+            "item_index": work.order,
+            "item_total": self.total,
+            "item_id": work.key,
+            "index": work.order,
+            "total": self.total,
+        }
+        if not isinstance(work.item, dict):
+            names["item" + FACTS] = {"value": work.item, "path": work.item}
+        return names
+
+    def finished(self, work: ItemWork, outcome: Outcome) -> None:
+        match outcome:
+            case Done():
+                self.successful += 1
+                self.in_a_row = 0
+                self.closing = max(0, self.closing - 1)
+            case Skipped():
+                self.skipped += 1
+            case Failed():
+                self.failed += 1
+                self.in_a_row += 1
+                self._consider(work)
+
+    def _consider(self, work: ItemWork) -> None:
+        errors = self.fan.errors
+        if errors.on_item_failure == "stop":
+            self._stop(f"item {title_of(work.item)} failed, and the flow stops at the first failure")
+        elif errors.max_failures is not None and self.failed >= errors.max_failures:
+            self._stop(f"{self.failed} items failed, and max_failures is {errors.max_failures}")
+        elif self._too_large_a_share():
+            self._stop(f"{self.failed} of {self.ended} items failed, more than failure_threshold allows")
+        circuit = errors.circuit
+        if circuit is not None and self.in_a_row >= (1 if self.closing else circuit.failures):
+            self.paused_until = time.monotonic() + circuit.pause
+            self.closing, self.in_a_row = circuit.successes, 0
+            self.turn.run.note(
+                self.turn.path, f"{circuit.failures} failures in a row: no new items for {circuit.pause:g} s"
+            )
+
+    @property
+    def ended(self) -> int:
+        return self.successful + self.failed + self.skipped
+
+    def _too_large_a_share(self) -> bool:
+        threshold = self.fan.errors.failure_threshold
+        return threshold is not None and self.ended >= FEW and self.failed / self.ended > threshold
+
+    def _stop(self, why: str) -> None:
+        self.enough = self.enough or Failure(self.turn.run.mask(why), "stopped", path=self.turn.path)
+
+    def expect_enough_successes(self) -> None:
+        if self.enough is not None:
+            raise StepError(replace(self.enough, output=self.counts()))
+
+    def counts(self) -> dict[str, Json]:
+        return {
+            "total": self.total,
+            "successful": self.successful,
+            "failed": self.failed,
+            "skipped": self.skipped,
+            "success_rate": round(100 * self.successful / self.total, 2) if self.total else 0,
+        }
+
+
+def _count(value: Json) -> int:
+    count = value.get("count") if isinstance(value, dict) else 0
+    return count if isinstance(count, int) else 0
+
+
+def title_of(item: Json) -> str:
+    """What a person recognises an item by."""
+    if isinstance(item, dict):
+        named = next((item[name] for name in TITLE_FIELDS if isinstance(item.get(name), str | int)), None)
+        item = item if named is None else named
+    shown = " ".join(text(item).split())
+    return shown if len(shown) <= TITLE_LENGTH else shown[: TITLE_LENGTH - 1] + "…"
+
+
+def results(turn: Turn, items: Iterator[ItemWork]) -> Iterator[dict[str, Json]]:
+    """What became of each item, in the order of the items, failed ones included."""
+    recorded = turn.run.journal.recorded_in(turn.path)
+    known = next(recorded, None)
+    for work in items:
+        while known is not None and (
+            known.order < work.order or not known.path.endswith(f"/item:{work.key}")
+        ):
+            known = next(recorded, None)
+        if known is None:
+            return
+        yield _result(work, known.outcome)
+
+
+def _result(work: ItemWork, outcome: Outcome) -> dict[str, Json]:
+    result: dict[str, Json] = {"item_id": work.key, "index": work.order, "item": work.item}
+    match outcome:
+        case Done(value):
+            inner = value if isinstance(value, dict) else {}
+            return {
+                **result,
+                "status": "success",
+                "output": inner.get("output"),
+                "captures": _plain(inner),
+                "error": None,
+            }
+        case Failed(failure):
+            ended = failure.as_ended()
+            return {
+                **result,
+                "status": "failed",
+                "output": ended.get("output"),
+                "captures": {},
+                "error": failure.message,
+                "exit_code": failure.exit_code,
+            }
+        case Skipped(why):
+            return {**result, "status": "skipped", "output": None, "captures": {}, "error": why}
+
+
+def _plain(value: dict[str, Json]) -> dict[str, Json]:
+    captures = value.get("captures")
+    if not isinstance(captures, dict):
+        return {}
+    return {name: captured for name, captured in captures.items() if not name.endswith(FACTS)}

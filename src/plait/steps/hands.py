@@ -1,0 +1,93 @@
+"""What steps need of the world; `app` gives it to them, tests give fakes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from plait.hints import TYPE_CHECKING, Protocol
+from plait.records import dataclass
+from plait.run.backend import Backend
+from plait.run.engine import Run, Stop
+from plait.values import Json
+
+if TYPE_CHECKING:
+    from plait.steps.call import ToolResult
+    from plait.template.shell import BoundScript
+    from plait.tools.invocation import RequestCall, Returned
+
+
+class Ended(Protocol):
+    """How a process ended, and what it printed."""
+
+    @property
+    def exit_code(self) -> int: ...
+    @property
+    def signal(self) -> int | None: ...
+    @property
+    def stdout(self) -> bytes: ...
+    @property
+    def stderr(self) -> bytes: ...
+    @property
+    def duration(self) -> float: ...
+    @property
+    def truncated(self) -> bool: ...
+    @property
+    def stdout_file(self) -> str | None: ...
+    @property
+    def stderr_file(self) -> str | None: ...
+
+
+class Hands(Protocol):
+    """The ways in which a step touches the world."""
+
+    def shell(
+        self,
+        bound: BoundScript,
+        *,
+        shell: str,
+        cwd: str,
+        env: Mapping[str, str],
+        stdin: bytes,
+        timeout: float | None,
+        stop: Stop,
+    ) -> Ended:
+        """Run a bound script to its end; a ProcessError if it took too long or the run is to stop."""
+
+    def call(self, tool_id: str, params: Mapping[str, Json], *, timeout: float | None) -> ToolResult: ...
+
+    def request(self, call: RequestCall) -> Returned: ...
+
+    def read(self, path: str, *, directory: str) -> bytes:
+        """A file below the project; an InputError if there is none."""
+
+    def write(self, path: str, data: bytes, *, directory: str, mode: int | None, create_dirs: bool) -> str:
+        """Put a whole file in place, below the project, at once or not at all; its full path."""
+
+    def lines(
+        self, bound: BoundScript, *, cwd: str, env: Mapping[str, str], timeout: float | None, stop: Stop
+    ) -> Iterator[bytes]:
+        """What a command prints, piece by piece; a ProcessError at the end if it fails."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rehearsed:
+    """What a dry run shows of one step, instead of doing it."""
+
+    path: str
+    kind: str
+    shown: str
+
+
+class WorkingRun(Run):
+    """A run whose steps have hands, a place for their items, and a folder for what is large."""
+
+    hands: Hands
+    backend: Backend
+    folder: str
+    rehearsal: list[Rehearsed] | None = None
+    """In a dry run: where steps say what they would do, instead of doing it."""
+
+
+def working(run: Run) -> WorkingRun:
+    assert isinstance(run, WorkingRun), "steps run where `app` has given them hands"
+    return run

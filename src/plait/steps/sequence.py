@@ -1,0 +1,75 @@
+"""Steps one after the other; each knows what those before it captured.
+
+Its value is `{output, captures}`: the last output, and every name that was
+captured inside, so that a remembered list of steps gives what it gave before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Sequence as Many
+
+from plait.digests import sha256_hex
+from plait.hints import TYPE_CHECKING
+from plait.records import dataclass, replace
+from plait.run.outcome import Done, Failed, Skipped, StepError
+from plait.run.perform import PLAIN, Policy, Step, Turn
+from plait.values import Json
+
+if TYPE_CHECKING:
+    from plait.steps.work import Work
+
+
+@dataclass(frozen=True, slots=True)
+class Sequence:
+    name: str
+    steps: tuple[Work, ...]
+    fingerprint: str
+    kind: str = "phase"
+    title: str = ""
+    policy: Policy = PLAIN
+
+    @property
+    def inner(self) -> Many[Step]:
+        return self.steps
+
+    def run(self, turn: Turn) -> Json:
+        from plait.steps.work import after
+
+        captures: dict[str, Json] = {}
+        output: Json = None
+        for order, step in enumerate(self.steps):
+            outcome, turn = turn.perform_next(step, order)
+            match outcome:
+                case Done(value):
+                    assert isinstance(value, dict)
+                    captures |= step.captured(value)
+                    output = value.get("output", output)
+                    turn = replace(turn, scope=after(turn.scope, step, value))
+                case Failed(failure):
+                    if not step.continue_on_error:
+                        raise StepError(failure)
+                    turn.run.note(
+                        turn.path, f"'{step.title}' failed, and the flow goes on: {failure.message}"
+                    )
+                    turn = replace(turn, scope=after(turn.scope, step, failure.as_ended()))
+                case Skipped():
+                    pass
+        return {"output": output, "captures": captures}
+
+
+def sequence(
+    name: str,
+    steps: Iterable[Work],
+    *,
+    kind: str = "phase",
+    title: str = "",
+    policy: Policy = PLAIN,
+) -> Sequence:
+    """A list of steps; its fingerprint is theirs."""
+    steps = tuple(steps)
+    return Sequence(name, steps, joined(step.fingerprint for step in steps), kind, title or name, policy)
+
+
+def joined(fingerprints: Iterable[str]) -> str:
+    return sha256_hex("\n".join(fingerprints).encode())[:16]

@@ -1,0 +1,263 @@
+"""One step of a workflow: an action, and everything a flow may say around it.
+
+    when → action (retry, timeout) → capture → validate → on_success
+                     └ failed → on_exit_code, on_failure → again, or go on, or fail
+
+Its value is how the action ended: `{output, stderr, exit_code, duration}`, and
+`captures` if handlers captured something.  What the step itself captures is
+computed from that value, so a remembered step captures what it captured before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from plait.hints import TYPE_CHECKING, Protocol
+from plait.records import dataclass, field, replace
+from plait.run.outcome import Done, Failed, Failure, Outcome, Skipped, StepError, expect_done
+from plait.run.perform import PLAIN, Policy, Skip, Step, Turn
+from plait.steps.capture import Capture, captured, facts_of
+from plait.steps.hands import working
+from plait.steps.sequence import Sequence as Steps
+from plait.template.sinks import as_env, as_text
+from plait.values import Json
+
+if TYPE_CHECKING:
+    from plait.scope import Scope
+    from plait.steps.validate import Validation
+    from plait.template.template import Template
+
+
+class Action(Protocol):
+    """What a step does."""
+
+    def run(self, turn: Turn) -> dict[str, Json]:
+        """How it ended: output, stderr, exit_code, duration; {} in a dry run.  Raises StepError."""
+
+
+class Expression(Protocol):
+    """A compiled `when`."""
+
+    def holds(self, scope: Scope) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Handler:
+    """`on_failure`: what to do when a step fails, and what that means for the flow."""
+
+    steps: Steps
+    attempts: int = 0
+    """How often the step is tried again after the handler; 0: not at all, and a handler that works is enough."""
+    fails_anyway: bool | None = None
+    """`fail_workflow`; None: only if the step still fails when it was tried again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    name: str
+    """Its place in a path: the author's id or name, or its number."""
+    kind: str
+    title: str
+    fingerprint: str
+    action: Action | None
+    """None: the step only validates."""
+    policy: Policy = PLAIN
+    when: Expression | None = None
+    env: Mapping[str, Template] = field(default_factory=dict)
+    working_dir: Template | None = None
+    capture: Capture | None = None
+    output_file: Template | None = None
+    on_failure: Handler | None = None
+    on_success: Steps | None = None
+    on_exit_code: Mapping[int, Steps] = field(default_factory=dict)
+    validation: Validation | None = None
+    continue_on_error: bool = False
+    strict: bool = False
+    facts: Mapping[str, Json] = field(default_factory=dict)
+    """`step.*`: name, id, index."""
+
+    @property
+    def inner(self) -> Sequence[Step]:
+        handler = [self.on_failure.steps] if self.on_failure else []
+        success = [self.on_success] if self.on_success else []
+        return [
+            *handler,
+            *success,
+            *self.on_exit_code.values(),
+            *(self.validation.inner if self.validation else ()),
+        ]
+
+    def run(self, turn: Turn) -> Json:
+        scope = turn.scope.frame(
+            "step", step={"step": {**self.facts, "path": turn.path, "attempt": turn.attempt}}
+        )
+        if self.when is not None and not self.when.holds(scope):
+            raise Skip("its condition does not hold")
+        turn = self._placed(replace(turn, scope=scope))
+        value = self._acted(turn)
+        if working(turn.run).rehearsal is None:
+            self._put_into_file(turn, value)
+        return value
+
+    def captured(self, value: Json) -> dict[str, Json]:
+        """The names that the step gives to those after it."""
+        if not isinstance(value, dict) or "exit_code" not in value:
+            return {}
+        inner = value.get("captures")
+        names = dict(inner) if isinstance(inner, dict) else {}
+        if self.capture is not None:
+            names |= captured(self.capture, value)
+        return names
+
+    # ── the parts of `run` ───────────────────────────────────────────────
+
+    def _placed(self, turn: Turn) -> Turn:
+        """The turn in the directory and environment that the step names."""
+        if not self.env and self.working_dir is None:
+            return turn
+        env = {name: as_env(value, turn.scope, strict=self.strict) for name, value in self.env.items()}
+        scope = turn.scope.frame("step env", env=dict(env)) if env else turn.scope
+        directory = turn.directory
+        if self.working_dir is not None:
+            from os.path import join
+
+            directory = join(directory, as_text(self.working_dir, scope, strict=self.strict))
+        return replace(turn, scope=scope, env={**turn.env, **env}, directory=directory)
+
+    def _acted(self, turn: Turn) -> dict[str, Json]:
+        outcome = self._tried(turn, "run")
+        for attempt in range(1, (self.on_failure.attempts if self.on_failure else 0) + 1):
+            if not isinstance(outcome, Failed) or outcome.failure.exit_code in self.on_exit_code:
+                break
+            self._handle(turn, outcome.failure, f"on_failure@{attempt}")
+            outcome = self._tried(turn, f"again@{attempt}")
+        match outcome:
+            case Failed(failure):
+                value = self._recovered(turn, failure)
+            case Done(value):
+                assert isinstance(value, dict)
+                value = self._succeeded(turn, value)
+            case Skipped(why):
+                raise Skip(why)
+        return value
+
+    def _tried(self, turn: Turn, name: str) -> Outcome:
+        """The action, recorded as a step of its own if something may follow it."""
+        attempt = Attempt(self, name)
+        if self.is_simple:
+            return Done(attempt.run(turn))
+        return turn.perform(attempt)
+
+    @property
+    def is_simple(self) -> bool:
+        return not (self.on_failure or self.on_exit_code or self.on_success or self.validation)
+
+    def _succeeded(self, turn: Turn, value: dict[str, Json]) -> dict[str, Json]:
+        scope = self._after(turn.scope, value)
+        for name, steps in (("on_exit_code:0", self.on_exit_code.get(0)), ("on_success", self.on_success)):
+            if steps is not None:
+                value = _joined(value, expect_done(turn.perform(steps, scope=scope, name=name)))
+        if self.validation is not None:
+            value = _joined(value, self.validation.run(replace(turn, scope=scope)))
+        return value
+
+    def _recovered(self, turn: Turn, failure: Failure) -> dict[str, Json]:
+        """What a failed action comes to, after its handlers."""
+        by_code = self.on_exit_code.get(failure.exit_code) if failure.exit_code is not None else None
+        handler = self.on_failure
+        if by_code is not None:
+            name = f"on_exit_code:{failure.exit_code}"
+            done = expect_done(turn.perform(by_code, scope=self._failed_scope(turn, failure), name=name))
+            return _joined(failure.as_ended(), done)
+        if handler is None:
+            raise StepError(failure)
+        if handler.attempts:  # it was handled and tried again, in vain
+            if handler.fails_anyway is False:
+                return failure.as_ended()
+            raise StepError(failure)
+        done = self._handle(turn, failure, "on_failure")
+        if handler.fails_anyway:
+            raise StepError(failure)
+        return _joined(failure.as_ended(), done)
+
+    def _handle(self, turn: Turn, failure: Failure, name: str) -> Json:
+        assert self.on_failure is not None
+        outcome = turn.perform(self.on_failure.steps, scope=self._failed_scope(turn, failure), name=name)
+        return expect_done(outcome)
+
+    def _failed_scope(self, turn: Turn, failure: Failure) -> Scope:
+        ended = failure.as_ended()
+        error: dict[str, Json] = {
+            "message": failure.message,
+            "exit_code": failure.exit_code,
+            "step": self.title,
+            "kind": failure.kind,
+            "output": facts_of(ended)["output"],
+            "stderr": facts_of(ended)["stderr"],
+        }
+        return self._after(turn.scope, ended).frame("on_failure", phase={"error": error})
+
+    def _after(self, scope: Scope, value: Mapping[str, Json]) -> Scope:
+        return after(scope, self, value)
+
+    def _put_into_file(self, turn: Turn, value: Mapping[str, Json]) -> None:
+        if self.output_file is None:
+            return
+        path = as_text(self.output_file, turn.scope, strict=self.strict)
+        output = value.get("output")
+        from plait.values import text
+
+        data = text(output).encode("utf-8", "surrogateescape")
+        working(turn.run).hands.write(path, data, directory=turn.directory, mode=None, create_dirs=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """The action of a step, as a step of its own: what happens after it may be repeated without it."""
+
+    work: Work
+    name: str
+
+    kind = "attempt"
+    inner: Sequence[Step] = ()
+
+    @property
+    def title(self) -> str:
+        return self.work.title
+
+    @property
+    def fingerprint(self) -> str:
+        return self.work.fingerprint
+
+    @property
+    def policy(self) -> Policy:
+        return self.work.policy
+
+    def run(self, turn: Turn) -> dict[str, Json]:
+        if self.work.action is None:
+            return {"output": None, "exit_code": 0}
+        value = self.work.action.run(turn)
+        if value and self.work.capture is not None:
+            captured(self.work.capture, value)  # what cannot be captured fails here, where it may be retried
+        return value
+
+
+def after(scope: Scope, step: Work, value: Mapping[str, Json]) -> Scope:
+    """The names as they are behind a step."""
+    if "exit_code" not in value:  # a dry run knows nothing of what would come out
+        return scope
+    facts = facts_of(value)
+    outputs: dict[str, Json] = {"last": facts}
+    if step.kind == "shell":
+        outputs["shell"] = facts
+    return scope.frame(step.name, captures=step.captured(value), outputs=outputs)
+
+
+def _joined(value: dict[str, Json], inner: Json) -> dict[str, Json]:
+    """With what handlers captured."""
+    captures = inner.get("captures") if isinstance(inner, dict) else None
+    if not captures:
+        return value
+    assert isinstance(captures, dict)
+    mine = value.get("captures")
+    return {**value, "captures": {**(mine if isinstance(mine, dict) else {}), **captures}}

@@ -1,0 +1,102 @@
+"""A whole flow: setup, map, reduce and merge, or one list of steps.
+
+What setup captured reaches every later phase; what an item captured ends with
+the item; reduce and merge see `map.*`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from plait.hints import TYPE_CHECKING
+from plait.records import dataclass, field, replace
+from plait.run.outcome import Done, expect_done
+from plait.run.perform import Step, Turn
+from plait.steps.fan import Fan, results
+from plait.steps.sequence import Sequence as Steps
+from plait.values import Json, json_text
+
+if TYPE_CHECKING:
+    from plait.scope import Scope
+
+MAP_LISTS = ("results", "results_json", "outputs")
+
+
+@dataclass(frozen=True, slots=True)
+class Workflow:
+    name: str
+    steps: Steps | None = None
+    """A flow without phases."""
+    setup: Steps | None = None
+    fan: Fan | None = None
+    reduce: Steps | None = None
+    merge: Steps | None = None
+    map_lists: frozenset[str] = frozenset(MAP_LISTS)
+    """Which of the lists of `map.*` the flow reads: they may be large."""
+    merge_facts: Mapping[str, Json] = field(default_factory=dict)
+
+    @property
+    def inner(self) -> Sequence[Step]:
+        parts = (self.steps, self.setup, self.fan, self.reduce, self.merge)
+        return [part for part in parts if part is not None]
+
+    @property
+    def phases(self) -> tuple[tuple[str, int], ...]:
+        """Each part with the number of its steps."""
+        return tuple(
+            (part.name, len(part.each.steps) if isinstance(part, Fan) else len(part.inner))
+            for part in self.inner
+        )
+
+    def run(self, turn: Turn) -> Json:
+        """The value of the last phase; raises StepError when one fails."""
+        value: Json = None
+        order = 0
+        for part in (self.steps, self.setup):
+            if part is not None:
+                value, turn = self._performed(part, turn, order)
+                turn = replace(turn, scope=_with_captures(turn.scope, part.name, value))
+                order += 1
+        if self.fan is not None:
+            value, turn = self._performed(self.fan, turn, order)
+            turn = replace(turn, scope=self._with_map(turn, self.fan, value))
+            order += 1
+        if self.reduce is not None:
+            value, turn = self._performed(self.reduce, turn, order)
+            turn = replace(turn, scope=_with_captures(turn.scope, "reduce", value))
+            order += 1
+        if self.merge is not None:
+            facts = dict(self.merge_facts)
+            turn = replace(turn, scope=turn.scope.frame("merge", phase={"merge": facts}))
+            value, turn = self._performed(self.merge, turn, order)
+        return value
+
+    def _performed(self, part: Step, turn: Turn, order: int) -> tuple[Json, Turn]:
+        outcome, turn = turn.perform_next(part, order)
+        return expect_done(outcome), turn
+
+    def _with_map(self, turn: Turn, fan: Fan, value: Json) -> Scope:
+        facts: dict[str, Json] = dict(value) if isinstance(value, dict) else {}
+        wanted = self.map_lists
+        if wanted:
+            found = list(self._results(turn, fan))
+            lists: dict[str, Json] = {
+                "results": [dict(one) for one in found] if wanted & {"results", "results_json"} else [],
+                "outputs": [one["output"] for one in found] if "outputs" in wanted else [],
+            }
+            facts |= lists
+            if "results_json" in wanted:
+                facts["results_json"] = json_text(lists["results"])
+        return turn.scope.frame("map", phase={"map": facts})
+
+    def _results(self, turn: Turn, fan: Fan) -> Iterator[dict[str, Json]]:
+        mine = turn.inner(fan)
+        found = mine.run.journal.recorded(f"{mine.path}/{fan.items.name}")
+        if found is None or not isinstance(found.outcome, Done):
+            return iter(())
+        return results(mine, fan.items.read(found.outcome.value, mine))
+
+
+def _with_captures(scope: Scope, label: str, value: Json) -> Scope:
+    captures = value.get("captures") if isinstance(value, dict) else None
+    return scope.frame(label, captures=captures) if isinstance(captures, dict) and captures else scope
