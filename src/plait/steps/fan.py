@@ -17,6 +17,7 @@ from plait.hints import TYPE_CHECKING, Literal, Protocol, TypeAlias
 from plait.records import dataclass, replace
 from plait.run.backend import Backend, ItemWork
 from plait.run.events import StepCounted
+from plait.run.journal import Recorded
 from plait.run.outcome import Done, Failed, Failure, Outcome, Skipped, StepError, expect_done
 from plait.run.perform import PLAIN, Policy, Skip, Step, Turn, perform
 from plait.run.retry import ONCE_ONLY, Retry
@@ -261,13 +262,18 @@ def results(turn: Turn, items: Iterator[ItemWork]) -> Iterator[dict[str, Json]]:
     recorded = turn.run.journal.recorded_in(turn.path)
     known = next(recorded, None)
     for work in items:
-        while known is not None and (
-            known.order < work.order or not known.path.endswith(f"/item:{work.key}")
-        ):
+        path = f"{turn.path}/item:{work.key}"
+        while known is not None and (known.order < work.order or _is_other(known, work, path)):
             known = next(recorded, None)
         if known is None:
             return
-        yield _result(work, known.outcome)
+        if known.path == path:
+            yield _result(work, known.outcome)
+
+
+def _is_other(known: Recorded, work: ItemWork, path: str) -> bool:
+    """The step that found the items stands beside them, and has an order, too."""
+    return known.order == work.order and known.path != path
 
 
 def _result(work: ItemWork, outcome: Outcome) -> dict[str, Json]:

@@ -47,7 +47,7 @@ class Handler:
 
     steps: Steps
     attempts: int = 0
-    """How often the step is tried again after the handler; 0: not at all, and a handler that works is enough."""
+    """How often the step is tried again after the handler; 0: a handler that works is enough."""
     fails_anyway: bool | None = None
     """`fail_workflow`; None: only if the step still fails when it was tried again."""
 
