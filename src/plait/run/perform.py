@@ -115,7 +115,31 @@ class Turn:
     ) -> Turn:
         """The turn of a step that is inside this one."""
         path = f"{self.path}/{name or step.name}" if self.path else name or step.name
-        return replace(self, path=path, scope=scope or self.scope, attempt=1, order=order)
+        # Not `replace`: this is done for each of a million items.
+        return Turn(
+            self.run,
+            path,
+            scope or self.scope,
+            self.deadline,
+            1,
+            order,
+            self.replaying,
+            self.directory,
+            self.env,
+        )
+
+    def with_scope(self, scope: Scope) -> Turn:
+        return Turn(
+            self.run,
+            self.path,
+            scope,
+            self.deadline,
+            self.attempt,
+            self.order,
+            self.replaying,
+            self.directory,
+            self.env,
+        )
 
     def time_left(self) -> float | None:
         """Seconds; None if nobody set a limit."""

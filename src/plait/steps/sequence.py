@@ -11,7 +11,7 @@ from collections.abc import Sequence as Many
 
 from plait.digests import sha256_hex
 from plait.hints import TYPE_CHECKING
-from plait.records import dataclass, replace
+from plait.records import dataclass
 from plait.run.outcome import Done, Failed, Skipped, StepError
 from plait.run.perform import PLAIN, Policy, Step, Turn
 from plait.values import Json
@@ -45,14 +45,14 @@ class Sequence:
                     assert isinstance(value, dict)
                     captures |= step.captured(value)
                     output = value.get("output", output)
-                    turn = replace(turn, scope=after(turn.scope, step, value))
+                    turn = turn.with_scope(after(turn.scope, step, value))
                 case Failed(failure):
                     if not step.continue_on_error:
                         raise StepError(failure)
                     turn.run.note(
                         turn.path, f"'{step.title}' failed, and the flow goes on: {failure.message}"
                     )
-                    turn = replace(turn, scope=after(turn.scope, step, failure.as_ended()))
+                    turn = turn.with_scope(after(turn.scope, step, failure.as_ended()))
                 case Skipped():
                     pass
         return {"output": output, "captures": captures}

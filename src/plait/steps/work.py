@@ -93,7 +93,7 @@ class Work:
         )
         if self.when is not None and not self.when.holds(scope):
             raise Skip("its condition does not hold")
-        turn = self._placed(replace(turn, scope=scope))
+        turn = self._placed(turn.with_scope(scope))
         value = self._acted(turn)
         if working(turn.run).rehearsal is None:
             self._put_into_file(turn, value)

@@ -332,7 +332,8 @@ def _shell_owned(leaf: Leaf, lookup: Lookup, dialect: Dialect) -> _ShellOwned:
         part.text if isinstance(part, Text) else source.text[part.start : part.end] for part in parts
     )
     assigned = analyse([written], dialect).assigned
-    parts = tuple(_left_to_shell(part, assigned, source) for part in parts)
+    if assigned:
+        parts = tuple([_left_to_shell(part, assigned, source) for part in parts])
     candidates = {
         part.start
         for part in parts
