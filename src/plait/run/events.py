@@ -70,10 +70,11 @@ class StepCounted:
 
 @dataclass(frozen=True, slots=True)
 class StepForgotten:
-    """What was recorded at this path and below counts no longer: it is to be done again."""
+    """What was recorded at this path (and below it) counts no longer: it is to be done again."""
 
     path: str
     why: str
+    below: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,8 +85,10 @@ class MemoryJournal:
                         self._started.add(path)
                     case StepFinished():
                         self._finished[event.path] = as_recorded(event)
-                    case StepForgotten(path=path):
-                        for known in [p for p in self._finished if is_below(p, path)]:
+                    case StepForgotten(path=path, below=below):
+                        for known in [
+                            p for p in self._finished if is_below(p, path) and (below or p == path)
+                        ]:
                             del self._finished[known]
 
     def sync(self) -> None:
@@ -128,6 +130,30 @@ class MemoryJournal:
 
     def kept(self, name: str) -> bytes:
         return self._data[name]
+
+
+class Overlay(MemoryJournal):
+    """Begins with what another journal knows, and leaves that one as it is: for dry runs."""
+
+    def __init__(self, below: Journal) -> None:
+        super().__init__()
+        self._below = below
+        self._fresh = False
+
+    def recorded(self, path: str) -> Recorded | None:
+        return super().recorded(path) or self._below.recorded(path)
+
+    def recorded_in(self, path: str) -> Iterator[Recorded]:
+        mine = {known.path: known for known in super().recorded_in(path)}
+        for known in self._below.recorded_in(path):
+            yield mine.pop(known.path, known)
+        yield from mine.values()
+
+    def was_started(self, path: str) -> bool:
+        return self._below.was_started(path)
+
+    def kept(self, name: str) -> bytes:
+        return self._data[name] if name in self._data else self._below.kept(name)
 
 
 def as_recorded(event: StepFinished) -> Recorded:

@@ -8,9 +8,11 @@ from plait.hints import TYPE_CHECKING, Protocol
 from plait.records import dataclass
 from plait.run.backend import Backend
 from plait.run.engine import Run, Stop
+from plait.run.outcome import Failed, Outcome
 from plait.values import Json
 
 if TYPE_CHECKING:
+    from plait.run.perform import Step, Turn
     from plait.steps.call import ToolResult
     from plait.template.shell import BoundScript
     from plait.tools.invocation import RequestCall, Returned
@@ -76,6 +78,10 @@ class Rehearsed:
     path: str
     kind: str
     shown: str
+    remembered: bool = False
+    """It was done in an earlier life of the run, and is not done again."""
+    why: str = ""
+    """Why it is done again, although an earlier life of the run had begun or done it."""
 
 
 class WorkingRun(Run):
@@ -86,6 +92,27 @@ class WorkingRun(Run):
     folder: str
     rehearsal: list[Rehearsed] | None = None
     """In a dry run: where steps say what they would do, instead of doing it."""
+
+    def rehearse(self, turn: Turn, kind: str, shown: str) -> None:
+        """Say what a step would do."""
+        assert self.rehearsal is not None
+        self.rehearsal.append(Rehearsed(turn.path, kind, shown, why=self._why_again(turn)))
+
+    def _why_again(self, turn: Turn) -> str:
+        known = None if self.fresh else self.journal.recorded(turn.path)
+        if known is None:
+            return (
+                "" if self.fresh or not self.journal.was_started(turn.path) else "it was begun, not finished"
+            )
+        if isinstance(known.outcome, Failed):
+            return "it had failed"
+        return "its text has changed" if turn.replaying else "a step before it is done again"
+
+    def known(self, step: Step, turn: Turn) -> Outcome | None:
+        outcome = super().known(step, turn)
+        if outcome is not None and self.rehearsal is not None:
+            self.rehearsal.append(Rehearsed(turn.path, step.kind, step.title, remembered=True))
+        return outcome
 
 
 def working(run: Run) -> WorkingRun:

@@ -6,7 +6,7 @@ from plait.hints import Literal
 from plait.records import dataclass
 from plait.run.outcome import Failure, StepError
 from plait.run.perform import Turn
-from plait.steps.hands import Ended, Rehearsed, working
+from plait.steps.hands import Ended, working
 from plait.template.sinks import as_shell
 from plait.template.template import Template
 from plait.values import Json
@@ -28,7 +28,7 @@ class Shell:
         dialect: Literal["sh", "bash"] = "bash" if self.shell == "bash" else "sh"
         bound = as_shell(self.script, turn.scope, strict=self.strict, dialect=dialect)
         if run.rehearsal is not None:
-            run.rehearsal.append(Rehearsed(turn.path, "shell", bound.shown))
+            run.rehearse(turn, "shell", bound.shown)
             return {}
         ended = run.hands.shell(
             bound,

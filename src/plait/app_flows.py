@@ -1,0 +1,480 @@
+"""Runs of flows, put together: a loaded file, a journal, hands, and whoever watches.
+
+`run_flow` begins a run, `resume_flow` goes on with one, `retry_flow` does dead
+letters again; all three perform the same flow, and differ in what the journal
+already knows.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from plait.errors import InputError, PlaitError, TrustError, nearest
+from plait.hints import TYPE_CHECKING, Final
+from plait.records import dataclass, field
+from plait.run.engine import Run, Stop, Watch, changed_steps
+from plait.run.events import RunEnded, RunStarted, Status, StepForgotten
+from plait.run.outcome import Failed, Failure, Interrupted, StepError
+from plait.run.perform import Step, Turn, inside
+from plait.values import Json
+
+if TYPE_CHECKING:
+    from plait.app_hands import RealHands
+    from plait.flows.workflow import Loaded
+    from plait.run.backend import Backend
+    from plait.run.journal import Journal, Recorded
+    from plait.steps.hands import Rehearsed, WorkingRun
+    from plait.store import Opened, Runs, RunSummary
+    from plait.tools.trust import Ask as AskTrust
+
+KEEP_RUNS: Final = 200
+KEEP_DAYS: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class FlowResult:
+    """What became of a run."""
+
+    run: str
+    status: Status
+    failure: Failure | None = None
+    value: Json = None
+    counts: Mapping[str, Json] = field(default_factory=dict)
+    """`total`, `successful`, `failed` of its items."""
+    trust_refused: bool = False
+
+    @property
+    def exit_code(self) -> int:
+        if self.status == "interrupted":
+            return 130
+        if self.trust_refused:
+            return 3
+        return 1 if self.status == "failed" or self.counts.get("failed") else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How a flow is to be run; kept with the run, so that it is resumed in the same way."""
+
+    inputs: Mapping[str, Json] = field(default_factory=dict)
+    strict: bool | None = None
+    max_parallel: int | None = None
+    profile: str | None = None
+    backend: str = "local"
+
+    def record(self) -> dict[str, Json]:
+        return {
+            "inputs": dict(self.inputs),
+            "strict": self.strict,
+            "max_parallel": self.max_parallel,
+            "profile": self.profile,
+            "backend": self.backend,
+        }
+
+
+def run_flow(
+    path: str,
+    options: Options | None = None,
+    *,
+    project: str | None = None,
+    watchers: Sequence[Watch] = (),
+    stop: Stop | None = None,
+    ask: AskTrust | None = None,
+) -> FlowResult:
+    """Begin a run, and work on it until it ends, fails or is to stop."""
+    options = options or Options()
+    flow = _Flow(os.path.abspath(path), options, project)
+    loaded = flow.load()
+    runs = flow_store(flow.project)
+    runs.remove_old(keep=KEEP_RUNS, days=KEEP_DAYS)
+    with runs.create(flow.facts(loaded)) as opened:
+        return _worked(flow, loaded, opened, watchers=watchers, stop=stop, ask=ask)
+
+
+def resume_flow(
+    run: str | None = None,
+    *,
+    project: str | None = None,
+    accept_changes: bool = False,
+    repeat: Sequence[str] = (),
+    done: Sequence[str] = (),
+    max_parallel: int | None = None,
+    watchers: Sequence[Watch] = (),
+    stop: Stop | None = None,
+    ask: AskTrust | None = None,
+) -> FlowResult:
+    """Go on with a run: what is recorded is not done again."""
+    runs, name = find_run(run, project)
+    with runs.open(name, write=True) as opened:
+        flow = _Flow.of(opened, max_parallel)
+        loaded = flow.load()
+        if not accept_changes:
+            _expect_unchanged(loaded, opened.journal)
+        _say_done(loaded, opened.journal, done)
+        return _worked(
+            flow,
+            loaded,
+            opened,
+            watchers=watchers,
+            stop=stop,
+            ask=ask,
+            accept_changes=accept_changes,
+            repeat=repeat,
+        )
+
+
+def retry_flow(
+    run: str | None = None,
+    *,
+    project: str | None = None,
+    items: Sequence[str] = (),
+    from_start: bool = False,
+    file: str | None = None,
+    max_parallel: int | None = None,
+    watchers: Sequence[Watch] = (),
+    stop: Stop | None = None,
+    ask: AskTrust | None = None,
+) -> FlowResult:
+    """Do failed items again, all of them or those that are named; the file may have been edited since."""
+    runs, name = find_run(run, project)
+    with runs.open(name, write=True) as opened:
+        flow = _Flow.of(opened, max_parallel, file)
+        loaded = flow.load()
+        forgotten = list(_letters_to_retry(loaded, opened.journal, items, from_start=from_start))
+        if not forgotten:
+            raise InputError(
+                f"run {opened.id} has no failed items",
+                fix=f"plait show {opened.id}, or plait resume {opened.id} to go on with it",
+                code="nothing-to-retry",
+            )
+        opened.journal.append(*forgotten)
+        return _worked(flow, loaded, opened, watchers=watchers, stop=stop, ask=ask, accept_changes=True)
+
+
+def rehearse_flow(
+    path: str, options: Options | None = None, *, project: str | None = None
+) -> list[Rehearsed]:
+    """What a run would do, with the values that are known before it: nothing is run or written."""
+    from tempfile import TemporaryDirectory
+
+    from plait.run.journal import MemoryJournal
+
+    flow = _Flow(os.path.abspath(path), options or Options(), project)
+    loaded = flow.load(lenient=True)
+    with TemporaryDirectory(prefix="plait-rehearsal-") as folder:
+        return _rehearsed(flow, loaded, MemoryJournal(), folder)
+
+
+def rehearse_resume(run: str | None = None, *, project: str | None = None) -> list[Rehearsed]:
+    """What a resumed run would do again, and what it would remember."""
+    from plait.run.journal import Overlay
+
+    runs, name = find_run(run, project)
+    with runs.open(name, write=False) as opened:
+        flow = _Flow.of(opened, None)
+        loaded = flow.load(lenient=True)
+        return _rehearsed(flow, loaded, Overlay(opened.journal), opened.folder)
+
+
+def flow_store(project: str) -> Runs:
+    from plait.store import Runs
+
+    return Runs(os.path.join(project, ".ai", "state"))
+
+
+def flow_runs(project: str | None = None) -> list[RunSummary]:
+    """The runs of a project, newest first."""
+    return flow_store(_state_project(project)).list()
+
+
+def find_run(run: str | None, project: str | None) -> tuple[Runs, str]:
+    """A run by the beginning of its id; the newest if none is named."""
+    runs = flow_store(_state_project(project))
+    return runs, runs.find(run)
+
+
+def _state_project(project: str | None) -> str:
+    from plait.app import project_root
+
+    return project_root(project)
+
+
+# ── one life of a run ────────────────────────────────────────────────────
+
+
+class _Flow:
+    """A file, how it is to be run, and where."""
+
+    def __init__(self, path: str, options: Options, project: str | None) -> None:
+        self.path = path
+        self.options = options
+        self.project = project or project_of_file(path)
+
+    @classmethod
+    def of(cls, opened: Opened, max_parallel: int | None, file: str | None = None) -> _Flow:
+        facts = opened.facts
+        said = facts.get("options")
+        kept = dict(said) if isinstance(said, Mapping) else {}
+        if max_parallel is not None:
+            kept["max_parallel"] = max_parallel
+        path = os.path.abspath(file) if file else str(facts["file"])
+        return cls(path, Options(**kept), str(facts["project"]))
+
+    def load(self, *, lenient: bool = False) -> Loaded:
+        from plait.flows.workflow import load_workflow
+
+        options = self.options
+        return load_workflow(
+            self.path,
+            given=options.inputs,
+            project=self.project,
+            profile=options.profile,
+            strict=False if lenient else options.strict,
+            max_parallel=options.max_parallel,
+            environ=os.environ,
+        )
+
+    def facts(self, loaded: Loaded) -> dict[str, Json]:
+        return {
+            "flow": loaded.workflow.name,
+            "file": self.path,
+            "project": self.project,
+            "options": self.options.record(),
+        }
+
+
+def project_of_file(path: str) -> str:
+    """The project that a flow belongs to: the nearest folder above it with a `.ai`, or its own."""
+    folder = own = os.path.dirname(os.path.realpath(path))
+    while folder != os.path.dirname(folder):
+        if os.path.isdir(os.path.join(folder, ".ai")) and folder != os.path.realpath(os.path.expanduser("~")):
+            return folder
+        folder = os.path.dirname(folder)
+    return own
+
+
+def _worked(
+    flow: _Flow,
+    loaded: Loaded,
+    opened: Opened,
+    *,
+    watchers: Sequence[Watch],
+    stop: Stop | None,
+    ask: AskTrust | None,
+    accept_changes: bool = False,
+    repeat: Iterable[str] = (),
+) -> FlowResult:
+    run = _new_run(
+        flow,
+        loaded,
+        opened.journal,
+        opened.id,
+        opened.folder,
+        watchers=watchers,
+        stop=stop,
+        accept_changes=accept_changes,
+        repeat=repeat,
+    )
+    run.hands = _hands(flow, loaded, run, ask)
+    resumed = not opened.journal.is_fresh()
+    workflow = loaded.workflow
+    run.emit(RunStarted(opened.id, workflow.name, flow.path, flow.project, resumed, workflow.phases))
+    result = FlowResult(opened.id, "failed")
+    try:
+        result = _outcome(opened.id, loaded, run, flow)
+        run.emit(RunEnded(result.status, result.failure, facts=dict(result.counts)))
+    finally:
+        run.close()
+    return result
+
+
+def _outcome(id: str, loaded: Loaded, run: WorkingRun, flow: _Flow) -> FlowResult:
+    turn = Turn(run, "", loaded.scope(id), directory=flow.project, env={**os.environ, **loaded.process_env()})
+    try:
+        value = loaded.workflow.run(turn)
+    except StepError as error:
+        refused = error.failure.kind == "trust"
+        return FlowResult(id, "failed", error.failure, counts=_counts(loaded, run), trust_refused=refused)
+    except Interrupted:
+        why = Failure(run.stop.why or "interrupted", "stopped")
+        return FlowResult(id, "interrupted", why, counts=_counts(loaded, run))
+    except PlaitError as error:
+        refused = isinstance(error, TrustError)
+        failure = Failure(run.mask(str(error)), "trust" if refused else "refused")
+        return FlowResult(id, "failed", failure, counts=_counts(loaded, run), trust_refused=refused)
+    return FlowResult(id, "done", value=value, counts=_counts(loaded, run))
+
+
+def _counts(loaded: Loaded, run: Run) -> dict[str, Json]:
+    fan = loaded.workflow.fan
+    known = run.journal.recorded(fan.name) if fan is not None else None
+    if known is None:
+        return {}
+    value = (
+        known.outcome.failure.output
+        if isinstance(known.outcome, Failed)
+        else getattr(known.outcome, "value", None)
+    )
+    return dict(value) if isinstance(value, dict) else {}
+
+
+def _new_run(
+    flow: _Flow,
+    loaded: Loaded,
+    journal: Journal,
+    id: str,
+    folder: str,
+    *,
+    watchers: Sequence[Watch] = (),
+    stop: Stop | None = None,
+    accept_changes: bool = False,
+    repeat: Iterable[str] = (),
+) -> WorkingRun:
+    from plait.masking import Masker
+    from plait.steps.hands import WorkingRun
+
+    run = WorkingRun(
+        id,
+        journal,
+        watchers=watchers,
+        stop=stop,
+        mask=Masker(loaded.secret_texts()).mask,
+        accept_changes=accept_changes,
+        repeat=repeat,
+        full_durability=loaded.durability == "full",
+    )
+    run.folder = folder
+    run.backend = _backend(flow.options.backend)
+    return run
+
+
+def _backend(name: str) -> Backend:
+    from plait.backends.local import LocalThreads
+
+    known = {"local": LocalThreads}
+    if name not in known:
+        guess = nearest(name, known)
+        raise InputError(
+            f"there is no backend '{name}'",
+            fix=(f"did you mean '{guess}'? " if guess else "") + f"backends: {', '.join(known)}",
+            code="unknown-backend",
+        )
+    return known[name]()
+
+
+def _hands(flow: _Flow, loaded: Loaded, run: WorkingRun, ask: AskTrust | None) -> RealHands:
+    from plait.app_hands import RealHands
+
+    return RealHands(flow.project, run.folder, ask=ask, keeps_overflow=not loaded.secret_texts())
+
+
+def _rehearsed(flow: _Flow, loaded: Loaded, journal: Journal, folder: str) -> list[Rehearsed]:
+    run = _new_run(flow, loaded, journal, "dry-run", folder, accept_changes=True)
+    run.hands = _hands(flow, loaded, run, None)
+    run.rehearsal = []
+    try:
+        result = _outcome("dry-run", loaded, run, flow)
+    finally:
+        run.close()
+    if result.failure is not None:
+        raise InputError(
+            f"a run would fail: {result.failure.message}", fix="mend that first", code="would-fail"
+        )
+    return run.rehearsal
+
+
+# ── what changed, what is to be done again ───────────────────────────────
+
+
+def _expect_unchanged(loaded: Loaded, journal: Journal) -> None:
+    """All steps that were done and have another text now, before anything is done."""
+    changed: dict[str, str] = {}
+    for path, step in _flow_steps(loaded):
+        if step.inner:
+            continue
+        for recorded in _recorded_like(journal, path):
+            if recorded.fingerprint != step.fingerprint and not isinstance(recorded.outcome, Failed):
+                changed.setdefault(path, step.title)
+                break
+    if changed:
+        raise changed_steps(changed.items())
+
+
+def _flow_steps(loaded: Loaded) -> Iterator[tuple[str, Step]]:
+    for part in loaded.workflow.inner:
+        yield from inside(part)
+
+
+def _recorded_like(journal: Journal, path: str) -> Iterator[Recorded]:
+    """What is recorded at a path in which `item:*` stands for every item."""
+    top, star, rest = path.partition("/item:*")
+    if not star:
+        known = journal.recorded(path)
+        return iter(() if known is None else (known,))
+    return _of_items(journal, top, rest)
+
+
+def _of_items(journal: Journal, top: str, rest: str) -> Iterator[Recorded]:
+    for item in journal.recorded_in(top):
+        if "/item:" in item.path[len(top) :]:
+            yield from _recorded_like(journal, item.path + rest)
+
+
+def _say_done(loaded: Loaded, journal: Journal, paths: Sequence[str]) -> None:
+    """The user says of steps that may run only once that they did their work."""
+    from plait.run.events import StepFinished
+    from plait.run.outcome import Done
+
+    known = dict(_flow_steps(loaded))
+    for path in paths:
+        step = known.get(path) or known.get(_starred(path))
+        if step is None:
+            raise _no_step(path, known)
+        value: Json = {"output": "", "stderr": "", "exit_code": 0, "duration": 0.0}
+        journal.append(StepFinished(path, step.kind, step.title, step.fingerprint, Done(value), 0.0))
+
+
+def _starred(path: str) -> str:
+    return "/".join("item:*" if part.startswith("item:") else part for part in path.split("/"))
+
+
+def _no_step(path: str, known: Mapping[str, Step]) -> InputError:
+    guess = nearest(path, known)
+    return InputError(
+        f"there is no step '{path}'",
+        fix=f"did you mean '{guess}'?" if guess else "plait show lists the steps",
+        code="unknown-step",
+    )
+
+
+def _letters_to_retry(
+    loaded: Loaded, journal: Journal, wanted: Sequence[str], *, from_start: bool
+) -> Iterator[StepForgotten]:
+    fan = loaded.workflow.fan
+    if fan is None:
+        return
+    letters = [known for known in journal.recorded_in(fan.name) if isinstance(known.outcome, Failed)]
+    names = {known.path.rpartition("/item:")[2]: known for known in letters}
+    unknown = [one for one in wanted if not _named(one, names.values())]
+    if unknown:
+        guess = nearest(unknown[0], [*names, *(known.title for known in letters)])
+        raise InputError(
+            f"no failed item is called {', '.join(map(repr, unknown))}",
+            fix=f"did you mean '{guess}'?" if guess else "plait show lists the failed items",
+            code="unknown-item",
+        )
+    chosen = [known for known in letters if not wanted or any(_is_called(known, one) for one in wanted)]
+    if chosen:
+        yield StepForgotten(fan.name, "items are retried", below=False)
+    for known in chosen:
+        yield StepForgotten(known.path, "retried", below=from_start)
+
+
+def _named(name: str, letters: Iterable[Recorded]) -> bool:
+    return any(_is_called(known, name) for known in letters)
+
+
+def _is_called(known: Recorded, name: str) -> bool:
+    key = known.path.rpartition("/item:")[2]
+    return name in (key, known.title, known.path)

@@ -1,0 +1,144 @@
+"""The hands of a run: the primitives, as steps know them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+
+from plait.errors import ProcessError
+from plait.hints import TYPE_CHECKING, Final
+from plait.primitives.process import Finished, run_shell
+from plait.run.engine import Stop
+from plait.values import Json
+
+if TYPE_CHECKING:
+    from plait.steps.call import ToolResult
+    from plait.template.shell import BoundScript
+    from plait.tools.invocation import RequestCall, Returned
+    from plait.tools.trust import Ask as AskTrust
+
+STOP_GRACE: Final = 5.0
+"""Seconds that running processes get when a run is to stop."""
+PIECE: Final = 1 << 20
+
+
+class RealHands:
+    def __init__(
+        self, project: str, folder: str, *, ask: AskTrust | None = None, keeps_overflow: bool = True
+    ) -> None:
+        self._project = project
+        self._folder = folder
+        self._ask = ask
+        self._keeps_overflow = keeps_overflow
+
+    def shell(
+        self,
+        bound: BoundScript,
+        *,
+        shell: str,
+        cwd: str,
+        env: Mapping[str, str],
+        stdin: bytes,
+        timeout: float | None,
+        stop: Stop,
+    ) -> Finished:
+        finished = run_shell(
+            bound,
+            shell=shell,
+            cwd=cwd,
+            env=env,
+            stdin=stdin,
+            timeout=timeout,
+            # What is beyond the limit goes to a file as it is, so not where secrets would have to be masked.
+            overflow=self._keeps_overflow,
+            cancel=stop,
+            grace=STOP_GRACE,
+        )
+        return self._kept(finished) if finished.truncated else finished
+
+    def _kept(self, finished: Finished) -> Finished:
+        """With what was too long for memory in the folder of the run."""
+        from plait.records import replace
+
+        return replace(
+            finished,
+            stdout_file=self._moved(finished.stdout_file),
+            stderr_file=self._moved(finished.stderr_file),
+        )
+
+    def _moved(self, path: str | None) -> str | None:
+        import shutil
+
+        if path is None:
+            return None
+
+        folder = os.path.join(self._folder, "output")
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        place = os.path.join(folder, os.path.basename(path))
+        shutil.move(path, place)
+        return place
+
+    def lines(
+        self,
+        bound: BoundScript,
+        *,
+        cwd: str,
+        env: Mapping[str, str],
+        timeout: float | None,
+        stop: Stop,
+    ) -> Iterator[bytes]:
+        finished = run_shell(
+            bound,
+            shell="sh",
+            cwd=cwd,
+            env=env,
+            timeout=timeout,
+            overflow=True,
+            cancel=stop,
+            grace=STOP_GRACE,
+        )
+        try:
+            if finished.exit_code != 0:
+                said = finished.stderr.decode("utf-8", "replace").strip().splitlines()[-3:]
+                raise ProcessError(
+                    f"the command that gives the items ended with exit code {finished.exit_code}"
+                    + (": " + "\n".join(said) if said else ""),
+                    fix="run it by hand and look at what it prints",
+                    code="command-failed",
+                )
+            yield from _pieces(finished)
+        finally:
+            for path in filter(None, (finished.stdout_file, finished.stderr_file)):
+                os.unlink(path)
+
+    def call(self, tool_id: str, params: Mapping[str, Json], *, timeout: float | None) -> ToolResult:
+        from plait.app import toolbox
+        from plait.records import replace
+        from plait.steps.call import call_tool
+
+        tools = toolbox(self._project, ask=self._ask)
+        return call_tool(tools if timeout is None else replace(tools, timeout=timeout), tool_id, params)
+
+    def request(self, call: RequestCall) -> Returned:
+        from plait.primitives.request import send
+
+        return send(call)
+
+    def read(self, path: str, *, directory: str) -> bytes:
+        from plait.primitives.files import read_file
+
+        return read_file(self._project, path, directory=directory)
+
+    def write(self, path: str, data: bytes, *, directory: str, mode: int | None, create_dirs: bool) -> str:
+        from plait.primitives.files import write_file
+
+        return write_file(self._project, path, data, directory=directory, mode=mode, create_dirs=create_dirs)
+
+
+def _pieces(finished: Finished) -> Iterator[bytes]:
+    if finished.stdout_file is None:
+        yield finished.stdout
+        return
+    with open(finished.stdout_file, "rb") as file:
+        while piece := file.read(PIECE):
+            yield piece
