@@ -159,6 +159,13 @@ def test_the_callers_parameters_stay_as_they_are() -> None:
     assert params == {"list": [1], "map": {"a": 1}}
 
 
+def test_a_tool_that_takes_another_name_takes_nothing_away() -> None:
+    before = set(sys.modules)
+    assert run("__name__ = 'json'\ndef execute(p, _): return __name__\n").data == "json"
+    assert "json" in sys.modules
+    assert not {name for name in set(sys.modules) - before if name.startswith("plait_tool_")}
+
+
 def test_dataclasses_with_text_annotations_work() -> None:
     code = "from __future__ import annotations\nfrom dataclasses import dataclass\n@dataclass\nclass A:\n    x: int\n"
     assert run(code + "def execute(p, _): return A(3).x\n").data == 3

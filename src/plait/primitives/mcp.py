@@ -4,10 +4,9 @@ The official SDK speaks the protocol.  It is asynchronous, so it lives in one
 thread of its own with an event loop; everybody else calls a function and waits.
 Importing it takes half a second: that happens with the first call.
 
-Before each call the server is asked for the tool.  Its name, description and
-input schema have a digest; the first use of a tool needs an approval, which
-records that digest, and a tool whose digest has changed is refused until it is
-approved again: a description is text that a language model obeys.
+Before each call the server is asked for the tool, and the call goes to the very
+server that was asked.  The first use of a tool needs an approval; a tool that is
+no longer what was approved is refused until it is approved again (see `mcp_pins`).
 
 A server that cannot be reached, dies or takes too long is a failed result with
 the last lines it wrote to stderr, and the next call connects anew.  A call is
@@ -18,38 +17,37 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import fcntl
-import hashlib
 import json
 import logging
 import os
 import re
-import shlex
-import shutil
-import stat
-import tempfile
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from contextlib import AsyncExitStack, contextmanager
+from concurrent.futures import CancelledError
+from contextlib import contextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
-from urllib.parse import quote, urlsplit
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+from urllib.parse import urlsplit
 
-from plait.errors import InputError, TrustError, listed, nearest
-from plait.records import dataclass, field
-from plait.tools.invocation import DEFAULT_MAX_OUTPUT, McpCall, McpServer, Returned
+from plait.errors import InputError, PlaitError, ProcessError, RequestError, listed, nearest
+from plait.primitives.connect import Resolve, look_up
+from plait.primitives.mcp_pins import Approve, Offered, PinFile, Pins, not_approved, printable
+from plait.records import dataclass
+from plait.tools.invocation import McpCall, McpServer, Returned
 from plait.values import Json
 
 if TYPE_CHECKING:
     from mcp import Client
     from mcp.types import CallToolResult, ContentBlock, Tool
 
+    from plait.primitives.mcp_servers import Transport
+
+__all__ = ["McpClients", "McpServerError", "Offered", "PinFile", "Pins", "call", "run_to_end"]
+
 MAX_PAGES: Final = 100
-MAX_STDERR: Final = 64 << 10
-CONNECT_SECONDS: Final = 30.0
-CLOSE_SECONDS: Final = 10.0
-"""The SDK gives a server 2 s to end by itself, 2 s after TERM, and 2 s after KILL."""
+CLOSE_SECONDS: Final = 12.0
+"""Longer than the guardian tries to end a process."""
 
 T = TypeVar("T")
 
@@ -68,122 +66,17 @@ def run_to_end(awaitable: Awaitable[T]) -> T:
     return asyncio.run(wait())
 
 
-# ── approvals ────────────────────────────────────────────────────────────
+class McpServerError(ProcessError):
+    """A server could not be asked, or gave no answer; `lost` when the connection is gone."""
+
+    def __init__(self, what: str, fix: str | None = None, *, stderr: str = "", lost: bool = False) -> None:
+        super().__init__(what, "config.server", fix or _LOOK, code="mcp-server")
+        self.stderr = stderr
+        """The end of what the server wrote there."""
+        self.lost = lost
 
 
-@dataclass(frozen=True, slots=True)
-class Offered:
-    """A tool as its server describes it now."""
-
-    server: str
-    tool: str
-    description: str
-    input_schema: Json = field(repr=False)
-
-    @property
-    def key(self) -> str:
-        # Names may hold a slash; quoted, no two pairs of names have one key.
-        return f"{quote(self.server, safe='')}/{quote(self.tool, safe='')}"
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 of name, description and input schema."""
-        said = {"name": self.tool, "description": self.description, "input_schema": self.input_schema}
-        return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
-
-
-Approve = Callable[[Offered], bool]
-"""Asks somebody who may say yes; called in the thread of the caller, once per tool."""
-
-
-class Pins(Protocol):
-    """Which digest of `server/tool` was approved."""
-
-    def get(self, key: str) -> str | None: ...
-
-    def put(self, key: str, digest: str) -> None: ...
-
-
-class PinFile:
-    """Approvals in a file of the user: written whole, by one process at a time."""
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-
-    def get(self, key: str) -> str | None:
-        return self._read().get(key)
-
-    def put(self, key: str, digest: str) -> None:
-        with self._locked():
-            self._write({**self._read(), key: digest})
-
-    def remove(self, key: str) -> bool:
-        """Take an approval back; False if there was none."""
-        with self._locked():
-            pins = self._read()
-            known = pins.pop(key, None) is not None
-            self._write(pins)
-        return known
-
-    def _read(self) -> dict[str, str]:
-        try:
-            handle = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return {}
-        except OSError as error:
-            raise self._unusable(f"cannot be read: {error.strerror}") from None
-        with open(handle, "rb") as file:
-            status = os.fstat(handle)
-            if not stat.S_ISREG(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o022:
-                raise self._unusable("can be written by others")
-            try:
-                pins = json.load(file)
-            except ValueError:
-                raise self._unusable("is damaged") from None
-        if not isinstance(pins, dict) or not all(isinstance(digest, str) for digest in pins.values()):
-            raise self._unusable("is damaged")
-        return pins
-
-    def _write(self, pins: dict[str, str]) -> None:
-        folder = os.path.dirname(self.path)
-        handle, temporary = tempfile.mkstemp(prefix=".mcp-", dir=folder)
-        try:
-            with open(handle, "w", encoding="utf-8") as file:
-                json.dump(dict(sorted(pins.items())), file, indent=1)
-                file.flush()
-                os.fsync(handle)
-            os.rename(temporary, self.path)
-        except OSError:
-            os.unlink(temporary)
-            raise
-        _sync_folder(folder)
-
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        os.makedirs(os.path.dirname(self.path), mode=0o700, exist_ok=True)
-        # The lock is never removed: two processes could otherwise hold two locks of one name.
-        handle = os.open(self.path + ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(handle)
-
-    def _unusable(self, why: str) -> TrustError:
-        return TrustError(
-            f"the approvals of MCP tools cannot be used: the file {why}",
-            self.path,
-            "repair it or its permissions (chmod 600), or remove it and approve again",
-            code="bad-pins",
-        )
-
-
-def _sync_folder(folder: str) -> None:
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+_LOOK: Final = "start the server by hand and look at what it says"
 
 
 # ── the face for everybody else ──────────────────────────────────────────
@@ -192,9 +85,10 @@ def _sync_folder(folder: str) -> None:
 class McpClients:
     """Connections to MCP servers, one per definition of a server.  Threads may share it."""
 
-    def __init__(self, pins: Pins, *, approve: Approve | None = None) -> None:
+    def __init__(self, pins: Pins, *, approve: Approve | None = None, resolve: Resolve = look_up) -> None:
         self._pins = pins
         self._approve = approve
+        self._resolve = resolve
         self._asking = threading.Lock()
         self._portal: _Portal | None = None
         self._starting = threading.Lock()
@@ -203,22 +97,20 @@ class McpClients:
         """What the tool answers.  A tool that nobody approved is a `TrustError`."""
         started = time.monotonic()
         try:
-            offered = self.offered(call)
+            found = self._find(call)
             spent = time.monotonic() - started
-            self._expect_approved(offered)
+            self._expect_approved(found.offered(call.server))
             left = max(call.limits.timeout - spent, 0.001)
-            answer = self._run(lambda connections: connections.call_tool(call, left))
-        except _FailedError as failure:
+            answer = self._run(lambda connections: connections.call_tool(found.connection, call, left))
+        except McpServerError as failure:
             return Returned(
-                False, None, failure.said, stderr=failure.stderr, duration=time.monotonic() - started
+                False, None, failure.what, stderr=failure.stderr, duration=time.monotonic() - started
             )
         return _returned(answer, time.monotonic() - started)
 
     def offered(self, call: McpCall) -> Offered:
         """The tool as its server describes it now, approved or not."""
-        _expect_server(call.server)
-        tool = self._run(lambda connections: connections.find_tool(call))
-        return Offered(call.server.name, tool.name, tool.description or "", tool.input_schema)
+        return self._find(call).offered(call.server)
 
     def approve(self, call: McpCall) -> Offered:
         """Record the tool as it is now: the answer to a refusal."""
@@ -239,6 +131,11 @@ class McpClients:
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
         self.close()
 
+    def _find(self, call: McpCall) -> _Found:
+        _expect_server(call.server)
+        _expect_text(call)
+        return self._run(lambda connections: connections.find_tool(call))
+
     def _expect_approved(self, offered: Offered) -> None:
         with self._asking:  # one question at a time, and none that another thread has just answered
             known = self._pins.get(offered.key)
@@ -247,41 +144,28 @@ class McpClients:
             if known is None and self._approve is not None and self._approve(offered):
                 self._pins.put(offered.key, offered.digest)
                 return
-        raise _not_approved(offered, changed=known is not None)
+        raise not_approved(offered, changed=known is not None)
 
     def _run(self, work: Callable[[_Connections], Coroutine[Any, Any, T]]) -> T:
         with self._starting:
             if self._portal is None:
-                self._portal = _Portal()
+                self._portal = _Portal(self._resolve)
             portal = self._portal
-        return portal.run(work(portal.connections))
+        return portal.run(work)
 
 
 def _standard_clients() -> McpClients:
-    global _STANDARD
+    """The connections of this process, with the approvals of whoever is its user now."""
+    user = os.environ.get("USER_SPACE") or os.path.expanduser("~")
     with _STANDARD_LOCK:
-        if _STANDARD is None:
-            user = os.environ.get("USER_SPACE") or os.path.expanduser("~")
-            _STANDARD = McpClients(PinFile(os.path.join(user, ".ai", "trust", "mcp.json")))
-            atexit.register(_STANDARD.close)
-        return _STANDARD
+        if user not in _STANDARD:
+            _STANDARD[user] = McpClients(PinFile(os.path.join(user, ".ai", "trust", "mcp.json")))
+            atexit.register(_STANDARD[user].close)
+        return _STANDARD[user]
 
 
-_STANDARD: McpClients | None = None
+_STANDARD: dict[str, McpClients] = {}
 _STANDARD_LOCK = threading.Lock()
-
-
-def _not_approved(offered: Offered, *, changed: bool) -> TrustError:
-    server, tool = _printable(offered.server), _printable(offered.tool)
-    if changed:
-        what = f"the tool '{tool}' of the MCP server '{server}' is not the one that was approved: "
-        what += "its description or its parameters have changed"
-    else:
-        what = f"the tool '{tool}' of the MCP server '{server}' has not been approved"
-    command = f"plait trust mcp {shlex.quote(server)} {shlex.quote(tool)}"
-    return TrustError(
-        what, fix=f"look at it and approve it: {command}", code="mcp-changed" if changed else "mcp-unapproved"
-    )
 
 
 def _expect_server(server: McpServer) -> None:
@@ -299,10 +183,15 @@ def _expect_server(server: McpServer) -> None:
         )
 
 
-def _printable(text: str) -> str:
-    """A server's own words, for a message: nothing that a terminal would obey, and not too many."""
-    plain = "".join(letter if letter.isprintable() else " " for letter in text[:200])
-    return plain + "…" if len(text) > 200 else plain
+def _expect_text(call: McpCall) -> None:
+    try:
+        json.dumps(dict(call.params), ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise InputError(
+            f"a parameter for '{call.tool}' holds half of a surrogate pair, which no message can carry",
+            fix="pass whole characters",
+            code="no-bytes",
+        ) from None
 
 
 # ── what came back ───────────────────────────────────────────────────────
@@ -337,70 +226,86 @@ def _text(blocks: list[ContentBlock]) -> str | None:
 # ── in the portal's thread ───────────────────────────────────────────────
 
 
-class _FailedError(Exception):
-    """The server could not be asked; `lost` when the connection is gone."""
-
-    def __init__(self, said: str, stderr: str = "", *, lost: bool = False) -> None:
-        super().__init__(said)
-        self.said = said
-        self.stderr = stderr
-        self.lost = lost
-
-
 class _Portal:
     """A thread with an event loop: synchronous code hands in work and waits for it."""
 
-    def __init__(self) -> None:
+    def __init__(self, resolve: Resolve) -> None:
         self._loop = asyncio.new_event_loop()
-        self.connections = _Connections()
+        self._connections = _Connections(resolve)
+        self._closed = False
+        self._handing_in = threading.Lock()
         # A daemon, or Python would wait for it before it runs what closes it.
         self._thread = threading.Thread(target=self._loop.run_forever, name="plait-mcp", daemon=True)
         self._thread.start()
 
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+    def run(self, work: Callable[[_Connections], Coroutine[Any, Any, T]], *, last: bool = False) -> T:
+        with self._handing_in:  # nothing is handed in after the last, or it would be waited for in vain
+            if self._closed:
+                raise _closed()
+            self._closed = last
+            future = asyncio.run_coroutine_threadsafe(work(self._connections), self._loop)
         try:
             return future.result()
+        except CancelledError:
+            raise _closed() from None
         except KeyboardInterrupt:
             future.cancel()
             raise
 
     def close(self) -> None:
-        self.run(self.connections.close())
+        self.run(lambda connections: connections.close(), last=True)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
 
 
+def _closed() -> McpServerError:
+    return McpServerError("the connections to MCP servers were closed", "call again", lost=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A tool, and the server that described it."""
+
+    connection: _Connection
+    tool: Tool
+
+    def offered(self, server: McpServer) -> Offered:
+        tool, reached_by = self.tool, server.command or (server.url,)
+        return Offered(server.name, tool.name, tool.description or "", tool.input_schema, reached_by)
+
+
 class _Connections:
     """Used in the portal's thread alone, so that nothing here needs a lock."""
 
-    def __init__(self) -> None:
+    def __init__(self, resolve: Resolve) -> None:
+        self._resolve = resolve
         self._open: dict[object, _Connection] = {}
         self._keepers: set[asyncio.Task[None]] = set()
 
-    async def find_tool(self, call: McpCall) -> Tool:
+    async def find_tool(self, call: McpCall) -> _Found:
         """The tool as its server lists it; a connection that died while nobody used it is made anew."""
         with _deadline(call.server, "list its tools") as limit:
             async with asyncio.timeout(call.limits.timeout) as limit.timeout:
                 known = self._open.get(_identity(call.server))
                 try:
-                    return await self._list_tool(call)
-                except _FailedError as failure:
+                    return await self._list_tool(call, limit)
+                except McpServerError as failure:
                     if not failure.lost or known is None:
                         raise
-                return await self._list_tool(call)
+                return await self._list_tool(call, limit)
 
-    async def _list_tool(self, call: McpCall) -> Tool:
-        connection = await self._connection(call.server)
-        return await connection.ask(_tool_named(connection.client, call))
+    async def _list_tool(self, call: McpCall, limit: _Deadline) -> _Found:
+        connection = limit.connection = self._connection(call.server)
+        await connection.opened()
+        return _Found(connection, await connection.ask(lambda client: _tool_named(client, call)))
 
-    async def call_tool(self, call: McpCall, seconds: float) -> CallToolResult:
+    async def call_tool(self, connection: _Connection, call: McpCall, seconds: float) -> CallToolResult:
+        """Ask the server whose tool was looked at, and no other."""
         with _deadline(call.server, f"answer a call of '{call.tool}'", call.limits.timeout) as limit:
+            limit.connection = connection
             async with asyncio.timeout(seconds) as limit.timeout:
-                connection = await self._connection(call.server)
-                limit.tail = connection.tail
-                return await connection.ask(connection.client.call_tool(call.tool, dict(call.params)))
+                return await connection.ask(lambda client: client.call_tool(call.tool, dict(call.params)))
 
     async def close(self) -> None:
         for connection in self._open.values():
@@ -415,19 +320,13 @@ class _Connections:
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
 
-    async def _connection(self, server: McpServer) -> _Connection:
+    def _connection(self, server: McpServer) -> _Connection:
         key = _identity(server)
         connection = self._open.get(key)
         if connection is None or not connection.alive:
-            connection = self._open[key] = _Connection(server)
+            connection = self._open[key] = _Connection(server, self._resolve)
             self._keepers.add(connection.keeper)
             connection.keeper.add_done_callback(self._gone)
-        try:
-            await connection.opened()
-        except asyncio.CancelledError:
-            # Nobody will wait for a server that needed more than a whole deadline to start.
-            connection.end()
-            raise
         return connection
 
     def _gone(self, keeper: asyncio.Task[None]) -> None:
@@ -441,11 +340,14 @@ class _Connection:
 
     client: Client
 
-    def __init__(self, server: McpServer) -> None:
+    def __init__(self, server: McpServer, resolve: Resolve) -> None:
         self.server = server
-        self.tail = _Tail()
+        self._resolve = resolve
+        self._transport: Transport | None = None
         self._stop = asyncio.Event()
         self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting = 0
+        self._given_up = False
         self.keeper = asyncio.create_task(self._keep())
 
     @property
@@ -454,17 +356,30 @@ class _Connection:
 
     def end(self) -> None:
         self._stop.set()
-        if not self._ready.done():
+        # Once only: a second time, it is the end of the server that would be given up.
+        if not self._ready.done() and not self._given_up:
+            self._given_up = True
             self.keeper.cancel()
 
+    def last_words(self) -> str:
+        return self._transport.last_words() if self._transport else ""
+
     async def opened(self) -> None:
-        await asyncio.wait({self.keeper, self._ready}, return_when=asyncio.FIRST_COMPLETED)
+        self._waiting += 1
+        try:
+            await asyncio.wait({self.keeper, self._ready}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._waiting -= 1
+            if not self._waiting and not self._ready.done():
+                self.end()  # nobody waits any longer for a server that needs so long to start
         if not self._ready.done():
             raise self._lost("could not be connected")
 
-    async def ask(self, request: Coroutine[Any, Any, T]) -> T:
+    async def ask(self, request: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
         """The answer to a request, or the news that there will be none."""
-        asking = asyncio.create_task(request)
+        if not self.alive:
+            raise self._lost("ended before it was asked")
+        asking = asyncio.create_task(request(self.client))
         try:
             await asyncio.wait({asking, self.keeper}, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -476,40 +391,57 @@ class _Connection:
             return asking.result()
         raise self._explained(error)
 
-    def _explained(self, error: BaseException) -> BaseException:
+    def _explained(self, error: BaseException) -> PlaitError:
         from mcp import MCPError
         from mcp.types import CONNECTION_CLOSED
 
+        name = self.server.name
         if isinstance(error, InputError):
             return error
+        if not self.alive or (self._transport and self._transport.trouble):
+            return self._lost("ended before it answered")
         if isinstance(error, MCPError) and error.code != CONNECTION_CLOSED:
-            return _FailedError(f"the MCP server '{self.server.name}' refused: {_printable(error.message)}")
+            return McpServerError(f"the MCP server '{name}' refused: {printable(error.message)}")
         if isinstance(error, RuntimeError | ValueError):
             # The answer broke the protocol or its own schema; the text may quote values.
-            return _FailedError(f"the MCP server '{self.server.name}' gave an answer that cannot be used")
+            return McpServerError(f"the MCP server '{name}' gave an answer that cannot be used")
         return self._lost("ended before it answered")
 
-    def _lost(self, what: str) -> _FailedError:
+    def _lost(self, what: str) -> PlaitError:
         self.end()
-        return _FailedError(
-            f"the MCP server '{self.server.name}' {what}{_reason(self.keeper)}", self.tail.text(), lost=True
-        )
+        error = _cause(self.keeper)
+        if isinstance(error, InputError | RequestError):
+            return error
+        name, stderr = self.server.name, self.last_words()
+        if self._transport and (trouble := self._transport.trouble):
+            what = "was ended" if trouble.by_us else what
+            return McpServerError(
+                f"the MCP server '{name}' {what}: {trouble.why}", trouble.fix, stderr=stderr, lost=True
+            )
+        why, fix = _reason(error)
+        return McpServerError(f"the MCP server '{name}' {what}{why}", fix, stderr=stderr, lost=True)
 
     async def _keep(self) -> None:
         from mcp import Client
         from mcp.types import Implementation
 
+        from plait.primitives.mcp_servers import Http, Stdio
+
         # Its warnings would go to our stderr; what matters of them comes back as a failure.
         logging.getLogger("mcp").addHandler(logging.NullHandler())
-        async with AsyncExitStack() as stack:
-            transport = await _transport(self.server, self.tail, stack)
-            info = Implementation(name="plait", version=_own_version())
+        info = Implementation(name="plait", version=_own_version())
+        if self.server.url:
+            transport: Transport = Http(self.server, self._resolve, public_only=self.server.url_from_data)
+        else:
+            transport = Stdio(self.server, on_end=self._stop.set)
+        self._transport = transport
+        try:
             # No cache: an approval is compared with what the server says now.
-            client = Client(transport, cache=None, client_info=info)
-            self.client = await stack.enter_async_context(client)
-            self.tail.only_theirs()
-            self._ready.set_result(None)
-            await self._stop.wait()
+            async with Client(transport.streams(), cache=None, client_info=info) as self.client:
+                self._ready.set_result(None)
+                await self._stop.wait()
+        finally:
+            await transport.end()
 
 
 def _own_version() -> str:
@@ -521,31 +453,39 @@ def _own_version() -> str:
         return "0"
 
 
-def _reason(keeper: asyncio.Task[None]) -> str:
-    """Why a connection ended, as far as that can be said without quoting anybody."""
+def _cause(keeper: asyncio.Task[None]) -> BaseException | None:
+    """The error that ended a connection, if one did."""
     if not keeper.done() or keeper.cancelled():
-        return ""
+        return None
     error = keeper.exception()
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
+    return error
+
+
+def _reason(error: BaseException | None) -> tuple[str, str | None]:
+    """Why a connection ended, as far as that can be said without quoting anybody; and what to do."""
     match error:
-        case FileNotFoundError():
-            return ": there is no such program or folder"
-        case PermissionError():
-            return ": its program may not be executed"
         case None:
-            return ""
-    return {
+            return "", None
+        case PlaitError():
+            return f": {error.what}", error.fix
+        case ModuleNotFoundError():
+            return ": a package that speaks MCP is missing", "pip install 'plait[mcp]'"
+        case OSError(errno=int(number)):
+            return f": {os.strerror(number)}", "run fewer at a time, or allow more open files (ulimit -n)"
+    why = {
         "ConnectError": ": nobody answers at its address",
         "MCPError": ": it closed the connection",
         "RemoteProtocolError": ": it broke the connection off",
         "ReadError": ": it broke the connection off",
     }.get(type(error).__name__, f": {type(error).__name__}")
+    return why, None
 
 
 class _Deadline:
     timeout: asyncio.Timeout | None = None
-    tail: _Tail | None = None
+    connection: _Connection | None = None
 
 
 @contextmanager
@@ -557,8 +497,11 @@ def _deadline(server: McpServer, what: str, seconds: float | None = None) -> Ite
         if limit.timeout is None or not limit.timeout.expired():
             raise
         within = f" within {seconds:g} seconds" if seconds else " in time"
-        said = f"the MCP server '{server.name}' did not {what}{within}"
-        raise _FailedError(said, limit.tail.text() if limit.tail else "") from None
+        raise McpServerError(
+            f"the MCP server '{server.name}' did not {what}{within}",
+            "give it more time (config.timeout), or start it by hand and look at what it waits for",
+            stderr=limit.connection.last_words() if limit.connection else "",
+        ) from None
 
 
 async def _tool_named(client: Client, call: McpCall) -> Tool:
@@ -569,7 +512,7 @@ async def _tool_named(client: Client, call: McpCall) -> Tool:
         for tool in page.tools:
             if tool.name == call.tool:
                 return tool
-            names.append(_printable(tool.name))
+            names.append(printable(tool.name))
         cursor = page.next_cursor
         if cursor is None:
             break
@@ -583,106 +526,5 @@ async def _tool_named(client: Client, call: McpCall) -> Tool:
 
 def _identity(server: McpServer) -> object:
     env = tuple(sorted(server.env.items()))
-    return (server.name, server.command, env, server.cwd, server.url, server.headers)
-
-
-# ── transports ───────────────────────────────────────────────────────────
-
-
-async def _transport(server: McpServer, tail: _Tail, stack: AsyncExitStack) -> Any:
-    if server.url:
-        return await _http(server, stack)
-    return _stdio(server, tail, stack)
-
-
-async def _http(server: McpServer, stack: AsyncExitStack) -> Any:
-    import httpx2
-    from mcp.client.streamable_http import streamable_http_client
-
-    client = httpx2.AsyncClient(
-        headers=list(server.headers),
-        timeout=httpx2.Timeout(CONNECT_SECONDS, read=None),  # answers are under the deadline of their call
-        trust_env=False,
-    )
-    await stack.enter_async_context(client)
-    return streamable_http_client(server.url, http_client=client, max_sse_event_size=DEFAULT_MAX_OUTPUT)
-
-
-def _stdio(server: McpServer, tail: _Tail, stack: AsyncExitStack) -> Any:
-    from mcp import StdioServerParameters
-    from mcp.client.stdio import DEFAULT_INHERITED_ENV_VARS, stdio_client
-
-    command, *arguments = _exact_environment(server, DEFAULT_INHERITED_ENV_VARS)
-    parameters = StdioServerParameters(
-        command=command, args=arguments, env=dict(server.env), cwd=server.cwd or None
-    )
-    stack.callback(tail.close)
-    return stdio_client(parameters, errlog=tail.open())
-
-
-def _exact_environment(server: McpServer, added: list[str]) -> list[str]:
-    """The command, freed of what the SDK adds to the environment it is given."""
-    program, *arguments = server.command
-    found = shutil.which(os.path.join(server.cwd, program) if "/" in program else program, path=_path(server))
-    if found is None:
-        raise FileNotFoundError
-    extra = [name for name in added if name not in server.env and name in os.environ]
-    env = shutil.which("env", path="/usr/bin:/bin")
-    if not extra or env is None or "=" in found:  # `env` would take a name with '=' for a variable
-        return [found, *arguments]
-    return [env, *(word for name in extra for word in ("-u", name)), found, *arguments]
-
-
-def _path(server: McpServer) -> str:
-    return server.env.get("PATH", os.defpath)
-
-
-class _Tail:
-    """The end of what a server writes to stderr."""
-
-    def __init__(self) -> None:
-        self._kept = bytearray()
-        self._read: int | None = None
-        self._write: Any = None
-
-    def open(self) -> Any:
-        self._read, write = os.pipe2(os.O_CLOEXEC)
-        os.set_blocking(self._read, False)
-        self._write = open(write, "w")  # noqa: SIM115  # closed as soon as the server has its own
-        asyncio.get_running_loop().add_reader(self._read, self._take)
-        return self._write
-
-    def only_theirs(self) -> None:
-        """The server has started: our copy of its end would hide that it has closed it."""
-        if self._write is not None:
-            self._write.close()
-            self._write = None
-
-    def close(self) -> None:
-        self.only_theirs()
-        if self._read is not None:
-            self._take()
-        if self._read is not None:
-            self._stop()
-
-    def text(self) -> str:
-        if self._read is not None:
-            self._take()
-        return self._kept.decode("utf-8", "replace")
-
-    def _take(self) -> None:
-        assert self._read is not None
-        try:
-            piece = os.read(self._read, MAX_STDERR)
-        except BlockingIOError:
-            return
-        if not piece:
-            self._stop()
-        self._kept += piece
-        del self._kept[:-MAX_STDERR]
-
-    def _stop(self) -> None:
-        assert self._read is not None
-        asyncio.get_running_loop().remove_reader(self._read)
-        os.close(self._read)
-        self._read = None
+    # A connection that was made to a private address is no way for a url from data.
+    return (server.name, server.command, env, server.cwd, server.url, server.headers, server.url_from_data)

@@ -86,6 +86,8 @@ class McpServer:
     cwd: str = ""
     url: str = ""
     headers: tuple[tuple[str, str], ...] = ()
+    url_from_data: bool = False
+    """The host came from a value: private and local addresses are refused."""
 
 
 @dataclass(frozen=True, slots=True)

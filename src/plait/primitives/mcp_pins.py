@@ -1,0 +1,173 @@
+"""Approvals of MCP tools: a digest of what somebody looked at and said yes to.
+
+A description is text that a language model obeys, so a yes counts for exactly
+what was seen: the command line or url of the server, the tool's name, its
+description and its input schema.  If one of them changes, the digest does.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shlex
+import stat
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Protocol
+from urllib.parse import quote
+
+from plait.errors import TrustError
+from plait.records import dataclass, field
+from plait.values import Json
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """A tool as its server describes it now."""
+
+    server: str
+    tool: str
+    description: str
+    input_schema: Json = field(repr=False)
+    reached_by: tuple[str, ...] = field(default=(), repr=False)
+    """The command line of the server, or its url."""
+
+    @property
+    def key(self) -> str:
+        # Names may hold a slash; quoted, no two pairs of names have one key.  And two projects may
+        # give one name to two servers: the approval of one must not undo that of the other.
+        names = f"{quote(self.server, safe='')}/{quote(self.tool, safe='')}"
+        return f"{names}@{_digest(list(self.reached_by))[:16]}"
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of server, name, description and input schema."""
+        return _digest(
+            {
+                "server": list(self.reached_by),
+                "name": self.tool,
+                "description": self.description,
+                "input_schema": self.input_schema,
+            }
+        )
+
+
+def _digest(said: Json) -> str:
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+
+
+Approve = Callable[[Offered], bool]
+"""Asks somebody who may say yes; called in the thread of the caller, once per tool."""
+
+
+def not_approved(offered: Offered, *, changed: bool) -> TrustError:
+    """The refusal, with the command to type."""
+    server, tool = printable(offered.server), printable(offered.tool)
+    if changed:
+        what = f"the tool '{tool}' of the MCP server '{server}' is not the one that was approved: "
+        what += "its description or its parameters have changed"
+    else:
+        what = f"the tool '{tool}' of the MCP server '{server}' has not been approved"
+    command = f"plait trust mcp {shlex.quote(server)} {shlex.quote(tool)}"
+    return TrustError(
+        what, fix=f"look at it and approve it: {command}", code="mcp-changed" if changed else "mcp-unapproved"
+    )
+
+
+def printable(text: str) -> str:
+    """A server's own words, for a message: nothing that a terminal would obey, and not too many."""
+    plain = "".join(letter if letter.isprintable() else " " for letter in text[:200])
+    return plain + "…" if len(text) > 200 else plain
+
+
+class Pins(Protocol):
+    """Which digest was approved under the key of a tool."""
+
+    def get(self, key: str) -> str | None: ...
+
+    def put(self, key: str, digest: str) -> None: ...
+
+
+class PinFile:
+    """Approvals in a file of the user: written whole, by one process at a time."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def get(self, key: str) -> str | None:
+        return self._read().get(key)
+
+    def put(self, key: str, digest: str) -> None:
+        with self._locked():
+            self._write({**self._read(), key: digest})
+
+    def remove(self, key: str) -> bool:
+        """Take an approval back; False if there was none."""
+        with self._locked():
+            pins = self._read()
+            known = pins.pop(key, None) is not None
+            self._write(pins)
+        return known
+
+    def _read(self) -> dict[str, str]:
+        try:
+            handle = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return {}
+        except OSError as error:
+            raise self._unusable(f"cannot be read: {error.strerror}") from None
+        with open(handle, "rb") as file:
+            status = os.fstat(handle)
+            if not stat.S_ISREG(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o022:
+                raise self._unusable("can be written by others")
+            try:
+                pins = json.load(file)
+            except ValueError:
+                raise self._unusable("is damaged") from None
+        if not isinstance(pins, dict) or not all(isinstance(digest, str) for digest in pins.values()):
+            raise self._unusable("is damaged")
+        return pins
+
+    def _write(self, pins: dict[str, str]) -> None:
+        folder = os.path.dirname(self.path)
+        handle, temporary = tempfile.mkstemp(prefix=".mcp-", dir=folder)
+        try:
+            with open(handle, "w", encoding="utf-8") as file:
+                json.dump(dict(sorted(pins.items())), file, indent=1)
+                file.flush()
+                os.fsync(handle)
+            os.rename(temporary, self.path)
+        except OSError:
+            os.unlink(temporary)
+            raise
+        _sync_folder(folder)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        os.makedirs(os.path.dirname(self.path), mode=0o700, exist_ok=True)
+        # The lock is never removed: two processes could otherwise hold two locks of one name.
+        handle = os.open(self.path + ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(handle)
+
+    def _unusable(self, why: str) -> TrustError:
+        return TrustError(
+            f"the approvals of MCP tools cannot be used: the file {why}",
+            self.path,
+            "repair it or its permissions (chmod 600), or remove it and approve again",
+            code="bad-pins",
+        )
+
+
+def _sync_folder(folder: str) -> None:
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
