@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plait.errors import ValueRefusedError
-from plait.values import UNDEFINED, Secret, json_text, revealed_text, text
+from plait.values import UNDEFINED, Secret, detached, json_text, revealed_text, text
 
 TEXTS: list[tuple[Any, str]] = [
     # value                           text
@@ -136,3 +136,66 @@ def test_secrets_compare_by_what_they_hold_and_never_with_text() -> None:
     assert Secret("a") != Secret("b")
     assert Secret("a") != "a"
     assert len({Secret("a"), Secret("a"), Secret("b")}) == 2
+
+
+# ── copies ───────────────────────────────────────────────────────────────
+
+LEAVES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.integers(-(2**70), 2**70),
+    st.floats(),
+    st.text(st.characters()),
+    st.builds(Secret, st.text()),
+)
+KEYS = st.one_of(st.text(), st.integers(), st.none(), st.booleans())
+VALUES = st.recursive(
+    LEAVES,
+    lambda inner: st.one_of(
+        st.lists(inner),
+        st.lists(inner).map(tuple),
+        st.dictionaries(KEYS, inner),
+        st.dictionaries(st.text(), inner).map(MappingProxyType),
+    ),
+)
+
+
+def by_its_text(value: Any, *, reveal: bool) -> Any:
+    return json.loads(json_text(value, reveal=reveal))
+
+
+def outcome(make: Any, value: Any, *, reveal: bool) -> str:
+    try:
+        return repr(make(value, reveal=reveal))
+    except ValueRefusedError as error:
+        return error.what
+
+
+@given(value=VALUES, reveal=st.booleans())
+def test_a_copy_is_what_json_gives_back(value: Any, reveal: bool) -> None:
+    assert outcome(detached, value, reveal=reveal) == outcome(by_its_text, value, reveal=reveal)
+
+
+def test_a_copy_shares_nothing_with_its_original() -> None:
+    value: dict[str, Any] = {"list": [1, {"deep": []}], "text": "x"}
+    copied = detached(value)
+    copied["list"][1]["deep"].append(1)
+    copied["list"].append(2)
+    copied["new"] = 3
+    assert value == {"list": [1, {"deep": []}], "text": "x"}
+
+
+@pytest.mark.parametrize("depth", [49, 50, 51, 500])
+def test_a_copy_goes_as_deep_as_json_does(depth: int) -> None:
+    value: Any = "x"
+    for _ in range(depth):
+        value = [value]
+    assert detached(value) == value
+
+
+def test_what_contains_itself_has_no_copy() -> None:
+    value: list[Any] = []
+    value.append(value)
+    with pytest.raises(ValueRefusedError):
+        detached(value)

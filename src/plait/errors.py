@@ -14,6 +14,7 @@
     ├── TrustError                something may not run before you trust it (3); `.code`
     ├── ProcessError              a process could not be started or had to be ended (1)
     ├── RequestError              an HTTP request was refused, failed or ran out of time (1); `.code`
+    ├── JournalError              the record of a run cannot be written or read (1); `.code`
     └── InternalError             our bug (4)
 
 An error may hold several problems; it prints all of them.  No error ever holds
@@ -167,6 +168,10 @@ class RequestError(PlaitError):
 
     An answer with an unwelcome status is not an error of this kind: it is an answer.
     """
+
+
+class JournalError(PlaitError):
+    """The record of a run cannot be written or read; what it holds already is not harmed."""
 
 
 class InternalError(PlaitError):

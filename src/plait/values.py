@@ -78,6 +78,43 @@ def json_text(value: Json, *, reveal: bool = False) -> str:
     return _dump(value, Secret.reveal if reveal else _mask)
 
 
+def detached(value: Json, *, reveal: bool = False) -> Json:
+    """The value as JSON would give it back: plain types, nothing shared with it, all else refused."""
+    try:
+        return _copied(value, _DEPTH_OF_COPIES)
+    except _NotPlainError:
+        return json.loads(json_text(value, reveal=reveal))
+
+
+_DEPTH_OF_COPIES: Final = 50
+"""What is nested deeper, or contains itself, is left to `json`."""
+
+
+class _NotPlainError(Exception):
+    """A value that has to go through its JSON text to become plain, or to be refused."""
+
+
+_ONE_OF_A_KIND: Final = frozenset({str, bool, type(None)})
+
+
+def _copied(value: Json, depth: int) -> Json:
+    kind = value.__class__
+    if kind in _ONE_OF_A_KIND:
+        return value
+    if kind is int and -_SHORT_INTEGER < value < _SHORT_INTEGER:
+        return value
+    if kind is float and value - value == 0:  # neither infinite nor NaN
+        return value
+    if kind is dict and depth:
+        for key in value:
+            if key.__class__ is not str:
+                raise _NotPlainError
+        return {key: _copied(item, depth - 1) for key, item in value.items()}
+    if kind is list and depth:
+        return [_copied(item, depth - 1) for item in value]
+    raise _NotPlainError
+
+
 def _text(value: Json, show: Callable[[Secret], str]) -> str:
     if isinstance(value, str):
         return value

@@ -12,7 +12,6 @@ has lost.
 from __future__ import annotations
 
 import argparse
-import os
 import subprocess
 import sys
 import tempfile
@@ -93,33 +92,14 @@ def swapping(root: Path, what: str) -> Iterator[None]:
 def outcome(root: str, way: str) -> str:
     from plait.tools import beneath
 
-    read = beneath.read_beneath if way == "openat2" else _read_by_walk
+    ways = {"openat2": beneath.by_kernel, "walk": beneath.by_walking}
     try:
-        found = read(root, PLACE)
+        found = beneath.read_beneath(root, PLACE, way=ways[way])
     except beneath.OutsideError:
         return "refused"
     if found is None:
         return "nothing"
     return "inside" if found[0] == INSIDE else "outside"
-
-
-def _read_by_walk(root: str, place: str) -> tuple[bytes, object] | None:
-    """As on a kernel that does not know `openat2`."""
-    from plait.tools import beneath
-
-    directory = os.open(root, os.O_PATH | os.O_DIRECTORY)
-    try:
-        handle = beneath._walk_below(directory, place)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except OSError:
-        raise beneath.OutsideError("refused", root) from None
-    finally:
-        os.close(directory)
-    try:
-        return os.read(handle, 1 << 20), None
-    finally:
-        os.close(handle)
 
 
 if __name__ == "__main__":

@@ -56,7 +56,9 @@ def test_text_is_printed_as_it_is_and_anything_else_as_json(
 FAILURES = [
     # the tool                             stdout                                  stderr
     (function("raise ValueError('no')"),   "",                                     "'t' failed: ValueError: no"),
-    (function("return {'success': False, 'error': 'out of ink'}"), '{"success":false,"error":"out of ink"}\n', "'t' failed: out of ink\n"),
+    (function("return {'success': False, 'error': 'out of ink'}"), "",             "'t' failed: out of ink\n"),
+    (function("return {'success': False, 'error': 'out of ink', 'pages': 3}"), '{"pages":3}\n', "'t' failed: out of ink\n"),
+    (function("return {'success': False, 'pages': 3}"), '{"success":false,"pages":3}\n', "'t' failed: the tool reports"),
 ]  # fmt: skip
 
 
@@ -75,6 +77,13 @@ def test_a_script_that_fails_keeps_its_output_and_names_its_exit_code(trusted: P
     tool(trusted, "t.sh", script("", "echo half; echo 'no paper' >&2; exit 7"))
     assert main(["call", "t"]) == 1
     assert capsys.readouterr() == ("half\n", "'t' failed (exit code 7): no paper\n")
+
+
+@pytest.mark.parametrize("words", ["no paper", '{"paper": 0}'])
+def test_what_a_tool_gives_as_its_reason_is_shown_once(words: str, trusted: Path, capsys: Capsys) -> None:
+    tool(trusted, "t.sh", script("", f"echo '{words}'; echo '{words}' >&2; exit 7"))
+    assert main(["call", "t"]) == 1
+    assert capsys.readouterr() == ("", f"'t' failed (exit code 7): {words}\n")
 
 
 @pytest.mark.usefixtures("trusted")

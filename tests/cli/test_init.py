@@ -24,7 +24,7 @@ def test_a_new_project_says_what_it_made_and_what_to_type_next(here: Path, capsy
     assert capsys.readouterr() == (
         f"made in {here}/first:\n"
         "  .ai/tools/hello.py\n"
-        "  .ai/config/plait.yaml\n"
+        "  .ai/plait.yaml\n"
         "  hello.yaml\n"
         "  .gitignore (.ai/state/)\n"
         "you made it, so it is trusted here\n"
@@ -58,7 +58,7 @@ def test_init_writes_over_nothing_and_names_all_that_is_there(here: Path, capsys
         f"{here}/hello.yaml: this file is there already\nfix: move it away\n",
     )
     assert (here / "hello.yaml").read_text() == "mine"
-    assert not (here / ".ai" / "config").exists()
+    assert not (here / ".ai" / "plait.yaml").exists()
     assert not (here / ".gitignore").exists()
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import select
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,19 +13,21 @@ import pytest
 from plait.cli import main
 
 Capsys = pytest.CaptureFixture[str]
+Capfd = pytest.CaptureFixture[str]
+LIMIT = 60
 HOSTILE = "'; touch canary; $(touch canary) `touch canary`\n\""
 
 
 @pytest.mark.parametrize("shell", ["sh", "dash", "bash"])
-def test_output_and_exit_code_are_the_commands_own(shell: str, capsys: Capsys) -> None:
+def test_output_and_exit_code_are_the_commands_own(shell: str, capfd: Capfd) -> None:
     assert main(["sh", "echo ${x}; echo bad >&2; exit 3", "--values", '{"x": "a  b"}', "--shell", shell]) == 3
-    assert capsys.readouterr() == ("a  b\n", "bad\n")
+    assert capfd.readouterr() == ("a  b\n", "bad\n")
 
 
-def test_a_hostile_value_is_only_printed(tmp_path: Path, capsys: Capsys) -> None:
+def test_a_hostile_value_is_only_printed(tmp_path: Path, capfd: Capfd) -> None:
     script = "printf %s ${x}; printf %s '${x}'; printf %s \"${x}\""
     assert main(["sh", script, "--values", json.dumps({"x": HOSTILE}), "--cwd", str(tmp_path)]) == 0
-    assert capsys.readouterr().out == HOSTILE * 3
+    assert capfd.readouterr().out == HOSTILE * 3
     assert list(tmp_path.iterdir()) == []
 
 
@@ -70,3 +75,55 @@ def test_strict_names_what_is_missing(capsys: Capsys) -> None:
 def test_a_command_that_takes_too_long_is_ended(capsys: Capsys) -> None:
     assert main(["sh", "sleep 60", "--timeout", "0.2"]) == 1
     assert "Traceback" not in capsys.readouterr().err
+
+
+def started(
+    *arguments: str, stdin: int | None = None, stdout: int | None = None, stderr: int | None = None
+) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "plait", "sh", *arguments]
+    return subprocess.Popen(command, stdin=stdin, stdout=stdout, stderr=stderr)
+
+
+def test_output_appears_as_it_is_written(tmp_path: Path) -> None:
+    script = "echo first; echo warned >&2; read word; echo $word; test -e seen"
+    pipe = subprocess.PIPE
+    with started(script, "--cwd", str(tmp_path), stdin=pipe, stdout=pipe, stderr=pipe) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        # The command waits for an answer: what it printed before cannot have been kept until its end.
+        assert select.select([process.stdout], [], [], LIMIT)[0]
+        assert process.stdout.readline() == b"first\n"
+        assert process.stderr.readline() == b"warned\n"
+        (tmp_path / "seen").touch()
+        process.stdin.write(b"second\n")
+        process.stdin.close()
+        assert process.stdout.read() == b"second\n"
+        assert process.wait(LIMIT) == 0
+
+
+def test_large_output_is_not_held() -> None:
+    measured = (
+        "import resource, subprocess, sys; "
+        "done = subprocess.run([sys.executable, '-m', 'plait', 'sh', sys.argv[1]], stdout=subprocess.DEVNULL); "
+        "print(done.returncode, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", measured, "head -c 200000000 /dev/zero; exit 5"],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+    )
+    status, kibibytes = map(int, done.stdout.split())
+    assert status == 5
+    assert kibibytes < 100_000
+
+
+def test_the_template_may_come_from_standard_input() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "plait", "sh", "-"],
+        input=b"echo hello; cat",
+        capture_output=True,
+        timeout=LIMIT,
+    )
+    assert (done.returncode, done.stdout) == (0, b"hello\n")

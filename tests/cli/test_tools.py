@@ -13,8 +13,8 @@ from plait.cli import main
 Capsys = pytest.CaptureFixture[str]
 
 
-def table(capsys: Capsys, *arguments: str) -> dict[tuple[str, str], list[str]]:
-    assert main(["tools", *arguments]) == 0
+def table(capsys: Capsys, *arguments: str, status: int = 0) -> dict[tuple[str, str], list[str]]:
+    assert main(["tools", *arguments]) == status
     lines = [line.split("   ") for line in capsys.readouterr().out.splitlines()]
     cells = [[cell.strip() for cell in line if cell.strip()] for line in lines]
     return {(row[0], row[1]): row[2:] for row in cells if len(row) == 5}
@@ -54,9 +54,38 @@ def test_a_tool_that_cannot_be_read_has_its_reason_in_the_table_and_hides_no_oth
     trusted: Path, capsys: Capsys
 ) -> None:
     (trusted / ".ai" / "tools" / "broken.yaml").write_text("executor_id: [\n")
-    rows = table(capsys)
+    rows = table(capsys, status=2)
     assert rows["broken", "project"][2].startswith("cannot be read: ")
     assert ("team/report", "project") in rows
+
+
+def test_an_ambiguous_id_has_its_problem_in_the_table_and_hides_no_other(
+    trusted: Path, home: Path, capsys: Capsys
+) -> None:
+    (trusted / ".ai" / "tools" / "team" / "report.yaml").write_text("version: '1'\n")
+    own = home / ".ai" / "tools" / "team"
+    own.mkdir(parents=True)
+    shutil.copy(trusted / ".ai" / "tools" / "team" / "report.py", own)
+    rows = table(capsys, status=2)
+    assert rows["team/report", "project"] == [
+        "—",
+        "—",
+        "cannot be read: 'team/report' names 2 files in the project space: "
+        "tools/team/report.py, tools/team/report.yaml",
+    ]
+    assert rows["team/report", "user (shadowed)"][0] == "python/function"
+    assert ("core/shell", "system") in rows
+    assert main(["tools", "--json"]) == 2
+    record = next(row for row in json.loads(capsys.readouterr().out) if "error" in row)
+    assert (record["id"], record["space"], record["error"]["code"]) == (
+        "team/report",
+        "project",
+        "ambiguous-id",
+    )
+    assert main(["verify"]) == 2
+    shown = capsys.readouterr()
+    assert "✗ team/report  project: cannot be read\n" in shown.out
+    assert "fix: rename or remove all but one\n" in shown.err
 
 
 @pytest.mark.usefixtures("trusted")

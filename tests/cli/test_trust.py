@@ -248,13 +248,54 @@ def test_verify_speaks_of_all_tools_and_ends_with_3_if_one_may_not_run(capsys: C
 
 
 def test_a_project_may_demand_signatures(trusted: Path, capsys: Capsys) -> None:
-    (trusted / ".ai" / "config").mkdir()
-    (trusted / ".ai" / "config" / "plait.yaml").write_text("trust: signed\n")
+    (trusted / ".ai" / "plait.yaml").write_text("trust: signed\n")
     assert "demands signatures" in said(capsys, *CALL, status=3)
     assert "but this project demands signatures" in said(capsys, "trust", ".")
     said(capsys, "keys", "new")
     said(capsys, "sign", "--all")
     assert said(capsys, *CALL) == REPORT
+
+
+def test_a_lock_is_written_held_to_and_written_anew(trusted: Path, capsys: Capsys) -> None:
+    held = (*CALL, "--locked")
+    assert said(capsys, *held, status=2) == (
+        f"{trusted}/plait.lock: this project has no lock\nfix: write it: plait tools lock\n"
+    )
+    (trusted / ".ai" / "config").mkdir()
+    (trusted / ".ai" / "config" / "site.yaml").write_text("a: 1\n")
+    assert said(capsys, "tools", "lock") == (
+        f"wrote {trusted}/plait.lock: 2 files\nhold to it:  plait call --locked …, plait verify --locked\n"
+    )
+    assert said(capsys, *held) == REPORT
+    assert "✓ team/report  project: you trusted this project" in said(capsys, "verify", "--locked")
+
+    tool = trusted / ".ai" / "tools" / "team" / "report.py"
+    tool.write_text(tool.read_text() + "# one more line\n")
+    (trusted / ".ai" / "config" / "site.yaml").unlink()
+    changed = "it has changed since plait.lock was written"
+    assert said(capsys, *held, status=3).startswith(f"{tool}: 'team/report' may not run: {changed}\n")
+    assert said(capsys, *held, "--dry-run", status=3).startswith(f"{tool}: 'team/report' may not run:")
+    assert said(capsys, *CALL) == REPORT
+    shown = said(capsys, "verify", "--locked", status=3)
+    assert f"✗ team/report  project: {changed}\n" in shown
+    assert f"✗ {trusted}/.ai/config/site.yaml: it has gone since plait.lock was written\n" in shown
+    records = json.loads(said(capsys, "verify", "--locked", "--json", status=3))
+    assert [record["path"] for record in records if record.get("allowed") is False] == [
+        str(tool),
+        f"{trusted}/.ai/config/site.yaml",
+    ]
+    said(capsys, "tools", "lock")
+    assert said(capsys, *held) == REPORT
+
+
+def test_there_is_nothing_to_lock_where_there_are_no_tools(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capsys
+) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    monkeypatch.chdir(empty)
+    assert "there is nothing to lock" in said(capsys, "tools", "lock", status=2)
+    assert list(empty.iterdir()) == list(home.iterdir()) == []
 
 
 @pytest.mark.usefixtures("project")
@@ -333,6 +374,24 @@ def test_a_key_with_a_passphrase_is_opened_on_a_terminal_only(capsys: Capsys) ->
     assert said(capsys, *CALL) == REPORT
     status, shown = on_a_terminal("sign", "--all", answers=[("passphrase of", "open simsim\n")])
     assert (status, "that is not the passphrase of this key" in shown) == (2, True)
+
+
+def test_config_is_signed_with_the_tools_that_read_it(trusted: Path, capsys: Capsys) -> None:
+    (trusted / ".ai" / "plait.yaml").write_text("trust: signed\n")
+    config = trusted / ".ai" / "config" / "site.yaml"
+    config.parent.mkdir()
+    config.write_text("host: theirs\n")
+    record = {
+        "executor_id": "core/primitives/subprocess",
+        "config": {"command": "cat", "input_data": "{params_json}"},
+        "config_resolve": {"path": "site.yaml"},
+    }
+    (trusted / ".ai" / "tools" / "asking.yaml").write_text(json.dumps(record))
+    said(capsys, "keys", "new")
+    said(capsys, "sign", "asking")
+    assert "'config/site' may not run: it is not signed" in said(capsys, "call", "asking", status=3)
+    assert f"signed {config}\n" in said(capsys, "sign", "--all")
+    assert said(capsys, "call", "asking") == '{"resolved_config":{"host":"theirs"}}\n'
 
 
 @pytest.mark.usefixtures("project")

@@ -127,9 +127,9 @@ def test_fifty_calls_at_a_time_share_a_connection_and_leave_nothing_behind() -> 
 
     def add(n: int) -> tuple[Json, str]:
         together.wait(30)
-        return clients.call(tiny("add", a=n, b=n)).data, clients.call(tiny("process")).data["pid"]
+        return shared.call(tiny("add", a=n, b=n)).data, shared.call(tiny("process")).data["pid"]
 
-    with McpClients(Memory(), approve=lambda _: True) as clients, ThreadPoolExecutor(50) as pool:
+    with McpClients(Memory(), approve=lambda _: True) as shared, ThreadPoolExecutor(50) as pool:
         results = list(pool.map(add, range(50)))
     assert [data for data, _ in results] == [{"result": 2 * n} for n in range(50)]
     (pid,) = {int(pid) for _, pid in results}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import shutil
 import subprocess
 import threading
 from collections.abc import Iterator, Mapping
@@ -16,6 +17,7 @@ import pytest
 
 from plait.errors import RequestError
 from plait.primitives import function, request
+from plait.records import replace
 from plait.tools.bind import Call, bind
 from plait.tools.chain import Chain, Chains
 from plait.tools.config import checked_params
@@ -32,7 +34,7 @@ HOST = {"PATH": os.environ["PATH"], "GIT_DIR": "/nowhere", "SECRET_TOKEN": "do-n
 
 TOOLS = [
     "core/shell", "core/file/read", "core/file/write", "core/file/edit", "core/file/list", "core/file/search",
-    "core/http/fetch", "core/git/status", "core/git/diff", "core/json/query",
+    "core/http/fetch", "core/git/status", "core/git/diff", "core/json/query", "core/agents/claude",
 ]  # fmt: skip
 RUNTIMES = {
     "core/runtimes/python/script": "core/primitives/subprocess",
@@ -41,6 +43,8 @@ RUNTIMES = {
     "core/runtimes/bash/bash": "core/primitives/subprocess",
     "core/runtimes/mcp/stdio": "core/primitives/mcp",
     "core/runtimes/mcp/http": "core/primitives/mcp",
+    "core/git/safely": "core/primitives/subprocess",
+    "core/agents/command": "core/primitives/subprocess",
 }
 
 
@@ -107,7 +111,10 @@ def test_a_tool_describes_itself_and_each_parameter(tool_id: str) -> None:
 @pytest.mark.parametrize("file", sorted(Path(SYSTEM).rglob("tools/**/*.py")), ids=lambda file: file.stem)
 def test_a_tool_file_starts_nothing_when_it_is_loaded(file: Path) -> None:
     # Bodies of tools are definitions: calling one must cost no more than its own work.
-    for node in ast.parse(file.read_text("utf-8")).body:
+    tree = ast.parse(file.read_text("utf-8"))
+    if ast.unparse(tree.body[-1]).startswith("if __name__ == '__main__':"):
+        tree.body.pop()  # a script, which is not loaded but run
+    for node in tree.body:
         assert isinstance(
             node,
             ast.Expr
@@ -532,50 +539,168 @@ def test_a_json_file_is_queried_and_mistakes_are_told(tmp_path: Path) -> None:
     assert not use("core/json/query", tmp_path, query="$", path="../d.json").success
 
 
-@pytest.fixture
-def repository(tmp_path: Path) -> Path:
-    repo = tmp_path / "repo"
+def run_git(repo: Path, *words: str, check: bool = True) -> None:
+    subprocess.run(
+        ["git", "-C", str(repo), "-c", "user.name=n", "-c", "user.email=e@example.org", *words],
+        check=check,
+        capture_output=True,
+        timeout=60,
+        env={"PATH": os.environ["PATH"], "HOME": str(repo.parent)},
+    )
 
-    def git(*words: str) -> None:
-        subprocess.run(
-            ["git", "-C", str(repo), *words],
-            check=True,
-            env={"PATH": os.environ["PATH"], "HOME": str(tmp_path)},
-        )
 
-    subprocess.run(["git", "init", "-q", "-b", "trunk", str(repo)], check=True)
+def new_repository(repo: Path) -> Path:
+    repo.mkdir()
+    run_git(repo, "init", "-q", "-b", "trunk")
     (repo / "--output=pwned").write_text("a\n")
     (repo / "f.txt").write_text("one\n")
-    (repo / ".gitattributes").write_text("*.txt diff=evil\n")
-    git("add", ".")
-    git("-c", "user.name=n", "-c", "user.email=e@example.org", "commit", "-q", "-m", "first")
-    for key, command in (
-        ("core.fsmonitor", "touch pwned-monitor"),
-        ("diff.external", "touch pwned-diff"),
-        ("diff.evil.textconv", "touch pwned-text; cat"),
-        ("core.pager", "touch pwned-pager"),
-    ):
-        git("config", key, command)
-    hook = repo / ".git" / "hooks" / "post-index-change"
-    hook.write_text("#!/bin/sh\ntouch pwned-hook\n")
-    hook.chmod(0o755)
+    run_git(repo, "add", ".")
+    run_git(repo, "commit", "-q", "-m", "first")
     (repo / "f.txt").write_text("two\n")
     (repo / "--output=pwned").write_text("b\n")
     return repo
 
 
-def test_git_tools_show_changes_and_start_nothing_of_the_repository(repository: Path) -> None:
-    (repository / "new.txt").write_text("x")
-    status = printed(bound("core/git/status", {}, repository)).splitlines()
-    assert status == ["## trunk", " M --output=pwned", " M f.txt", "?? new.txt"]
-    diff = printed(bound("core/git/diff", {"paths": ["f.txt"]}, repository))
-    assert [line for line in diff.splitlines() if line[:1] in "+-"] == [
-        "--- a/f.txt",
-        "+++ b/f.txt",
-        "-one",
-        "+two",
-    ]
-    assert [path.name for path in repository.rglob("pwned*")] == []
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """A repository with two changes, and nothing bad in it yet."""
+    return new_repository(tmp_path / "repo")
+
+
+STATE = ["## trunk", " M --output=pwned", " M f.txt"]
+CHANGED = ["--- a/f.txt", "+++ b/f.txt", "-one", "+two"]
+
+
+def shown_by_git(repo: Path, **env: str) -> tuple[list[str], list[str]]:
+    """The state of the files, and the changed lines of one of them."""
+    status, diff = (
+        printed(with_env(bound(f"core/git/{tool}", params, repo), env)).splitlines()
+        for tool, params in (("status", {}), ("diff", {"paths": ["f.txt"]}))
+    )
+    return status, [line for line in diff if line[:1] in "+-"]
+
+
+def with_env(call: Invocation, env: Mapping[str, str]) -> Invocation:
+    assert isinstance(call, ProcessCall)
+    return replace(call, env={**call.env, **env})
+
+
+def canaries(repo: Path) -> list[str]:
+    return sorted(path.name for path in repo.rglob("canary*"))
+
+
+def expect_to_fall_for_it(repo: Path, *words: str) -> None:
+    """Plain git starts what the repository names: otherwise it would prove nothing that ours does not."""
+    run_git(repo, *words, check=False)
+    assert canaries(repo) == ["canary"]
+    next(repo.rglob("canary")).unlink()
+
+
+TOUCH = "touch canary; cat"
+NAMED = [
+    # what the repository says                                  what falls for it
+    ({"core.fsmonitor": "touch canary; :"},                        "status"),
+    ({"diff.external": "touch canary; :"},                         "diff"),
+    ({"diff.evil.command": "touch canary; :"},                     "diff"),
+    ({"diff.evil.textconv": f"{TOUCH} <"},                      "diff"),
+    ({"filter.evil.clean": TOUCH},                              "status"),
+    ({"filter.evil.clean": TOUCH},                              "diff"),
+    ({"filter.evil.clean": TOUCH, "filter.evil.required": "1"}, "diff"),
+    ({"filter.evil.process": TOUCH},                            "diff"),
+    ({"filter.EVIL.clean": TOUCH},                              ""),
+    ({"core.pager": TOUCH, "pager.diff": "true"},               ""),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("said", "falls_for_it"), NAMED)
+def test_git_tools_start_nothing_that_the_repository_names(
+    repository: Path, said: dict[str, str], falls_for_it: str
+) -> None:
+    (repository / ".git" / "info" / "attributes").write_text("*.txt diff=evil filter=evil\n")
+    hook = repository / ".git" / "hooks" / "post-index-change"
+    for key, value in said.items():
+        run_git(repository, "config", key, value)
+    if falls_for_it:
+        expect_to_fall_for_it(repository, falls_for_it)
+    hook.write_text("#!/bin/sh\ntouch canary-hook\n")
+    hook.chmod(0o755)
+    assert shown_by_git(repository) == (STATE, CHANGED)
+    assert canaries(repository) == []
+
+
+@pytest.mark.parametrize("name", ["a=b", "a.b", 'quo"te', "$(touch${IFS}canary)", "back\\slash", "*", "é"])
+def test_a_filter_does_not_run_whatever_it_is_called(repository: Path, name: str) -> None:
+    (repository / ".git" / "info" / "attributes").write_text(f"*.txt filter={name}\n")
+    run_git(repository, "config", f"filter.{name}.clean", TOUCH)
+    expect_to_fall_for_it(repository, "diff")
+    assert shown_by_git(repository) == (STATE, CHANGED)
+    assert canaries(repository) == []
+
+
+def test_a_filter_of_an_included_file_does_not_run(repository: Path) -> None:
+    (repository / ".git" / "info" / "attributes").write_text("*.txt filter=evil\n")
+    (repository / ".git" / "more").write_text(f'[filter "evil"]\n\tclean = "{TOUCH}"\n')
+    run_git(repository, "config", "includeIf.onbranch:trunk.path", "more")
+    expect_to_fall_for_it(repository, "diff")
+    assert shown_by_git(repository) == (STATE, CHANGED)
+    assert canaries(repository) == []
+
+
+def test_a_filter_of_the_user_s_own_configuration_stays(repository: Path, tmp_path: Path) -> None:
+    (repository / ".git" / "info" / "attributes").write_text("*.txt filter=mine\n")
+    (tmp_path / ".gitconfig").write_text('[filter "mine"]\n\tclean = tr a-z A-Z\n')
+    assert shown_by_git(repository, HOME=str(tmp_path))[1] == [*CHANGED[:-1], "+TWO"]
+
+
+def test_a_submodule_starts_nothing_either(repository: Path, tmp_path: Path) -> None:
+    inner = new_repository(tmp_path / "inner")
+    run_git(repository, "-c", "protocol.file.allow=always", "submodule", "add", str(inner), "sub")
+    run_git(repository, "commit", "-q", "-m", "with a submodule")
+    sub = repository / "sub"
+    (sub / "f.txt").write_text("three\n")
+    run_git(sub, "commit", "-q", "-a", "-m", "second")
+    (sub / "f.txt").write_text("four\n")
+    (repository / ".git" / "modules" / "sub" / "info" / "attributes").write_text("*.txt filter=evil\n")
+    run_git(sub, "config", "filter.evil.clean", TOUCH)
+    run_git(repository, "config", "diff.submodule", "diff")
+    expect_to_fall_for_it(repository, "diff")
+    assert " M sub" in printed(bound("core/git/status", {}, repository)).splitlines()
+    assert "+Subproject commit " in printed(bound("core/git/diff", {}, repository))
+    assert canaries(repository) == []
+
+
+def test_missing_objects_are_not_fetched(repository: Path, tmp_path: Path) -> None:
+    run_git(repository, "config", "uploadpack.allowFilter", "true")
+    partial = tmp_path / "partial"
+    source = f"file://{repository}"
+    run_git(tmp_path, "clone", "-q", "--no-checkout", "--filter=blob:none", source, str(partial))
+    run_git(partial, "reset", "-q")
+    (partial / "f.txt").write_text("two\n")
+    run_git(partial, "config", "remote.origin.uploadpack", f"touch {partial}/canary; false")
+    expect_to_fall_for_it(partial, "diff", "f.txt")
+    call = bound("core/git/diff", {"paths": ["f.txt"]}, partial)
+    assert isinstance(call, ProcessCall)
+    done = subprocess.run(call.argv, cwd=call.cwd, env=call.env, capture_output=True, timeout=60)
+    assert (done.returncode, done.stdout, canaries(partial)) == (128, b"", [])
+
+
+def test_a_git_that_cannot_be_kept_from_filters_is_refused(repository: Path, tmp_path: Path) -> None:
+    (repository / ".git" / "info" / "attributes").write_text("*.txt filter=evil\n")
+    run_git(repository, "config", "filter.evil.clean", TOUCH)
+    old = tmp_path / "bin" / "git"
+    old.parent.mkdir()
+    old.write_text(f'#!/bin/sh\nunset GIT_CONFIG_COUNT\nexec {shutil.which("git")} "$@"\n')
+    old.chmod(0o755)
+    call = bound("core/git/diff", {}, repository)
+    assert isinstance(call, ProcessCall)
+    env = {**call.env, "PATH": f"{old.parent}:{call.env['PATH']}"}
+    done = subprocess.run(call.argv, cwd=call.cwd, env=env, capture_output=True, timeout=60)
+    assert (done.returncode, done.stdout.decode(), done.stderr.decode()) == (
+        1,
+        "",
+        "this git cannot be kept from running the filters of a repository: it takes version 2.31 or newer\n",
+    )
+    assert canaries(repository) == []
 
 
 def test_a_path_for_git_is_never_an_option_or_a_pattern(repository: Path) -> None:
@@ -587,7 +712,14 @@ def test_a_path_for_git_is_never_an_option_or_a_pattern(repository: Path) -> Non
 def test_git_does_not_see_variables_of_the_host(repository: Path) -> None:
     call = bound("core/git/status", {}, repository)
     assert isinstance(call, ProcessCall)
-    assert sorted(call.env) == ["GIT_LITERAL_PATHSPECS", "GIT_OPTIONAL_LOCKS", "GIT_TERMINAL_PROMPT", "PATH"]
+    assert sorted(call.env) == [
+        "GIT_ALLOW_PROTOCOL",
+        "GIT_LITERAL_PATHSPECS",
+        "GIT_NO_LAZY_FETCH",
+        "GIT_OPTIONAL_LOCKS",
+        "GIT_TERMINAL_PROMPT",
+        "PATH",
+    ]
 
 
 def test_a_fetched_address_is_data_and_local_ones_are_refused(tmp_path: Path) -> None:

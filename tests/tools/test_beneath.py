@@ -56,32 +56,38 @@ def test_a_path_that_could_leave_is_refused_unseen(root: Path, place: str) -> No
         assert caught.value.code == "outside-space"
 
 
+WAYS = [beneath.by_kernel, beneath.by_walking, None]
+
+
 @pytest.mark.parametrize("target", ["../../secret", "t.py", "/etc/passwd"])
-@pytest.mark.parametrize("walk", [False, True])
-def test_a_link_is_refused_wherever_it_leads(root: Path, target: str, walk: bool) -> None:
+@pytest.mark.parametrize("way", WAYS)
+def test_a_link_is_refused_wherever_it_leads(root: Path, target: str, way: beneath.Way | None) -> None:
     (root / "tools" / "link.py").symlink_to(target)
-    if walk:
-        with pytest.raises(OSError, match="symbolic links"):
-            beneath._walk_below(os.open(root, os.O_PATH), "tools/link.py")
-    else:
-        with pytest.raises(OutsideError):
-            read_beneath(str(root), "tools/link.py")
+    with pytest.raises(OutsideError):
+        read_beneath(str(root), "tools/link.py", way=way)
 
 
-def test_a_linked_folder_leads_nowhere(root: Path) -> None:
+@pytest.mark.parametrize("way", WAYS)
+def test_a_linked_folder_leads_nowhere(root: Path, way: beneath.Way | None) -> None:
     (root / "linked").symlink_to(root / "tools")
     with pytest.raises(OutsideError):
-        read_beneath(str(root), "linked/t.py")
-    with pytest.raises(OSError, match="Not a directory"):
-        beneath._walk_below(os.open(root, os.O_PATH), "linked/t.py")
+        read_beneath(str(root), "linked/t.py", way=way)
 
 
-def test_the_walk_finds_what_the_kernel_finds(root: Path) -> None:
-    directory = os.open(root, os.O_PATH)
-    handle = beneath._walk_below(directory, "tools/t.py")
-    assert os.read(handle, 100) == b"inside"
-    os.close(handle)
-    os.close(directory)
+PLACES = ["tools/t.py", "tools/deep/d.py", "tools/no.py", "no/t.py", "tools", "tools/t.py/x", "tools/deep"]
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_the_walk_finds_what_the_kernel_finds(root: Path, place: str) -> None:
+    by_kernel, by_walking = (
+        read_beneath(str(root), place, way=way) for way in (beneath.by_kernel, beneath.by_walking)
+    )
+    assert by_kernel == by_walking
+
+
+def test_the_way_changes_with_the_number_of_files_and_the_answer_does_not(root: Path) -> None:
+    answers = {read_beneath(str(root), "tools/t.py") for _ in range(2 * beneath._OPENED_BY_WALKING)}
+    assert len(answers) == 1
 
 
 def test_a_pipe_neither_blocks_nor_counts_as_a_file(root: Path) -> None:

@@ -87,6 +87,16 @@ def test_a_value_in_a_script_travels_by_a_variable(value: str) -> None:
     assert process({"command": "sh", "args": ["-c", 'printf %s "{x}"']}, {"x": "other"}).argv == call.argv
 
 
+@pytest.mark.parametrize(
+    ("option", "is_script"),
+    [("-c", True), ("-lc", True), ("-ce", True), ("-l", False), ("--c", False), ("-c1", False), ("c", False)],
+)
+def test_after_which_option_a_script_follows(option: str, is_script: bool) -> None:
+    call = process({"command": "sh", "args": [option, "echo {x}"]}, {"x": "value"})
+    assert ("value" in call.env.values()) == is_script
+    assert (call.argv[2] == "echo value") != is_script
+
+
 def test_a_script_without_holes_is_left_alone() -> None:
     script = "awk '{print $1}' | while read -r x; do echo ${x}; done"
     assert process({"command": "bash", "args": ["-c", script]}).argv == ("bash", "-c", script)
@@ -369,3 +379,23 @@ def test_a_secret_is_no_argument_of_an_mcp_server(args: list[str]) -> None:
     with pytest.raises(InputError) as caught:
         mcp({"server": {"command": "srv", "args": args}})
     assert caught.value.code == "secret-in-argv"
+
+
+MCP_URLS = [
+    # config                                                          from data
+    ({"server": {"url": "https://m.example/{x}"}},                    False),
+    ({"server": {"url": "${BASE}/mcp"}},                              False),
+    ({"server": {"url": "http://{x}/mcp"}},                           True),
+    ({"server": {"url": "{x}"}},                                      True),
+    ({"server": {"url": "https://m.example{x}"}},                     True),
+    ({"server": {"url": "{base}/mcp"}, "base": "http://{x}"},         True),
+    ({"server": "{x}"},                                               True),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("config", "from_data"), MCP_URLS)
+def test_a_url_of_an_mcp_server_knows_whether_its_host_came_from_data(
+    config: dict[str, Any], from_data: bool
+) -> None:
+    x: Any = {"url": "http://h/"} if isinstance(config["server"], str) else "http://h"
+    assert mcp(config, {"x": x}).server.url_from_data is from_data

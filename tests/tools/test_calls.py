@@ -22,7 +22,8 @@ from plait.steps.call import call_tool, dry_run
 from plait.tools.chain import Chains
 from plait.tools.invocation import Invocation, ProcessCall, Returned
 from plait.tools.readers import ItemCache
-from plait.tools.signing import sign_detached
+from plait.tools.signing import sign_bytes, sign_detached
+from plait.tools.trust import Trust
 from tools.projects import KEY, SIGNED_AT, Project, new_project, python_tool
 
 MakeProject = Callable[..., Project]
@@ -58,6 +59,51 @@ def test_the_envelope(project: MakeProject) -> None:
     )
     assert result["metadata"]["duration_ms"] > 0
     assert "RYE_PYTHON" in result["metadata"]["resolved_env_keys"]
+
+
+def test_the_envelope_keeps_what_a_tool_wrote_to_stderr(project: MakeProject) -> None:
+    here = project().trust()
+    here.script("noisy", "import sys\nprint('{}')\nprint('careful', file=sys.stderr)\n")
+    here.script("quiet", "print('{}')\n")
+    here.script("loud", "import sys\nprint('{}')\nsys.stderr.write('x' * 100_000 + 'end')\n")
+    assert here.call("noisy")["metadata"]["stderr"] == "careful\n"
+    assert "stderr" not in here.call("quiet")["metadata"]
+    kept = here.call("loud")["metadata"]["stderr"]
+    assert (len(kept), kept[:2], kept[-4:]) == (16385, "…x", "xend")
+
+
+LEAKS = [
+    # how a tool writes what it knows
+    "known",
+    "json.dumps({'k': known})",
+    "base64.b64encode(known.encode()).decode()",
+    "urllib.parse.quote(known)",
+    "known.encode().hex()",
+]
+
+
+@pytest.mark.parametrize("leak", LEAKS)
+@pytest.mark.parametrize("status", [0, 3])
+def test_secrets_are_masked_in_what_a_tool_wrote_to_stderr(
+    project: MakeProject, leak: str, status: int
+) -> None:
+    here = project().trust()
+    secret = 'hunter2 "é/'
+    here.write(".env", f"CITY='{secret}'\n")
+    body = (
+        "import base64, json, os, sys, urllib.parse\n"
+        "params = json.load(sys.stdin)\n"
+        f"for known in (os.environ['CITY'], params['key']):\n    print({leak}, file=sys.stderr)\n"
+        f"sys.exit({status})\n"
+    )
+    here.script("leaky", body, header='ENV_CONFIG = {"passes": ["CITY"]}')
+    result = call_tool(here.toolbox, "leaky", {"key": plait.Secret("open sesame")})
+    lines = str(result.metadata["stderr"]).splitlines()
+    assert len(lines) == 2
+    assert all("***" in line for line in lines)
+    shown = json.dumps(result.record(), ensure_ascii=False)
+    for known in (secret, "open sesame"):
+        assert not any(known_as in shown for known_as in (known, known.encode().hex(), known.split()[1]))
 
 
 def test_a_dry_run_carries_nothing_out(project: MakeProject) -> None:
@@ -319,3 +365,104 @@ def test_many_threads_see_a_tool_change_as_a_whole(project: MakeProject) -> None
     write(999)
     call_tool(toolbox, "my/tool", {})
     assert seen[-1].argv == ("c999", "a999")
+
+
+# ── the config of a project that nobody trusts ───────────────────────────
+
+ASKING = {
+    "version": "1.0.0",
+    "executor_id": "core/primitives/subprocess",
+    "config": {"command": "cat", "input_data": "{params_json}"},
+    "config_resolve": {"path": "team/site.yaml"},
+}
+"""A tool that is given the config `team/site.yaml`."""
+
+
+def own_tool(here: Project) -> None:
+    here.write_own("tools/mine.yaml", json.dumps(ASKING))
+    here.write_own("config/team/site.yaml", "host: mine\n")
+
+
+def sign_config(path: Path) -> None:
+    data = sign_bytes(
+        path.read_bytes(),
+        kind="config",
+        item_id="config/team/site",
+        extension=".yaml",
+        key=KEY,
+        now=SIGNED_AT,
+    )
+    path.write_bytes(data)
+
+
+def test_config_of_an_untrusted_project_does_not_reach_the_user_s_tools(project: MakeProject) -> None:
+    here = project()
+    own_tool(here)
+    assert here.data("mine") == {"resolved_config": {"host": "mine"}}
+    here.write(".ai/config/team/site.yaml", "host: theirs\n")
+    fresh = replace(here.toolbox, trust=Trust(str(here.user), str(here.root)))
+    with pytest.raises(plait.PlaitError) as caught:
+        call_tool(fresh, "mine", {})
+    assert str(caught.value) == (
+        f"{here.root}: this project brings a file that nobody you trust has signed: "
+        "config/team/site.yaml (it is not signed)\n"
+        f"fix: look at what it brings, then type: plait trust {here.root}"
+    )
+    assert caught.value.exit_code == 3
+    here.trust()
+    assert call_tool(fresh, "mine", {}).data == {"resolved_config": {"host": "theirs"}}
+
+
+def test_a_person_is_asked_about_the_config_of_a_project(project: MakeProject) -> None:
+    here = project()
+    own_tool(here)
+    here.write(".ai/config/team/site.yaml", "host: theirs\n")
+    asked: list[str] = []
+
+    def ask(question: Any) -> bool:
+        asked.append(str(question))
+        return True
+
+    tools = replace(here.toolbox, trust=Trust(str(here.user), str(here.root), ask=ask))
+    assert call_tool(tools, "mine", {}).data == {"resolved_config": {"host": "theirs"}}
+    assert asked == [
+        f"this project brings 1 file in .ai/config, signed by nobody you trust: {here.root}",
+    ]
+
+
+def test_signed_config_counts_where_its_signer_is_trusted(project: MakeProject) -> None:
+    here = project()
+    own_tool(here)
+    here.write(".ai/plait.yaml", "trust: signed\n")
+    config = here.write(".ai/config/team/site.yaml", "host: theirs\n")
+    here.trust()
+    assert "demands signatures" in str(here.refusal("mine"))
+    sign_config(config)
+    here.trust_key()
+    assert here.data("mine") == {"resolved_config": {"host": "theirs"}}
+    config.write_bytes(config.read_bytes().replace(b"theirs", b"evil"))
+    assert here.refusal("mine").code == "changed"
+
+
+def test_config_of_the_user_that_others_can_write_is_refused(project: MakeProject) -> None:
+    here = project()
+    own_tool(here)
+    (here.user / "config" / "team" / "site.yaml").chmod(0o666)
+    assert here.refusal("mine").code == "unsafe-user-file"
+
+
+def test_a_config_file_signed_as_a_tool_does_not_count(project: MakeProject) -> None:
+    here = project()
+    own_tool(here)
+    here.trust_key()
+    config = here.write(".ai/config/team/site.yaml", "host: theirs\n")
+    data = sign_bytes(
+        config.read_bytes(),
+        kind="tool",
+        item_id="config/team/site",
+        extension=".yaml",
+        key=KEY,
+        now=SIGNED_AT,
+    )
+    config.write_bytes(data)
+    assert here.refusal("mine").code == "forged"

@@ -62,7 +62,30 @@ PYTHON_DOTENV = [
 
 @pytest.mark.parametrize(("text", "name", "value"), PYTHON_DOTENV)
 def test_an_env_file_is_read_as_python_dotenv_does(text: str, name: str, value: str) -> None:
-    assert read_dotenv(text, []).values == {name: value}
+    assert read_dotenv(text, []).filled({}) == {name: value}
+
+
+REFERENCES = [
+    # lines                               host                    values
+    ("A=1\nB=${A}2",                      {},                     {"A": "1", "B": "12"}),
+    ("B=${A}2\nA=1",                      {},                     {"B": "2", "A": "1"}),
+    ("A=1\nA=${A}:2",                     {},                     {"A": "1:2"}),
+    ("A=${HOST}/x",                       {"HOST": "given"},      {"A": "given/x"}),
+    ("A=1\nB=${A}",                       {"A": "given"},         {"A": "1", "B": "1"}),
+    ("A=${PLAIT_OF_THIS_PROCESS}!",       {},                     {"A": "!"}),
+    ("A=${PLAIT_OF_THIS_PROCESS:-x}",     {},                     {"A": "x"}),
+    ("PATH=/evil\nA=${PATH}",             {"PATH": "/bin"},       {"A": "/bin"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "host", "values"), REFERENCES)
+def test_a_value_refers_to_its_file_and_to_the_given_environment_alone(
+    text: str, host: dict[str, str], values: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PLAIT_OF_THIS_PROCESS", "leaked")
+    assert read_dotenv(text, []).filled(host) == values
+    passed = resolved(EnvConfig(passes=("A",)), host=host, dotenv=text).plain
+    assert passed["A"] == {**values, **host}["A"]
 
 
 REFUSED = [
@@ -75,12 +98,12 @@ REFUSED = [
 @pytest.mark.parametrize("name", REFUSED)
 def test_an_env_file_cannot_set_what_runs_code(name: str) -> None:
     read = read_dotenv(f"{name}=/evil\nCITY=Bonn\n", ["RYE_PYTHON"])
-    assert (dict(read.values), read.refused) == ({"CITY": "Bonn"}, (name,))
+    assert (read.filled({}), read.refused) == ({"CITY": "Bonn"}, (name,))
 
 
 def test_what_is_allowed_by_name_may_be_set() -> None:
     read = read_dotenv("PYTHONPATH=x\nRYE_PYTHON=y\n", ["RYE_PYTHON"], allowed=frozenset({"PYTHONPATH"}))
-    assert (dict(read.values), read.refused) == ({"PYTHONPATH": "x"}, ("RYE_PYTHON",))
+    assert (read.filled({}), read.refused) == ({"PYTHONPATH": "x"}, ("RYE_PYTHON",))
 
 
 def test_the_interpreters_of_a_chain_are_known_by_name() -> None:
@@ -164,6 +187,6 @@ def test_a_name_tells_a_secret(name: str, secret: bool) -> None:
 
 def test_no_repr_shows_a_value() -> None:
     environment = resolved(EnvConfig(passes=("API_KEY",)), host={"API_KEY": "hunter2"})
-    shown: list[Any] = [environment, environment.child, DotEnv({"A": "hunter2"})]
+    shown: list[Any] = [environment, environment.child, DotEnv((("A", "hunter2"),))]
     assert "hunter2" not in repr(shown)
     assert environment.child["API_KEY"].shown == "***"

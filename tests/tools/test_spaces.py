@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +48,23 @@ def test_what_is_no_id_is_refused(item_id: str) -> None:
     with pytest.raises(InputError) as caught:
         normal_id(item_id)
     assert caught.value.code == "bad-id"
+
+
+PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*(?:/[A-Za-z0-9][A-Za-z0-9_.-]*)*")
+
+
+@pytest.mark.parametrize("length", range(1, 6))
+def test_an_id_is_what_its_pattern_says(length: int) -> None:
+    for letters in product("aZ0_-./é\n", repeat=length):
+        text = "".join(letters)
+        assert is_id(text) == (PATTERN.fullmatch(text) is not None)
+
+
+def is_id(text: str) -> bool:
+    try:
+        return normal_id(text) == text
+    except InputError:
+        return False
 
 
 @given(

@@ -18,10 +18,11 @@ import pytest
 from plait.errors import DocumentError, InputError, PlaitError, TrustError
 from plait.tools import manifest, signing, trust
 from plait.tools.beneath import read_beneath
-from plait.tools.items import Header, Item, digest_of
+from plait.tools.items import ConfigResolve, Header, Item, digest_of
+from plait.tools.keys import Rotated, rotate
 from plait.tools.signing import PrivateKey, sign_bytes, sign_detached, sign_rotation, time_text
 from plait.tools.spaces import Space, SpaceName
-from plait.tools.trust import Ask, Effort, KeyFolder, Question, Trust, TrustedKey, TrustStore
+from plait.tools.trust import Ask, Effort, KeyFolder, Lock, Question, Trust, TrustedKey, TrustStore
 from plait.values import Secret
 
 KEY = PrivateKey(bytes(range(32)))
@@ -55,8 +56,12 @@ class World:
         return self.top / "installed"
 
     @property
+    def machine(self) -> Path:
+        return self.top / "etc"
+
+    @property
     def store(self) -> TrustStore:
-        return TrustStore(str(self.user), now=self.now)
+        return TrustStore(str(self.user), now=self.now, machine=str(self.machine), administrator=os.getuid())
 
     def now(self) -> float:
         return self.clock
@@ -71,6 +76,8 @@ class World:
             now=self.now,
             allow_downgrade=allow_downgrade,
             home=str(self.user.parent),
+            machine=str(self.machine),
+            administrator=os.getuid(),
         )
 
     def write(
@@ -99,6 +106,10 @@ class World:
 
     def trust_key(self, key: PrivateKey = KEY, **scope: object) -> TrustedKey:
         return self.store.add(key.public, owner="Ada", origin="by hand", **scope)  # type: ignore[arg-type]
+
+
+def trusted_keys(world: World) -> tuple[TrustedKey, ...]:
+    return world.store.keys()
 
 
 @pytest.fixture
@@ -206,23 +217,22 @@ def test_json_is_signed_beside_itself(world: World) -> None:
 
 
 DEMANDS = [
-    # .ai/config/plait.yaml      by signature alone?
+    # .ai/plait.yaml             by signature alone?
     (None,                       False),
     ("",                         False),
     ("trust:\n",                 False),
     ("trust: project\n",         False),
     ("trust: signed\n",          True),
-    ("name: x\ntrust: signed\n", True),
+    ("# why\ntrust: 'signed'\n", True),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("config", "signed_only"), DEMANDS)
-def test_a_project_can_demand_signatures(world: World, config: str | None, signed_only: bool) -> None:
+@pytest.mark.parametrize(("settings", "signed_only"), DEMANDS)
+def test_a_project_can_demand_signatures(world: World, settings: str | None, signed_only: bool) -> None:
     world.trust_key()
     world.store.trust_project(str(world.project), origin="plait trust")
-    if config is not None:
-        (world.project / ".ai" / "config").mkdir()
-        (world.project / ".ai" / "config" / "plait.yaml").write_text(config)
+    if settings is not None:
+        (world.project / ".ai" / "plait.yaml").write_text(settings)
     judging = world.trust(ask=lambda _: True)
     assert judging.require([world.signed("team/signed")])[0].project_trusted is not signed_only
     assert judging.judge(world.write("project", "team/plain", PROGRAM)).allowed is not signed_only
@@ -233,14 +243,128 @@ def test_a_project_can_demand_signatures(world: World, config: str | None, signe
         )
 
 
+def test_a_demand_is_heard_as_soon_as_it_is_made(world: World) -> None:
+    world.store.trust_project(str(world.project), origin="plait trust")
+    judging = world.trust()
+    plain = world.write("project", "team/plain", PROGRAM)
+    assert judging.judge(plain).allowed
+    (world.project / ".ai" / "plait.yaml").write_text("trust: signed\n")
+    verdict = judging.judge(plain)
+    assert not verdict.allowed
+    assert f"{world.project}/.ai/plait.yaml" in judging.rests_on(verdict)
+
+
+def test_whatever_a_verdict_rests_on_is_named(world: World) -> None:
+    asking = Header(config_resolve=(ConfigResolve("team/site.yaml"),))
+    item = replace(world.signed(), header=asking)
+    machine_key(world)
+    places = world.trust().rests_on(world.trust().judge(item))
+    assert set(places) == {
+        item.path,
+        f"{item.path}.sig",
+        f"{world.project}/.ai/plait.yaml",
+        f"{world.project}/.ai/config/team/site.yaml",
+        f"{world.user}/config/team/site.yaml",
+        f"{world.user}/trust/projects.json",
+        f"{world.user}/trust/rollback.json",
+        f"{world.user}/trust/{KEY.fingerprint}.json",
+        f"{world.machine}/{KEY.fingerprint}.json",
+    }
+
+
 def test_a_project_cannot_demand_less(world: World) -> None:
-    config = world.project / ".ai" / "config" / "plait.yaml"
-    config.parent.mkdir()
-    config.write_text("trust: project\n")
+    (world.project / ".ai" / "plait.yaml").write_text("trust: project\n")
     assert not world.trust().judge(world.write("project", "team/plain", PROGRAM)).allowed
-    config.write_text("trust: nothing\n")
-    with pytest.raises(DocumentError, match="'trust' is 'signed' or 'project'"):
+
+
+def test_settings_that_are_not_understood_let_nothing_run(world: World) -> None:
+    settings = world.project / ".ai" / "plait.yaml"
+    world.store.trust_project(str(world.project), origin="plait trust")
+    settings.write_text("turst: signed\nnoise: 1\ntrust: nothing\n")
+    with pytest.raises(DocumentError) as caught:
         world.trust().judge(world.write("project", "team/plain", PROGRAM))
+    assert str(caught.value) == (
+        f"{settings}:1:1: 'turst' is no setting of a project\n"
+        "1 | turst: signed\n  | ^^^^^\n"
+        "fix: did you mean 'trust'?\n"
+        f"{settings}:2:1: 'noise' is no setting of a project\n"
+        "2 | noise: 1\n  | ^^^^^\n"
+        "fix: known: trust\n"
+        f"{settings}:3:8: 'trust' is 'signed' or 'project'\n"
+        "3 | trust: nothing\n  |        ^^^^^^^\n"
+        "fix: write trust: signed"
+    )
+    settings.write_text("[trust, signed]\n")
+    with pytest.raises(DocumentError, match="the settings of a project are a map"):
+        world.trust().judge(world.write("project", "team/plain", PROGRAM))
+
+
+# ── a lock ───────────────────────────────────────────────────────────────
+
+
+def test_a_lock_refuses_what_it_does_not_list_or_what_has_changed(world: World) -> None:
+    world.store.trust_project(str(world.project), origin="plait trust")
+    same, other = (world.write("project", f"team/{name}", PROGRAM) for name in ("same", "other"))
+    lock = Lock.of(str(world.project))
+    assert set(lock.files) == {"tools/team/same.sh", "tools/team/other.sh"}
+    judging = world.trust().held_to(lock)
+    assert [verdict.by for verdict in judging.require([same, other])] == ["project", "project"]
+    other = world.write("project", "team/other", b"#!/bin/sh\nrm\n")
+    late = world.write("project", "team/late", PROGRAM)
+    mine = world.write("user", "team/mine", PROGRAM)
+    fix = "fix: look at it, then type: plait tools lock"
+    assert str(refused(judging, same, other, late, mine)) == (
+        f"{mine.path}: 'team/mine' may not run: plait.lock does not list it\n"
+        "fix: copy it into the project, then type: plait tools lock\n"
+        f"{late.path}: 'team/late' may not run: plait.lock does not list it\n{fix}\n"
+        f"{other.path}: 'team/other' may not run: it has changed since plait.lock was written\n{fix}"
+    )
+    assert world.trust().judge(late).allowed  # who does not ask for the lock is not held to it
+    assert list(lock.differences(Lock.of(str(world.project)))) == [
+        ("tools/team/late.sh", "plait.lock does not list it"),
+        ("tools/team/other.sh", "it has changed since plait.lock was written"),
+    ]
+
+
+def test_a_lock_lets_nothing_run(world: World) -> None:
+    item = world.write("project", "team/report", PROGRAM)
+    held = world.trust().held_to(Lock.of(str(world.project)))
+    assert refused(held, item).code == "not-trusted"
+
+
+def test_a_lock_says_nothing_about_the_installation(world: World) -> None:
+    item = world.write("system", "core/x", PROGRAM)
+    manifest.write(str(world.system))
+    assert world.trust().held_to(Lock({})).judge(item).by == "manifest"
+
+
+LOCKS = [
+    "", "[]", "{}", '{"format": "plait.lock.v1"}', '{"format": "plait.lock.v2", "files": {}}',
+    '{"format": "plait.lock.v1", "files": {"tools/x.py": "short"}}',
+    '{"format": "plait.lock.v1", "files": {"tools/x.py": 1}}',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", LOCKS)
+def test_what_is_no_lock_is_refused(world: World, text: str) -> None:
+    (world.project / "plait.lock").write_text(text)
+    with pytest.raises(TrustError, match="this is no lock"):
+        Lock.read(str(world.project))
+
+
+def test_a_lock_is_read_as_it_was_written_and_leaves_out_what_cannot_run(world: World) -> None:
+    tools = world.project / ".ai" / "tools"
+    world.write("project", "é/report", PROGRAM)
+    for place in ("node_modules/x.js", "__pycache__/x.pyc", ".hidden/x.py"):
+        (tools / place).parent.mkdir(parents=True)
+        (tools / place).write_text("x")
+    (tools / "link.sh").symlink_to("é/report.sh")
+    (world.project / ".ai" / "config").mkdir()
+    (world.project / ".ai" / "config" / "site.yaml").write_text("a: 1\n")
+    lock = Lock.of(str(world.project))
+    (world.project / "plait.lock").write_text(lock.text)
+    assert Lock.read(str(world.project)) == lock
+    assert list(lock.files) == ["tools/é/report.sh", "config/site.yaml"]
 
 
 # ── a signature that is there must hold ──────────────────────────────────
@@ -983,3 +1107,187 @@ def test_a_missing_key_says_how_to_make_one(world: World) -> None:
         KeyFolder(str(world.user)).open()
     path = world.user / "keys" / "signing.key"
     assert str(caught.value) == f"{path}: there is no key 'signing'\nfix: make one: plait keys new"
+
+
+# ── a key in place of another, interrupted anywhere ──────────────────────
+
+
+class Killed(Exception):
+    """Stands for a process that ends between two steps."""
+
+
+STEPS = ["begun", "trusted", "kept", "exchanged", "ended"]
+
+
+def rotated(world: World, *, until: str | None = None) -> Rotated:
+    def reached(step: str) -> None:
+        if step == until:
+            raise Killed
+
+    keys = KeyFolder(str(world.user))
+    return rotate(
+        keys,
+        world.store,
+        "signing",
+        opened=keys.open,
+        passphrase=lambda: None,
+        origin="your own key",
+        now=world.now,
+        reached=reached,
+    )
+
+
+def own_key(world: World) -> PrivateKey:
+    key = KeyFolder(str(world.user)).create()
+    world.store.add(key.public, owner="Ada", origin="your own key")
+    return key
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_rotation_that_was_interrupted_leaves_a_key_that_signs_and_is_ended_by_the_next(
+    world: World, step: str
+) -> None:
+    keys, old = KeyFolder(str(world.user)), own_key(world)
+    before = world.signed("team/before", key=old, at=NOW - 10)
+    with pytest.raises(Killed):
+        rotated(world, until=step)
+    standing = keys.open()
+    meanwhile = world.signed("team/meanwhile", key=standing, at=NOW)
+    assert [world.trust().judge(item).by for item in (before, meanwhile)] == ["signature", "signature"]
+
+    world.clock += 60
+    done = rotated(world)
+    keys.end_rotation("signing")
+    new = keys.open()
+    assert (new.fingerprint, keys.open(done.kept)) == (done.fingerprint, old)
+    assert {key.fingerprint: (key.version, key.not_after, key.origin) for key in trusted_keys(world)} == {
+        old.fingerprint: (2, time_text(NOW), "your own key"),
+        new.fingerprint: (2, None, "your own key"),
+    }
+    assert world.trust().judge(before).by == "signature"
+    assert world.trust().judge(world.signed("team/after", key=new, at=world.clock)).by == "signature"
+    assert world.trust().judge(world.signed("team/late", key=old, at=world.clock)).code == "key-ended"
+    assert sorted(os.listdir(keys.root)) == sorted(["lock", "signing.key", f"{done.kept}.key"])
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_the_statement_of_an_interrupted_rotation_is_not_lost(
+    world: World, tmp_path: Path, step: str
+) -> None:
+    old = own_key(world)
+    other = TrustStore(str(tmp_path / "bob"), now=world.now)
+    other.add(old.public, owner="Ada", origin="by hand")
+    with pytest.raises(Killed):
+        rotated(world, until=step)
+    statement = rotated(world).statement
+    assert rotated(world).statement == statement  # until it was handed out
+    assert other.rotate(statement).fingerprint == KeyFolder(str(world.user)).open().fingerprint
+    KeyFolder(str(world.user)).end_rotation("signing")
+    assert rotated(world).statement != statement  # the next one
+
+
+def test_a_statement_whose_reading_was_interrupted_is_read_again(world: World) -> None:
+    world.trust_key()
+    statement = sign_rotation(KEY, OTHER, version=2, now=NOW)
+
+    def killed() -> None:
+        raise Killed
+
+    with pytest.raises(Killed):
+        world.store.rotate(statement, meanwhile=killed)
+    assert [key.not_after for key in trusted_keys(world)] == [None, None]
+    assert world.store.rotate(statement).fingerprint == OTHER.fingerprint
+    ended = world.store.key(KEY.fingerprint)
+    assert ended is not None
+    assert (ended.version, ended.not_after) == (2, time_text(NOW))
+
+
+def test_a_successor_that_was_tampered_with_is_refused(world: World) -> None:
+    own_key(world)
+    with pytest.raises(Killed):
+        rotated(world, until="begun")
+    waiting = world.user / "keys" / "signing.next"
+    waiting.write_text(waiting.read_text().replace('"rotation"', '"notation"'))
+    with pytest.raises(TrustError) as caught:
+        rotated(world)
+    assert caught.value.code == "damaged-store"
+
+
+# ── keys of the machine ──────────────────────────────────────────────────
+
+
+def machine_key(world: World, key: PrivateKey = KEY, **said: object) -> Path:
+    """A key that the administrator trusts for all; the record is the one that 'plait keys show' prints."""
+    shown = TrustStore(str(world.top / "administrator"), now=world.now).add(
+        key.public, owner="IT", origin="by hand"
+    )
+    path = world.machine / f"{key.fingerprint}.json"
+    path.parent.mkdir(exist_ok=True, mode=0o755)
+    path.write_text(json.dumps({**shown.record(), **said}))
+    path.chmod(0o644)
+    return path
+
+
+def test_a_key_of_the_machine_is_trusted_and_never_written(world: World) -> None:
+    path = machine_key(world)
+    before = path.read_bytes()
+    verdict = world.trust().judge(world.signed())
+    assert (verdict.by, verdict.owner) == ("signature", "IT")
+    assert [key.fingerprint for key in trusted_keys(world)] == [KEY.fingerprint]
+    world.store.revoke(KEY.fingerprint, "lost")
+    assert world.trust().judge(world.signed()).code == "revoked-key"
+    assert path.read_bytes() == before
+
+
+def test_what_the_machine_revokes_nobody_trusts(world: World) -> None:
+    world.trust_key()
+    assert world.trust().judge(world.signed()).by == "signature"
+    machine_key(world, revoked={"time": time_text(NOW), "reason": "lost"})
+    assert world.trust().judge(world.signed()).code == "revoked-key"
+
+
+def test_what_the_machine_ends_has_ended(world: World) -> None:
+    world.trust_key()
+    machine_key(world, not_after=time_text(NOW - 1))
+    assert world.trust().judge(world.signed()).code == "key-ended"
+
+
+def test_a_user_space_inside_the_project_does_not_take_the_keys_of_the_machine_away(world: World) -> None:
+    machine_key(world)
+    inside = world.project / "home" / ".ai"
+    inside.mkdir(parents=True)
+    assert world.trust(user=inside).judge(world.signed()).by == "signature"
+
+
+UNSAFE: list[Callable[[Path], object]] = [
+    lambda path: path.chmod(0o664),
+    lambda path: path.chmod(0o646),
+    lambda path: path.parent.chmod(0o775),
+    lambda path: path.parent.chmod(0o757),
+]
+
+
+@pytest.mark.parametrize("spoil", UNSAFE)
+def test_a_store_of_the_machine_that_others_can_write_is_refused(
+    world: World, spoil: Callable[[Path], object]
+) -> None:
+    path = machine_key(world)
+    spoil(path)
+    with pytest.raises(TrustError, match="could be changed by others than the administrator") as caught:
+        world.trust().judge(world.signed())
+    assert caught.value.code == "unsafe-store"
+
+
+def test_a_store_of_the_machine_belongs_to_its_administrator(world: World) -> None:
+    machine_key(world)
+    store = TrustStore(str(world.user), machine=str(world.machine), administrator=os.getuid() + 1)
+    with pytest.raises(TrustError, match="could be changed by others than the administrator"):
+        store.key(KEY.fingerprint)
+
+
+def test_a_link_in_the_store_of_the_machine_is_not_followed(world: World) -> None:
+    path = machine_key(world)
+    path.rename(world.top / "elsewhere.json")
+    path.symlink_to(world.top / "elsewhere.json")
+    with pytest.raises(TrustError):
+        world.trust().judge(world.signed())

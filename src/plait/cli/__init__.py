@@ -24,6 +24,12 @@ READER_LEFT = 141
 
 COMMANDS = {
     # name: what it does; the module has the same name
+    "run": "run a flow",
+    "runs": "list the runs of this project",
+    "show": "say what happened in a run",
+    "logs": "print what the steps of a run printed",
+    "resume": "go on with a run that was stopped or has failed",
+    "retry": "do failed items of a run again",
     "render": "fill a template, or a file of cases",
     "sh": "run shell text with values that are bound, never pasted",
     "explain": "show where each value of a template comes from",
@@ -35,6 +41,7 @@ COMMANDS = {
     "verify": "say of each tool whether it may run, and on whose word",
     "keys": "your signing keys, and the keys you trust",
     "trust": "say which projects, signers and MCP tools may run",
+    "schema": "print the JSON Schema of a file format, for editors",
 }
 
 HASTY = ("call",)

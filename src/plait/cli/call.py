@@ -69,6 +69,7 @@ def _call(options: argparse.Namespace) -> int:
 
     tools = _toolbox(options)
     params = _params(options, tools)
+    gc.freeze()  # what is loaded stays: the first collection need not look at all of it
     gc.enable()
     if options.dry_run:
         _show_dry_run(steps.dry_run(tools, options.tool, params), as_json=options.json)
@@ -185,15 +186,38 @@ def _takes_text(schema: Mapping[str, Json]) -> bool:
 
 
 def _show(result: ToolResult) -> None:
-    if isinstance(result.data, str):
-        if result.data.endswith("\n"):
-            write_bytes(result.data.encode("utf-8", "surrogateescape"))
-        elif result.data:
-            write_value(result.data)
-    elif result.success or result.data is not None:
-        write_json(result.data)
+    data = result.data if result.success else _besides_error(result)
+    if isinstance(data, str):
+        if data.endswith("\n"):
+            write_bytes(data.encode("utf-8", "surrogateescape"))
+        elif data:
+            write_value(data)
+    elif result.success or data is not None:
+        write_json(data)
     if not result.success:
         show_error(_failure(result))
+
+
+def _besides_error(result: ToolResult) -> Json:
+    """What a tool that failed gave, but for what its error says anyway: nothing is shown twice."""
+    said = (result.error or "").strip()
+    match result.data:
+        case str(text) if text.strip() == said:
+            return None
+        case {"success": False, "error": str(text), **rest} if text.strip() == said:
+            return rest or None
+        case dict() | list() if said[:1] in ("{", "[") and _reads_as(said, result.data):
+            return None
+    return result.data
+
+
+def _reads_as(text: str, data: Json) -> bool:
+    import json
+
+    try:
+        return bool(json.loads(text) == data)
+    except ValueError:
+        return False
 
 
 def _failure(result: ToolResult) -> PlaitError:

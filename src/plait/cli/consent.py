@@ -24,16 +24,26 @@ if TYPE_CHECKING:
 _MOST_LISTED: Final = 200
 
 
-def add_project(parser: Parser) -> None:
+def add_project(parser: Parser, *, lockable: bool = True) -> None:
+    """Whose tools they are; and, for commands that run or judge them, whether a lock binds them."""
     parser.add_argument(
         "--project",
         metavar="DIR",
         help="the project's folder; otherwise the nearest one above that has a .ai",
     )
+    if lockable:
+        parser.add_argument(
+            "--locked", action="store_true", help="refuse what is not in plait.lock, or differs from it"
+        )
 
 
 def toolbox_of(options: argparse.Namespace, *, asking: bool = False) -> Toolbox:
     """The tools of the project that was named; `asking`: a person may be asked to trust it."""
+    tools = _toolbox(options, asking=asking)
+    return _held_to_lock(tools) if getattr(options, "locked", False) else tools
+
+
+def _toolbox(options: argparse.Namespace, *, asking: bool) -> Toolbox:
     from plait import app
 
     if options.project is not None and not os.path.isdir(options.project):
@@ -41,6 +51,13 @@ def toolbox_of(options: argparse.Namespace, *, asking: bool = False) -> Toolbox:
             "there is no such folder", options.project[:200], "check --project", code="no-directory"
         )
     return app.toolbox(options.project, ask=ask_for_trust if asking and at_a_terminal() else None)
+
+
+def _held_to_lock(tools: Toolbox) -> Toolbox:
+    from plait.records import replace
+    from plait.tools.trust import Lock
+
+    return replace(tools, trust=tools.trust.held_to(Lock.read(tools.trust.project or os.getcwd())))
 
 
 def at_a_terminal() -> bool:

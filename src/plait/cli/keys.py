@@ -197,22 +197,24 @@ def _export(folder: KeyFolder, options: argparse.Namespace) -> None:
 
 def _rotate(store: TrustStore, folder: KeyFolder, options: argparse.Namespace) -> None:
     """The statement goes to standard output, to be given to all who trust the old key."""
-    import time
-
-    from plait.tools.signing import sign_rotation
+    from plait.tools.keys import rotate
 
     name = options.name or DEFAULT_KEY
-    old = opened_key(folder, name)
-    standing = trusted_key(store, old.fingerprint)
-    successor = f"{name}-next"
-    new = folder.create(successor, passphrase=None if options.no_passphrase else _chosen_passphrase())
-    statement = sign_rotation(old, new, version=standing.version + 1, now=time.time())
-    store.rotate(statement)
-    store.add(new.public, owner=standing.owner, origin=OWN_KEY, spaces=standing.spaces, ids=standing.ids)
-    kept = folder.succeed(name, successor)
-    write_bytes(statement)
+    begun = folder.rotation(name) is not None
+    rotated = rotate(
+        folder,
+        store,
+        name,
+        opened=lambda it: opened_key(folder, it),
+        passphrase=lambda: None if options.no_passphrase else _chosen_passphrase(),
+        origin=OWN_KEY,
+    )
+    write_bytes(rotated.statement)
+    folder.end_rotation(name)
+    if begun:
+        print("this is the rotation that was begun before and interrupted", file=sys.stderr)
     for line in (
-        f"'{name}' is now {new.fingerprint}; the old key is kept as '{kept}'",
+        f"'{name}' is now {rotated.fingerprint}; the old key is kept as '{rotated.kept}'",
         "give what was printed to all who trust the old key; they type:  plait keys add FILE",
         "what the old key signed stays valid; sign anew what you change:  plait sign --all",
     ):

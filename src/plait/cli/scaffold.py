@@ -181,7 +181,7 @@ def write_new(root: str, files: Mapping[str, str]) -> None:
 
 # ── a project ────────────────────────────────────────────────────────────
 
-CONFIG: Final = """\
+SETTINGS: Final = """\
 # The settings of this project.
 
 # project: what this project brings runs where its user trusts the project.
@@ -204,7 +204,7 @@ steps:
 
 PROJECT: Final[Mapping[str, str]] = {
     ".ai/tools/hello.py": SCRIPT,
-    ".ai/config/plait.yaml": CONFIG,
+    ".ai/plait.yaml": SETTINGS,
     "hello.yaml": FLOW,
 }
 STATE: Final = ".ai/state/"

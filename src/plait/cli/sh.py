@@ -1,7 +1,8 @@
 """`plait sh`: run shell text whose values are bound to variables, never pasted into it.
 
-Output and exit code are the command's own.  `--show` runs nothing and prints how the
-command would look if a person had typed it.
+Input, output and exit code are the command's own: it has our standard streams, so what it
+prints appears at once, whatever its size.  `--show` runs nothing and prints how the command
+would look if a person had typed it.
 """
 
 from __future__ import annotations
@@ -69,25 +70,24 @@ def _run(options: argparse.Namespace) -> int:
     from plait import app
 
     directory = directory_of(options.cwd)
-    result = app.sh(
-        given_text(options.template),
-        scope_of(given_values(options), directory=directory),
-        shell=one_of("shell", options.shell, SHELLS),
-        cwd=directory,
-        timeout=seconds(options.timeout),
-        strict=options.strict,
+    template = given_text(options.template)
+    scope = scope_of(given_values(options), directory=directory)
+    how = {
+        "shell": one_of("shell", options.shell, SHELLS),
+        "cwd": directory,
+        "timeout": seconds(options.timeout),
+        "strict": options.strict,
+    }
+    if not options.json:
+        return app.sh_through(template, scope, **how)
+    result = app.sh(template, scope, **how)
+    write_json(
+        {
+            "stdout": result.stdout,
+            "stderr": result.stderr,
+            "exit_code": result.exit_code,
+            "duration": result.duration,
+            "shown": result.shown,
+        }
     )
-    if options.json:
-        write_json(
-            {
-                "stdout": result.stdout,
-                "stderr": result.stderr,
-                "exit_code": result.exit_code,
-                "duration": result.duration,
-                "shown": result.shown,
-            }
-        )
-    else:
-        write_bytes(result.stdout.encode("utf-8", "surrogateescape"))
-        write_bytes(result.stderr.encode("utf-8", "surrogateescape"), sys.stderr)
     return result.exit_code

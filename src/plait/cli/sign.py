@@ -1,4 +1,4 @@
-"""`plait sign`: sign tools with your key, so that they run wherever that key is trusted.
+"""`plait sign`: sign tools, and the config they read, so that they run wherever your key is trusted.
 
 A signature binds the id and every byte of a file; a file that changes is signed
 again.  JSON and binary files that lie beside tools get theirs in a file `NAME.sig`.
@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from plait.cli.consent import add_project, toolbox_of
@@ -36,12 +37,16 @@ BESIDE: Final = (".json", ".so", ".node")
 
 
 def configure(parser: Parser) -> None:
-    parser.add_argument("items", metavar="ITEM", nargs="*", help="ids of tools, or files below .ai/tools")
-    parser.add_argument("--all", action="store_true", help="every file below the project's .ai/tools")
+    parser.add_argument(
+        "items", metavar="ITEM", nargs="*", help="ids of tools, or files below .ai/tools or .ai/config"
+    )
+    parser.add_argument(
+        "--all", action="store_true", help="every file below the project's .ai/tools and .ai/config"
+    )
     parser.add_argument(
         "--key", metavar="NAME", default=DEFAULT_KEY, help="which of your keys; 'signing' if left out"
     )
-    add_project(parser)
+    add_project(parser, lockable=False)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -71,7 +76,7 @@ def run(options: argparse.Namespace) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A file below the tools of a space."""
+    """A file below the tools or the config of a space."""
 
     space: Space
     relative: str
@@ -88,9 +93,13 @@ class Place:
     def id(self) -> str:
         return os.path.splitext(self.relative)[0].removeprefix("tools/")
 
+    @property
+    def kind(self) -> str:
+        return "config" if self.relative.startswith("config/") else "tool"
+
 
 def place_of(spaces: Spaces, given: str) -> Place:
-    """An id, or the path of a file below the tools of the project or the user."""
+    """An id, or the path of a file below the tools or the config of the project or the user."""
     if os.path.isfile(given):
         return _place_of_file(spaces, given)
     found = spaces.find(given)
@@ -103,7 +112,7 @@ def _place_of_file(spaces: Spaces, path: str) -> Place:
     real = os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
     for space in spaces.all:
         relative = os.path.relpath(real, os.path.realpath(space.root)).replace(os.sep, "/")
-        if relative.startswith("tools/"):
+        if relative.startswith(("tools/", "config/")):
             return Place(space, relative)
     places = " or ".join(
         os.path.join(space.root, "tools") for space in spaces.spaces if space.name != "system"
@@ -115,7 +124,8 @@ def _place_of_file(spaces: Spaces, path: str) -> Place:
 
 def _all_places(spaces: Spaces) -> Iterator[Place]:
     space = next(space for space in spaces.spaces if space.name == "project")
-    for folder, folders, files in os.walk(os.path.join(space.root, "tools"), followlinks=False):
+    walks = [os.walk(os.path.join(space.root, top), followlinks=False) for top in ("tools", "config")]
+    for folder, folders, files in chain(*walks):
         folders[:] = sorted(
             name for name in folders if not name.startswith((".", "__")) and name != "node_modules"
         )
@@ -135,13 +145,15 @@ def _sign(place: Place, key: PrivateKey) -> None:
     data = contents[0]
     if in_comment(place.extension):
         now = _after(data)
-        signed = sign_bytes(data, kind="tool", item_id=place.id, extension=place.extension, key=key, now=now)
-        _replace(place.path, signed)
+        signed = sign_bytes(
+            data, kind=place.kind, item_id=place.id, extension=place.extension, key=key, now=now
+        )
+        replace_file(place.path, signed)
     else:
         detached = sign_detached(
-            data, kind="tool", item_id=place.id, extension=place.extension, key=key, now=time.time()
+            data, kind=place.kind, item_id=place.id, extension=place.extension, key=key, now=time.time()
         )
-        _replace(f"{place.path}.sig", detached)
+        replace_file(f"{place.path}.sig", detached)
 
 
 def _after(data: bytes) -> float:
@@ -157,7 +169,7 @@ def _after(data: bytes) -> float:
     return (last + timedelta(seconds=1)).timestamp()
 
 
-def _replace(path: str, data: bytes) -> None:
+def replace_file(path: str, data: bytes) -> None:
     """The old file or the new one, never half of it; the mode stays."""
     mode = os.stat(path).st_mode & 0o777 if os.path.exists(path) else 0o644
     try:

@@ -3,13 +3,14 @@
 plait tools                            the table; a tool that cannot be read has its reason in it
 plait tools show ID                    its chain, signatures, parameters, and what it hides
 plait tools new NAME --runtime R       a file that runs at once
+plait tools lock                       write plait.lock: the digest of each file of the project's tools
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from plait.cli.arguments import one_of
@@ -19,6 +20,7 @@ from plait.cli.signers import signed_by
 from plait.errors import InputError, PlaitError
 from plait.records import dataclass
 from plait.tools.rules import judge, short_id
+from plait.tools.spaces import Space, Spaces
 from plait.values import Json, json_text
 
 if TYPE_CHECKING:
@@ -35,33 +37,38 @@ EXAMPLES: Final = (
     "plait tools show core/file/read",
     "plait tools new team/report --runtime python",
 )
-ACTIONS: Final = ("list", "show", "new")
+ACTIONS: Final = ("list", "show", "new", "lock")
+_UNNAMED: Final = ("list", "lock")
+UNREADABLE: Final = 2
 
 
 def configure(parser: Parser) -> None:
     parser.add_argument(
-        "action", metavar="list|show|new", nargs="?", default="list", help="list is the default"
+        "action", metavar="list|show|new|lock", nargs="?", default="list", help="list is the default"
     )
     parser.add_argument(
         "name", metavar="ID", nargs="?", help="which tool to show, or how to call the new one"
     )
     parser.add_argument("--runtime", metavar="R", help="of a new tool: python, node, bash, function or http")
     parser.add_argument("--all", action="store_true", help="list runtimes too")
-    add_project(parser)
+    add_project(parser, lockable=False)
     parser.add_argument("--json", action="store_true", help="the same for programs")
 
 
 def run(options: argparse.Namespace) -> int:
     action = one_of("action", options.action, ACTIONS)
-    if (action == "list") != (options.name is None):
-        what = "plait tools list takes no ID" if action == "list" else f"plait tools {action}: ID is missing"
+    if (action in _UNNAMED) != (options.name is None):
+        wrong = " takes no ID" if action in _UNNAMED else ": ID is missing"
+        what = f"plait tools {action}{wrong}"
         raise InputError(what, fix="see plait tools --help", code="arguments")
     tools = toolbox_of(options)
     match action:
         case "list":
-            _list(tools, everything=options.all, as_json=options.json)
+            return _list(tools, everything=options.all, as_json=options.json)
         case "show":
             _show(tools, options.name, as_json=options.json)
+        case "lock":
+            _lock(tools)
         case _:
             from plait.cli.scaffold import new_tool
 
@@ -74,9 +81,12 @@ def run(options: argparse.Namespace) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One file that has an id: read and judged, or the reason why it could not be read."""
+    """An id in a space: its file read and judged, or the reason why that could not be done."""
 
-    found: Found
+    id: str
+    space: Space
+    path: str
+    """The file; the folder of the tools where it is not known which file is meant."""
     shadowed_by: str | None
     item: Item | None = None
     verdict: Verdict | None = None
@@ -89,28 +99,43 @@ class Row:
 
 def rows(tools: Toolbox) -> list[Row]:
     """Every tool of every space; what is shadowed comes right after what shadows it."""
-    listing = tools.spaces.listing()
-    return [
-        _row(tools, found, None if found is files[0] else files[0].space.label)
-        for _, files in sorted(listing.items())
-        for found in files
-    ]
+    found: list[Row] = []
+    for item_id in sorted(tools.spaces.ids()):
+        answering: str | None = None
+        for space in tools.spaces.all:
+            row = _row(tools, item_id, space, answering)
+            if row is not None:
+                answering = answering or space.label
+                found.append(row)
+    return found
 
 
-def _row(tools: Toolbox, found: Found, shadowed_by: str | None) -> Row:
+def _row(tools: Toolbox, item_id: str, space: Space, shadowed_by: str | None) -> Row | None:
+    """One id in one space, whatever is wrong with it; None if the space does not have it."""
+    path = os.path.join(space.root, "tools")
     try:
+        # This space alone: what is wrong in another one has a row of its own.
+        found = Spaces((space,)).find(item_id)
+        if found is None or found.id != item_id:
+            return None
+        path = found.path
         item = tools.chains.items.get(found)
-        return Row(found, shadowed_by, item, tools.trust.judge(item))
+        return Row(item_id, space, path, shadowed_by, item, tools.trust.judge(item))
     except PlaitError as error:
-        return Row(found, shadowed_by, error=error)
+        return Row(item_id, space, path, shadowed_by, error=error)
 
 
-def _list(tools: Toolbox, *, everything: bool, as_json: bool) -> None:
+def status_of(judged: Iterable[Row]) -> int:
+    """The exit code of a listing in which something could not be read."""
+    return UNREADABLE if any(row.error is not None for row in judged) else 0
+
+
+def _list(tools: Toolbox, *, everything: bool, as_json: bool) -> int:
     all_rows = rows(tools)
     shown = [row for row in all_rows if everything or not row.runtime]
     if as_json:
         write_json([_record(row) for row in shown])
-        return
+        return status_of(all_rows)
     paint = paint_for(sys.stdout)
     table = [("ID", "SPACE", "RUNTIME", "SIGNED", "WHAT"), *(_cells(row, tools.trust.store) for row in shown)]
     colours = ["bold", *(_colour(row) for row in shown)]
@@ -122,16 +147,17 @@ def _list(tools: Toolbox, *, everything: bool, as_json: bool) -> None:
         count = "1 tool does" if len(untrusted) == 1 else f"{len(untrusted)} tools do"
         command = f"plait trust {_quoted(tools.trust.project or '.')}"
         print(f"{count} not run before you trust this project: {command}")
+    return status_of(all_rows)
 
 
 def _cells(row: Row, store: TrustStore) -> tuple[str, str, str, str, str]:
-    found, item = row.found, row.item
-    space = found.space.label + (" (shadowed)" if row.shadowed_by else "")
+    item = row.item
+    space = row.space.label + (" (shadowed)" if row.shadowed_by else "")
     if item is None or row.verdict is None:
         what = row.error.what if row.error else ""
-        return found.id, space, "—", "—", f"cannot be read: {what}"
+        return row.id, space, "—", "—", f"cannot be read: {what}"
     runtime = short_id(item.header.executor_id or "—")
-    return found.id, space, runtime, signed_by(row.verdict, store), item.header.description or "—"
+    return row.id, space, runtime, signed_by(row.verdict, store), item.header.description or "—"
 
 
 def _colour(row: Row) -> str:
@@ -142,9 +168,9 @@ def _colour(row: Row) -> str:
 
 def _record(row: Row) -> Json:
     record: dict[str, Json] = {
-        "id": row.found.id,
-        "space": row.found.space.label,
-        "path": row.found.path,
+        "id": row.id,
+        "space": row.space.label,
+        "path": row.path,
         "shadowed_by": row.shadowed_by,
     }
     if row.item is None or row.verdict is None:
@@ -259,6 +285,27 @@ def _chain_record(chain: Chain, verdicts: Sequence[Verdict], hidden: Sequence[Fo
         "pairs": [pair.record() for pair in judge(chain)],
         "hides": [found.path for found in hidden],
     }
+
+
+# ── the lock ─────────────────────────────────────────────────────────────
+
+
+def _lock(tools: Toolbox) -> None:
+    from plait.cli.sign import replace_file
+    from plait.tools.trust import Lock
+    from plait.tools.trust_question import LOCK
+
+    project = tools.trust.project or os.getcwd()
+    lock = Lock.of(project)
+    if not lock.files:
+        raise InputError(
+            "there is nothing to lock", project, "make a tool: plait tools new NAME", code="nothing-to-sign"
+        )
+    path = os.path.join(project, LOCK)
+    replace_file(path, lock.text.encode())
+    count = "1 file" if len(lock.files) == 1 else f"{len(lock.files)} files"
+    print(f"wrote {printable(path)}: {count}")
+    print("hold to it:  plait call --locked …, plait verify --locked")
 
 
 def _quoted(path: str) -> str:

@@ -51,7 +51,7 @@ def configure(parser: Parser) -> None:
         "--ids", metavar="PATTERN", action="append", help="trust an added key for these ids only"
     )
     parser.add_argument("--space", metavar="SPACE", action="append", help="and only in project or in user")
-    add_project(parser)
+    add_project(parser, lockable=False)
     parser.add_argument("--json", action="store_true", help="the status for programs")
 
 
@@ -177,24 +177,31 @@ def _approve(tools: Toolbox, server: str, tool: str) -> int:
     """Show the tool as its server describes it now; typing this command, or a yes, approves it."""
     from plait import app
 
-    offered = app.offered_by_mcp(_mcp_call(tools, server, tool))
-    print(f"{printable(offered.server)} / {printable(offered.tool)}")
-    print(f"  {printable(offered.description) or 'no description'}")
-    if at_a_terminal() and not agreed("approve it as it is?"):
-        return TrustError.exit_code
-    app.approve_mcp(offered)
-    print("approved, until its description or its parameters change")
-    return 0
+    calls = _mcp_calls(tools, server, tool)
+    refused = False
+    for item_id, call in calls.items():
+        offered = app.offered_by_mcp(call)
+        # Two servers of one name: each is started, shown and approved by itself.
+        caller = f", as '{printable(item_id)}' calls it" if len(calls) > 1 else ""
+        print(f"{printable(offered.server)} / {printable(offered.tool)}{caller}")
+        print(f"  {printable(offered.description) or 'no description'}")
+        if at_a_terminal() and not agreed("approve it as it is?"):
+            refused = True
+            continue
+        app.approve_mcp(offered)
+        print("approved, until its description or its parameters change")
+    return TrustError.exit_code if refused else 0
 
 
-def _mcp_call(tools: Toolbox, server: str, tool: str) -> McpCall:
-    """The call of the first tool of ours that reaches this tool of this server."""
+def _mcp_calls(tools: Toolbox, server: str, tool: str) -> dict[str, McpCall]:
+    """By the id of our tool, one call of each server of this name that has this tool."""
     from plait.steps.call import prepare
     from plait.tools.invocation import McpCall
 
+    found: dict[tuple[tuple[str, ...], str], tuple[str, McpCall]] = {}
     reached: list[str] = []
     refused: list[PlaitError] = []
-    for item_id in tools.spaces.listing():
+    for item_id in sorted(tools.spaces.ids()):
         try:
             if tools.chains.get(item_id).primitive != "core/primitives/mcp":
                 continue
@@ -204,8 +211,10 @@ def _mcp_call(tools: Toolbox, server: str, tool: str) -> McpCall:
             continue
         if isinstance(call, McpCall):
             if (call.server.name, call.tool) == (server, tool):
-                return call
+                found.setdefault((call.server.command, call.server.url), (item_id, call))
             reached.append(f"{call.server.name} {call.tool}")
+    if found:
+        return dict(found.values())
     if distrust := [error for error in refused if isinstance(error, TrustError)]:
         raise distrust[0]
     guess = nearest(f"{server} {tool}", reached)

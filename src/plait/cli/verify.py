@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING, Final
 
 from plait.cli.consent import add_project, toolbox_of
 from plait.cli.output import cut, error_data, paint_for, show_error, write_json
 from plait.cli.sign import place_of
-from plait.cli.tools import Row, rows
+from plait.cli.tools import Row, rows, status_of
 
 if TYPE_CHECKING:
     import argparse
@@ -22,7 +23,6 @@ EXAMPLES: Final = (
     "plait verify team/report",
 )
 REFUSED: Final = 3
-UNREADABLE: Final = 2
 
 
 def configure(parser: Parser) -> None:
@@ -34,12 +34,27 @@ def configure(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    judged = _chosen(toolbox_of(options), options.items)
+    tools = toolbox_of(options)
+    judged = _chosen(tools, options.items)
+    unlocked = _unlocked(tools, judged) if options.locked and not options.items else []
     if options.json:
-        write_json([_record(row) for row in judged])
+        write_json([*(_record(row) for row in judged), *unlocked])
     else:
         _show(judged, in_full=bool(options.items))
-    return _status(judged)
+        for record in unlocked:
+            print(f"{paint_for(sys.stdout)('✗', 'red')} {cut(record['path'], None)}: {record['why']}")
+    return REFUSED if unlocked else _status(judged)
+
+
+def _unlocked(tools: Toolbox, judged: list[Row]) -> list[dict[str, Json]]:
+    """Files that are no tools of their own, or have gone, and so have no row, but differ from the lock."""
+    from plait.tools.trust import Lock
+
+    project = tools.trust.project or os.getcwd()
+    shown = {row.path for row in judged}
+    differing = Lock.read(project).differences(Lock.of(project))
+    places = ((os.path.join(project, ".ai", path), why) for path, why in differing)
+    return [{"path": path, "allowed": False, "why": why} for path, why in places if path not in shown]
 
 
 def _chosen(tools: Toolbox, given: list[str]) -> list[Row]:
@@ -47,7 +62,7 @@ def _chosen(tools: Toolbox, given: list[str]) -> list[Row]:
     if not given:
         return every
     wanted = {place_of(tools.spaces, item).path for item in given}
-    return [row for row in every if row.found.path in wanted]
+    return [row for row in every if row.path in wanted]
 
 
 def _show(judged: list[Row], *, in_full: bool) -> None:
@@ -56,14 +71,14 @@ def _show(judged: list[Row], *, in_full: bool) -> None:
     installed = 0
     for row in judged:
         if row.verdict is None:
-            print(f"{paint('✗', 'red')} {row.found.id}  {row.found.space}: cannot be read")
+            print(f"{paint('✗', 'red')} {row.id}  {row.space}: cannot be read")
             if row.error is not None:
                 show_error(row.error)
         elif row.verdict.by == "manifest" and not in_full:
             installed += 1
         else:
             mark = paint("✓", "green") if row.verdict.allowed else paint("✗", "red")
-            print(f"{mark} {row.found.id}  {row.found.space}: {cut(row.verdict.why, None)}")
+            print(f"{mark} {row.id}  {row.space}: {cut(row.verdict.why, None)}")
             if not row.verdict.allowed and row.verdict.fix:
                 print(f"  fix: {cut(row.verdict.fix, None)}")
     if installed:
@@ -73,18 +88,18 @@ def _show(judged: list[Row], *, in_full: bool) -> None:
 def _status(judged: list[Row]) -> int:
     if any(row.verdict is not None and not row.verdict.allowed for row in judged):
         return REFUSED
-    return UNREADABLE if any(row.error is not None for row in judged) else 0
+    return status_of(judged)
 
 
 def _record(row: Row) -> Json:
     if row.verdict is None:
         return {
-            "item_id": row.found.id,
-            "path": row.found.path,
+            "item_id": row.id,
+            "path": row.path,
             "error": error_data(row.error) if row.error else None,
         }
     return {
-        "path": row.found.path,
+        "path": row.path,
         "fix": row.verdict.fix or None,
         "code": row.verdict.code or None,
         **row.verdict.record(),

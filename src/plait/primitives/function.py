@@ -20,14 +20,12 @@ from __future__ import annotations
 
 import io
 import itertools
-import json
 import os
 import queue
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import lru_cache
 from types import CodeType, ModuleType, TracebackType
 from typing import Any, Final, TextIO, cast
@@ -35,7 +33,7 @@ from typing import Any, Final, TextIO, cast
 from plait.errors import InputError, PlaitError, ValueRefusedError
 from plait.records import dataclass, field
 from plait.tools.invocation import FunctionCall, Returned
-from plait.values import Json, json_text
+from plait.values import Json, detached
 
 MAX_COMPILED: Final = 256
 MAX_IDLE: Final = 4
@@ -83,19 +81,26 @@ def _too_long(call: FunctionCall) -> str:
 
 
 def _outcome(call: FunctionCall, log: _Log) -> _Outcome:
-    with _caught(log):
-        try:
-            return _judged(_result(call))
-        except KeyboardInterrupt:
-            raise
-        except PlaitError as error:
-            return _Outcome(error=str(error))
-        except BaseException as error:  # whatever a tool raises ends the tool, not Plait
-            return _Outcome(error=_complaint(error, call.path))
+    catcher = _CAUGHT
+    _current.log = log
+    catcher.enter()
+    try:
+        return _judged(_result(call))
+    except KeyboardInterrupt:
+        raise
+    except PlaitError as error:
+        return _Outcome(error=str(error))
+    except BaseException as error:  # whatever a tool raises ends the tool, not Plait
+        return _Outcome(error=_complaint(error, call.path))
+    finally:
+        catcher.leave()
+        _current.log = None
 
 
 def _result(call: FunctionCall) -> Json:
-    with _fresh_module(call) as module:
+    module = _fresh_module(call)
+    name = module.__name__  # which the tool may change
+    try:
         exec(_compiled(call.path, call.code), module.__dict__)
         function = getattr(module, call.function, None)
         if not callable(function):
@@ -106,6 +111,8 @@ def _result(call: FunctionCall) -> Json:
                 code="no-function",
             )
         return _settled(function(_copied(dict(call.params)), call.project_path))
+    finally:
+        sys.modules.pop(name, None)
 
 
 def _settled(result: Any) -> Json:
@@ -119,7 +126,7 @@ def _settled(result: Any) -> Json:
 def _judged(result: Json) -> _Outcome:
     """The result as plain data, detached from the tool's own objects; `success: false` in it is a failure."""
     try:
-        data = json.loads(json_text(result))
+        data = detached(result)
     except ValueRefusedError as error:
         return _Outcome(error=f"the function returned something that is not JSON: {error.what}")
     if isinstance(data, dict) and data.get("success") is False:
@@ -146,16 +153,12 @@ def _compiled(path: str, code: bytes) -> CodeType:
 _CALLS = itertools.count(1)
 
 
-@contextmanager
-def _fresh_module(call: FunctionCall) -> Iterator[ModuleType]:
+def _fresh_module(call: FunctionCall) -> ModuleType:
     """A module that only this call knows; listed while it runs, because dataclasses and pickle look there."""
     module = ModuleType(f"plait_tool_{call.digest[:12]}_{next(_CALLS)}")
     module.__file__ = call.path
     sys.modules[module.__name__] = module
-    try:
-        yield module
-    finally:
-        sys.modules.pop(module.__name__, None)
+    return module
 
 
 def _complaint(error: BaseException, path: str) -> str:
@@ -264,15 +267,28 @@ def _forget_workers() -> None:
 
 
 class _Log:
-    """The text of one call, both streams in their order, bounded."""
+    """The text of one call, both streams in their order, bounded; made when the tool first asks for it."""
+
+    __slots__ = ("_bytes", "_most", "_streams")
 
     def __init__(self, most: int) -> None:
-        self._bytes = _Bounded(most)
-        self.stream = io.TextIOWrapper(
-            cast(Any, self._bytes), "utf-8", errors="backslashreplace", newline="", write_through=True
-        )
+        self._most = most
+        self._bytes: _Bounded | None = None
+        self._streams: dict[str, TextIO] | None = None
+
+    def stream(self, name: str) -> TextIO:
+        """What stands for `sys.stdin`, `sys.stdout` or `sys.stderr`."""
+        if self._streams is None:
+            self._bytes = _Bounded(self._most)
+            both = io.TextIOWrapper(
+                cast(Any, self._bytes), "utf-8", errors="backslashreplace", newline="", write_through=True
+            )
+            self._streams = {"stdin": io.StringIO(), "stdout": both, "stderr": both}
+        return self._streams[name]
 
     def text(self) -> str:
+        if self._bytes is None:
+            return ""
         kept = self._bytes.getvalue().decode("utf-8", "replace")
         return f"{kept}\n[{self._bytes.dropped:,} bytes more]" if self._bytes.dropped else kept
 
@@ -306,8 +322,8 @@ class _Routed:
         self._name = name
 
     def _target(self) -> TextIO:
-        streams = getattr(_current, "streams", None)
-        return self.real if streams is None else cast(TextIO, streams[self._name])
+        log: _Log | None = getattr(_current, "log", None)
+        return self.real if log is None else log.stream(self._name)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._target(), name)
@@ -356,18 +372,6 @@ class _Catcher:
 
 
 _CAUGHT = _Catcher()
-
-
-@contextmanager
-def _caught(log: _Log) -> Iterator[None]:
-    catcher = _CAUGHT
-    _current.streams = {"stdin": io.StringIO(), "stdout": log.stream, "stderr": log.stream}
-    catcher.enter()
-    try:
-        yield
-    finally:
-        catcher.leave()
-        _current.streams = None
 
 
 os.register_at_fork(after_in_child=_forget_workers)

@@ -38,7 +38,8 @@ class Retry:
         """The pause after each attempt that may be followed by another."""
         for delay in islice(self._growing(), self.attempts - 1):
             spread = random.uniform(1 - self.jitter, 1 + self.jitter) if self.jitter else 1.0
-            yield min(delay, self.max_delay) * spread
+            # The longest pause is spread downwards only: it stays the longest, and crowds still part.
+            yield min(min(delay, self.max_delay) * spread, self.max_delay)
 
     def _growing(self) -> Iterator[float]:
         first = self.initial_delay

@@ -30,17 +30,18 @@ from plait.tools.anchors import (
 from plait.tools.beneath import read_beneath
 from plait.tools.bind import Binding
 from plait.tools.chain import (
+    FILE,
+    IDENTITY,
     MAX_REMEMBERED,
+    TARGET,
     Chain,
     Chains,
     Place,
     Witness,
-    file_state,
     hold,
-    identity,
+    place_of,
     settled,
-    target_state,
-    witnesses,
+    witness,
 )
 from plait.tools.config import checked_params, resolved_configs
 from plait.tools.environment import (
@@ -83,6 +84,7 @@ class Toolbox:
     dotenv_allowed: frozenset[str] = frozenset()
     timeout: float | None = None
     """Seconds that the caller gives a tool, whatever its author wrote."""
+    clock: Callable[[], float] = time.time
     ready: ReadyTools = field(init=False, compare=False, repr=False, default_factory=lambda: ReadyTools())
     """Its own: what another host or another trust made ready is not ready here."""
 
@@ -195,7 +197,7 @@ def prepare(
     def accepted(tool: Item) -> dict[str, Json]:
         return checked_params(params, tool) if checked else dict(params)
 
-    ready = toolbox.ready.get(item_id, dry=masked)
+    ready = toolbox.ready.get(item_id, dry=masked, now=toolbox.clock())
     if ready is None:
         ready = _made_ready(toolbox, item_id, dry=masked, before_trust=accepted)
     given = accepted(ready.chain.tool)
@@ -225,35 +227,34 @@ class ReadyTools:
     any of it.  Those after it find nothing changed, or make the tool ready again.
     """
 
-    def __init__(self, *, clock: Callable[[], float] = time.time) -> None:
-        self._clock = clock
+    def __init__(self) -> None:
         self._known: dict[tuple[str, bool], _Remembered] = {}
         self._lock = allocate_lock()
 
-    def get(self, item_id: str, *, dry: bool) -> Ready | None:
+    def get(self, item_id: str, *, dry: bool, now: float) -> Ready | None:
         """The tool as it was made ready, if that is still true."""
         known = self._known.get((item_id, dry))
         # A clock that was set back could make a signature one of the future.
-        if known is None or not known.seen or self._clock() < known.when or not hold(known.seen):
+        if known is None or not known.seen or now < known.when or not hold(known.seen):
             return None
         return known.ready
 
     def looked(self, item_id: str, *, dry: bool) -> tuple[Witness, ...]:
         """What the tool rested on when it was made ready before, as it looks now."""
         known = self._known.get((item_id, dry))
-        return () if known is None else witnesses(known.ready.rests_on or ())
+        places = () if known is None else known.ready.rests_on or ()
+        return tuple(witness(look, path) for look, path in places)
 
-    def keep(self, item_id: str, ready: Ready, seen: tuple[Witness, ...], *, dry: bool) -> None:
-        """Remember a tool that was made ready after `seen` was looked at."""
+    def keep(self, item_id: str, ready: Ready, seen: tuple[Witness, ...], *, dry: bool, now: float) -> None:
+        """Remember a tool that was made ready at this time, after `seen` was looked at."""
         if ready.rests_on is None:
             return
-        when = self._clock()
-        whole = ready.rests_on == tuple((look, path) for look, path, _ in seen) and settled(seen, when)
+        whole = ready.rests_on == tuple((look, path) for look, path, _ in seen) and settled(seen, now)
         with self._lock:
             self._known.pop((item_id, dry), None)
             if len(self._known) >= MAX_REMEMBERED:
                 self._known.pop(next(iter(self._known)))
-            self._known[item_id, dry] = _Remembered(ready, seen if whole else (), when)
+            self._known[item_id, dry] = _Remembered(ready, seen if whole else (), now)
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,7 +268,7 @@ def _made_ready(
     toolbox: Toolbox, item_id: str, *, dry: bool, before_trust: Callable[[Item], object]
 ) -> Ready:
     """Chain, rules, trust, environment; `before_trust` may refuse before a person is asked anything."""
-    seen = toolbox.ready.looked(item_id, dry=dry)
+    now, seen = toolbox.clock(), toolbox.ready.looked(item_id, dry=dry)
     chain = toolbox.chains.get(item_id)
     pairs = validate(chain)
     before_trust(chain.tool)
@@ -293,7 +294,7 @@ def _made_ready(
         env_names=tuple(sorted(environment.child)),
         rests_on=tuple(dict.fromkeys(_places(toolbox, chain, verdicts, context, around))) if told else None,
     )
-    toolbox.ready.keep(item_id, ready, seen, dry=dry)
+    toolbox.ready.keep(item_id, ready, seen, dry=dry, now=now)
     return ready
 
 
@@ -306,35 +307,35 @@ def _places(
 ) -> Iterator[Place]:
     """Whatever is looked at for a tool without files beside it: a change anywhere makes it ready again."""
     yield from chain.rests_on
-    yield from ((target_state, path) for path in marker_places(chain))
+    yield from ((TARGET, path) for path in marker_places(chain))
     for verdict in verdicts:
         yield from _places_of_trust(toolbox.trust, verdict)
     if "tool_path" in context:
-        yield identity, os.path.dirname(context["tool_path"])
-    yield file_state, f"{toolbox.spaces.project}/.env"
-    yield from ((target_state, path) for path in around.looked if path is not None)
+        yield IDENTITY, os.path.dirname(context["tool_path"])
+    # By itself, also if it is not there: the folder of a project changes all the time.
+    yield FILE, f"{toolbox.spaces.project}/.env"
+    yield from ((TARGET, path) for path in around.looked if path is not None)
 
 
 def _places_of_trust(trust: Trust, verdict: Verdict) -> Iterator[Place]:
-    """Whatever a verdict rests on besides the bytes of its item."""
-    item, store = verdict.item, trust.store.root
-    yield file_state, f"{store}/projects.json"
-    yield identity, f"{trust.project}"
-    yield file_state, f"{trust.project}/.ai/config/plait.yaml"
+    """Whatever a verdict rests on: files, the project itself, and who can write what."""
+    item = verdict.item
+    yield IDENTITY, f"{trust.project}"
+    # Who carries a signature in a comment, or came with Plait, is not asked for another beside it.
+    unasked = f"{item.path}.sig" if item.space.name == "system" or in_comment(item.extension) else ""
+    yield from (place_of(path) for path in trust.rests_on(verdict) if path != unasked)
     if item.space.name == "system":
-        yield file_state, f"{item.space.root}/{manifest.NAME}"
-        return
-    if not in_comment(item.extension):
-        yield file_state, f"{item.path}.sig"
-    if verdict.signature is not None:
-        yield file_state, f"{store}/{verdict.signature.fingerprint}.json"
-        yield file_state, f"{store}/rollback.json"
+        yield FILE, f"{item.space.root}/{manifest.NAME}"
     if item.space.name == "user":
-        # Whether others can write it is a matter of every folder up to the space.
-        folder = item.path
-        while folder != item.space.root:
-            folder = os.path.dirname(folder)
-            yield target_state, folder
+        yield from ((TARGET, folder) for folder in _folders_of(item))
+
+
+def _folders_of(item: Item) -> Iterator[str]:
+    """Every folder from an item up to its space: whoever can write one of them can write the item."""
+    folder = item.path
+    while folder not in (item.space.root, os.path.dirname(folder)):
+        folder = os.path.dirname(folder)
+        yield folder
 
 
 # ── the parts of it, in order ────────────────────────────────────────────

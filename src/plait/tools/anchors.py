@@ -8,7 +8,7 @@ anchor, every file that could be loaded through it is verified before the start.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from plait.errors import InputError
 from plait.records import dataclass
@@ -44,12 +44,10 @@ class Dependency:
 
 def find_anchor(chain: Chain, project: str | None) -> Anchored | None:
     """The first anchor that the chain declares, if it is active for this tool."""
-    declared = next(((item, item.header.anchor) for item in chain.elements if item.header.anchor), None)
+    declared = _declared(chain)
     if declared is None:
         return None
     item, anchor = declared
-    if not anchor.enabled or anchor.mode == "never":
-        return None
     tool_dir = os.path.dirname(chain.tool.path)
     marked = _marked_folder(tool_dir, chain.tool.space.root, anchor.markers_any)
     if anchor.mode == "auto" and marked is None:
@@ -61,6 +59,15 @@ def find_anchor(chain: Chain, project: str | None) -> Anchored | None:
     }[anchor.root]
     lib = os.path.join(os.path.dirname(item.path), anchor.lib) if anchor.lib else ""
     return Anchored(anchor, root, lib, item)
+
+
+def marker_places(chain: Chain) -> list[str]:
+    """Every path at which a file would be a marker for the tool of a chain."""
+    declared = _declared(chain)
+    if declared is None:
+        return []
+    folders = _upwards(os.path.dirname(chain.tool.path), chain.tool.space.root)
+    return [os.path.join(folder, marker) for folder in folders for marker in declared[1].markers_any]
 
 
 def anchor_environment(
@@ -84,6 +91,11 @@ def dependencies(anchored: Anchored | None, deps: VerifyDeps | None, tool: Item)
         return []
     base = _dependency_base(anchored, deps, tool)
     return [] if base is None else _loadable(base, deps, tool)
+
+
+def may_load_beside(anchored: Anchored | None, deps: VerifyDeps | None, tool: Item) -> bool:
+    """Can the tool load files beside it, of which there may be others the next time?"""
+    return deps is not None and deps.enabled and _dependency_base(anchored, deps, tool) is not None
 
 
 def library(anchored: Anchored | None, deps: VerifyDeps | None) -> list[Dependency]:
@@ -125,16 +137,29 @@ def _dependency_base(anchored: Anchored | None, deps: VerifyDeps, tool: Item) ->
             return None
 
 
+def _declared(chain: Chain) -> tuple[Item, Anchor] | None:
+    """The first anchor that the chain declares, and its item; None if it is switched off."""
+    for item in chain.elements:
+        if (anchor := item.header.anchor) is not None:
+            return (item, anchor) if anchor.enabled and anchor.mode != "never" else None
+    return None
+
+
 def _marked_folder(start: str, stop: str, markers: Sequence[str]) -> str | None:
     """The nearest folder with a marker, from the tool's own upwards, not above its space."""
-    folder = start
-    while os.path.commonpath([folder, stop]) == stop:
+    for folder in _upwards(start, stop):
         if any(os.path.exists(os.path.join(folder, marker)) for marker in markers):
             return folder
-        if folder == stop:
-            return None
-        folder = os.path.dirname(folder)
     return None
+
+
+def _upwards(start: str, stop: str) -> Iterator[str]:
+    folder = start
+    while os.path.commonpath([folder, stop]) == stop:
+        yield folder
+        if folder == stop:
+            return
+        folder = os.path.dirname(folder)
 
 
 def _refuse_links(folder: str, names: Sequence[str], tool: Item) -> None:

@@ -1,23 +1,27 @@
 """Open a file below a directory, and never anywhere else.
 
-The path is walked by the kernel (`openat2`) from a directory that is held open,
-without following symbolic links, so nothing that happens to the tree meanwhile
-can lead outside.  Where the kernel does not know `openat2`, each component is
-opened by itself with `O_NOFOLLOW`.  What is returned are bytes, read once.
+The path is walked from a directory that is held open, without following symbolic
+links, so nothing that happens to the tree meanwhile can lead outside.  Either the
+kernel walks it (`openat2`), or each component is opened by itself with `O_NOFOLLOW`.
+What is returned are bytes, read once.
+
+Both ways come to the same.  The kernel's is quicker, but Python reaches it through
+`ctypes` only, which takes longer to load than the other way to open some hundred
+files; so it is for processes that open more of them.
 """
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
+from itertools import count
 
 from plait.errors import InputError, LimitError
-from plait.hints import Final
+from plait.hints import Final, TypeAlias
 from plait.records import dataclass
 
 MAX_FILE: Final = 16 << 20
@@ -26,6 +30,8 @@ _OPENAT2: Final = 437
 _RESOLVE_NO_MAGICLINKS: Final = 0x02
 _RESOLVE_NO_SYMLINKS: Final = 0x04
 _RESOLVE_BENEATH: Final = 0x08
+_OPENED_BY_WALKING: Final = 200
+"""Files, before `ctypes` is loaded."""
 _FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
@@ -44,9 +50,13 @@ class Stamp:
     changed: int
 
 
-def read_beneath(root: str, relative: str) -> tuple[bytes, Stamp] | None:
+Way: TypeAlias = Callable[[int, str], int]
+"""How a path below a directory that is held open becomes a handle."""
+
+
+def read_beneath(root: str, relative: str, *, way: Way | None = None) -> tuple[bytes, Stamp] | None:
     """The bytes of a regular file below `root`, or None if there is none."""
-    with _opened(root, relative) as handle:
+    with _opened(root, relative, way or _by_the_shorter_way) as handle:
         if handle is None:
             return None
         status = os.fstat(handle)
@@ -59,7 +69,7 @@ def read_beneath(root: str, relative: str) -> tuple[bytes, Stamp] | None:
 
 def stamp_beneath(root: str, relative: str) -> Stamp | None:
     """The stamp of a regular file below `root`, without reading it."""
-    with _opened(root, relative) as handle:
+    with _opened(root, relative, _by_the_shorter_way) as handle:
         if handle is None:
             return None
         status = os.fstat(handle)
@@ -67,7 +77,7 @@ def stamp_beneath(root: str, relative: str) -> Stamp | None:
 
 
 @contextmanager
-def _opened(root: str, relative: str) -> Iterator[int | None]:
+def _opened(root: str, relative: str, way: Way) -> Iterator[int | None]:
     _refuse_shape(root, relative)
     handle: int | None = None
     try:
@@ -78,7 +88,7 @@ def _opened(root: str, relative: str) -> Iterator[int | None]:
     except OSError as error:
         raise _unreadable(relative, root, error) from None
     try:
-        handle = _open_below(directory, relative)
+        handle = way(directory, relative)
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ENOTDIR):
             handle = None
@@ -102,28 +112,32 @@ def _refuse_shape(root: str, relative: str) -> None:
         raise _outside(root, relative)
 
 
-def _open_below(directory: int, relative: str) -> int:
-    syscall = _syscall()
-    if syscall is not None:
-        how = (ctypes.c_uint64 * 3)(
-            _FLAGS, 0, _RESOLVE_BENEATH | _RESOLVE_NO_SYMLINKS | _RESOLVE_NO_MAGICLINKS
-        )
-        handle = syscall(_OPENAT2, directory, os.fsencode(relative), ctypes.byref(how), ctypes.sizeof(how))
+_OPENED: Final = count()
+
+
+def _by_the_shorter_way(directory: int, relative: str) -> int:
+    few = next(_OPENED) < _OPENED_BY_WALKING
+    return by_walking(directory, relative) if few else by_kernel(directory, relative)
+
+
+def by_kernel(directory: int, relative: str) -> int:
+    """In one system call, where there is one."""
+    if (openat2 := _openat2()) is not None:
+        handle, number = openat2(directory, relative)
         if handle >= 0:
-            return int(handle)
-        number = ctypes.get_errno()
+            return handle
         if number not in (errno.ENOSYS, errno.EPERM, errno.EINVAL):
             raise OSError(number, os.strerror(number))
-    return _walk_below(directory, relative)
+    return by_walking(directory, relative)
 
 
-def _walk_below(directory: int, relative: str) -> int:
-    """Component by component, for kernels without `openat2`."""
+def by_walking(directory: int, relative: str) -> int:
+    """Component by component."""
     *folders, name = relative.split("/")
     held = os.dup(directory)
     try:
         for folder in folders:
-            inner = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=held)
+            inner = _open_folder(folder, held)
             os.close(held)
             held = inner
         return os.open(name, _FLAGS, dir_fd=held)
@@ -131,10 +145,34 @@ def _walk_below(directory: int, relative: str) -> int:
         os.close(held)
 
 
+def _open_folder(name: str, held: int) -> int:
+    try:
+        return os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=held)
+    except NotADirectoryError:
+        if stat.S_ISLNK(os.stat(name, dir_fd=held, follow_symlinks=False).st_mode):
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP)) from None
+        raise
+
+
 @cache
-def _syscall():  # type: ignore[no-untyped-def]  # ctypes functions have no useful type
-    libc = ctypes.CDLL(None, use_errno=True)
-    return getattr(libc, "syscall", None) if os.uname().sysname == "Linux" else None
+def _openat2() -> Callable[[int, str], tuple[int, int]] | None:
+    """The system call, which answers with a handle, or -1 and the number of an error."""
+    if os.uname().sysname != "Linux":
+        return None
+    import ctypes
+
+    syscall = getattr(ctypes.CDLL(None, use_errno=True), "syscall", None)
+    if syscall is None:
+        return None
+    resolve = _RESOLVE_BENEATH | _RESOLVE_NO_SYMLINKS | _RESOLVE_NO_MAGICLINKS
+    how = (ctypes.c_uint64 * 3)(_FLAGS, 0, resolve)
+
+    def openat2(directory: int, relative: str) -> tuple[int, int]:
+        path = os.fsencode(relative)
+        handle = syscall(_OPENAT2, directory, path, ctypes.byref(how), ctypes.sizeof(how))
+        return int(handle), ctypes.get_errno()
+
+    return openat2
 
 
 def _read(handle: int, relative: str, root: str) -> bytes:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import re
 from collections.abc import Mapping, Sequence
 
 from plait.errors import InputError, LimitError, ValueRefusedError, nearest
@@ -18,6 +16,7 @@ from plait.tools.chain import Chain
 from plait.tools.config import Config
 from plait.tools.environment import Environment
 from plait.tools.invocation import (
+    DEFAULT_MAX_OUTPUT,
     FunctionCall,
     Invocation,
     Limits,
@@ -27,7 +26,7 @@ from plait.tools.invocation import (
     RequestCall,
     Retry,
 )
-from plait.values import Json, Secret, json_text, revealed_text, text
+from plait.values import Json, Secret, detached, json_text, revealed_text, text
 
 if TYPE_CHECKING:
     from plait.template.shell import BoundScript
@@ -49,40 +48,71 @@ class Call:
 
 def bind(call: Call) -> Invocation:
     """Everything the primitive needs, with no hole left."""
-    env = _lookup(call.environment)
-    author = Config(call.chain, params={}, context=call.context, env=env)
-    fixed = _in_map(author, "fixed_params")
-    given = _handed_over(
-        call.params, _in_map(author.in_clear(), "fixed_params") if fixed else {}, author.value("params_key")
-    )
-    # What is fixed is fixed on every road: as JSON, as `{name}` and as a variable.
-    call = replace(call, params={**call.params, **fixed})
-    context = {**call.context, "params_json": json_text(given, reveal=True)}
-    config = Config(call.chain, params=call.params, context=context, env=env)
-    match call.chain.primitive:
-        case "core/primitives/subprocess":
-            return _process(call, config)
-        case "core/primitives/http_client":
-            return _request(call, config)
-        case "core/primitives/function":
-            return _function(call, config, _plain(given))
-        case "core/primitives/mcp":
-            return _mcp(call, config, _plain(given))
-        case other:
-            raise InputError(
-                f"there is no primitive '{other}'", call.chain.tool.path, code="unknown-primitive"
+    return Binding(call.chain, call.context, call.environment, call.project, call.cwd).bind(call.params)
+
+
+class Binding:
+    """A chain and everything around it, waiting for parameters: what none of them decides is known."""
+
+    def __init__(
+        self,
+        chain: Chain,
+        context: Mapping[str, Json],
+        environment: Environment,
+        project: str | None,
+        cwd: str,
+    ) -> None:
+        self._chain, self._context, self._environment = chain, context, environment
+        self._project, self._cwd = project, cwd
+        self._env = _lookup(environment)
+        author = Config(chain, params={}, context=context, env=self._env)
+        self._fixed = _in_map(author, "fixed_params")
+        self._fixed_in_clear = _in_map(author.in_clear(), "fixed_params") if self._fixed else {}
+        self._key = author.value("params_key")
+        self._as_json = author.mentions("params_json")
+        self._function: FunctionCall | None = None
+        if chain.primitive == "core/primitives/function" and author.is_fixed("function", *_LIMITS):
+            self._function = _function(self._call({}, context), author, {})
+
+    def in_environment(self, environment: Environment) -> Binding:
+        """The same chain in another environment."""
+        return Binding(self._chain, self._context, environment, self._project, self._cwd)
+
+    def bind(self, params: Mapping[str, Json]) -> Invocation:
+        given = _handed_over(params, self._fixed_in_clear, self._key)
+        plain = detached(given, reveal=True)
+        if (made := self._function) is not None:
+            return FunctionCall(
+                made.path, made.code, made.digest, made.function, plain, made.project_path, made.limits
             )
+        context = self._context
+        if self._as_json:
+            context = {**context, "params_json": json_text(given, reveal=True)}
+        # What is fixed is fixed on every road: as JSON, as `{name}` and as a variable.
+        params = {**params, **self._fixed} if self._fixed else params
+        call = self._call(params, context)
+        config = Config(self._chain, params=params, context=context, env=self._env)
+        match self._chain.primitive:
+            case "core/primitives/subprocess":
+                return _process(call, config)
+            case "core/primitives/http_client":
+                return _request(call, config)
+            case "core/primitives/function":
+                return _function(call, config, plain)
+            case "core/primitives/mcp":
+                return _mcp(call, config, plain)
+            case other:
+                raise InputError(
+                    f"there is no primitive '{other}'", call.chain.tool.path, code="unknown-primitive"
+                )
+
+    def _call(self, params: Mapping[str, Json], context: Mapping[str, Json]) -> Call:
+        return Call(self._chain, params, context, self._environment, self._project, self._cwd)
 
 
 def _handed_over(params: Mapping[str, Json], fixed: Mapping[str, Json], key: Json) -> dict[str, Json]:
     """The caller's parameters as the tool receives them; fixed ones win, `params_key` nests the rest."""
     return {**({key: dict(params)} if isinstance(key, str) and key else params), **fixed}
-
-
-def _plain(params: Mapping[str, Json]) -> dict[str, Json]:
-    """A copy that nobody else holds, secrets revealed."""
-    plain: dict[str, Json] = json.loads(json_text(params, reveal=True))
-    return plain
 
 
 def _lookup(environment: Environment) -> dict[str, Any]:
@@ -165,7 +195,6 @@ _SHELLS: Final[Mapping[str, sinks.Dialect]] = {
     "bash": "bash",
     "zsh": "bash",
 }
-_COMMAND_OPTION: Final = re.compile(r"-[A-Za-z]*c[A-Za-z]*")
 
 
 def _argv(words: Sequence[Json], config: Config, clear: Config) -> tuple[list[str], dict[str, str]]:
@@ -186,10 +215,16 @@ def _argv(words: Sequence[Json], config: Config, clear: Config) -> tuple[list[st
 def _script_follows(argv: Sequence[str]) -> sinks.Dialect | None:
     """The shell that takes the next argument for a script: `sh -c`, also behind `env` and its like."""
     options = argv[:-1] if argv and argv[-1] == "--" else argv
-    if not options or not _COMMAND_OPTION.fullmatch(options[-1]):
+    if not options or not _takes_script(options[-1]):
         return None
     names = [os.path.basename(word) for word in options[:-1]]
     return next((_SHELLS[name] for name in names if name in _SHELLS), None)
+
+
+def _takes_script(option: str) -> bool:
+    """`-c`, also among others: `-lc`."""
+    letters = option[1:]
+    return option[:1] == "-" and "c" in letters and letters.isascii() and letters.isalpha()
 
 
 def _script(written: str, clear: Config, dialect: sinks.Dialect) -> BoundScript:
@@ -285,6 +320,9 @@ def _directory(call: Call, config: Config) -> str:
     return os.path.join(call.cwd, text(config.value("cwd")))
 
 
+_LIMITS: Final = ("timeout", "max_output")
+
+
 def _limits(call: Call, config: Config, default: float = 300.0) -> Limits:
     timeout = config.value("timeout", default)
     try:
@@ -298,7 +336,7 @@ def _limits(call: Call, config: Config, default: float = 300.0) -> Limits:
             "write timeout: 60",
             code="bad-config",
         )
-    return Limits(seconds, _whole(config, "max_output", Limits().max_output, least=1))
+    return Limits(seconds, _whole(config, "max_output", DEFAULT_MAX_OUTPUT, least=1))
 
 
 def _whole(config: Config, key: str, default: int, *, least: int) -> int:
@@ -443,11 +481,21 @@ def _mcp(call: Call, config: Config, params: Mapping[str, Json]) -> McpCall:
             cwd=call.cwd,
             url=str(server.get("url") or ""),
             headers=tuple((name, revealed_text(value)) for name, value in headers.items()),
+            url_from_data=_server_url_from_data(config),
         ),
         tool,
         params,
         _limits(call, config, 60.0),
     )
+
+
+def _server_url_from_data(config: Config) -> bool:
+    written = config.written.get("server")
+    url = written.get("url") if isinstance(written, Mapping) else None
+    if not isinstance(url, str):
+        return not isinstance(written, Mapping)  # the whole server came from somewhere else
+    holes = _origin_holes(config.template(url))
+    return any(hole.kind == "param" and config.from_caller(hole) for hole in holes)
 
 
 def _server_command(server: Mapping[str, Json], config: Config) -> tuple[str, ...]:

@@ -10,11 +10,11 @@ from __future__ import annotations
 import os
 import time
 from _thread import allocate_lock
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from plait.errors import InputError, LimitError, nearest
 from plait.hints import Final, Protocol, TypeAlias
-from plait.records import dataclass
+from plait.records import dataclass, field
 from plait.tools.items import Item, digest_of
 from plait.tools.spaces import Found, Space, Spaces, normal_id, renamed
 
@@ -29,12 +29,88 @@ PRIMITIVES: Final = (
 )
 """Terminal elements; they need no file."""
 
+# ── what something rests on ──────────────────────────────────────────────
+
+State: TypeAlias = tuple[int, int, int, int, int]
+"""When it changed, when its contents did, inode, size, device."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Look:
+    """A way to look at a path."""
+
+    stat: Callable[[str], os.stat_result]
+    whole: bool = True
+    """Has everything to stay as it is, or only to be the same folder, whatever happens in it?"""
+
+
+FILE: Final = Look(os.lstat)
+"""A file, and no link."""
+TARGET: Final = Look(os.stat)
+"""A folder, to which nothing is added and from which nothing goes; or what a link leads to."""
+IDENTITY: Final = Look(os.stat, whole=False)
+
+Place: TypeAlias = tuple[Look, str]
+"""A path, and the way to look at it."""
+Witness: TypeAlias = tuple[Look, str, State | None]
+"""A place, and what was seen there; None if nothing was."""
+
 # What changed so recently may change again within the clock's grain and look the same.
 _RACY: Final = 0.1
 
 
-_FileState: TypeAlias = tuple[str, tuple[int, int, int]]
-"""A file, and its inode, size and time of change."""
+def witness(look: Look, path: str) -> Witness:
+    try:
+        seen = look.stat(path)
+    except OSError:
+        return look, path, None
+    return look, path, (seen.st_ctime_ns, seen.st_mtime_ns, seen.st_ino, seen.st_size, seen.st_dev)
+
+
+def hold(witnesses: Iterable[Witness]) -> bool:
+    """Does everything look as it did?"""
+    # In one piece, and attribute by attribute: half of what a warm call costs is spent here.
+    for look, path, state in witnesses:
+        try:
+            seen = look.stat(path)
+        except OSError:
+            if state is not None:
+                return False
+            continue
+        if state is None or seen.st_ino != state[2] or seen.st_dev != state[4]:
+            return False
+        if look.whole and (
+            seen.st_ctime_ns != state[0] or seen.st_mtime_ns != state[1] or seen.st_size != state[3]
+        ):
+            return False
+    return True
+
+
+def settled(witnesses: Iterable[Witness], now: float) -> bool:
+    """Did everything change so long ago that another change would be seen?"""
+    states = [state for look, _, state in witnesses if state is not None and look.whole]
+    latest = max((max(changed, modified) for changed, modified, *_ in states), default=0)
+    return now - latest / 1e9 > _RACY
+
+
+def place_of(path: str) -> Place:
+    """Where it is seen that a file changes, goes or comes: the file, or the nearest folder above."""
+    if os.path.lexists(path):
+        return FILE, path
+    return witness_above(path)[:2]
+
+
+def witness_above(path: str) -> Witness:
+    """The nearest folder above a path that is there: what comes to stand at the path changes it."""
+    while True:
+        above = os.path.dirname(path)
+        found = witness(TARGET, above)
+        if found[2] is not None or above == path:
+            return found
+        path = above
+
+
+# ── chains ───────────────────────────────────────────────────────────────
 
 
 class ItemReader(Protocol):
@@ -47,6 +123,8 @@ class Chain:
 
     elements: tuple[Item, ...]
     primitive: str
+    rests_on: tuple[Place, ...] = field(default=(), compare=False, repr=False)
+    """Its files, and the folders in which a file could appear that would shadow one of them."""
 
     @property
     def tool(self) -> Item:
@@ -60,32 +138,6 @@ class Chain:
     def digest(self) -> str:
         """One SHA-256 for all files of the chain."""
         return digest_of("".join(item.digest for item in self.elements).encode())
-
-
-@dataclass(frozen=True, slots=True)
-class _Witness:
-    """A folder as it was: nothing has been added to it or removed since."""
-
-    path: str
-    inode: int
-    modified: int
-
-    def unchanged(self) -> bool:
-        try:
-            status = os.stat(self.path)
-        except OSError:
-            return self.inode == 0
-        return (status.st_ino, status.st_mtime_ns) == (self.inode, self.modified)
-
-
-@dataclass(frozen=True, slots=True)
-class _Remembered:
-    chain: Chain
-    files: tuple[_FileState, ...]
-    folders: tuple[_Witness, ...]
-
-    def holds(self) -> bool:
-        return all(w.unchanged() for w in self.folders) and all(_file_state(p) == s for p, s in self.files)
 
 
 @dataclass(slots=True)
@@ -102,33 +154,35 @@ class Chains:
         self.items = items
         self.counts = ChainCounts()
         self._clock = clock
-        self._known: dict[str, _Remembered] = {}
+        self._known: dict[str, tuple[Chain, tuple[Witness, ...]]] = {}
         self._lock = allocate_lock()
 
     def get(self, item_id: str) -> Chain:
         item_id = normal_id(item_id)
         known = self._known.get(item_id)
-        if known is not None and known.holds():
+        if known is not None and hold(known[1]):
             self.counts.hits += 1
-            return known.chain
+            return known[0]
         self.counts.misses += 1
         # Witnesses are taken before anything is read: a change in between is seen next time.
-        chain, files, folders = self._build(item_id)
-        if self._settled(files, folders):
+        chain, seen = self._build(item_id)
+        if settled(seen, self._clock()):
             with self._lock:
                 if len(self._known) >= MAX_REMEMBERED:
                     self._known.pop(next(iter(self._known)))
-                self._known[item_id] = _Remembered(chain, files, folders)
+                self._known[item_id] = (chain, seen)
         return chain
 
-    def _build(self, item_id: str) -> tuple[Chain, tuple[_FileState, ...], tuple[_Witness, ...]]:
+    def _build(self, item_id: str) -> tuple[Chain, tuple[Witness, ...]]:
         elements: list[Item] = []
-        files: list[_FileState] = []
-        folders: list[_Witness] = []
+        seen: list[Witness] = []
+
+        def looking(space: Space, name: str) -> None:
+            seen.append(witness_above(os.path.join(space.root, "tools", name)))
+
         current, within = item_id, None
         while (primitive := renamed(current)) not in PRIMITIVES:
-            folders += _witnesses(self.spaces, current)
-            found = self.spaces.find(current, within=within)
+            found = self.spaces.find(current, within=within, looking=looking)
             if found is None:
                 raise self._missing(current, elements)
             if any(found.path == item.path for item in elements):
@@ -138,7 +192,7 @@ class Chains:
             item = self.items.get(found)
             elements.append(item)
             # As it was found, before its bytes were read: a change in between is seen next time.
-            files.append((item.path, (found.stamp.inode, found.stamp.size, found.stamp.changed)))
+            seen.append((FILE, item.path, _stamped(found)))
             executor = item.header.executor_id
             if executor is None:
                 raise InputError(
@@ -155,11 +209,8 @@ class Chains:
                 fix="call a tool whose chain ends there",
                 code="not-a-tool",
             )
-        return Chain(tuple(elements), primitive), tuple(files), tuple(folders)
-
-    def _settled(self, files: tuple[_FileState, ...], folders: tuple[_Witness, ...]) -> bool:
-        changes = [*(folder.modified for folder in folders), *(changed for _, (_, _, changed) in files)]
-        return self._clock() - max(changes, default=0) / 1e9 > _RACY
+        places = tuple(dict.fromkeys((look, path) for look, path, _ in seen))
+        return Chain(tuple(elements), primitive, places), tuple(dict.fromkeys(seen))
 
     def _missing(self, item_id: str, elements: list[Item]) -> InputError:
         if not elements:
@@ -176,32 +227,9 @@ class Chains:
         )
 
 
-def _witnesses(spaces: Spaces, item_id: str) -> list[_Witness]:
-    """For each space the folder in which a file for this id would stand, or its nearest ancestor."""
-    names = dict.fromkeys((normal_id(item_id), renamed(item_id)))
-    return [_witness(space, name) for space in spaces.spaces for name in names]
-
-
-def _witness(space: Space, item_id: str) -> _Witness:
-    folder = os.path.join(space.root, "tools", os.path.dirname(item_id)).rstrip("/")
-    while True:
-        try:
-            status = os.stat(folder)
-        except OSError:
-            parent = os.path.dirname(folder)
-            if parent == folder:
-                return _Witness(folder, 0, 0)
-            folder = parent
-            continue
-        return _Witness(folder, status.st_ino, status.st_mtime_ns)
-
-
-def _file_state(path: str) -> tuple[int, int, int]:
-    try:
-        status = os.stat(path, follow_symlinks=False)
-    except OSError:
-        return (0, 0, 0)
-    return (status.st_ino, status.st_size, status.st_ctime_ns)
+def _stamped(found: Found) -> State:
+    stamp = found.stamp
+    return (stamp.changed, stamp.modified, stamp.inode, stamp.size, stamp.device)
 
 
 def _cycle(elements: list[Item], again: Found) -> InputError:

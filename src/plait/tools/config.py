@@ -24,7 +24,7 @@ from plait.tools.chain import Chain
 from plait.tools.items import ConfigResolve, Item
 from plait.tools.schemas import surely_meets
 from plait.tools.spaces import Spaces
-from plait.values import Json, Secret, json_text
+from plait.values import Json, Secret, detached
 
 EXECUTION_KEYS: Final = frozenset(
     {
@@ -76,8 +76,24 @@ class Config:
         written = self.written[key]
         if isinstance(written, int | float):  # also true and false
             return written
+        if written.__class__ is str and (text := self._plan.text(written)) is not None:
+            return text
         template = self.template(written)
         return as_json_value(template, self.names_for(template), env=self.env)
+
+    def is_fixed(self, *keys: str) -> bool:
+        """Are these keys numbers or texts without a hole, or not given: the same for every call?"""
+        return all(
+            written is None or isinstance(written, int | float) or self._is_text_without_holes(written)
+            for written in map(self.written.get, keys)
+        )
+
+    def _is_text_without_holes(self, written: Json) -> bool:
+        return isinstance(written, str) and self._plan.text(written) is not None
+
+    def mentions(self, name: str) -> bool:
+        """Does an author's text possibly have a hole of this name?"""
+        return self._plan.mentions(name)
 
     def in_clear(self) -> Config:
         """The same with every secret revealed: for what only the tool or its server will see."""
@@ -135,6 +151,8 @@ class _Plan:
         self.written = merged_config(chain)
         self._compiled: dict[str, Template] = {}
         self._wanted: dict[int, list[str]] = {}
+        self._texts: dict[str, str | None] = {}
+        self._mentions: dict[str, bool] = {}
 
     def template(self, value: Json) -> Template:
         where = self.chain.tool.path
@@ -147,6 +165,21 @@ class _Plan:
                 self._compiled[value] = known
                 self._wanted[id(known)] = _param_names(known)
         return known
+
+    def mentions(self, name: str) -> bool:
+        if name not in self._mentions:
+            self._mentions[name] = name in repr(self.written)
+        return self._mentions[name]
+
+    def text(self, written: str) -> str | None:
+        """What a text without holes always becomes; None if it has holes."""
+        if written in self._texts:
+            return self._texts[written]
+        template = self.template(written)
+        text = None if template.leaf.program.hole_count else str(as_json_value(template, {}, env={}))
+        if len(self._texts) < _MOST_TEXTS:
+            self._texts[written] = text
+        return text
 
     def wanted(self, template: Template) -> list[str]:
         """The names of its `{name}` holes."""
@@ -225,14 +258,14 @@ def _in_clear(value: Json) -> Json:
 
 
 def _with_defaults(value: Json, schema: Json) -> Json:
-    if not isinstance(schema, Mapping) or not isinstance(value, dict):
+    if not isinstance(schema, dict) or not isinstance(value, dict):
         return value
     properties = schema.get("properties")
-    if not isinstance(properties, Mapping):
+    if not isinstance(properties, dict):
         return value
     filled = dict(value)
     for name, inner in properties.items():
-        if name not in filled and isinstance(inner, Mapping) and "default" in inner:
+        if name not in filled and isinstance(inner, dict) and "default" in inner:
             filled[name] = inner["default"]
         if name in filled:
             filled[name] = _with_defaults(filled[name], inner)
@@ -240,7 +273,7 @@ def _with_defaults(value: Json, schema: Json) -> Json:
 
 
 def _violations(params: Mapping[str, Json], schema: Mapping[str, Json], item: Item) -> list[Problem]:
-    plain = json.loads(json_text(params, reveal=True))  # secrets are strings to a schema
+    plain = detached(params, reveal=True)  # secrets are strings to a schema
     if surely_meets(plain, schema):
         return []
     try:

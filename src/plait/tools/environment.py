@@ -8,7 +8,6 @@ through which a loader runs code.
 from __future__ import annotations
 
 import fnmatch
-import re
 from collections.abc import Iterable, Mapping, Set
 from functools import cache, lru_cache
 
@@ -27,9 +26,9 @@ _LOADERS: Final = (
     "PYTHON*", "NODE_OPTIONS", "NODE_PATH", "RUBYOPT", "RUBYLIB", "PERL5*", "PERLLIB", "JAVA_TOOL_OPTIONS",
     "_JAVA_OPTIONS", "CLASSPATH", "GIT_*", "GCONV_PATH", "HOSTALIASES", "LOCPATH", "PROMPT_COMMAND", "PS4",
 )  # fmt: skip
-_SECRET_NAME: Final = re.compile(
-    r"(?i)pass(word|wd)?|token|secret|api_?key|private|credential|auth(?!or)|bearer"
-)
+_SECRET_WORDS: Final = (
+    "pass", "token", "secret", "apikey", "api_key", "private", "credential", "bearer",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +46,22 @@ class EnvValue:
 class DotEnv:
     """A project's `.env`, minus what it may not set."""
 
-    values: Mapping[str, str] = field(default_factory=dict, repr=False)
+    written: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    """Names and their values in the order of the file, before they refer to each other."""
     refused: tuple[str, ...] = ()
+
+    def filled(self, host: Mapping[str, str]) -> dict[str, str]:
+        """The values; one may refer to those above it and to `host`, and to nothing else."""
+        if not self.written:
+            return {}
+        from dotenv.variables import parse_variables
+
+        values: dict[str, str] = {}
+        for name, value in self.written:
+            # Not by `dotenv_values`, which looks into the environment of this process.
+            seen = {**host, **values}
+            values[name] = "".join(part.resolve(seen) for part in parse_variables(value))
+        return values
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,16 +83,15 @@ def read_dotenv(text: str, interpreters: Iterable[str], *, allowed: frozenset[st
     """Names and values by the rules of python-dotenv."""
     from io import StringIO
 
-    from dotenv import dotenv_values
+    from dotenv.main import DotEnv as Reader
 
-    values = {
-        name: value for name, value in dotenv_values(stream=StringIO(text)).items() if value is not None
-    }
+    parsed = Reader(None, stream=StringIO(text), interpolate=False).parse()
+    written = [(name, value) for name, value in parsed if value is not None]
     protected = {*interpreters} - allowed
-    refused = tuple(
-        name for name in values if name not in allowed and (name in protected or _is_loader(name))
+    refused = dict.fromkeys(
+        name for name, _ in written if name not in allowed and (name in protected or _is_loader(name))
     )
-    return DotEnv({name: value for name, value in values.items() if name not in refused}, refused)
+    return DotEnv(tuple(pair for pair in written if pair[0] not in refused), tuple(refused))
 
 
 def resolve_environment(
@@ -87,14 +99,17 @@ def resolve_environment(
 ) -> Environment:
     """Primitive first, tool last: later elements override."""
     child = {name: EnvValue(host[name], "fixed") for name in FIXED if name in host}
-    lookup = {**dotenv.values, **host}
+    from_file = dotenv.filled(host)
+    lookup = {**from_file, **host}
     secrets = {name for name in lookup if name not in host or looks_secret(name)}
     for item in reversed(chain.elements):
         config = item.header.env_config
         if config is None:
             continue
         role = "tool" if item is chain.tool else "runtime"
-        for name, value in _declared(config, lookup, secrets, around, context, role, item.path, dotenv, host):
+        for name, value in _declared(
+            config, lookup, secrets, around, context, role, item.path, from_file, host
+        ):
             child[name] = value
             lookup[name] = value.value
             secrets -= {name}
@@ -104,7 +119,9 @@ def resolve_environment(
 
 @cache
 def looks_secret(name: str) -> bool:
-    return _SECRET_NAME.search(name) is not None
+    plain = name.casefold()
+    is_auth = any(not rest.startswith("or") for rest in plain.split("auth")[1:])  # and no author
+    return is_auth or any(word in plain for word in _SECRET_WORDS)
 
 
 def interpreter_names(chain: Chain) -> list[str]:
@@ -121,7 +138,7 @@ def _declared(
     context: Mapping[str, str],
     role: str,
     where: str,
-    dotenv: DotEnv,
+    from_file: Mapping[str, str],
     host: Mapping[str, str],
 ) -> Iterable[tuple[str, EnvValue]]:
     seen = dict(lookup)
@@ -133,16 +150,16 @@ def _declared(
         yield config.interpreter.var, EnvValue(located.path, f"{role}: {located.how}")
     for name in config.passes:
         if name in lookup:
-            origin = ".env" if name in dotenv.values and name not in host else "your environment"
+            origin = ".env" if name in from_file and name not in host else "your environment"
             yield name, EnvValue(lookup[name], origin, looks_secret(name) or origin == ".env")
     for name, template in config.env.items():
         compiled = author_template(template)
         value = compiled.render(context, env=seen)
         text = value.reveal() if isinstance(value, Secret) else str(value)
         sources = [hole for hole in compiled.placeholders if hole.kind == "env"]
-        from_file = any(hole in dotenv.values and hole not in host for hole in sources)
+        of_file = any(hole in from_file and hole not in host for hole in sources)
         seen[name] = text
-        origin = ".env" if from_file else role
+        origin = ".env" if of_file else role
         # What is made of a secret is one, under whatever name.
         yield name, EnvValue(text, origin, looks_secret(name) or any(hole in secrets for hole in sources))
 

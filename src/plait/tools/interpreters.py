@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from plait.errors import InputError
 from plait.hints import Final
-from plait.records import dataclass
+from plait.records import dataclass, field
 from plait.tools.items import Interpreter
 
 Ask = Callable[[Sequence[str]], str | None]
@@ -43,17 +43,23 @@ class Surroundings:
     home: str
     ask: Ask | None = None
     """Runs what an interpreter of type `command` names; without it (a dry run) nothing is run."""
+    looked: list[str | None] = field(default_factory=list, compare=False, repr=False)
+    """Filled by searches: the paths that decided what was found; None for what no path tells."""
+
+    def is_program(self, path: str) -> bool:
+        self.looked.append(path)
+        return _is_program(path)
 
 
 def locate(interpreter: Interpreter, around: Surroundings, *, where: str) -> Located:
     """The interpreter's absolute path, or an error that says where it was looked for."""
     looked: list[str] = []
     given = around.host.get(interpreter.var)
-    if given and _is_program(given):
+    if given and around.is_program(given):
         return Located(given, f"{interpreter.var} of your environment")
     for path, how in _candidates(interpreter, around):
         looked.append(path)
-        if _is_program(path):
+        if around.is_program(path):
             return Located(path, how)
     if interpreter.type == "command" and around.ask is None:
         return Located(looked[0], "command, not run")
@@ -85,6 +91,7 @@ def _candidates(interpreter: Interpreter, around: Surroundings) -> Iterator[tupl
         case "version_manager":
             yield from _managed(interpreter, names, around)
         case "command":
+            around.looked.append(None)
             answer = around.ask(interpreter.resolve_cmd) if around.ask and interpreter.resolve_cmd else None
             yield (answer or f"what '{' '.join(interpreter.resolve_cmd)}' prints", "command")
 
@@ -103,6 +110,7 @@ def _managed(
 ) -> Iterator[tuple[str, str]]:
     from glob import escape, glob
 
+    around.looked.append(None)
     managers = [interpreter.manager] if interpreter.manager else list(_MANAGERS)
     for manager in managers:
         pattern, files = _MANAGERS.get(manager, ("", ()))
@@ -125,11 +133,11 @@ def _wanted_versions(files: Sequence[str], around: Surroundings) -> Iterator[str
 
 def _on_path(name: str, around: Surroundings) -> str | None:
     if "/" in name:
-        return name if _is_program(name) else None
+        return name if around.is_program(name) else None
     # Not from relative folders of PATH: those lie in whatever folder we happen to stand in.
     folders = around.host.get("PATH", os.defpath).split(os.pathsep)
     places = (os.path.join(folder, name) for folder in folders if os.path.isabs(folder))
-    return next((path for path in places if _is_program(path)), None)
+    return next((path for path in places if around.is_program(path)), None)
 
 
 def _is_program(path: str) -> bool:

@@ -50,9 +50,29 @@ def read_own(path: str, *, secret: bool = False) -> bytes:
 
 
 def read_own_json(path: str, *, secret: bool = False) -> Json:
+    return _parsed(read_own(path, secret=secret), path)
+
+
+def read_json_of(owner: int, folder: str, name: str) -> Json:
+    """What a file says that nobody but its owner can change, in a folder of which the same is true."""
+    path = os.path.join(folder, name)
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    above = attempt(lambda: os.open(folder, flags | os.O_DIRECTORY), folder)
+    try:
+        handle = attempt(lambda: os.open(name, flags, dir_fd=above), path)
+        with open(handle, "rb") as file:
+            for place, opened, is_kind in ((folder, above, stat.S_ISDIR), (path, handle, stat.S_ISREG)):
+                status = os.fstat(opened)
+                if status.st_uid != owner or status.st_mode & 0o022 or not is_kind(status.st_mode):
+                    raise _unsafe_of_others(place)
+            return _parsed(file.read(), path)
+    finally:
+        os.close(above)
+
+
+def _parsed(data: bytes, path: str) -> Json:
     from plait.documents import parse_json
 
-    data = read_own(path, secret=secret)
     try:
         return parse_json(data.decode("utf-8", "replace"), path)
     except (DocumentError, LimitError):
@@ -165,6 +185,17 @@ def _unsafe(path: str, mode: str) -> TrustError:
     return TrustError(
         f"{path} could be read or changed by others, or is no plain file or folder of yours",
         fix=f"look at it, then type: chmod {mode} {shlex.quote(path)}",
+        code="unsafe-store",
+    )
+
+
+def _unsafe_of_others(path: str) -> TrustError:
+    import shlex
+
+    quoted = shlex.quote(path)
+    return TrustError(
+        f"{path} could be changed by others than the administrator of this machine",
+        fix=f"let the administrator look at it, then type: chown root {quoted} && chmod go-w {quoted}",
         code="unsafe-store",
     )
 

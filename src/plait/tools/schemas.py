@@ -19,10 +19,24 @@ _EXACT: Final = 1 << 53
 
 def surely_meets(value: Json, schema: Json) -> bool:
     """Is the schema one that this module knows whole, and does the value meet it?"""
-    return _is_known(schema) and _meets(value, schema)
+    return _is_known_again(schema) and _meets(value, schema)
 
 
 # ── schemas that are known ───────────────────────────────────────────────
+
+
+_SEEN: dict[int, tuple[Json, bool]] = {}
+_MOST_SEEN: Final = 1000
+
+
+def _is_known_again(schema: Json) -> bool:
+    """As `_is_known`, once for the schema of a tool: by identity, to compare it takes as long as to ask."""
+    seen = _SEEN.get(id(schema))
+    if seen is None or seen[0] is not schema:
+        if len(_SEEN) >= _MOST_SEEN:
+            _SEEN.clear()
+        seen = _SEEN[id(schema)] = (schema, _is_known(schema))
+    return seen[1]
 
 
 def _is_known(schema: Json) -> bool:
@@ -84,22 +98,23 @@ _KEYWORDS: Final[Mapping[str, Callable[[Json], bool]]] = {
 
 def _meets(value: Json, schema: Mapping[str, Json]) -> bool:
     types = schema.get("type", ())
-    names = [types] if isinstance(types, str) else types
-    if names and not any(_TYPES[name](value) for name in names):
+    if isinstance(types, str):
+        if not _TYPES[types](value):
+            return False
+    elif types and not any(_TYPES[name](value) for name in types):
         return False
     if "enum" in schema and not (isinstance(value, str) and value in schema["enum"]):
         return False
-    match value:
-        case str():
-            return _within(len(value), schema, "minLength", "maxLength")
-        case bool() | None:
-            return True
-        case int() | float():
-            return abs(value) < _EXACT and _within(value, schema, "minimum", "maximum")
-        case list():
-            return _within(len(value), schema, "minItems", "maxItems") and _items_meet(value, schema)
-        case dict():
-            return _properties_meet(value, schema)
+    if isinstance(value, dict):
+        return _properties_meet(value, schema)
+    if isinstance(value, str):
+        return _within(len(value), schema, "minLength", "maxLength")
+    if isinstance(value, bool) or value is None:
+        return True
+    if isinstance(value, int | float):
+        return abs(value) < _EXACT and _within(value, schema, "minimum", "maximum")
+    if isinstance(value, list):
+        return _within(len(value), schema, "minItems", "maxItems") and _items_meet(value, schema)
     return False
 
 
@@ -114,11 +129,15 @@ def _items_meet(value: list[Json], schema: Mapping[str, Json]) -> bool:
 
 def _properties_meet(value: dict[str, Json], schema: Mapping[str, Json]) -> bool:
     properties = schema.get("properties", {})
-    if any(name not in value for name in schema.get("required", ())):
-        return False
+    for name in schema.get("required", ()):
+        if name not in value:
+            return False
     if schema.get("additionalProperties") is False and not value.keys() <= properties.keys():
         return False
-    return all(_meets(value[name], inner) for name, inner in properties.items() if name in value)
+    for name, inner in properties.items():  # noqa: SIM110 - a call waits for it, and `all` is slower
+        if name in value and not _meets(value[name], inner):
+            return False
+    return True
 
 
 _TYPES: Final[Mapping[str, Callable[[Json], bool]]] = {

@@ -4,13 +4,23 @@ A tool's file (and, with an anchor, every verified file below it) is copied into
 a folder of the user that is named by the digest of its contents.  The original
 may change between check and start; the copy does not.  A folder that exists is
 used again, so an unchanged tool costs one `stat`.
+
+The cache is bounded.  Whoever makes a copy removes those that were not used for
+the longest time, and never one that a living process has used: each process
+holds a shared lock on one byte of the file `.lock` for each copy, and only a copy
+whose byte nobody holds is removed.  The system lets go of the locks of a process
+that ends, however it ends.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import stat
-from collections.abc import Mapping, Sequence
+import time
+from _thread import allocate_lock
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 
 from plait.digests import sha256
 from plait.errors import InputError
@@ -23,17 +33,40 @@ INSTALLED: Final = "node_modules"
 """Installed packages are too many to copy: a link leads to them, as a PATH leads to programs."""
 
 
+ABANDONED: Final = 3600.0
+"""Seconds after which a copy that nobody has finished is taken for one that nobody will."""
+
+
 @dataclass(frozen=True, slots=True)
 class Placed:
     tool_path: str
     anchor_path: str
 
 
-class Snapshots:
-    """A cache of verified files, below a folder that only the user can write."""
+@dataclass(frozen=True, slots=True)
+class Room:
+    """How much is kept of what nobody uses."""
 
-    def __init__(self, root: str) -> None:
+    copies: int = 500
+    size: int = 512 << 20
+    """Bytes."""
+
+
+class Snapshots:
+    """A cache of verified files, below a folder that only the user can write; for any number of threads."""
+
+    def __init__(self, root: str, *, room: Room = Room(), now: Callable[[], float] = time.time) -> None:  # noqa: B008
         self.root = root
+        self._room = room
+        self._now = now
+        self._used: set[str] = set()
+        self._locks = -1
+        self._starting = allocate_lock()
+
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
+        # By a name of its own: at the end of the interpreter `os` may have gone before us.
+        if self._locks >= 0:
+            close(self._locks)
 
     def place(
         self, tool: Item, anchored: Anchored | None, dependencies: Sequence[Item], *, installed: bool = False
@@ -56,27 +89,23 @@ class Snapshots:
         contents = [f"{path}\0{item.digest}" for path, item in sorted(files.items())]
         name = sha256("\0".join([*contents, packages]).encode("utf-8", "surrogateescape"))
         folder = os.path.join(self.root, name.hexdigest()[:40])
-        if not os.path.isdir(folder):
-            try:
+        if folder in self._used and os.path.isdir(folder):
+            return folder
+        try:
+            self._use(folder)
+            if not os.path.isdir(folder):
                 self._create(folder, files, packages)
-            except OSError as error:
-                raise InputError(
-                    f"a verified copy cannot be written: {error.strerror}",
-                    self.root,
-                    "make room or permission there, or let USER_SPACE name another folder",
-                    code="no-snapshot",
-                ) from None
+                self._make_room()
+        except OSError as error:
+            raise InputError(
+                f"a verified copy cannot be written: {error.strerror}",
+                self.root,
+                "make room or permission there, or let USER_SPACE name another folder",
+                code="no-snapshot",
+            ) from None
         return folder
 
     def _create(self, folder: str, files: Mapping[str, Item], packages: str) -> None:
-        os.makedirs(self.root, mode=0o700, exist_ok=True)
-        status = os.stat(self.root, follow_symlinks=False)
-        if status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) & 0o022:
-            raise InputError(
-                f"{self.root} can be written by others",
-                fix=f"chmod 700 {self.root}, or remove it",
-                code="unsafe-cache",
-            )
         import shutil  # slow to import, and a tool is copied once
         import tempfile
 
@@ -91,6 +120,147 @@ class Snapshots:
             shutil.rmtree(made, ignore_errors=True)
             if not os.path.isdir(folder):  # another process was first: its copy is the same
                 raise
+
+    # ── who uses what ────────────────────────────────────────────────────
+
+    def _use(self, folder: str) -> None:
+        """From now on, and as long as this process lives, nobody removes this copy."""
+        with self._starting:
+            if self._locks < 0:
+                self._expect_own_root()
+                try:
+                    self._locks = _lock_file(self.root)
+                except OSError:
+                    if os.path.isdir(folder):
+                        return  # where nothing can be written nothing can be removed
+                    raise
+        _hold(self._locks, folder)
+        self._used.add(folder)
+        with suppress(OSError):
+            os.utime(folder)  # what was used last is removed last
+
+    def _expect_own_root(self) -> None:
+        os.makedirs(self.root, mode=0o700, exist_ok=True)
+        status = os.stat(self.root, follow_symlinks=False)
+        if status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) & 0o022:
+            raise InputError(
+                f"{self.root} can be written by others",
+                fix=f"chmod 700 {self.root}, or remove it",
+                code="unsafe-cache",
+            )
+
+    # ── room ─────────────────────────────────────────────────────────────
+
+    def _make_room(self) -> None:
+        """Remove what is beyond the limits and in nobody's use; the oldest first."""
+        import shutil
+
+        copies = sorted(_copies(self.root))
+        size = sum(copy.size for copy in copies)
+        count = len(copies)
+        # A description of its own: the locks that this process holds count like those of any other.
+        locks = _lock_file(self.root)
+        try:
+            for copy in copies:
+                if count <= self._room.copies and size <= self._room.size:
+                    break
+                if self._set_aside(copy.folder, locks):
+                    count, size = count - 1, size - copy.size
+        finally:
+            os.close(locks)
+        for left in self._left_behind():
+            shutil.rmtree(left, ignore_errors=True)
+
+    def _set_aside(self, folder: str, locks: int) -> bool:
+        """Take a copy's name away, unless somebody uses it: whoever asks for it now makes it anew."""
+        if not _taken(locks, folder):
+            return False
+        try:
+            os.rename(folder, os.path.join(self.root, f".old-{os.path.basename(folder)}"))
+        except OSError:
+            return False  # another process was first
+        finally:
+            _let_go(locks, folder)
+        return True
+
+    def _left_behind(self) -> Iterator[str]:
+        """What was set aside, and what a process that was killed has not finished."""
+        for entry in os.scandir(self.root):
+            if entry.name.startswith(".old-"):
+                yield entry.path
+            elif entry.name.startswith(".new-"):
+                with suppress(FileNotFoundError):
+                    if self._now() - entry.stat(follow_symlinks=False).st_mtime > ABANDONED:
+                        yield entry.path
+
+
+@dataclass(frozen=True, slots=True)
+class _Copy:
+    used: int
+    folder: str
+    size: int
+
+    def __lt__(self, other: _Copy) -> bool:
+        return (self.used, self.folder) < (other.used, other.folder)
+
+
+def _copies(root: str) -> Iterator[_Copy]:
+    for entry in os.scandir(root):
+        if not entry.name.startswith("."):
+            with suppress(FileNotFoundError):  # another process removes it just now
+                yield _Copy(entry.stat(follow_symlinks=False).st_mtime_ns, entry.path, _size(entry.path))
+
+
+def _size(folder: str) -> int:
+    return sum(
+        os.lstat(os.path.join(inner, name)).st_size
+        for inner, _, files in os.walk(folder, followlinks=False)
+        for name in files
+    )
+
+
+# ── locks on single bytes ────────────────────────────────────────────────
+# They belong to the open file, not to the process (`F_OFD_SETLK`): another file that this process opens and
+# closes does not drop them, and one file is enough for any number of copies.  Where there are no such locks,
+# nobody can have a copy alone, and none is removed.
+
+_SET: Final = getattr(fcntl, "F_OFD_SETLK", None)
+_SET_OR_WAIT: Final = getattr(fcntl, "F_OFD_SETLKW", None)
+
+
+def _lock_file(root: str) -> int:
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    return os.open(os.path.join(root, ".lock"), flags, 0o600)
+
+
+def _hold(locks: int, folder: str) -> None:
+    """Share a copy; waits for one that is just being set aside, which takes no longer than a rename."""
+    if _SET_OR_WAIT is not None:
+        with suppress(OSError):
+            fcntl.fcntl(locks, _SET_OR_WAIT, _byte(fcntl.F_RDLCK, folder))
+
+
+def _taken(locks: int, folder: str) -> bool:
+    """Have a copy alone, if nobody uses it."""
+    if _SET is None:
+        return False
+    try:
+        fcntl.fcntl(locks, _SET, _byte(fcntl.F_WRLCK, folder))
+    except OSError:
+        return False
+    return True
+
+
+def _let_go(locks: int, folder: str) -> None:
+    if _SET is not None:
+        fcntl.fcntl(locks, _SET, _byte(fcntl.F_UNLCK, folder))
+
+
+def _byte(kind: int, folder: str) -> bytes:
+    """The `struct flock` of the one byte that stands for a copy."""
+    from struct import pack
+
+    return pack("hhqqi4x", kind, os.SEEK_SET, int(os.path.basename(folder)[:15], 16), 1, 0)
 
 
 def _write(path: str, data: bytes) -> None:

@@ -11,8 +11,8 @@ space that has it answers; an id can never name anything outside its space.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 
 from plait.errors import InputError, nearest
 from plait.hints import Final, Literal
@@ -24,7 +24,6 @@ PRECEDENCE: Final[Mapping[str, int]] = {"project": 3, "user": 2, "system": 1}
 
 EXTENSIONS: Final = (".py", ".yaml", ".yml", ".sh", ".bash", ".js", ".mjs", ".cjs", ".ts", ".rb", ".go")
 MAX_ID: Final = 200
-_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*+(?:/[A-Za-z0-9][A-Za-z0-9_.-]*+)*")
 
 # The ids of the seed documents resolve to ours, so that their tool files run unchanged.
 _RENAMED_PREFIXES: Final = (("rye/core/", "core/"), ("rye/mcp/", "core/mcp/"))
@@ -95,11 +94,21 @@ class Spaces:
     def all(self) -> tuple[Space, ...]:
         return (*self.spaces, *self.bundles())
 
-    def find(self, item_id: str, *, folder: str = "tools", within: Space | None = None) -> Found | None:
-        """The file that answers an id, looked for from the space of `within` downwards."""
+    def find(
+        self,
+        item_id: str,
+        *,
+        folder: str = "tools",
+        within: Space | None = None,
+        looking: Callable[[Space, str], None] | None = None,
+    ) -> Found | None:
+        """The file that answers an id, looked for from the space of `within` downwards.
+
+        `looking` is told each space and id, just before the file is looked for there.
+        """
         names = tuple(dict.fromkeys((normal_id(item_id), renamed(item_id))))
-        found = _first(_allowed(self.spaces, within), folder, names)
-        return found if found is not None else _first(self.bundles(), folder, names)
+        found = _first(_allowed(self.spaces, within), folder, names, looking)
+        return found if found is not None else _first(self.bundles(), folder, names, looking)
 
     def shadowed(self, found: Found, *, folder: str = "tools") -> tuple[Found, ...]:
         """What `found` hides in spaces of lower precedence."""
@@ -137,9 +146,16 @@ def _allowed(spaces: Sequence[Space], within: Space | None) -> list[Space]:
     return [space for space in spaces if within is None or space.precedence <= within.precedence]
 
 
-def _first(spaces: Sequence[Space], folder: str, names: Sequence[str]) -> Found | None:
+def _first(
+    spaces: Sequence[Space],
+    folder: str,
+    names: Sequence[str],
+    looking: Callable[[Space, str], None] | None = None,
+) -> Found | None:
     for name in names:
         for space in spaces:
+            if looking is not None:
+                looking(space, name)
             if (found := _in_space(space, folder, name)) is not None:
                 return found
     return None
@@ -148,13 +164,23 @@ def _first(spaces: Sequence[Space], folder: str, names: Sequence[str]) -> Found 
 def normal_id(item_id: str) -> str:
     """An id in its one spelling, or an error: nothing in it can leave a space."""
     plain = item_id.removeprefix("tool:") if isinstance(item_id, str) else ""
-    if len(plain) > MAX_ID or not _ID.fullmatch(plain):
+    if len(plain) > MAX_ID or not _is_id(plain):
         raise InputError(
             f"'{item_id}' is not a tool id",
             fix="an id is names joined by '/': letters, digits, '_' and '-', for example team/report",
             code="bad-id",
         )
     return plain
+
+
+@lru_cache(maxsize=4096)
+def _is_id(text: str) -> bool:
+    """Names joined by '/': ASCII letters and digits, after them '_' and '-'; '.' too, but in the first."""
+    if not text.isascii():
+        return False
+    first, *rest = text.split("/")
+    plain = [first, *(name.replace(".", "_") for name in rest)]
+    return all(name[:1].isalnum() and name.replace("_", "0").replace("-", "0").isalnum() for name in plain)
 
 
 def renamed(item_id: str) -> str:
@@ -195,5 +221,5 @@ def _ids_in(space: Space, folder: str) -> Iterable[str]:
         for name in sorted(files):
             stem, extension = os.path.splitext(name)
             relative = os.path.relpath(os.path.join(directory, stem), top).replace(os.sep, "/")
-            if extension in EXTENSIONS and _ID.fullmatch(relative):
+            if extension in EXTENSIONS and _is_id(relative):
                 yield relative

@@ -6,13 +6,17 @@
 
 A signature that is there must hold: whatever else is trusted, a file whose
 signature is false, revoked or older than what ran here before is refused.
+Files of config/ that a tool asks for count like the tool: they decide what it does.
+
+A project can ask for more, never for less: signatures (`trust: signed` in its
+`.ai/plait.yaml`), and, where the user says so, the very bytes of its `plait.lock`.
 
 What you trust stands below your user space and nowhere else, so a repository
 cannot bring its own trust, and nothing here reads the environment.  A decision
 is about `Item.data`, the bytes that were read once and will run.
 
     trust_store     the keys, projects and versions that you trust
-    trust_question  what you are asked about a project
+    trust_question  what a project brings along, to be asked about or locked
     keys            your own private keys
     private_files   files that only you can change
 
@@ -29,16 +33,18 @@ from _thread import allocate_lock
 from collections.abc import Collection, Iterable, Sequence
 from functools import lru_cache
 
-from plait.errors import DocumentError, InputError, PlaitError, Problem, TrustError, listed
+from plait.errors import DocumentError, InputError, PlaitError, Problem, TrustError, listed, nearest
 from plait.hints import TYPE_CHECKING, Final, Literal
 from plait.records import dataclass, field, replace
 from plait.tools import manifest
 from plait.tools.beneath import Stamp, read_beneath
-from plait.tools.items import Item
+from plait.tools.items import Header, Item, digest_of
 from plait.tools.private_files import changeable_by_others, stamp_of
 from plait.tools.signing import Signature, in_comment, read_detached, read_signature, time_text, verify
+from plait.tools.spaces import Space
 from plait.tools.trust_store import (
     CLOCK_SKEW,
+    MACHINE,
     RESERVED,
     Now,
     Revoked,
@@ -51,8 +57,9 @@ from plait.tools.trust_store import (
 from plait.values import UNDEFINED, Json
 
 if TYPE_CHECKING:
+    from plait.documents import Mapping as MappingNode
     from plait.tools.keys import Effort, KeyFolder
-    from plait.tools.trust_question import Ask, Question, brought_along
+    from plait.tools.trust_question import Ask, Lock, Question, brought_along
 
 __all__ = [
     "CLOCK_SKEW",
@@ -61,6 +68,7 @@ __all__ = [
     "By",
     "Effort",
     "KeyFolder",
+    "Lock",
     "Now",
     "Question",
     "Revoked",
@@ -77,6 +85,7 @@ _LATER: Final = {
     "Ask": "trust_question",
     "Effort": "keys",
     "KeyFolder": "keys",
+    "Lock": "trust_question",
     "Question": "trust_question",
     "brought_along": "trust_question",
 }
@@ -141,8 +150,10 @@ class Trust:
         now: Now = time.time,
         allow_downgrade: Collection[str] = frozenset(),
         home: str | None = None,
+        machine: str = MACHINE,
+        administrator: int = 0,
     ) -> None:
-        self.store = TrustStore(user, now=now)
+        self.store = TrustStore(user, now=now, machine=machine, administrator=administrator)
         self.project = None if project is None else os.path.realpath(project)
         self._ask = ask
         self._now = now
@@ -154,9 +165,22 @@ class Trust:
         self._demand: tuple[Stamp | None, bool] = (None, False)
         self._question = allocate_lock()
         self._said_no = False
+        self._lock: Lock | None = None
+
+    def held_to(self, lock: Lock) -> Trust:
+        """The same, but nothing runs that is not in the lock as it is."""
+        from copy import copy
+
+        held = copy(self)
+        held._lock = lock
+        return held
 
     def require(self, items: Sequence[Item]) -> tuple[Verdict, ...]:
-        """The verdicts, if all items may run; one error about all that may not."""
+        """The verdicts, if all items may run; one error about all that may not.
+
+        Behind those of the items stand the verdicts on the files of config/ that the items ask for.
+        """
+        items = [*items, *self._configs(items)]
         verdicts = self._judge_all(items)
         if self._ask is not None and _worth_asking(verdicts):
             verdicts = self._judge_after_asking(items, self._ask)
@@ -189,6 +213,18 @@ class Trust:
         if self.project is None or self._foreign or not self.store.trusts(self.project):
             return False
         return not self._signed_only()
+
+    def rests_on(self, verdict: Verdict) -> tuple[str, ...]:
+        """The files that a verdict rests on, there or not: while none of them changes, it holds."""
+        item, store = verdict.item, self.store
+        files = [item.path, f"{item.path}.sig", f"{store.root}/projects.json"]
+        files.append(f"{self.project}/.ai/{_SETTINGS}")
+        wanted = [spec.path for spec in item.header.config_resolve]
+        files += [f"{space.root}/config/{path}" for space in self._config_spaces() for path in wanted]
+        if verdict.signature is not None:
+            key = f"{verdict.signature.fingerprint}.json"
+            files += [f"{store.root}/{key}", f"{store.machine}/{key}", f"{store.root}/rollback.json"]
+        return tuple(files)
 
     # ── asking ───────────────────────────────────────────────────────────
 
@@ -226,7 +262,8 @@ class Trust:
 
     def _judge_all(self, items: Sequence[Item]) -> tuple[Verdict, ...]:
         trusted = self.project_trusted
-        return tuple(replace(self._judge(item, trusted), project_trusted=trusted) for item in items)
+        verdicts = (replace(self._judge(item, trusted), project_trusted=trusted) for item in items)
+        return tuple(verdicts) if self._lock is None else tuple(map(self._judge_by_lock, verdicts))
 
     def _judge(self, item: Item, trusted: bool) -> Verdict:
         match item.space.name:
@@ -288,7 +325,8 @@ class Trust:
         if signature.content_only:
             why = "its signature (rye) speaks for its content alone, not for its id"
             return _doubtful(item, signature, "content-only", why)
-        key = None if self._foreign else self.store.key(signature.fingerprint)
+        known = self.store.key_of_machine if self._foreign else self.store.key
+        key = known(signature.fingerprint)
         if key is None:
             why = f"it is signed by {signature.fingerprint[:16]}…, a key you do not trust"
             return _doubtful(item, signature, "unknown-key", why)
@@ -322,6 +360,31 @@ class Trust:
         return Verdict(
             item, True, f"it is signed by {key.owner}", "signature", key.fingerprint, key.owner, signature
         )
+
+    def _judge_by_lock(self, verdict: Verdict) -> Verdict:
+        """A lock only refuses; what came with Plait has the digests of the installation for it."""
+        item = verdict.item
+        if self._lock is None or verdict.by == "manifest" or (not verdict.allowed and not verdict.askable):
+            return verdict
+        pinned = self._lock.files.get(_relative(item)) if item.space.name == "project" else None
+        if pinned == item.digest:
+            return verdict
+        why = "it has changed since plait.lock was written" if pinned else "plait.lock does not list it"
+        code = "differs-from-lock" if pinned else "not-in-lock"
+        first = "look at it" if item.space.name == "project" else "copy it into the project"
+        return _refused(item, code, why, f"{first}, then type: plait tools lock")
+
+    def _configs(self, items: Iterable[Item]) -> list[Item]:
+        """The files of config/ that items ask for and that somebody else may have written."""
+        wanted = {spec.path for item in items for spec in item.header.config_resolve}
+        if not wanted:
+            return []
+        found = [_config(space, path) for space in self._config_spaces() for path in sorted(wanted)]
+        return [item for item in found if item is not None]
+
+    def _config_spaces(self) -> list[Space]:
+        user = Space("user", os.path.dirname(self.store.root))
+        return [user] if self.project is None else [Space("project", f"{self.project}/.ai"), user]
 
     def _signature(self, item: Item) -> Signature | None:
         if not in_comment(_extension(item)):
@@ -364,7 +427,7 @@ class Trust:
     def _signed_only(self) -> bool:
         """Does the project demand signatures?  It can ask for more than the user, never for less."""
         root = os.path.join(self.project or "/", ".ai")
-        stamp = stamp_of(f"{root}/{_PROJECT_CONFIG}")
+        stamp = stamp_of(f"{root}/{_SETTINGS}")
         known = self._demand
         if known[0] != stamp:
             known = self._demand = (stamp, _demands_signatures(root))
@@ -373,7 +436,8 @@ class Trust:
 
 # ── the parts of a decision ──────────────────────────────────────────────
 
-_PROJECT_CONFIG: Final = "config/plait.yaml"
+_SETTINGS: Final = "plait.yaml"
+_KNOWN_SETTINGS: Final = ("trust",)
 _FOREIGN_FIX: Final = "your user space lies inside this project: let USER_SPACE name a folder outside it"
 
 
@@ -421,24 +485,61 @@ def _below(path: str, root: str) -> str:
     return os.path.relpath(path, root).replace(os.sep, "/")
 
 
+def _config(space: Space, path: str) -> Item | None:
+    if any(part in ("", ".", "..") for part in path.split("/")):
+        return None  # whoever resolves it says what is wrong with it
+    relative = f"config/{path}"
+    contents = read_beneath(space.root, relative)
+    if contents is None:
+        return None
+    data = contents[0]
+    stem = os.path.splitext(relative)[0]
+    return Item("config", stem, space, os.path.join(space.root, relative), data, digest_of(data), Header())
+
+
 def _demands_signatures(root: str) -> bool:
-    contents = read_beneath(root, _PROJECT_CONFIG)
+    contents = read_beneath(root, _SETTINGS)
     if contents is None:
         return False
     from plait.documents import Mapping as MappingNode
     from plait.documents import Scalar, parse
 
-    path = os.path.join(root, _PROJECT_CONFIG)
+    path = os.path.join(root, _SETTINGS)
     node = parse(contents[0].decode("utf-8", "replace"), path)
-    said = node.get("trust") if isinstance(node, MappingNode) else None
-    match said:
-        case None | Scalar(None) | Scalar("project"):
+    match node:
+        case Scalar(None):
             return False
-        case Scalar("signed"):
-            return True
+        case MappingNode():
+            _expect_settings(node)
+            said = node.get("trust")
+            return isinstance(said, Scalar) and said.value == "signed"
     raise DocumentError(
-        "'trust' is 'signed' or 'project'", said.span, "write trust: signed", code="bad-trust"
+        "the settings of a project are a map", node.span, "write trust: signed", code="not-a-map"
     )
+
+
+def _expect_settings(node: MappingNode) -> None:
+    """Also of what does not ask for signatures: a slip of the pen must not mean less."""
+    from plait.documents import Scalar
+
+    problems = [
+        Problem(
+            f"'{key}' is no setting of a project",
+            node.key_span(key),
+            f"did you mean '{guess}'?" if (guess := nearest(key, _KNOWN_SETTINGS)) else "known: trust",
+            code="unknown-field",
+        )
+        for key in node.data()
+        if key not in _KNOWN_SETTINGS
+    ]
+    match node.get("trust"):
+        case None | Scalar(None) | Scalar("project") | Scalar("signed"):
+            pass
+        case said:
+            fix = "write trust: signed"
+            problems.append(Problem("'trust' is 'signed' or 'project'", said.span, fix, code="bad-trust"))
+    if problems:
+        raise DocumentError.together(problems)
 
 
 def _inside(user: str, project: str, home: str | None) -> bool:

@@ -3,6 +3,10 @@
 Each change is whole or not at all, and made by one process at a time.  What is
 damaged, or could have been written by others, is refused: it is never taken
 for a store that says less.
+
+The administrator of a machine may trust keys for all its users, and revoke them,
+in `/etc/plait/trust`: a folder and files that only root can write.  It is never
+written here.  What either of the two refuses is refused.
 """
 
 from __future__ import annotations
@@ -19,9 +23,11 @@ from plait.records import dataclass, replace
 from plait.tools.beneath import Stamp
 from plait.tools.private_files import (
     ABSENT,
+    attempt,
     damaged,
     expect_own_folder,
     locked,
+    read_json_of,
     read_own_json,
     stamp_of,
     write_whole,
@@ -34,6 +40,9 @@ Result = TypeVar("Result")
 
 CLOCK_SKEW: Final = 300
 """Seconds by which a signer's clock may be ahead of ours."""
+
+MACHINE: Final = "/etc/plait/trust"
+"""Where the administrator of a machine trusts keys for all who use it."""
 
 RESERVED: Final = ("core/", "rye/")
 """Ids of the system's own tools: a key stands for them only if it was trusted for them by name."""
@@ -110,25 +119,54 @@ def _id_in(place: str) -> str:
 class TrustStore:
     """Keys, projects and versions in `<user space>/trust`, each change whole or not at all."""
 
-    def __init__(self, user: str, *, now: Now = time.time) -> None:
+    def __init__(
+        self, user: str, *, now: Now = time.time, machine: str = MACHINE, administrator: int = 0
+    ) -> None:
         self.root = os.path.join(user, "trust")
+        self.machine = machine
+        self._administrator = administrator
         self._now = now
         self._read: dict[str, tuple[Stamp, Any]] = {}
 
     # ── keys ─────────────────────────────────────────────────────────────
 
     def key(self, fingerprint: str) -> TrustedKey | None:
+        """A key that the user trusts, or the machine; with whatever either of them says against it."""
         if not is_key(fingerprint):
             return None
-        return self._load(f"{fingerprint}.json", _key_of)
+        own = self._load(f"{fingerprint}.json", _key_of)
+        given = self.key_of_machine(fingerprint)
+        if own is None or given is None:
+            return own or given
+        ended = _earlier(own.not_after, given.not_after)
+        return replace(own, revoked=own.revoked or given.revoked, not_after=ended)
+
+    def key_of_machine(self, fingerprint: str) -> TrustedKey | None:
+        """A key that the administrator of this machine trusts for all its users."""
+        if not is_key(fingerprint):
+            return None
+        path = f"{self.machine}/{fingerprint}.json"
+        stamp = stamp_of(path)
+        if stamp is None:
+            return None
+        known = self._read.get(path)
+        if known is None or known[0] != stamp:
+            # The folder is looked at each time a file is read: who can write it can exchange the file.
+            record = read_json_of(self._administrator, self.machine, f"{fingerprint}.json")
+            known = self._read[path] = (stamp, _key_of(record, path))
+        key: TrustedKey = known[1]
+        return key
 
     def keys(self) -> tuple[TrustedKey, ...]:
-        try:
-            names = sorted(os.listdir(self.root))
-        except ABSENT:
-            return ()
-        stems = [name.removesuffix(".json") for name in names if name.endswith(".json")]
+        names = {name for root in (self.root, self.machine) for name in _names_in(root)}
+        stems = sorted(name.removesuffix(".json") for name in names if name.endswith(".json"))
         return tuple(key for stem in stems if (key := self.key(stem)) is not None)
+
+    def expect_key(self, fingerprint: str) -> TrustedKey:
+        key = self.key(fingerprint)
+        if key is None:
+            raise _unknown_key(fingerprint)
+        return key
 
     def add(
         self,
@@ -165,33 +203,39 @@ class TrustStore:
     def revoke(self, fingerprint: str, reason: str) -> TrustedKey:
         """Refuse whatever this key ever signed or will sign; there is no way back."""
         with locked(self.root):
-            key = self.key(fingerprint)
-            if key is None:
-                raise _unknown_key(fingerprint)
+            key = self.expect_key(fingerprint)
             if key.revoked is None:
                 key = replace(key, revoked=Revoked(time_text(self._now()), reason))
                 self._write_key(key)
         return key
 
-    def rotate(self, statement: bytes) -> TrustedKey:
-        """Trust a new key in place of an old one, on the word of both."""
+    def rotate(
+        self, statement: bytes, *, origin: str | None = None, meanwhile: Callable[[], None] | None = None
+    ) -> TrustedKey:
+        """Trust a new key in place of an old one, on the word of both; `meanwhile` both are valid.
+
+        A rotation that was interrupted is brought to its end by the same statement.
+        """
         rotation = read_rotation(statement)
         now = time_text(self._now())
         with locked(self.root):
-            old = self.key(fingerprint_of(rotation.old))
-            if old is None:
-                raise _unknown_key(fingerprint_of(rotation.old))
-            new = _successor(old, rotation.new, rotation.version, now)
+            old = self.expect_key(fingerprint_of(rotation.old))
+            new = _successor(old, rotation.new, rotation.version, now, origin)
             if rotation.time > time_text(self._now() + CLOCK_SKEW):
                 raise _no_rotation("it was signed at a time that has not come")
-            if (standing := self.key(new.fingerprint)) is not None:
+            standing = self.key(new.fingerprint)
+            if standing is not None:
                 _expect_not_revoked(standing)
+            if standing is not None and not _begun(standing, new):
                 raise _no_rotation("the new key is trusted already")
             # The new key first: a crash in between leaves both valid, not neither.
-            self._write_key(new)
+            if standing is None:
+                self._write_key(new)
+            if meanwhile is not None:
+                meanwhile()
             ended = _earlier(old.not_after, min(rotation.time, now))
             self._write_key(replace(old, version=rotation.version, not_after=ended))
-        return new
+        return standing or new
 
     # ── projects ─────────────────────────────────────────────────────────
 
@@ -334,7 +378,7 @@ def _expect_spaces(spaces: Collection[str]) -> None:
         raise InputError("a key is trusted for 'project', 'user' or both", fix="name one", code="bad-space")
 
 
-def _successor(old: TrustedKey, public_key: bytes, version: int, now: str) -> TrustedKey:
+def _successor(old: TrustedKey, public_key: bytes, version: int, now: str, origin: str | None) -> TrustedKey:
     _expect_not_revoked(old)
     if old.not_after is not None and old.not_after <= now:
         raise _no_rotation("the old key has ended, or was replaced already")
@@ -347,9 +391,21 @@ def _successor(old: TrustedKey, public_key: bytes, version: int, now: str) -> Tr
         spaces=old.spaces,
         ids=old.ids,
         added=now,
-        origin=f"rotation of {old.fingerprint}",
+        origin=origin or f"rotation of {old.fingerprint}",
         version=version,
     )
+
+
+def _begun(standing: TrustedKey, new: TrustedKey) -> bool:
+    """Was the new key written by this rotation, which then did not come to its end?"""
+    return replace(new, added=standing.added) == standing
+
+
+def _names_in(root: str) -> list[str]:
+    try:
+        return attempt(lambda: os.listdir(root), root, passing=ABSENT)
+    except ABSENT:
+        return []
 
 
 def _earlier(one: str | None, other: str | None) -> str | None:

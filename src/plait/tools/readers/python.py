@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import ast
-import re
 from collections.abc import Iterator
 
 from plait.errors import DocumentError, LimitError
-from plait.hints import Final
+from plait.hints import TYPE_CHECKING, Final
 from plait.source import Source, Span
 from plait.tools.readers.literals import (
     Refused,
@@ -20,6 +18,11 @@ from plait.tools.readers.literals import (
 )
 from plait.tools.readers.said import Said
 from plait.values import Json
+
+if TYPE_CHECKING:
+    import ast
+else:
+    import _ast as ast  # the nodes alone: the functions of `ast` take as long to load as to read a tool
 
 MAX_PYTHON: Final = 512 << 10
 """Characters; a syntax tree takes some hundred times the memory of its text."""
@@ -44,7 +47,7 @@ def _tree(source: Source, places: _Places) -> ast.Module:
     if (nul := source.text.find("\0")) >= 0:
         raise DocumentError("a NUL stands here", Span(source, nul, nul + 1), "remove it", code="syntax")
     try:
-        return ast.parse(source.text, source.name)
+        tree = compile(source.text, source.name, "exec", ast.PyCF_ONLY_AST, dont_inherit=True)
     except SyntaxError as error:
         fix = "correct it: a file that is not Python has no header"
         what, where = f"this is not Python: {error.msg}", places.of_error(error)
@@ -53,6 +56,8 @@ def _tree(source: Source, places: _Places) -> ast.Module:
         # The parser reports its own stack as memory; either way it says no place.
         what = "this Python is nested too deeply to be read"
         raise LimitError(what, source.name, "split its longest expression", code="too-deep") from None
+    assert isinstance(tree, ast.Module)
+    return tree
 
 
 def _assignments(statement: ast.stmt) -> Iterator[tuple[ast.Name, ast.expr | None]]:
@@ -123,8 +128,7 @@ class _Places:
 
     def __init__(self, source: Source) -> None:
         self.source = source
-        # Python ends a line at a lone carriage return too.
-        self.starts = [0, *(found.end() for found in re.finditer(r"\r\n?|\n", source.text))]
+        self.starts = _line_starts(source.text)
 
     def of(self, node: ast.expr | ast.stmt) -> Span:
         start = self._offset(node.lineno, node.col_offset)
@@ -148,3 +152,14 @@ class _Places:
         if before.isascii():
             return start + column
         return start + len(before.encode()[:column].decode("utf-8", "ignore"))
+
+
+def _line_starts(text: str) -> list[int]:
+    if "\r" in text:  # Python ends a line at a lone carriage return too
+        import re
+
+        return [0, *(found.end() for found in re.finditer(r"\r\n?|\n", text))]
+    starts = [0]
+    while end := text.find("\n", starts[-1]) + 1:
+        starts.append(end)
+    return starts

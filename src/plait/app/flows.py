@@ -20,7 +20,7 @@ from plait.run.perform import Step, Turn, inside
 from plait.values import Json
 
 if TYPE_CHECKING:
-    from plait.app_hands import RealHands
+    from plait.app.hands import RealHands
     from plait.flows.workflow import Loaded
     from plait.run.backend import Backend
     from plait.run.journal import Journal, Recorded
@@ -180,7 +180,7 @@ def rehearse_resume(run: str | None = None, *, project: str | None = None) -> li
 def flow_store(project: str) -> Runs:
     from plait.store import Runs
 
-    return Runs(os.path.join(project, ".ai", "state"))
+    return Runs(project)
 
 
 def flow_runs(project: str | None = None) -> list[RunSummary]:
@@ -364,7 +364,7 @@ def _backend(name: str) -> Backend:
 
 
 def _hands(flow: _Flow, loaded: Loaded, run: WorkingRun, ask: AskTrust | None) -> RealHands:
-    from plait.app_hands import RealHands
+    from plait.app.hands import RealHands
 
     return RealHands(flow.project, run.folder, ask=ask, keeps_overflow=not loaded.secret_texts())
 

@@ -6,12 +6,13 @@ load nothing that they do not use.
 
 from __future__ import annotations
 
+import os
 from _thread import allocate_lock
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from os import PathLike
 
-from plait.hints import TYPE_CHECKING
+from plait.hints import TYPE_CHECKING, Any
 from plait.records import dataclass
 from plait.values import Json
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from plait.tools.trust import Ask as AskTrust
 
 MAX_CACHED = 1 << 16
+MAX_REAL_PATHS = 1000
 Values = "Mapping[str, Json] | Scope"
 
 
@@ -142,8 +144,6 @@ def sh(
     strict: bool = False,
 ) -> ShellResult:
     """Run shell text whose values are bound to variables, never pasted into the text."""
-    import os
-
     from plait.primitives.process import run_shell
 
     _expect_run_options(cwd, env, timeout)
@@ -158,6 +158,28 @@ def sh(
         finished.duration,
         bound.shown,
     )
+
+
+def sh_through(
+    template: str,
+    values: Mapping[str, Json] | Scope | None = None,
+    *,
+    shell: str = "sh",
+    cwd: str | PathLike[str] | None = None,
+    env: Mapping[str, str] | None = None,
+    timeout: float | None = None,
+    strict: bool = False,
+) -> int:
+    """Like `sh`, on our own standard streams: output appears as it is written, and none of it is kept."""
+    import os
+
+    from plait.primitives.process import run_shell
+
+    _expect_run_options(cwd, env, timeout)
+    bound = bound_script(template, values, shell=shell, strict=strict)
+    environment = dict(os.environ) if env is None else env
+    finished = run_shell(bound, shell=shell, cwd=cwd, env=environment, timeout=timeout, passthrough=True)
+    return finished.exit_code
 
 
 def _expect_run_options(cwd: object, env: object, timeout: object) -> None:
@@ -260,10 +282,11 @@ _TOOLBOXES_LOCK = allocate_lock()
 
 def toolbox(project: str | PathLike[str] | None = None, *, ask: AskTrust | None = None) -> Toolbox:
     """The tools of a project, ready to be called; one per project and process."""
-    import os
-
     root = project_root(project)
     key = (root, os.environ.get("USER_SPACE"), os.environ.get("HOME"), ask)
+    known = _TOOLBOXES.get(key)
+    if known is not None:
+        return known
     with _TOOLBOXES_LOCK:
         if key not in _TOOLBOXES:
             _TOOLBOXES[key] = _new_toolbox(root, ask)
@@ -272,12 +295,10 @@ def toolbox(project: str | PathLike[str] | None = None, *, ask: AskTrust | None 
 
 def project_root(project: str | PathLike[str] | None) -> str:
     """The folder that was named, or the nearest one above that has a `.ai`."""
-    import os
-
-    start = os.path.realpath(os.fspath(project) if project is not None else os.getcwd())
     if project is not None:
-        return start
-    folder = start
+        named = os.fspath(project)
+        return _real_path(named if os.path.isabs(named) else os.path.join(os.getcwd(), named))
+    folder = start = os.getcwd()  # which has no links in it
     while folder != os.path.dirname(folder):
         if os.path.isdir(os.path.join(folder, ".ai")) and folder != os.path.expanduser("~"):
             return folder
@@ -285,9 +306,24 @@ def project_root(project: str | PathLike[str] | None) -> str:
     return start
 
 
-def _new_toolbox(root: str, ask: AskTrust | None) -> Toolbox:
-    import os
+_REAL_PATHS: dict[str, tuple[str, int, int]] = {}
 
+
+def _real_path(path: str) -> str:
+    """As `os.path.realpath`, which looks at every part of a path; once for as long as it is one folder."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return os.path.realpath(path)
+    known = _REAL_PATHS.get(path)
+    if known is None or known[1] != status.st_ino or known[2] != status.st_dev:
+        if len(_REAL_PATHS) >= MAX_REAL_PATHS:
+            _REAL_PATHS.clear()
+        known = _REAL_PATHS[path] = (os.path.realpath(path), status.st_ino, status.st_dev)
+    return known[0]
+
+
+def _new_toolbox(root: str, ask: AskTrust | None) -> Toolbox:
     from plait.steps.call import Toolbox
     from plait.tools.chain import Chains
     from plait.tools.readers import ItemCache
@@ -301,7 +337,7 @@ def _new_toolbox(root: str, ask: AskTrust | None) -> Toolbox:
         (
             Space("project", os.path.join(root, ".ai")),
             Space("user", user),
-            Space("system", os.path.join(os.path.dirname(__file__), "system")),
+            Space("system", os.path.join(os.path.dirname(os.path.dirname(__file__)), "system")),
         ),
         root,
         _bundles,
@@ -329,40 +365,45 @@ def _bundles() -> tuple[Space, ...]:
     return tuple(Space("system", str(point.load()()), bundle=point.name) for point in found)
 
 
+_PRIMITIVES: dict[type, Callable[[Any], Returned]] = {}
+
+
 def _perform(invocation: Invocation) -> Returned:
-    """The primitive that carries out each kind of invocation."""
+    carry_out = _PRIMITIVES.get(type(invocation))
+    if carry_out is None:
+        carry_out = _PRIMITIVES[type(invocation)] = _primitive_for(invocation)
+    return carry_out(invocation)
+
+
+def _primitive_for(invocation: Invocation) -> Callable[[Any], Returned]:
+    """What carries out this kind of invocation, loaded when it is first needed."""
     from plait.tools.invocation import FunctionCall, McpCall, ProcessCall, RequestCall
 
     match invocation:
         case ProcessCall():
             from plait.primitives.process import call_process
 
-            return call_process(invocation)
+            return call_process
         case RequestCall():
             from plait.primitives.request import send
 
-            return send(invocation)
+            return send
         case FunctionCall():
             from plait.primitives.function import call as call_function
 
-            return call_function(invocation)
+            return call_function
         case McpCall():
             from plait.primitives.mcp import call as call_mcp
 
-            return call_mcp(invocation)
+            return call_mcp
 
 
 def offered_by_mcp(call: McpCall) -> Offered:
     """A tool as its MCP server describes it now, for a person to look at."""
-    from plait.errors import ProcessError
-    from plait.primitives import mcp
+    from plait.primitives.mcp import McpClients
 
-    with mcp.McpClients(_pins()) as clients:
-        try:
-            return clients.offered(call)
-        except mcp._FailedError as failure:
-            fix = "start the server by hand and look at what it says"
-            raise ProcessError(failure.said, fix=fix, code="mcp-server") from None
+    with McpClients(_pins()) as clients:
+        return clients.offered(call)
 
 
 def approve_mcp(offered: Offered) -> None:
@@ -371,8 +412,6 @@ def approve_mcp(offered: Offered) -> None:
 
 
 def _pins() -> PinFile:
-    import os
-
     from plait.primitives.mcp import PinFile
 
     return PinFile(os.path.join(user_space(), "trust", "mcp.json"))
@@ -380,15 +419,11 @@ def _pins() -> PinFile:
 
 def user_space() -> str:
     """Where the user's own tools, keys and trust are."""
-    import os
-
     return os.path.join(os.environ.get("USER_SPACE") or os.path.expanduser("~"), ".ai")
 
 
 def _first_line_of(command: Sequence[str]) -> str | None:
     """What a command prints first; for interpreters that a command knows."""
-    import os
-
     from plait.errors import ProcessError
     from plait.primitives.process import run
 
@@ -402,8 +437,6 @@ def _first_line_of(command: Sequence[str]) -> str | None:
 
 def sources(directory: str | PathLike[str], *, commands: bool = True) -> Sources:
     """Computed values of the real world: this environment, these files, this clock."""
-    import os
-
     from plait.scope import Sources
 
     return Sources(directory, environ=os.environ, run=_printed_by if commands else None)
@@ -413,8 +446,6 @@ COMMAND_TIMEOUT = 60.0
 
 
 def _printed_by(bound: BoundScript, directory: str) -> str:
-    import os
-
     from plait.errors import ProcessError
     from plait.primitives.process import run_shell
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from plait.errors import ProcessError
 from plait.hints import TYPE_CHECKING, Final
@@ -13,6 +13,7 @@ from plait.values import Json
 
 if TYPE_CHECKING:
     from plait.steps.call import ToolResult
+    from plait.steps.hands import Provider
     from plait.template.shell import BoundScript
     from plait.tools.invocation import RequestCall, Returned
     from plait.tools.trust import Ask as AskTrust
@@ -124,6 +125,22 @@ class RealHands:
 
         return send(call)
 
+    def git(self, args: Sequence[str], *, cwd: str, env: Mapping[str, str], stdin: bytes = b"") -> bytes:
+        from plait.primitives.process import run
+
+        around = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+        finished = run(["git", *args], cwd=cwd, env={**around, **env}, stdin=stdin, timeout=GIT_TIMEOUT)
+        if finished.exit_code != 0:
+            raise ProcessError(
+                f"'git {args[0] if args else ''}' ended with exit code {finished.exit_code}",
+                fix="run it by hand and look at what it says",
+                code="git",
+            )
+        return finished.stdout
+
+    def provider(self, name: str | None) -> Provider | None:  # noqa: ARG002 - there are none yet
+        return None
+
     def read(self, path: str, *, directory: str) -> bytes:
         from plait.primitives.files import read_file
 
@@ -133,6 +150,9 @@ class RealHands:
         from plait.primitives.files import write_file
 
         return write_file(self._project, path, data, directory=directory, mode=mode, create_dirs=create_dirs)
+
+
+GIT_TIMEOUT: Final = 120.0
 
 
 def _pieces(finished: Finished) -> Iterator[bytes]:

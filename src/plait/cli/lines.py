@@ -1,0 +1,542 @@
+"""A run in plain lines, as JSON, or in silence: the views that need no terminal.
+
+Every line is finished when it is written, and nothing in it can drive a terminal:
+names and messages of a run come from files and programs, so control characters in
+them are replaced.  What the last lines say is the same for every view, see `summary`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from threading import Lock
+
+from plait.cli.output import Paint, cut, paint_for, printable
+from plait.hints import Final, Protocol, TextIO
+from plait.run.events import (
+    Event,
+    Noted,
+    RunEnded,
+    RunStarted,
+    Status,
+    StepCounted,
+    StepFinished,
+    StepForgotten,
+    StepRetrying,
+    StepStarted,
+)
+from plait.run.journal import Stamped
+from plait.run.outcome import Done, Failed, Failure, Outcome, Skipped, to_record
+from plait.run.progress import (
+    FailedStep,
+    ItemEnded,
+    News,
+    Note,
+    Part,
+    PartBegan,
+    PartCounted,
+    PartEnded,
+    Progress,
+    Retrying,
+    RunBegan,
+    RunOver,
+    StepBegan,
+    StepEnded,
+)
+from plait.values import Json, json_text
+
+PROGRESS_PAUSE: Final = 10.0
+"""Seconds between two lines that say how far a part is."""
+GRACE: Final = 5
+"""Seconds that what runs gets to end, when the run is to stop."""
+MOST_PRINTED: Final = 50
+"""Failures, and notes, that are printed as they happen; all are counted."""
+MOST_IN_SUMMARY: Final = 10
+MOST_OUTPUT: Final = 10
+TITLE_LENGTH: Final = 60
+Line = tuple[str, str]
+"""A text, and the colour that it has where there are colours."""
+
+
+class Result(Protocol):
+    """What became of a run, as those who started it know."""
+
+    @property
+    def run(self) -> str: ...
+    @property
+    def status(self) -> Status: ...
+    @property
+    def failure(self) -> Failure | None: ...
+    @property
+    def value(self) -> Json: ...
+    @property
+    def counts(self) -> Mapping[str, Json]: ...
+    @property
+    def exit_code(self) -> int: ...
+
+
+class View(Protocol):
+    """Shows a run.  `watch` is called by one thread at a time, `stopping` by any."""
+
+    def __enter__(self) -> View: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def watch(self, stamped: Stamped) -> None: ...
+
+    def stopping(self, *, at_once: bool) -> None:
+        """The user wants the run to stop."""
+
+    def aside(self) -> AbstractContextManager[object]:
+        """While somebody else uses the terminal, to ask a question."""
+
+    def finish(self, result: Result) -> None:
+        """The run is over."""
+
+
+# ── plain lines ──────────────────────────────────────────────────────────
+
+
+class PlainView:
+    """Starts and ends of parts and steps, failures, and now and then how far it is."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.progress = Progress()
+        self._stream = stream
+        self._lock = Lock()
+        self._said = Limited()
+        self._told_at: dict[str, float] = {}
+
+    def __enter__(self) -> PlainView:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stream.flush()
+
+    def watch(self, stamped: Stamped) -> None:
+        with self._lock:
+            for news in self.progress.add(stamped):
+                for line in self._lines(news, stamped.at):
+                    print(line, file=self._stream, flush=True)
+
+    def stopping(self, *, at_once: bool) -> None:
+        with self._lock:
+            print(stopping_line(self.progress, at_once=at_once), file=self._stream, flush=True)
+
+    def aside(self) -> AbstractContextManager[object]:
+        return nullcontext()
+
+    def finish(self, result: Result) -> None:
+        write_lines(summary(self.progress, result), self._stream)
+
+    def _lines(self, news: News, at: float) -> Iterator[str]:
+        match news:
+            case ItemEnded(part):
+                if at - self._told_at.get(part.name, at - PROGRESS_PAUSE) >= PROGRESS_PAUSE:
+                    self._told_at[part.name] = at
+                    yield f"{clean(part.name)}: {'  '.join(figures(self.progress, part, at))}"
+            case PartBegan(part):
+                self._told_at[part.name] = at
+                yield from plain_lines(news, self.progress)
+            case FailedStep() | Note():
+                yield from self._said.lines(news, self.progress)
+            case _:
+                yield from plain_lines(news, self.progress)
+
+
+def plain_lines(news: News, progress: Progress) -> Iterator[str]:
+    """What there is to say, one line each."""
+    match news:
+        case RunBegan(resumed):
+            again = ", resumed" if resumed else ""
+            yield f"{clean(progress.flow)}: run {clean(progress.run)}{again}, {clean(progress.file)}"
+        case PartBegan(part):
+            yield f"{clean(part.name)}: started"
+        case PartCounted(part):
+            yield f"{clean(part.name)}: {counted(part.group.total or 0, 'item')}"
+        case PartEnded(part):
+            yield f"{clean(part.name)}: {ended(part)}"
+        case StepBegan(part, step):
+            yield f"{clean(part.name)}: {clean(step.title)}: started"
+        case StepEnded(part, title, outcome, duration, replayed):
+            yield f"{clean(part.name)}: {clean(title)}: {_word(outcome)}{_took(duration, replayed=replayed)}"
+        case FailedStep() as failed:
+            yield failure_line(failed)
+        case Note(_, message):
+            yield f"note: {clean(first_line(message), None)}"
+        case Retrying(title, attempt, how, delay):
+            yield f"{clean(title)}: attempt {attempt} failed ({clean(how)}), again in {delay:.3g} s"
+        case ItemEnded() | RunOver():
+            return
+
+
+class Limited:
+    """Failures and notes as they happen, until they are too many."""
+
+    def __init__(self) -> None:
+        self._printed = {FailedStep: 0, Note: 0}
+
+    def lines(self, news: FailedStep | Note, progress: Progress) -> Iterator[str]:
+        if isinstance(news, FailedStep) and news.replayed:
+            return  # it failed in an earlier life of the run, and was told then
+        kind = type(news)
+        self._printed[kind] += 1
+        if self._printed[kind] <= MOST_PRINTED:
+            yield from plain_lines(news, progress)
+        elif self._printed[kind] == MOST_PRINTED + 1:
+            what = "failures" if kind is FailedStep else "notes"
+            yield f"more {what} are counted and not printed: plait show {clean(progress.run)}"
+
+
+# ── JSON ─────────────────────────────────────────────────────────────────
+
+
+class JsonView:
+    """One object per event and line, and a last one with the result."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._lock = Lock()
+
+    def __enter__(self) -> JsonView:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stream.flush()
+
+    def watch(self, stamped: Stamped) -> None:
+        self._write({"number": stamped.number, "at": round(stamped.at, 6), **event_record(stamped.event)})
+
+    def stopping(self, *, at_once: bool) -> None:
+        self._write({"event": "stopping", "at_once": at_once})
+
+    def aside(self) -> AbstractContextManager[object]:
+        return nullcontext()
+
+    def finish(self, result: Result) -> None:
+        self._write({"event": "result", **result_record(result)})
+
+    def _write(self, record: Mapping[str, Json]) -> None:
+        with self._lock:
+            print(json_line(record), file=self._stream, flush=True)
+
+
+def event_record(event: Event) -> dict[str, Json]:
+    """An event for programs: its name, and its fields."""
+    match event:
+        case RunStarted():
+            return {
+                "event": "run_started",
+                **_fields(event, "run", "flow", "file", "project", "resumed"),
+                "phases": [{"name": name, "steps": steps} for name, steps in event.phases],
+            }
+        case StepStarted():
+            return {"event": "step_started", **_fields(event, "path", "kind", "title", "attempt", "order")}
+        case StepRetrying():
+            return {
+                "event": "step_retrying",
+                **_fields(event, "path", "attempt", "delay"),
+                "failure": event.failure.record(),
+            }
+        case StepFinished():
+            return {
+                "event": "step_finished",
+                **_fields(event, "path", "kind", "title", "order", "duration", "replayed"),
+                **to_record(event.outcome),
+            }
+        case StepCounted():
+            return {"event": "step_counted", **_fields(event, "path", "total")}
+        case StepForgotten():
+            return {"event": "step_forgotten", **_fields(event, "path", "why", "below")}
+        case Noted():
+            return {"event": "noted", **_fields(event, "path", "message")}
+        case RunEnded():
+            return {
+                "event": "run_ended",
+                **_fields(event, "status", "facts"),
+                "failure": event.failure and event.failure.record(),
+            }
+
+
+def _fields(event: Event, *names: str) -> dict[str, Json]:
+    return {name: getattr(event, name) for name in names}
+
+
+def result_record(result: Result) -> dict[str, Json]:
+    return {
+        "run": result.run,
+        "status": result.status,
+        "exit_code": result.exit_code,
+        "counts": dict(result.counts),
+        "failure": result.failure and result.failure.record(),
+        "value": result.value,
+    }
+
+
+def json_line(value: Json) -> str:
+    """One line of JSON in which nothing can drive a terminal: what is not printable is escaped."""
+    line = json_text(value)
+    return line if line.isprintable() else json.dumps(json.loads(line), separators=(",", ":"))
+
+
+# ── silence ──────────────────────────────────────────────────────────────
+
+
+class QuietView:
+    """Nothing, unless it fails; then why, on standard error."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.progress = Progress()
+        self._stream = stream
+
+    def __enter__(self) -> QuietView:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stream.flush()
+
+    def watch(self, stamped: Stamped) -> None:
+        self.progress.add(stamped)
+
+    def stopping(self, *, at_once: bool) -> None:
+        print(stopping_line(self.progress, at_once=at_once), file=self._stream, flush=True)
+
+    def aside(self) -> AbstractContextManager[object]:
+        return nullcontext()
+
+    def finish(self, result: Result) -> None:
+        if result.exit_code:
+            write_lines(summary(self.progress, result), self._stream)
+
+
+# ── what every view says ─────────────────────────────────────────────────
+
+
+def stopping_line(progress: Progress, *, at_once: bool) -> str:
+    running = progress.running_count
+    if at_once:
+        return "stopping at once …"
+    if not running:
+        return "stopping …"
+    kind = "item" if progress.fans else "step"
+    gets = "gets" if running == 1 else "get"
+    return f"stopping: {counted(running, f'running {kind}')} {gets} {GRACE} s … (again: at once)"
+
+
+def summary(progress: Progress, result: Result) -> Iterator[Line]:
+    """The last lines: how it ended, what was written, what failed and what to type next."""
+    yield from _ending(progress, result)
+    yield from _output(result)
+    yield from _written(progress)
+    if result.status != "interrupted":
+        yield from failures(progress, result)
+
+
+def _ending(progress: Progress, result: Result) -> Iterator[Line]:
+    run = clean(result.run)
+    if result.status == "interrupted":
+        yield f"stopped. {_recorded(progress)} Continue with:  plait resume {run}", "yellow"
+        return
+    facts = "   ".join([*tallies(progress), *_cost(progress)])
+    time = clock(progress.time(progress.last_at))
+    if result.status == "done":
+        yield f"✓ done in {time}   {facts}".rstrip(), "yellow" if progress.failure_count else "green"
+        return
+    yield f"✗ failed after {time}   {facts}".rstrip(), "red"
+    if result.failure is not None and not _is_listed(result.failure, progress):
+        for line in result.failure.message.splitlines():
+            yield f"  {clean(line, None)}", "red"
+
+
+def _recorded(progress: Progress) -> str:
+    ended, total = progress.items or progress.steps
+    kind = "item" if progress.items else "step"
+    verb = "is" if total == 1 else "are"
+    return f"{ended} of {counted(total, kind)} {verb} recorded."
+
+
+def _is_listed(failure: Failure, progress: Progress) -> bool:
+    """Is it one of the failures that follow?"""
+    return any(
+        failure.path == failed.path or failure.path.startswith(f"{failed.path}/")
+        for failed in progress.failures
+    )
+
+
+def tallies(progress: Progress) -> Iterator[str]:
+    """How many items and steps there were, and what became of them."""
+    for part in progress.fans:
+        group = part.group
+        parts = [f"{group.done} done"]
+        parts += [f"{group.failed} failed"] if group.failed else []
+        parts += [f"{group.skipped} skipped"] if group.skipped else []
+        parts += [f"{group.left} left"] if group.left else []
+        yield f"{clean(part.name)}: {counted(group.total or 0, 'item')}, {', '.join(parts)}"
+    steps = progress.steps
+    if steps[1]:
+        yield (
+            counted(steps[0], "step")
+            if steps[0] == steps[1]
+            else f"{steps[0]} of {counted(steps[1], 'step')}"
+        )
+    if progress.retries:
+        yield counted(progress.retries, "retry", "retries")
+    if progress.note_count:
+        yield counted(progress.note_count, "note")
+
+
+def _cost(progress: Progress) -> Iterator[str]:
+    cost = progress.facts.get("cost")
+    if isinstance(cost, int | float) and not isinstance(cost, bool):
+        yield f"${cost:.2f}"
+
+
+def _output(result: Result) -> Iterator[Line]:
+    """What the last step gave, if it is text."""
+    output = result.value.get("output") if isinstance(result.value, Mapping) else None
+    if not isinstance(output, str) or not output.strip():
+        return
+    lines = without_sequences(output).strip("\n").split("\n")
+    for line in lines[:MOST_OUTPUT]:
+        yield f"  {clean(line, None)}", ""
+    if len(lines) > MOST_OUTPUT:
+        more = counted(len(lines) - MOST_OUTPUT, "more line")
+        yield f"  … {more}: plait logs {clean(result.run)}", "dim"
+
+
+def _written(progress: Progress) -> Iterator[Line]:
+    files = progress.facts.get("files")
+    if isinstance(files, list):
+        for path in files:
+            yield f"  wrote  {clean(str(path), None)}", ""
+
+
+def failures(progress: Progress, result: Result) -> Iterator[Line]:
+    """What failed, with its last lines, and the commands that look at it and do it again."""
+    shown = list(progress.failures)[-MOST_IN_SUMMARY:]
+    for failed in shown:
+        yield f"  ✗ {clean(failed.title)}   {clean(failed.how)}", "red"
+        for line in failed.lines:
+            yield f"      {clean(line, None)}", ""
+    if more := progress.failure_count - len(shown):
+        yield f"  … and {more} more that failed: plait show {clean(result.run)}", "red"
+    if not shown:
+        return
+    run = clean(result.run)
+    yield f"  look at it   plait logs {run} {name_of(shown[-1])}", "dim"
+    if any(part.group.failed for part in progress.fans):
+        yield f"  try again    plait retry {run} --failed", "dim"
+    else:
+        yield f"  go on        plait resume {run}", "dim"
+
+
+def name_of(failed: FailedStep) -> str:
+    """What a person types for it: its title, or its path where the title cannot be typed."""
+    title = failed.title
+    typable = title.isprintable() and not title.endswith("…") and not title.startswith("-")
+    return shlex.quote(title if title and typable else clean(failed.path, None))
+
+
+def failure_line(failed: FailedStep) -> str:
+    said = f"  {clean(failed.lines[-1], None)}" if failed.lines else ""
+    return f"✗ {clean(failed.title)}   {clean(failed.how)}{said}"
+
+
+def figures(progress: Progress, part: Part, now: float, *, alive: bool = True) -> Iterator[str]:
+    """How far the items of a part are; and, if somebody works on the run, how fast it goes."""
+    group = part.group
+    yield f"{group.ended}/{group.total if group.total is not None else '?'}"
+    if not alive or part.state != "running" or progress.ended is not None:
+        if group.failed:
+            yield f"{group.failed} failed"
+        return
+    if (rate := group.rate(now)) is not None:
+        yield f"{speed(rate)}"
+    if (left := group.time_left(now)) is not None and group.left:
+        yield f"~{clock(round(left))}"
+    yield f"{len(progress.running(part))} running"
+    if group.failed:
+        yield f"{group.failed} failed"
+
+
+def ended(part: Part) -> str:
+    """How a part ended, how many there were, and how long it took."""
+    group = part.group
+    kind = "item" if group.is_fan else "step"
+    failed = f", {group.failed} failed" if group.failed else ""
+    how = f"{part.state}, {counted(group.total or group.ended, kind)}{failed}"
+    return how + _took(part.duration or 0.0, replayed=part.replayed)
+
+
+def _took(duration: float, *, replayed: bool) -> str:
+    return ", remembered" if replayed else f", {clock(duration)}"
+
+
+def _word(outcome: Outcome) -> str:
+    match outcome:
+        case Done():
+            return "done"
+        case Failed():
+            return "failed"
+        case Skipped(why):
+            return f"skipped ({clean(first_line(why))})"
+
+
+# ── words and numbers ────────────────────────────────────────────────────
+
+
+def counted(number: int, one: str, many: str | None = None) -> str:
+    return f"{number} {one if number == 1 else many or one + 's'}"
+
+
+def clock(seconds: float) -> str:
+    """0:07, 1:02:03, 2d 3:04:05."""
+    whole = int(max(0.0, seconds))
+    minutes, rest = divmod(whole, 60)
+    if minutes < 60:
+        return f"{minutes}:{rest:02}"
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    return f"{f'{days}d ' if days else ''}{hours}:{minutes:02}:{rest:02}"
+
+
+def speed(rate: float) -> str:
+    """Per second; per minute or hour where that would be a fraction."""
+    for per, name in ((1, "s"), (60, "min")):
+        if rate * per >= 1:
+            return f"{rate * per:.1f}/{name}" if rate * per < 100 else f"{rate * per:.0f}/{name}"
+    return f"{rate * 3600:.1f}/h"
+
+
+_SEQUENCES: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_])")
+
+
+def without_sequences(text: str) -> str:
+    """What a program printed for a terminal, without colours and the like, one state per line."""
+    return _SEQUENCES.sub("", text).replace("\r\n", "\n").replace("\r", "\n")
+
+
+def clean(text: str, room: int | None = TITLE_LENGTH) -> str:
+    """One printable line."""
+    return cut(without_sequences(text).replace("\t", " "), room)
+
+
+def first_line(text: str) -> str:
+    return text.partition("\n")[0]
+
+
+def clean_block(text: str) -> str:
+    """Several printable lines."""
+    return printable(without_sequences(text))
+
+
+def write_lines(lines: Iterator[Line], stream: TextIO | None = None) -> None:
+    """Whole, whatever the width: there are commands to be copied among them."""
+    stream = sys.stdout if stream is None else stream
+    paint: Paint = paint_for(stream)
+    for text, colour in lines:
+        print(paint(text, colour) if colour else text, file=stream)

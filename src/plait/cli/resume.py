@@ -1,0 +1,77 @@
+"""`plait resume`: go on with a run that was stopped or has failed; what is recorded is not done again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from plait.cli.lines import Result
+from plait.cli.run import add_watching, expect_folder, parallel, reporting, show_rehearsal, view_for, watched
+from plait.hints import TYPE_CHECKING, Final
+from plait.run.engine import Stop, Watch
+
+if TYPE_CHECKING:
+    import argparse
+
+    from plait.cli.arguments import Parser
+    from plait.tools.trust import Ask as AskTrust
+
+EXAMPLES: Final = (
+    "plait resume 7f3a",
+    "plait resume 7f3a --accept-changes --dry-run",
+)
+
+
+def configure(parser: Parser) -> None:
+    parser.add_argument("run", metavar="RUN", nargs="?", help="the beginning of its id; otherwise the newest")
+    parser.add_argument(
+        "--accept-changes",
+        action="store_true",
+        help="the file was edited on purpose: do what has changed again, and what follows it",
+    )
+    parser.add_argument(
+        "--repeat",
+        metavar="PATH",
+        action="append",
+        default=[],
+        help="do this step again, although it may run only once and was begun (again for more)",
+    )
+    parser.add_argument(
+        "--done",
+        metavar="PATH",
+        action="append",
+        default=[],
+        help="take this step as done, since it did its work (again for more)",
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="show what would be done and what is remembered"
+    )
+    add_watching(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    return reporting(options, _resume)
+
+
+def _resume(options: argparse.Namespace) -> int:
+    from plait.app import flows
+
+    expect_folder(options.project)
+    if options.dry_run:
+        rehearsed = flows.rehearse_resume(options.run, project=options.project)
+        return show_rehearsal(rehearsed, as_json=options.json)
+    max_parallel = parallel(options.max_parallel)
+
+    def start(watchers: Sequence[Watch], stop: Stop, ask: AskTrust | None) -> Result:
+        return flows.resume_flow(
+            options.run,
+            project=options.project,
+            accept_changes=options.accept_changes,
+            repeat=options.repeat,
+            done=options.done,
+            max_parallel=max_parallel,
+            watchers=watchers,
+            stop=stop,
+            ask=ask,
+        )
+
+    return watched(start, view_for(options))

@@ -1,0 +1,72 @@
+"""`plait retry`: do the failed items of a run again, all of them or those that are named."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from plait.cli.lines import Result
+from plait.cli.run import add_watching, expect_folder, parallel, reporting, view_for, watched
+from plait.errors import InputError
+from plait.hints import TYPE_CHECKING, Final
+from plait.run.engine import Stop, Watch
+
+if TYPE_CHECKING:
+    import argparse
+
+    from plait.cli.arguments import Parser
+    from plait.tools.trust import Ask as AskTrust
+
+EXAMPLES: Final = (
+    "plait retry 7f3a --failed",
+    "plait retry 7f3a src/old.py --file fixed.yaml",
+)
+
+
+def configure(parser: Parser) -> None:
+    parser.add_argument("run", metavar="RUN", help="the beginning of its id")
+    parser.add_argument("items", metavar="ITEM", nargs="*", help="a failed item: its title, key or path")
+    parser.add_argument("--failed", action="store_true", help="every item that failed")
+    parser.add_argument(
+        "--from-start",
+        action="store_true",
+        help="do all steps of an item again, also those that had succeeded",
+    )
+    parser.add_argument("--file", metavar="F", help="with the flow as it stands in another file")
+    add_watching(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    return reporting(options, _retry)
+
+
+def _retry(options: argparse.Namespace) -> int:
+    from plait.app import flows
+
+    expect_folder(options.project)
+    _expect_choice(options)
+    max_parallel = parallel(options.max_parallel)
+
+    def start(watchers: Sequence[Watch], stop: Stop, ask: AskTrust | None) -> Result:
+        return flows.retry_flow(
+            options.run,
+            project=options.project,
+            items=options.items,
+            from_start=options.from_start,
+            file=options.file,
+            max_parallel=max_parallel,
+            watchers=watchers,
+            stop=stop,
+            ask=ask,
+        )
+
+    return watched(start, view_for(options))
+
+
+def _expect_choice(options: argparse.Namespace) -> None:
+    if bool(options.items) == options.failed:
+        what = "--failed is for all failed items" if options.failed else "which items are to be done again"
+        raise InputError(
+            f"plait retry: {what}",
+            fix="name items, or give --failed for all of them; plait show lists those that failed",
+            code="arguments",
+        )

@@ -1,0 +1,277 @@
+"""`plait run`: run a flow, and show it; also how `resume` and `retry` do that.
+
+Where the output is a terminal it is a picture, elsewhere lines, with `--json` events.
+The first SIGINT, SIGTERM or SIGHUP lets what runs end and records it, the second ends
+it at once, the third ends Plait; a run that was stopped exits with 128 and the signal.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+from plait.cli.consent import add_project, ask_for_trust, at_a_terminal
+from plait.cli.lines import JsonView, PlainView, QuietView, Result, View, clean, clean_block, json_line
+from plait.cli.output import error_data, paint_for
+from plait.cli.values import expect_map, file_text, given_text, read_json
+from plait.errors import InputError, PlaitError
+from plait.hints import TYPE_CHECKING, Final, TextIO
+from plait.run.engine import Stop, Watch
+from plait.values import Json
+
+if TYPE_CHECKING:
+    import argparse
+
+    from plait.app.flows import Options
+    from plait.cli.arguments import Parser
+    from plait.steps.hands import Rehearsed
+    from plait.tools.trust import Ask as AskTrust
+    from plait.tools.trust import Question
+
+EXAMPLES: Final = (
+    "plait run flow.yaml",
+    "plait run fix-worst.yaml -i folder=src --max-parallel 8 --dry-run",
+)
+SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+REHEARSED: Final = ("path", "kind", "shown", "remembered", "why")
+SHOW_CURSOR: Final = b"\x1b[?25h"
+Start = Callable[[Sequence[Watch], Stop, "AskTrust | None"], Result]
+
+
+def configure(parser: Parser) -> None:
+    parser.add_argument("file", metavar="FILE", help="the flow")
+    parser.add_argument(
+        "-i",
+        "--input",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="one input (again for more): text, or what the flow's parameters ask for; KEY:=JSON is JSON",
+    )
+    parser.add_argument(
+        "--inputs", metavar="F", help="inputs from a JSON or YAML file, - reads standard input; -i wins"
+    )
+    parser.add_argument("--strict", action="store_true", help="a name without a value is an error")
+    parser.add_argument("--profile", metavar="P", help="one of the flow's profiles")
+    parser.add_argument("--backend", metavar="B", default="local", help="where items run: local")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="show what would run, with its values, and run nothing"
+    )
+    parser.add_argument("--trust", action="store_true", help="trust the project first, and what it brings")
+    add_watching(parser)
+
+
+def add_watching(parser: Parser) -> None:
+    """The options of every command that works on a run."""
+    parser.add_argument("--max-parallel", metavar="N", help="at most so many items at a time")
+    parser.add_argument("--json", action="store_true", help="one JSON object per event, and one at the end")
+    parser.add_argument("--quiet", action="store_true", help="say nothing unless it fails")
+    add_project(parser, lockable=False)
+
+
+def run(options: argparse.Namespace) -> int:
+    return reporting(options, _run)
+
+
+def _run(options: argparse.Namespace) -> int:
+    from plait.app import flows
+
+    expect_folder(options.project)
+    wanted = _options(options)
+    if options.dry_run:
+        return show_rehearsal(
+            flows.rehearse_flow(options.file, wanted, project=options.project), as_json=options.json
+        )
+    if options.trust:
+        _trust_first(options)
+
+    def start(watchers: Sequence[Watch], stop: Stop, ask: AskTrust | None) -> Result:
+        return flows.run_flow(
+            options.file, wanted, project=options.project, watchers=watchers, stop=stop, ask=ask
+        )
+
+    return watched(start, view_for(options))
+
+
+def reporting(options: argparse.Namespace, work: Callable[[argparse.Namespace], int]) -> int:
+    """With `--json`, what is wrong is an object, too."""
+    try:
+        return work(options)
+    except PlaitError as error:
+        if not options.json or error.exit_code == 4:
+            raise
+        print(json_line({"event": "error", "error": error_data(error)}))
+        return error.exit_code
+
+
+def show_rehearsal(rehearsed: Iterable[Rehearsed], *, as_json: bool) -> int:
+    """What a dry run found, step by step: what would run, and what is remembered."""
+    paint = paint_for(sys.stdout)
+    for one in rehearsed:
+        if as_json:
+            print(json_line({name: getattr(one, name) for name in REHEARSED}))
+            continue
+        first, *more = clean_block(one.shown).rstrip("\n").split("\n")
+        about = "   (remembered)" if one.remembered else f"   (again: {one.why})" if one.why else ""
+        colour = "dim" if one.remembered else "bold"
+        print(f"{paint(clean(one.path, None), colour)}   {clean(one.kind)}   {first}{paint(about, 'dim')}")
+        for line in more:
+            print(f"    {line}")
+    return 0
+
+
+# ── watching ─────────────────────────────────────────────────────────────
+
+
+def view_for(options: argparse.Namespace, stream: TextIO | None = None) -> View:
+    """What shows a run here."""
+    stream = sys.stdout if stream is None else stream
+    if options.json:
+        return JsonView(stream)
+    if options.quiet:
+        return QuietView(sys.stderr)
+    if stream.isatty() and os.environ.get("TERM") not in ("dumb", None):
+        from plait.cli.live import LiveView
+
+        return LiveView()
+    return PlainView(stream)
+
+
+def watched(start: Start, view: View) -> int:
+    """Let a run go on until it ends or is stopped, and show it; its exit code."""
+    stop = Stop()
+    with view, stopping_by_signal(stop, view) as heard:
+        result = start([view.watch], stop, _asking(view) if at_a_terminal() else None)
+    view.finish(result)
+    if result.status == "interrupted" and heard:
+        return 128 + heard[0]
+    return result.exit_code
+
+
+def _asking(view: View) -> AskTrust:
+    def ask(question: Question) -> bool:
+        with view.aside():
+            return ask_for_trust(question)
+
+    return ask
+
+
+@contextmanager
+def stopping_by_signal(stop: Stop, view: View) -> Iterator[list[int]]:
+    """Signals ask the run to stop while this lasts; those that came, in order."""
+    from queue import SimpleQueue
+    from threading import Thread, current_thread, main_thread
+
+    heard: list[int] = []
+    if current_thread() is not main_thread():
+        yield heard  # only the main thread hears signals
+        return
+    # A handler may interrupt whoever holds the very locks that `stop` and `view` need: it only takes a note.
+    noted: SimpleQueue[int | None] = SimpleQueue()
+
+    def note(number: int, _frame: object) -> None:
+        heard.append(number)
+        if len(heard) > 2:
+            _leave_at_once(number)
+        noted.put(number)
+
+    def serve() -> None:
+        while (number := noted.get()) is not None:
+            stop.ask(signal.Signals(number).name)
+            view.stopping(at_once=stop.at_once)
+
+    thread = Thread(target=serve, name="plait-signals", daemon=True)
+    thread.start()
+    before = {one: signal.getsignal(one) for one in SIGNALS}
+    try:
+        for one, handler in before.items():
+            if handler is not signal.SIG_IGN:  # nohup, or in the background: whoever started us wants it so
+                signal.signal(one, note)
+        yield heard
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
+        noted.put(None)
+        thread.join()
+
+
+def _leave_at_once(number: int) -> None:
+    """By the signal itself: whatever we are stuck in, the journal is whole at any moment."""
+    if sys.__stdout__ is not None and sys.__stdout__.isatty():
+        os.write(sys.__stdout__.fileno(), SHOW_CURSOR)
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+
+
+# ── what was asked for ───────────────────────────────────────────────────
+
+
+def _options(options: argparse.Namespace) -> Options:
+    from plait.app.flows import Options
+
+    return Options(
+        inputs=given_inputs(options.inputs, options.input),
+        strict=True if options.strict else None,
+        max_parallel=parallel(options.max_parallel),
+        profile=options.profile,
+        backend=options.backend,
+    )
+
+
+def given_inputs(file: str | None, single: Sequence[str]) -> dict[str, Json]:
+    """`--inputs`, then each `-i` over it."""
+    inputs = {} if file is None else _inputs_of_file(file)
+    given: dict[str, Json] = {}
+    for argument in single:
+        name, equals, value = argument.partition("=")
+        is_json = name.endswith(":")
+        name = name.removesuffix(":")
+        if not equals or not name:
+            raise InputError("-i needs KEY=VALUE", fix="for example -i folder=src", code="arguments")
+        if name in given:
+            what = f"-i gives '{name[:60]}' twice"
+            raise InputError(what, fix=f"give a list as JSON: -i {name[:60]}:='[1, 2]'", code="arguments")
+        given[name] = read_json(value, f"-i {name[:60]}:=") if is_json else value
+    return {**inputs, **given}
+
+
+def _inputs_of_file(path: str) -> dict[str, Json]:
+    place = "standard input" if path == "-" else path
+    text = given_text("-") if path == "-" else file_text(path)
+    if not path.endswith((".yaml", ".yml")):
+        return expect_map(read_json(text, place), place)
+    from plait.documents import parse
+
+    return expect_map(parse(text, path).data(), place)
+
+
+def parallel(given: str | None) -> int | None:
+    return whole("--max-parallel", given)
+
+
+def whole(option: str, given: str | None) -> int | None:
+    if given is None:
+        return None
+    if not (given.isascii() and given.isdecimal() and 0 < len(given) < 10 and int(given) > 0):
+        raise InputError(
+            f"{option} needs a whole number above 0", fix=f"for example {option} 8", code="arguments"
+        )
+    return int(given)
+
+
+def expect_folder(project: str | None) -> None:
+    if project is not None and not os.path.isdir(project):
+        raise InputError("there is no such folder", project[:200], "check --project", code="no-directory")
+
+
+def _trust_first(options: argparse.Namespace) -> None:
+    from plait import app
+    from plait.app import flows
+    from plait.tools.trust import brought_along
+
+    trust = app.toolbox(options.project or flows.project_of_file(options.file)).trust
+    if trust.project is not None and not trust.project_trusted and brought_along(trust.project):
+        trust.trust_project(origin="--trust")

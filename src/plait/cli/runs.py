@@ -1,0 +1,103 @@
+"""`plait runs`: the runs of a project, newest first."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+
+from plait.cli.consent import add_project
+from plait.cli.lines import clean, clock
+from plait.cli.output import aligned, paint_for, width, write_json
+from plait.cli.run import expect_folder, whole
+from plait.hints import TYPE_CHECKING, Final, Protocol, TextIO
+from plait.run.events import Status
+from plait.values import Json
+
+if TYPE_CHECKING:
+    import argparse
+
+    from plait.cli.arguments import Parser
+
+EXAMPLES: Final = (
+    "plait runs --limit 5",
+    "plait runs --json",
+)
+HEAD: Final = ("RUN", "STATUS", "STARTED", "TIME", "ITEMS", "FAILED", "FLOW", "FILE")
+COLOURS: Final = {"running": "cyan", "done": "green", "failed": "red", "interrupted": "yellow"}
+
+
+class Summary(Protocol):
+    """A run in one row."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def flow(self) -> str: ...
+    @property
+    def file(self) -> str: ...
+    @property
+    def status(self) -> Status: ...
+    @property
+    def started(self) -> float: ...
+    @property
+    def ended(self) -> float | None: ...
+    @property
+    def counts(self) -> Mapping[str, int]: ...
+
+
+def configure(parser: Parser) -> None:
+    parser.add_argument("--limit", metavar="N", help="only the newest N")
+    parser.add_argument("--json", action="store_true", help="the same for programs")
+    add_project(parser, lockable=False)
+
+
+def run(options: argparse.Namespace) -> int:
+    from plait.app import flows
+
+    expect_folder(options.project)
+    summaries = flows.flow_runs(options.project)[: whole("--limit", options.limit)]
+    if options.json:
+        write_json([record(one) for one in summaries])
+    else:
+        show(summaries, sys.stdout, now=time.time())
+    return 0
+
+
+def show(summaries: Sequence[Summary], stream: TextIO, *, now: float) -> None:
+    if not summaries:
+        print("no runs yet: plait run FILE", file=stream)
+        return
+    paint = paint_for(stream)
+    rows = [HEAD, *(_cells(one, now) for one in summaries)]
+    colours = ["bold", *(COLOURS[one.status] for one in summaries)]
+    for line, colour in zip(aligned(rows, width(stream)), colours, strict=True):
+        print(paint(line, colour), file=stream)
+
+
+def record(one: Summary) -> dict[str, Json]:
+    return {
+        "id": one.id,
+        "flow": one.flow,
+        "file": one.file,
+        "status": one.status,
+        "started": one.started,
+        "ended": one.ended,
+        "counts": dict(one.counts),
+    }
+
+
+def _cells(one: Summary, now: float) -> tuple[str, ...]:
+    until = one.ended if one.ended is not None else now if one.status == "running" else None
+    failed = one.counts.get("failed", 0)
+    return (
+        clean(one.id),
+        one.status,
+        time.strftime("%Y-%m-%d %H:%M", time.localtime(one.started)),
+        "—" if until is None else clock(until - one.started),
+        str(sum(one.counts.values())) if one.counts else "—",
+        str(failed) if failed else "—",
+        clean(one.flow),
+        os.path.relpath(one.file) if os.path.isabs(one.file) else one.file,
+    )

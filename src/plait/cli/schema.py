@@ -1,0 +1,32 @@
+"""`plait schema`: the JSON Schema of a file format, for editors."""
+
+from __future__ import annotations
+
+import json
+
+from plait.cli.arguments import one_of
+from plait.hints import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    import argparse
+
+    from plait.cli.arguments import Parser
+
+EXAMPLES: Final = (
+    "plait schema workflow > workflow.schema.json",
+    "plait schema workflow --compact",
+)
+FORMATS: Final = ("workflow",)
+
+
+def configure(parser: Parser) -> None:
+    parser.add_argument("format", metavar="FORMAT", help="workflow")
+    parser.add_argument("--compact", action="store_true", help="on one line")
+
+
+def run(options: argparse.Namespace) -> int:
+    from plait.flows.format import json_schema
+
+    one_of("format", options.format, FORMATS)
+    print(json.dumps(json_schema(), indent=None if options.compact else 2, ensure_ascii=False))
+    return 0

@@ -1,0 +1,189 @@
+"""`plait show`: what happened in a run: its parts and their steps, what failed, and what to type next."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+
+from plait.cli.consent import add_project
+from plait.cli.lines import (
+    Line,
+    clean,
+    clock,
+    counted,
+    ended,
+    figures,
+    first_line,
+    json_line,
+    name_of,
+    write_lines,
+)
+from plait.cli.run import expect_folder
+from plait.hints import TYPE_CHECKING, Final
+from plait.run.events import Status
+from plait.run.journal import Journal, Recorded
+from plait.run.outcome import Done, Failed, Skipped
+from plait.run.progress import Part, Progress, fold, told
+from plait.values import Json
+
+if TYPE_CHECKING:
+    import argparse
+
+    from plait.cli.arguments import Parser
+
+EXAMPLES: Final = (
+    "plait show 7f3a",
+    "plait show last --json",
+)
+MOST_FAILURES: Final = 50
+SIGNS: Final = {
+    "waiting": ("○", "dim"),
+    "running": ("●", "cyan"),
+    "done": ("✓", "green"),
+    "failed": ("✗", "red"),
+    "skipped": ("–", "dim"),
+    "interrupted": ("●", "yellow"),
+}
+
+
+def configure(parser: Parser) -> None:
+    parser.add_argument("run", metavar="RUN", nargs="?", help="the beginning of its id; otherwise the newest")
+    parser.add_argument("--json", action="store_true", help="the same for programs, with every failure")
+    add_project(parser, lockable=False)
+
+
+def run(options: argparse.Namespace) -> int:
+    from plait.app import flows
+
+    expect_folder(options.project)
+    runs, name = flows.find_run(options.run, options.project)
+    with runs.open(name, write=False) as opened:
+        progress = fold(opened.journal.events())
+        status = progress.status
+        if progress.ended is None:  # it runs, or whoever ran it died
+            status = next((one.status for one in runs.list() if one.id == name), "interrupted")
+        if options.json:
+            print(json_line(record(name, status, progress, opened.journal)))
+        else:
+            write_lines(lines(name, status, progress, opened.journal, now=time.time()), sys.stdout)
+    return 0
+
+
+# ── for people ───────────────────────────────────────────────────────────
+
+
+def lines(run: str, status: Status, progress: Progress, journal: Journal, *, now: float) -> Iterator[Line]:
+    yield from _head(run, status, progress, now)
+    for part in progress.parts.values():
+        yield from _part(part, status, progress, journal, now)
+    for note in progress.notes:
+        yield f"  note: {clean(first_line(note.message), None)}", "yellow"
+    if progress.failure is not None and not progress.failure_count:
+        yield f"  {clean(first_line(progress.failure.message), None)}", "red"
+    yield from _next(run, status, progress)
+
+
+def _head(run: str, status: Status, progress: Progress, now: float) -> Iterator[Line]:
+    sign, colour = SIGNS[status]
+    started = now if progress.started is None else progress.started
+    began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(started))
+    until = now if progress.ended is None and status == "running" else progress.ended
+    spent = "" if until is None else f", {clock(until - started)}"
+    lives = f", resumed {counted(progress.lives - 1, 'time')}" if progress.lives > 1 else ""
+    yield f"{sign} {clean(progress.flow)}  run {clean(run)}  {status}", colour
+    yield f"  {clean(progress.file, None)}   {began}{spent}{lives}", "dim"
+
+
+def _part(part: Part, status: Status, progress: Progress, journal: Journal, now: float) -> Iterator[Line]:
+    state = status if part.state == "running" else part.state
+    sign, colour = SIGNS[state]
+    if part.state == "running":
+        far = figures(progress, part, now, alive=status == "running")
+        said = "  ".join(far) if part.group.is_fan else state
+        yield f"  {sign} {clean(part.name)}   {said}", colour
+    elif part.state == "waiting" and not part.group.ended:
+        yield f"  {sign} {clean(part.name)}   not begun", colour
+    else:
+        yield f"  {sign} {clean(part.name)}   {ended(part)}", colour
+    shown = 0
+    for step in journal.recorded_in(part.name):
+        if part.group.is_fan and not isinstance(step.outcome, Failed):
+            continue
+        shown += 1
+        if shown > MOST_FAILURES and part.group.is_fan:
+            yield f"      … and {part.group.failed - MOST_FAILURES} more: plait show --json", "dim"
+            return
+        yield from _step(step)
+
+
+def _step(step: Recorded) -> Iterator[Line]:
+    title, time_spent = clean(step.title), clock(step.duration)
+    match step.outcome:
+        case Done():
+            yield f"      ✓ {title}   {time_spent}", ""
+        case Skipped(why):
+            yield f"      – {title}   {clean(first_line(why))}", "dim"
+        case Failed(failure):
+            how, said = told(failure)
+            yield f"      ✗ {title}   {clean(how)}   {time_spent}", "red"
+            for line in said:
+                yield f"          {clean(line, None)}", ""
+
+
+def _next(run: str, status: Status, progress: Progress) -> Iterator[Line]:
+    run = clean(run)
+    if progress.failures:
+        yield f"  look at it   plait logs {run} {name_of(progress.failures[-1])}", "dim"
+    if any(part.group.failed for part in progress.fans) and status != "running":
+        yield f"  try again    plait retry {run} --failed", "dim"
+    if status in ("interrupted", "failed"):
+        yield f"  go on        plait resume {run}", "dim"
+
+
+# ── for programs ─────────────────────────────────────────────────────────
+
+
+def record(run: str, status: Status, progress: Progress, journal: Journal) -> dict[str, Json]:
+    return {
+        "id": run,
+        "flow": progress.flow,
+        "file": progress.file,
+        "project": progress.project,
+        "status": status,
+        "started": progress.started,
+        "ended": progress.ended,
+        "lives": progress.lives,
+        "retries": progress.retries,
+        "failure": progress.failure and progress.failure.record(),
+        "phases": [_part_record(part, journal) for part in progress.parts.values()],
+        "notes": [{"path": note.path, "message": note.message} for note in progress.notes],
+    }
+
+
+def _part_record(part: Part, journal: Journal) -> dict[str, Json]:
+    group = part.group
+    shared: dict[str, Json] = {
+        "name": part.name,
+        "status": part.state,
+        "duration": part.duration,
+        "total": group.total,
+        "done": group.done,
+        "failed": group.failed,
+        "skipped": group.skipped,
+    }
+    found = journal.recorded_in(part.name)
+    if group.is_fan:
+        return {**shared, "failures": [_record(one) for one in found if isinstance(one.outcome, Failed)]}
+    return {**shared, "steps": [_record(one) for one in found]}
+
+
+def _record(step: Recorded) -> dict[str, Json]:
+    shared: dict[str, Json] = {"path": step.path, "title": step.title, "duration": step.duration}
+    match step.outcome:
+        case Done():
+            return {**shared, "status": "done"}
+        case Skipped(why):
+            return {**shared, "status": "skipped", "why": why}
+        case Failed(failure):
+            return {**shared, "status": "failed", "failure": failure.record()}

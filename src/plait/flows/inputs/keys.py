@@ -1,0 +1,85 @@
+"""What an item is called in the paths of a run: by its `id:`, or by what it holds.
+
+A key is one safe segment of a path.  Letters, digits and `._-` of an id stay, every other
+byte is written `%2F`; a long id is cut, with `~` and a digest after it.  The second item
+of the same key is `key#2`.  The same items in the same order get the same keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from json import JSONEncoder
+from typing import Final
+
+from plait.digests import sha256_hex
+from plait.errors import InputError
+from plait.run.expressions import item_facts
+from plait.scope import Scope
+from plait.source import Span
+from plait.template.program import FACTS
+from plait.template.template import Template
+from plait.values import Json, json_text, text
+
+MAX_KEY: Final = 64
+"""Characters of a key, its number not counted."""
+DIGITS: Final = 12
+"""Of a digest in a key."""
+
+_encode: Final = JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False).encode
+
+
+def canonical(item: Json) -> bytes:
+    """One text for equal data, whatever the order of its keys."""
+    try:
+        return _encode(item).encode("ascii")
+    except (TypeError, ValueError, RecursionError):
+        return json_text(item).encode("utf-8", "surrogatepass")  # which masks secrets, or says what is wrong
+
+
+def item_key(item: Json, id_template: Template | None = None) -> str:
+    """The key of an item among items that differ; `keyed` tells equal ones apart."""
+    if id_template is None:
+        return sha256_hex(canonical(item))[:DIGITS]
+    scope = Scope.of({"item": item, "item" + FACTS: item_facts(item)})
+    said = text(id_template.render(scope, strict=True))
+    if not said:
+        source = id_template.leaf.source
+        raise InputError(
+            "the id of an item is empty",
+            Span(source, 0, len(source.text)),
+            "choose a field that every item has, or leave 'id' out",
+            code="empty-id",
+        )
+    return _segment(said)
+
+
+def keyed(items: Iterable[Json], id_template: Template | None = None) -> Iterator[tuple[str, Json]]:
+    """Each item with a key of its own."""
+    # A number for each key, as a million of texts would take three times the memory.
+    # Two keys with one number only get a `#2` that is not needed.
+    seen: set[int] = set()
+    again: dict[str, int] = {}
+    for item in items:
+        key = item_key(item, id_template)
+        mark = int(sha256_hex(key.encode())[:15], 16) if id_template else int(key, 16)
+        if mark in seen:
+            again[key] = again.get(key, 1) + 1
+            key = f"{key}#{again[key]}"
+        seen.add(mark)
+        yield key, item
+
+
+def _segment(said: str) -> str:
+    key = "".join(map(_escaped, said))
+    if key.strip(".") == "":
+        return key.replace(".", "%2E")
+    if len(key) <= MAX_KEY:
+        return key
+    digest = sha256_hex(said.encode("utf-8", "surrogatepass"))[:DIGITS]
+    return f"{key[: MAX_KEY - DIGITS - 1]}~{digest}"
+
+
+def _escaped(char: str) -> str:
+    if char.isalnum() or char in "._-":
+        return char
+    return "".join(f"%{byte:02X}" for byte in char.encode("utf-8", "surrogatepass"))

@@ -1,0 +1,640 @@
+"""What a run has come to: the fold of its events, and the one source of what is shown.
+
+Views ask `Progress` and decide nothing themselves.  It looks at paths, counts and
+outcomes, never at the kind of a step: a step with one name in its path is a part of
+the flow, one below a step that said how many it has is an item.  It is pure, since
+`now` comes from whoever asks, and bounded: what runs is kept, and of what has ended
+a mark of one byte each, the last failures and the last notes.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+
+from plait.hints import Final, Literal, TypeAlias
+from plait.records import dataclass, field
+from plait.run.events import (
+    Noted,
+    RunEnded,
+    RunStarted,
+    Status,
+    StepCounted,
+    StepFinished,
+    StepForgotten,
+    StepRetrying,
+    StepStarted,
+)
+from plait.run.journal import Stamped, is_below
+from plait.run.outcome import Done, Failed, Failure, Outcome
+from plait.values import Json
+
+MOST_KEPT: Final = 50
+"""Failures, and notes, that are kept; all are counted."""
+LAST_LINES: Final = 5
+LINE_LENGTH: Final = 400
+WINDOW: Final = 30.0
+"""Seconds whose finishes make the rate …"""
+FEW: Final = 10
+"""… unless there were fewer than this: then those before count, too."""
+MOST_BUCKETS: Final = 128
+MOST_MARKED: Final = 1 << 24
+"""Items beyond this place are counted, but one that ends a second time counts twice."""
+
+State: TypeAlias = Literal["waiting", "running", "done", "failed", "skipped"]
+_MARKS: Final[tuple[State, ...]] = ("waiting", "done", "failed", "skipped")
+_STATE_OF_MARK: Final = dict(enumerate(_MARKS))
+_MARK_OF_STATE: Final = {state: mark for mark, state in enumerate(_MARKS)}
+
+
+@dataclass(frozen=True, slots=True)
+class FailedStep:
+    """A part, step or item that failed, and what it said last."""
+
+    path: str
+    kind: str
+    title: str
+    how: str
+    """exit 2, timeout, …"""
+    lines: tuple[str, ...]
+    at: float
+    order: int = 0
+    replayed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    path: str
+    message: str
+
+
+@dataclass(slots=True, eq=False)
+class Running:
+    """A step that was begun and has not ended."""
+
+    path: str
+    kind: str
+    title: str
+    since: float
+    attempt: int = 1
+    again_at: float | None = None
+    """It failed, and is tried again at this time."""
+    inner: dict[str, Running] = field(default_factory=dict)
+
+    @property
+    def current(self) -> Running | None:
+        """The innermost step that was begun last; of two with the same title the outer one."""
+        found: Running | None = None
+        step = self
+        while step.inner:
+            inner = next(reversed(step.inner.values()))
+            if inner.title != step.title or found is None:
+                found = inner
+            step = inner
+        return found
+
+
+class Group:
+    """The steps or items directly below one path: how many there are, and what became of them."""
+
+    def __init__(self, path: str, total: int | None = None) -> None:
+        self.path = path
+        self.total = total
+        self.is_fan = False
+        """The total was told by the step itself: what is below it are items."""
+        self.is_open = True
+        """What begins below it now is one of those that are counted."""
+        self.counts: dict[State, int] = dict.fromkeys(_MARKS, 0)
+        self.replayed = 0
+        self._marks = bytearray()
+        self._orders: dict[str, int] = {}
+        self._finishes = _Finishes()
+
+    @property
+    def done(self) -> int:
+        return self.counts["done"]
+
+    @property
+    def failed(self) -> int:
+        return self.counts["failed"]
+
+    @property
+    def skipped(self) -> int:
+        return self.counts["skipped"]
+
+    @property
+    def ended(self) -> int:
+        return self.done + self.failed + self.skipped
+
+    @property
+    def left(self) -> int:
+        return max(0, (self.total or 0) - self.ended)
+
+    def rate(self, now: float) -> float | None:
+        """Finishes per second, of late; None as long as there are none."""
+        return self._finishes.rate(now)
+
+    def time_left(self, now: float) -> float | None:
+        rate = self.rate(now)
+        return self.left / rate if rate and self.total is not None else None
+
+    # ── what changes it ──────────────────────────────────────────────────
+
+    def count(self, total: int, at: float) -> None:
+        """It is a fan, and knows its items; what was below it until now was no item."""
+        if not self.is_fan or total < len(self._marks):
+            self.forget_all()
+        self.is_fan = self.is_open = True
+        self.total = total
+        self._finishes = _Finishes(at)
+
+    def finish(self, event: StepFinished, at: float) -> None:
+        if not self.is_open:
+            return
+        self._mark(event.order, _state_of(event.outcome))
+        if not self.is_fan:
+            self._orders[event.path] = event.order
+        if event.replayed:
+            self.replayed += 1
+        else:
+            self._finishes.add(at)
+
+    def forget(self, path: str, order: int | None) -> None:
+        """One is to be done again; where it stands is known of steps, and of failures that are kept."""
+        order = self._orders.pop(path, order)
+        if order is not None:
+            self._mark(order, "waiting")
+
+    def forget_all(self) -> None:
+        self.counts = dict.fromkeys(_MARKS, 0)
+        self.replayed = 0
+        self._marks.clear()
+        self._orders.clear()
+
+    def settle(self, counts: Mapping[str, int]) -> None:
+        """The step itself says how its items ended: it may have been remembered without them."""
+        self.is_fan = True
+        self.total = counts["total"]
+        self.counts |= {
+            "done": counts["successful"],
+            "failed": counts["failed"],
+            "skipped": counts.get("skipped", 0),
+        }
+
+    def _mark(self, order: int, state: State) -> None:
+        if not 0 <= order < MOST_MARKED:
+            self.counts[state] += 1
+            return
+        if order >= len(self._marks):
+            self._marks.extend(bytes(order + 1 - len(self._marks)))
+        before = self._marks[order]
+        if before:
+            self.counts[_STATE_OF_MARK[before]] -= 1
+        mark = self._marks[order] = _MARK_OF_STATE[state]
+        if mark:
+            self.counts[state] += 1
+
+
+class _Finishes:
+    """When things ended, by the second: enough to say how fast it goes now."""
+
+    def __init__(self, since: float | None = None) -> None:
+        self._since = since
+        self._seconds: deque[tuple[int, int]] = deque(maxlen=MOST_BUCKETS)
+        self._complete = True
+
+    def add(self, at: float) -> None:
+        if self._since is None:
+            self._since = at
+        second = int(at)
+        if self._seconds and self._seconds[-1][0] >= second:
+            last, count = self._seconds[-1]
+            self._seconds[-1] = (last, count + 1)
+            return
+        self._complete = self._complete and len(self._seconds) < MOST_BUCKETS
+        self._seconds.append((second, 1))
+
+    def rate(self, now: float) -> float | None:
+        if self._since is None or not self._seconds:
+            return None
+        total, start = 0, self._since
+        for second, count in reversed(self._seconds):
+            if now - second > WINDOW and total >= FEW:
+                break
+            total += count
+            start = float(second)
+        else:
+            start = self._since if self._complete else start
+        return total / max(now - start, 1.0)
+
+
+class Part:
+    """A part of the flow: setup, map, reduce, … or one list of steps."""
+
+    def __init__(self, name: str, steps: int | None = None) -> None:
+        self.name = name
+        self.title = name
+        self.state: State = "waiting"
+        self.since: float | None = None
+        self.duration: float | None = None
+        self.replayed = False
+        self.steps = steps
+        self.group = Group(name, steps)
+
+    def begin(self, event: StepStarted, at: float) -> None:
+        self.title = event.title or self.name
+        self.state, self.since, self.duration, self.replayed = "running", at, None, False
+        # What finds the items comes before they are counted, in each life of the run.
+        self.group.is_open = not self.group.is_fan
+
+    def end(self, event: StepFinished) -> None:
+        self.title = event.title or self.name
+        self.state = _state_of(event.outcome)
+        self.duration, self.replayed = event.duration, event.replayed
+        if counts := _counts_of(event.outcome):
+            self.group.settle(counts)
+        elif self.state == "done" and not self.group.is_fan and event.replayed:
+            self.group.counts["done"] = self.group.total or self.group.ended
+
+    def take_up(self) -> None:
+        """It is to be worked on again; what is done in it stays done."""
+        self.state, self.since, self.duration, self.replayed = "waiting", None, None, False
+
+    def forget(self, *, below: bool) -> None:
+        self.take_up()
+        if below:
+            self.group.forget_all()
+
+    def time(self, now: float) -> float | None:
+        """How long it took, or takes until now."""
+        if self.duration is None and self.since is not None:
+            return max(0.0, now - self.since)
+        return self.duration
+
+
+# ── what a view may want to say at once ──────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class RunBegan:
+    resumed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PartBegan:
+    part: Part
+
+
+@dataclass(frozen=True, slots=True)
+class PartCounted:
+    part: Part
+
+
+@dataclass(frozen=True, slots=True)
+class PartEnded:
+    part: Part
+
+
+@dataclass(frozen=True, slots=True)
+class StepBegan:
+    """A step directly below a part, not an item."""
+
+    part: Part
+    step: Running
+
+
+@dataclass(frozen=True, slots=True)
+class StepEnded:
+    part: Part
+    title: str
+    outcome: Outcome
+    duration: float
+    replayed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ItemEnded:
+    """An item of a part; for views that say now and then how far it is."""
+
+    part: Part
+
+
+@dataclass(frozen=True, slots=True)
+class Retrying:
+    title: str
+    attempt: int
+    how: str
+    delay: float
+
+
+@dataclass(frozen=True, slots=True)
+class RunOver:
+    status: Status
+
+
+News: TypeAlias = (
+    RunBegan
+    | PartBegan
+    | PartCounted
+    | PartEnded
+    | StepBegan
+    | StepEnded
+    | ItemEnded
+    | Retrying
+    | FailedStep
+    | Note
+    | RunOver
+)
+
+
+# ── the fold ─────────────────────────────────────────────────────────────
+
+
+class Progress:
+    """The state of a run after the events that were added, in their order."""
+
+    def __init__(self) -> None:
+        self.run = self.flow = self.file = self.project = ""
+        self.status: Status = "running"
+        self.lives = 0
+        self.started: float | None = None
+        """When the run began, for the first time …"""
+        self.since: float | None = None
+        """… and when its present life did."""
+        self.ended: float | None = None
+        self.last_at = 0.0
+        """When the last event happened."""
+        self.failure: Failure | None = None
+        self.value: Json = None
+        self.facts: Mapping[str, Json] = {}
+        self.parts: dict[str, Part] = {}
+        self.failures: deque[FailedStep] = deque(maxlen=MOST_KEPT)
+        self.failure_count = 0
+        self.notes: deque[Note] = deque(maxlen=MOST_KEPT)
+        self.note_count = 0
+        self.retries = 0
+        self._running: dict[str, Running] = {}
+        self._fans: dict[str, Group] = {}
+        """Of steps inside parts, as long as they run."""
+
+    def add(self, stamped: Stamped) -> Sequence[News]:
+        """Take one event in; what there is to say about it."""
+        at = self.last_at = stamped.at
+        match stamped.event:
+            case StepStarted() as event:
+                return self._begin(event, at)
+            case StepFinished() as event:
+                return self._finish(event, at)
+            case StepCounted(path, total):
+                return self._count(path, total, at)
+            case StepRetrying() as event:
+                return self._retry(event, at)
+            case StepForgotten() as event:
+                self._forget(event)
+            case Noted(path, message):
+                note = Note(path, message)
+                self.notes.append(note)
+                self.note_count += 1
+                return (note,)
+            case RunStarted() as event:
+                return self._open(event, at)
+            case RunEnded() as event:
+                return self._close(event, at)
+        return ()
+
+    # ── questions ────────────────────────────────────────────────────────
+
+    @property
+    def fans(self) -> list[Part]:
+        return [part for part in self.parts.values() if part.group.is_fan]
+
+    @property
+    def items(self) -> tuple[int, int] | None:
+        """Items that have ended, and all; None if the flow has none that it knows of."""
+        fans = [part.group for part in self.fans]
+        return (sum(fan.ended for fan in fans), sum(fan.total or 0 for fan in fans)) if fans else None
+
+    @property
+    def steps(self) -> tuple[int, int]:
+        """Steps of the parts without items that have ended, and all."""
+        groups = [part.group for part in self.parts.values() if not part.group.is_fan]
+        ended = sum(group.ended for group in groups)
+        return ended, max(ended, sum(group.total or 0 for group in groups))
+
+    def running(self, part: Part) -> list[Running]:
+        """What runs directly below a part, the oldest first."""
+        top = self._running.get(part.name)
+        return list(top.inner.values()) if top is not None else []
+
+    @property
+    def running_count(self) -> int:
+        return sum(len(self._running[name].inner) for name in self.parts if name in self._running)
+
+    def fan_in(self, step: Running) -> Group | None:
+        """The items that a running step goes through, if it does."""
+        while step.inner:
+            if (group := self._fans.get(step.path)) is not None:
+                return group
+            step = next(reversed(step.inner.values()))
+        return self._fans.get(step.path)
+
+    def time(self, now: float) -> float:
+        """How long the present life of the run takes until now, or took."""
+        until = now if self.ended is None else self.ended
+        return 0.0 if self.since is None else max(0.0, until - self.since)
+
+    # ── the run ──────────────────────────────────────────────────────────
+
+    def _open(self, event: RunStarted, at: float) -> Sequence[News]:
+        self.run, self.flow, self.file, self.project = event.run, event.flow, event.file, event.project
+        self.lives += 1
+        self.started = at if self.started is None else self.started
+        self.since, self.ended, self.failure, self.status = at, None, None, "running"
+        self._running.clear()
+        self._fans.clear()
+        known = self.parts
+        self.parts = {name: known.get(name) or Part(name, steps) for name, steps in event.phases}
+        self.parts |= {name: part for name, part in known.items() if name not in self.parts}
+        for part in self.parts.values():
+            if part.state in ("running", "failed"):
+                part.take_up()
+        return (RunBegan(event.resumed),)
+
+    def _close(self, event: RunEnded, at: float) -> Sequence[News]:
+        self.status, self.failure, self.value, self.facts = (
+            event.status,
+            event.failure,
+            event.value,
+            event.facts,
+        )
+        self.ended = at
+        self._running.clear()
+        self._fans.clear()
+        return (RunOver(event.status),)
+
+    # ── steps ────────────────────────────────────────────────────────────
+
+    def _begin(self, event: StepStarted, at: float) -> Sequence[News]:
+        path = event.path
+        step = self._running.get(path)
+        if step is not None and event.attempt > 1:
+            step.attempt, step.again_at = event.attempt, None
+            return ()
+        step = self._running[path] = Running(path, event.kind, event.title, at, event.attempt)
+        parent = _parent(path)
+        if not parent:
+            part = self._part(path)
+            part.begin(event, at)
+            return (PartBegan(part),)
+        above = self._running.get(parent)
+        if above is not None:
+            above.inner[path] = step
+        part_above = self.parts.get(parent)
+        if part_above is not None and not part_above.group.is_fan:
+            return (StepBegan(part_above, step),)
+        return ()
+
+    def _finish(self, event: StepFinished, at: float) -> Sequence[News]:
+        path = event.path
+        parent = _parent(path)
+        self._drop(path, parent)
+        if not parent:
+            part = self._part(path)
+            part.end(event)
+            return (*self._failed(event, at, reported=_is_own(event)), PartEnded(part))
+        part_above = self.parts.get(parent)
+        if part_above is None:
+            fan = self._fans.get(parent)
+            if fan is None:
+                return ()
+            fan.finish(event, at)
+            return self._failed(event, at, reported=True)
+        group = part_above.group
+        group.finish(event, at)
+        failed = self._failed(event, at, reported=group.is_open)
+        if group.is_fan:
+            return (*failed, ItemEnded(part_above)) if group.is_open else ()
+        ended = StepEnded(part_above, event.title, event.outcome, event.duration, event.replayed)
+        return (*failed, ended)
+
+    def _failed(self, event: StepFinished, at: float, *, reported: bool) -> tuple[FailedStep, ...]:
+        if not reported or not isinstance(event.outcome, Failed):
+            return ()
+        how, lines = told(event.outcome.failure)
+        failed = FailedStep(event.path, event.kind, event.title, how, lines, at, event.order, event.replayed)
+        self._unlist(event.path)
+        self.failures.append(failed)
+        self.failure_count += 1
+        return (failed,)
+
+    def _count(self, path: str, total: int, at: float) -> Sequence[News]:
+        part = self.parts.get(path)
+        if part is None:
+            self._fans.setdefault(path, Group(path)).count(total, at)
+            return ()
+        part.group.count(total, at)
+        return (PartCounted(part),)
+
+    def _retry(self, event: StepRetrying, at: float) -> Sequence[News]:
+        self.retries += 1
+        step = self._running.get(event.path)
+        if step is None:
+            return ()
+        step.again_at = at + event.delay
+        return (Retrying(step.title, event.attempt, told(event.failure)[0], event.delay),)
+
+    def _forget(self, event: StepForgotten) -> None:
+        path = event.path
+        own = next((failed for failed in self.failures if failed.path == path), None)
+        if event.below:
+            for failed in [one for one in self.failures if is_below(one.path, path)]:
+                self._unlist(failed.path)
+        self._unlist(path)
+        part = self.parts.get(path)
+        if part is not None:
+            part.forget(below=event.below)
+        elif (group := self._group(_parent(path))) is not None:
+            group.forget(path, None if own is None else own.order)
+
+    # ── the parts of those above ─────────────────────────────────────────
+
+    def _part(self, name: str) -> Part:
+        if name not in self.parts:
+            self.parts[name] = Part(name)
+        return self.parts[name]
+
+    def _group(self, path: str) -> Group | None:
+        part = self.parts.get(path)
+        return part.group if part is not None else self._fans.get(path)
+
+    def _unlist(self, path: str) -> None:
+        for failed in self.failures:
+            if failed.path == path:
+                self.failures.remove(failed)
+                self.failure_count -= 1
+                return
+
+    def _drop(self, path: str, parent: str) -> None:
+        """It has ended, and all that is inside it."""
+        step = self._running.pop(path, None)
+        self._fans.pop(path, None)
+        if step is None:
+            return
+        above = self._running.get(parent)
+        if above is not None:
+            above.inner.pop(path, None)
+        for inner in list(step.inner):
+            self._drop(inner, path)
+
+
+def fold(events: Iterable[Stamped]) -> Progress:
+    """The state of a run after all these events."""
+    progress = Progress()
+    for stamped in events:
+        progress.add(stamped)
+    return progress
+
+
+def told(failure: Failure) -> tuple[str, tuple[str, ...]]:
+    """How something failed, in a word or two, and the last lines it said."""
+    message = failure.message
+    how = failure.kind
+    if failure.kind == "exit" and failure.exit_code is not None:
+        how = f"exit {failure.exit_code}"
+        message = message.removeprefix(f"exit code {failure.exit_code}").removeprefix(": ")
+    lines = [line.rstrip()[:LINE_LENGTH] for line in message.splitlines() if line.strip()]
+    return how, tuple(lines[-LAST_LINES:])
+
+
+def _parent(path: str) -> str:
+    return path.rpartition("/")[0]
+
+
+def _is_own(event: StepFinished) -> bool:
+    """Did this part fail itself, and not one of its steps, of which was told already?"""
+    if not isinstance(event.outcome, Failed):
+        return False
+    path = event.outcome.failure.path
+    return path == event.path or not is_below(path, event.path)
+
+
+def _state_of(outcome: Outcome) -> State:
+    match outcome:
+        case Done():
+            return "done"
+        case Failed():
+            return "failed"
+        case _:
+            return "skipped"
+
+
+_COUNTS: Final = ("total", "successful", "failed")
+
+
+def _counts_of(outcome: Outcome) -> dict[str, int] | None:
+    """What became of a step's items, if that is its value."""
+    match outcome:
+        case Done(dict(value)) | Failed(Failure(output=dict(value))):
+            counts = {name: count for name, count in value.items() if type(count) is int}
+            return counts if all(name in counts for name in _COUNTS) else None
+    return None

@@ -1,0 +1,88 @@
+"""The journal of one run in a SQLite file: what `plait.run.journal` asks for, that outlives the process.
+
+`append` returns when the system has the record, so that the death of this
+process cannot undo it; `sync` when the disk has it.  Opened for reading it can
+be asked the same questions, by any number of processes, while an engine writes.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+
+from plait.errors import InternalError
+from plait.run.events import Event
+from plait.run.journal import Recorded, Stamped
+from plait.store.blobs import Blobs
+from plait.store.reader import Reader
+from plait.store.writer import Writer
+
+
+class SqliteJournal:
+    """Safe to use from many threads."""
+
+    def __init__(
+        self,
+        folder: str,
+        *,
+        write: bool,
+        create: bool = False,
+        now: Callable[[], float] = time.time,
+        sync_data: Callable[[int], None] = os.fdatasync,
+    ) -> None:
+        path = os.path.join(folder, "journal.db")
+        self._blobs = Blobs(os.path.join(folder, "blobs"))
+        self._writer: Writer | None = None
+        if write:
+            self._writer = Writer(path, self._blobs, create=create, now=now, sync_data=sync_data)
+        self.reader = Reader(path, self._blobs)
+        self._fresh = create or self.reader.last() == 0
+
+    def append(self, *events: Event) -> None:
+        self.presumed_writer.append(*events)
+
+    def sync(self) -> None:
+        self.presumed_writer.sync()
+
+    def recorded(self, path: str) -> Recorded | None:
+        self._expect_sound()
+        return self.reader.recorded(path)
+
+    def recorded_in(self, path: str) -> Iterator[Recorded]:
+        self._expect_sound()
+        return self.reader.recorded_in(path)
+
+    def was_started(self, path: str) -> bool:
+        self._expect_sound()
+        return self.reader.was_started(path)
+
+    def is_fresh(self) -> bool:
+        return self._fresh
+
+    def events(self, after: int = 0) -> Iterator[Stamped]:
+        self._expect_sound()
+        return self.reader.events(after)
+
+    def keep(self, data: bytes) -> str:
+        return self.presumed_writer.keep(data)
+
+    def kept(self, name: str) -> bytes:
+        self._expect_sound()
+        return self._blobs.kept(name)
+
+    def close(self) -> None:
+        # The reader first: whoever closes last empties the write-ahead log, which only a writer can.
+        self.reader.close()
+        if self._writer is not None:
+            self._writer.close()
+
+    @property
+    def presumed_writer(self) -> Writer:
+        if self._writer is None:
+            raise InternalError("a journal that was opened for reading was asked to write", code="journal")
+        return self._writer
+
+    def _expect_sound(self) -> None:
+        if self._writer is not None:
+            self._writer.expect_sound()

@@ -1,0 +1,268 @@
+"""How an event looks as a row of the journal, and back.
+
+A path is kept in two parts: what comes before its last `/`, with that `/`, and
+its name; so the steps directly below a path are those with one first part.
+Texts that come back often (kinds, fingerprints) are numbers of words.  What has
+no column of its own is JSON in `body`; if it is large, `body` is the digest of
+the file that holds it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+
+from plait.errors import InternalError
+from plait.hints import Final, TypeAlias
+from plait.records import dataclass
+from plait.run.events import (
+    Event,
+    Noted,
+    RunEnded,
+    RunStarted,
+    Status,
+    StepCounted,
+    StepFinished,
+    StepForgotten,
+    StepRetrying,
+    StepStarted,
+)
+from plait.run.journal import Recorded, Stamped
+from plait.run.outcome import Done, Failed, Failure, Outcome, Skipped
+from plait.values import Json, json_text
+
+LARGE: Final = 32 * 1024
+"""Characters of JSON beyond which a body is a file of its own."""
+
+RUN_STARTED, STARTED, RETRYING, FINISHED, COUNTED, FORGOTTEN, NOTED, RUN_ENDED = range(8)
+EVENT_NAMES: Final = (
+    "run started",
+    "started",
+    "retrying",
+    "finished",
+    "counted",
+    "forgotten",
+    "noted",
+    "run ended",
+)
+ALONE: Final = 1
+"""The status of what was forgotten, if what is below it was not."""
+MARKED: Final = frozenset([RUN_STARTED, FORGOTTEN, RUN_ENDED])
+"""Events that are looked for among all others; there are few of them."""
+DONE, FAILED, SKIPPED = range(3)
+STATUS_NAMES: Final = ("done", "failed", "skipped")
+
+COLUMNS: Final = (
+    "at, what, parent, name, kind, title, place, attempt, fingerprint, duration, status, replayed, body"
+)
+Row: TypeAlias = tuple[
+    float,  # at
+    int,  # what
+    str | None,  # parent
+    str | None,  # name
+    int | None,  # kind: a word
+    str | None,  # title; of a run that ended, how
+    int | None,  # place
+    int | None,  # attempt
+    int | None,  # fingerprint: a word
+    float | None,  # duration, or delay
+    int | None,  # status
+    bool | None,  # replayed
+    str | bytes | None,  # body
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """What an event needs of the journal that it goes to."""
+
+    number_of: Callable[[str], int]
+    """The number of a word."""
+    keep: Callable[[bytes], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Unpacking:
+    """What a row needs of the journal that it comes from."""
+
+    word: Callable[[int], str]
+    kept: Callable[[str], bytes]
+
+
+# ── from events ──────────────────────────────────────────────────────────
+
+
+def to_row(event: Event, at: float, packing: Packing) -> Row:
+    number_of = packing.number_of
+    match event:
+        case StepStarted():
+            parent, name = split(event.path)
+            title, kind = storable(event.title), number_of(event.kind)
+            return (at, STARTED, parent, name, kind, title, event.order, event.attempt,
+                    None, None, None, None, None)  # fmt: skip
+        case StepFinished():
+            parent, name = split(event.path)
+            title, kind, fingerprint = (
+                storable(event.title),
+                number_of(event.kind),
+                number_of(event.fingerprint),
+            )
+            status, value = _status(event.outcome)
+            body = _packed(value, packing)
+            return (at, FINISHED, parent, name, kind, title, event.order, None,
+                    fingerprint, event.duration, status, event.replayed or None, body)  # fmt: skip
+        case StepRetrying():
+            parent, name = split(event.path)
+            return (at, RETRYING, parent, name, None, None, None, event.attempt,
+                    None, event.delay, None, None, _packed(event.failure.record(), packing))  # fmt: skip
+        case StepCounted():
+            return _plain_row(at, COUNTED, event.path, event.total, packing)
+        case StepForgotten():
+            row = _plain_row(at, FORGOTTEN, event.path, event.why, packing)
+            return row if event.below else (*row[:10], ALONE, *row[11:])
+        case Noted():
+            return _plain_row(at, NOTED, event.path, event.message, packing)
+        case RunStarted():
+            said = [event.run, event.flow, event.file, event.project, event.resumed, event.phases]
+            return _plain_row(at, RUN_STARTED, None, said, packing)
+        case RunEnded():
+            failure = None if event.failure is None else event.failure.record()
+            said = [failure, event.value, event.facts]
+            return _plain_row(at, RUN_ENDED, None, said, packing, title=event.status)
+
+
+def _plain_row(
+    at: float, what: int, path: str | None, said: Json, packing: Packing, *, title: str | None = None
+) -> Row:
+    parent, name = (None, None) if path is None else split(path)
+    body = _packed(said, packing)
+    return (at, what, parent, name, None, title, None, None, None, None, None, None, body)
+
+
+def _status(outcome: Outcome) -> tuple[int, Json]:
+    match outcome:
+        case Done(value):
+            return DONE, value
+        case Failed(failure):
+            return FAILED, failure.record()
+        case Skipped(why):
+            return SKIPPED, why
+
+
+def _packed(value: Json, packing: Packing) -> str | bytes | None:
+    if value is None:
+        return None
+    body = to_json(value)
+    return body if len(body) <= LARGE else bytes.fromhex(packing.keep(body.encode("ascii")))
+
+
+_encode: Final = json.JSONEncoder(allow_nan=False, check_circular=False, separators=(",", ":")).encode
+
+
+def to_json(value: Json) -> str:
+    """JSON in ASCII, so that also text which is no Unicode (bytes of a process) comes back as it was."""
+    try:
+        return _encode(value)
+    except (TypeError, ValueError, RecursionError):
+        return _encode(json.loads(json_text(value)))  # masks a secret, and refuses what is no JSON
+
+
+# ── to events ────────────────────────────────────────────────────────────
+
+
+def to_event(row: Row, unpacking: Unpacking) -> Event:
+    _, what, parent, name, kind, title, place, attempt, fingerprint, duration, _, replayed, _ = row
+    path = "" if parent is None or name is None else original(parent + name)
+    shown = original(title or "")
+    if what == STARTED:
+        return StepStarted(path, unpacking.word(kind or 0), shown, attempt or 0, place or 0)
+    if what == FINISHED:
+        known = unpacking.word(kind or 0), shown, unpacking.word(fingerprint or 0)
+        return StepFinished(
+            path, *known, _outcome(row, unpacking), duration or 0.0, place or 0, replayed=bool(replayed)
+        )
+    said = _unpacked(row[-1], unpacking)
+    if what == RETRYING:
+        return StepRetrying(path, attempt or 0, Failure(**said), duration or 0.0)
+    if what == RUN_STARTED:
+        run, flow, file, project, resumed, phases = said
+        parts = tuple((part, count) for part, count in phases)
+        return RunStarted(run, flow, file, project, resumed, parts)
+    if what == RUN_ENDED:
+        failure, value, facts = said
+        return RunEnded(_ending(title), None if failure is None else Failure(**failure), value, facts)
+    if what == FORGOTTEN:
+        return StepForgotten(path, said, below=row[10] != ALONE)
+    if what in _PLAIN:
+        return _PLAIN[what](path, said)
+    raise InternalError(f"no event has the number {what}", code="journal")
+
+
+_PLAIN: Final[dict[int, Callable[[str, Json], Event]]] = {
+    COUNTED: StepCounted,
+    NOTED: Noted,
+}
+
+
+def _ending(title: str | None) -> Status:
+    match title:
+        case "running" | "done" | "failed" | "interrupted":
+            return title
+    raise InternalError("no run ends so", code="journal")
+
+
+def to_stamped(number: int, row: Row, unpacking: Unpacking) -> Stamped:
+    return Stamped(number, row[0], to_event(row, unpacking))
+
+
+def to_recorded(row: Row, unpacking: Unpacking) -> Recorded:
+    _, _, parent, name, _, title, place, _, fingerprint, duration, _, _, _ = row
+    return Recorded(
+        original(f"{parent}{name}"),
+        unpacking.word(fingerprint or 0),
+        _outcome(row, unpacking),
+        place or 0,
+        duration or 0.0,
+        original(title or ""),
+    )
+
+
+def _outcome(row: Row, unpacking: Unpacking) -> Outcome:
+    status, said = row[10], _unpacked(row[-1], unpacking)
+    if status == DONE:
+        return Done(said)
+    return Failed(Failure(**said)) if status == FAILED else Skipped(said)
+
+
+def _unpacked(body: str | bytes | None, unpacking: Unpacking) -> Json:
+    if body is None:
+        return None
+    return json.loads(unpacking.kept(body.hex()) if isinstance(body, bytes) else body)
+
+
+# ── text ─────────────────────────────────────────────────────────────────
+
+
+def split(path: str) -> tuple[str, str]:
+    """What comes before the name, with its `/`, and the name, both as they are stored."""
+    stored = storable(path)
+    cut = stored.rfind("/") + 1
+    return stored[:cut], stored[cut:]
+
+
+def storable(text: str) -> str:
+    """A text as SQLite can hold it: a backslash tells halves of characters from real ones."""
+    if text.isascii() and "\\" not in text and "\0" not in text:
+        return text
+    doubled = text.replace("\\", "\\\\").replace("\0", "\\u0000")
+    return doubled.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+_ESCAPE: Final = re.compile(r"\\(\\|u[0-9a-f]{4})")
+
+
+def original(stored: str) -> str:
+    if "\\" not in stored:
+        return stored
+    return _ESCAPE.sub(lambda found: "\\" if found[1] == "\\" else chr(int(found[1][1:], 16)), stored)

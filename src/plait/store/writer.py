@@ -1,0 +1,259 @@
+"""Adds events to a journal: many threads, one transaction for all that wait.
+
+A thread leaves its rows in the batch that is being gathered.  Whoever was first
+leads: as soon as the batch before is written, it writes this one, and the others
+only wait for that.  So nobody waits for a clock, and the more wait, the less each
+costs.
+
+After a fault nothing is written any more: what the file system holds then is
+known only to whoever opens the journal again.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Callable
+from contextlib import suppress
+from threading import Lock
+
+from plait.errors import JournalError
+from plait.hints import Final
+from plait.run.events import Event, RunEnded
+from plait.run.outcome import Failure
+from plait.store.blobs import Blobs
+from plait.store.faults import explained, fault_of, same
+from plait.store.files import Reserve, sync_folder
+from plait.store.rows import COLUMNS, MARKED, Packing, Row, storable, to_row
+from plait.store.schema import open_to_write
+
+MAX_WORDS: Final = 4096
+"""Words whose numbers are kept in memory."""
+LONGEST_WAIT: Final = 1.0
+"""Seconds after which a thread no longer relies on the one that leads its batch."""
+
+_ADD: Final = f"INSERT INTO log({COLUMNS}) VALUES({', '.join('?' * (COLUMNS.count(',') + 1))})"
+_MARK: Final = (
+    f"INSERT INTO marks SELECT what, number FROM log WHERE what IN {tuple(MARKED)} "
+    "AND number > (SELECT max(number) FROM log) - ?"
+)
+_EPOCH: Final = "SELECT value FROM about WHERE name = 'epoch'"
+
+
+class _Batch:
+    """Rows that become one transaction."""
+
+    def __init__(self, *rows: Row) -> None:
+        self.rows = list(rows)
+        self.is_written = False
+        self.led = Lock()
+        """Held until its leader has done what it could."""
+        self.led.acquire()
+
+
+class Writer:
+    """The one writer of a run's journal; whoever makes it holds the run's lock."""
+
+    def __init__(
+        self,
+        path: str,
+        blobs: Blobs,
+        *,
+        create: bool,
+        now: Callable[[], float],
+        sync_data: Callable[[int], None],
+    ) -> None:
+        self.path = path
+        self._now = now
+        self._sync_data = sync_data
+        self._blobs = blobs
+        self._packing = Packing(self._number_of, self.keep)
+        self._words: dict[str, int] = {}
+        self._gathering = Lock()
+        self._batch = _Batch()
+        self._writing = Lock()
+        self._fault: JournalError | None = None
+        self._commits = self._synced = 0
+        self._reserve = Reserve(os.path.dirname(path))
+        self._connection = open_to_write(path, create=create)
+        try:
+            self._reserve.fill()
+            with explained(path):
+                self._epoch = self._begin_epoch()
+                self._wal = self._open_wal()
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def append(self, *events: Event) -> None:
+        if not events:
+            return
+        self.expect_sound()
+        now, packing = self._now(), self._packing
+        rows = [to_row(event, now, packing) for event in events]
+        leads = False
+        try:
+            with self._gathering:
+                batch = self._batch
+                leads = not batch.rows
+                batch.rows += rows
+            if leads:
+                self._write_gathered(batch)
+        finally:
+            if leads:
+                batch.led.release()
+        if not leads:
+            # A leader may be interrupted at any moment; then somebody else does it.
+            if batch.led.acquire(timeout=LONGEST_WAIT):
+                batch.led.release()
+            if not batch.is_written:
+                self._write_gathered(batch)
+
+    def sync(self) -> None:
+        """What was appended survives a power cut.
+
+        The write-ahead log holds what was added since it was last emptied into the
+        database, and SQLite syncs the database before it empties the log.
+        """
+        self.expect_sound()
+        commits = self._commits
+        if commits == self._synced:
+            return
+        try:
+            self._sync_data(self._wal)
+        except OSError as error:
+            # The system may have dropped what it could not write, and would report success the next time.
+            self._fault = fault_of(error, self.path)
+            raise same(self._fault) from error
+        self._synced = commits
+
+    def keep(self, data: bytes) -> str:
+        """Put large data aside; a fault there is one of the journal."""
+        self.expect_sound()
+        try:
+            return self._blobs.keep(data)
+        except JournalError as error:
+            with self._writing:
+                raise self._failed(error, _Batch()) from error
+
+    def say(self, name: str, value: object) -> None:
+        """Write a fact beside the events."""
+        with self._writing:
+            self._do("INSERT OR REPLACE INTO about VALUES(?, ?)", name, value)
+
+    def expect_sound(self) -> None:
+        if self._fault is not None:
+            raise same(self._fault)
+
+    def close(self) -> None:
+        """Nothing else uses it any more."""
+        if self._fault is None:
+            self._reserve.spend()
+        with suppress(sqlite3.Error):
+            self._connection.close()
+        os.close(self._wal)
+
+    # ── opening ──────────────────────────────────────────────────────────
+
+    def _begin_epoch(self) -> int:
+        """From here on an engine that held the run before can write nothing."""
+        self._connection.execute("BEGIN IMMEDIATE")
+        self._connection.execute("UPDATE about SET value = value + 1 WHERE name = 'epoch'")
+        epoch: int = self._connection.execute(_EPOCH).fetchone()[0]
+        self._connection.execute("COMMIT")
+        return epoch
+
+    def _open_wal(self) -> int:
+        # SQLite has just written to it, and keeps this file until the last connection is closed.
+        wal = os.open(f"{self.path}-wal", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            self._sync_data(wal)
+            sync_folder(os.path.dirname(self.path))
+        except OSError:
+            os.close(wal)
+            raise
+        return wal
+
+    # ── writing ──────────────────────────────────────────────────────────
+
+    def _write_gathered(self, batch: _Batch) -> None:
+        with self._writing:
+            with self._gathering:
+                if batch is self._batch:
+                    self._batch = _Batch()
+            if not batch.is_written:
+                self.expect_sound()
+                self._transact(self._add, batch)
+
+    def _add(self, rows: list[Row]) -> None:
+        self._connection.executemany(_ADD, rows)
+        if not MARKED.isdisjoint([row[1] for row in rows]):
+            self._connection.execute(_MARK, (len(rows),))
+
+    def _transact(self, write: Callable[[list[Row]], object], batch: _Batch) -> None:
+        """Write a batch, unless we have been replaced; whatever interrupts us, it knows if it is written."""
+        connection, began = self._connection, False
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            began = True
+            if connection.execute(_EPOCH).fetchone()[0] != self._epoch:
+                raise self._replaced()
+            write(batch.rows)
+            connection.execute("COMMIT")
+            batch.is_written = True
+            self._commits += 1
+        except sqlite3.Error as error:
+            self._roll_back()
+            raise self._failed(fault_of(error, self.path), batch) from error
+        except BaseException:
+            batch.is_written = began and not connection.in_transaction
+            self._commits += batch.is_written
+            self._roll_back()
+            raise
+
+    def _do(self, statement: str, *values: object) -> None:
+        self.expect_sound()
+        self._transact(lambda _: self._connection.execute(statement, values), _Batch())
+
+    def _roll_back(self) -> None:
+        with suppress(sqlite3.Error):
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+
+    def _number_of(self, word: str) -> int:
+        number = self._words.get(word)
+        return self._learned(word) if number is None else number
+
+    def _learned(self, word: str) -> int:
+        stored = storable(word)
+        with self._writing:
+            self._do("INSERT OR IGNORE INTO words(text) VALUES(?)", stored)
+            with explained(self.path):
+                found = self._connection.execute("SELECT id FROM words WHERE text = ?", (stored,))
+                (number,) = found.fetchone()
+            if len(self._words) >= MAX_WORDS:
+                self._words.clear()
+            self._words[word] = number
+        return int(number)
+
+    # ── faults ───────────────────────────────────────────────────────────
+
+    def _replaced(self) -> JournalError:
+        self._fault = JournalError(
+            "another engine has taken this run over",
+            self.path,
+            "let that one go on; plait runs shows how far it is",
+            code="replaced",
+        )
+        return same(self._fault)
+
+    def _failed(self, fault: JournalError, batch: _Batch) -> JournalError:
+        self._fault = fault
+        if fault.code == "disk-full" and self._reserve.spend():
+            # In the room that was kept back for it: what could not be written, and why nothing follows.
+            ended = RunEnded("interrupted", Failure(fault.what, "stopped"))
+            last = _Batch(*batch.rows, to_row(ended, self._now(), self._packing))
+            with suppress(JournalError, OSError):
+                self._transact(self._add, last)
+                self._sync_data(self._wal)
+        return same(fault)

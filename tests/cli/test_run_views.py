@@ -1,0 +1,822 @@
+"""How a run looks: lines, JSON, a picture on a terminal; what is listed of it; how it is stopped."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import os
+import re
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from threading import Event as Flag
+from threading import Thread
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+from rich.console import Console
+
+from plait.cli import lines, logs, main, runs, show
+from plait.cli.lines import JsonView, PlainView, QuietView, View, clean, clock, json_line, speed, summary
+from plait.cli.live import ASCII, LiveView, frame
+from plait.cli.run import given_inputs, show_rehearsal, stopping_by_signal, view_for, watched
+from plait.errors import InputError
+from plait.records import dataclass, field
+from plait.run.engine import Stop
+from plait.run.events import (
+    Event,
+    Noted,
+    RunEnded,
+    RunStarted,
+    Status,
+    StepCounted,
+    StepFinished,
+    StepRetrying,
+    StepStarted,
+)
+from plait.run.journal import MemoryJournal, Stamped
+from plait.run.outcome import Done, Failed, Failure, Outcome, Skipped
+from plait.run.progress import fold
+from plait.steps.hands import Rehearsed
+from plait.values import Json
+
+Capsys = pytest.CaptureFixture[str]
+HOSTILE = "a\x1b[2J\x1b]0;title\x07b\r\nc\u202e\x9b31m\x00"
+BROKEN = Failure("exit code 2: warning: old\nE999 at line 14", "exit", 2, path="map/item:b/0")
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    run: str = "7f3a"
+    status: Status = "done"
+    failure: Failure | None = None
+    value: Json = None
+    counts: Mapping[str, Json] = field(default_factory=dict)
+    exit_code: int = 0
+
+
+def begun(path: str, kind: str, title: str, order: int = 0, attempt: int = 1) -> Event:
+    return StepStarted(path, kind, title, attempt, order)
+
+
+def over(path: str, kind: str, title: str, outcome: Outcome, order: int = 0, took: float = 1.0) -> Event:
+    return StepFinished(path, kind, title, "f", outcome, took, order)
+
+
+def out(text: str) -> Done:
+    return Done({"output": text, "stderr": "", "exit_code": 0, "duration": 0.1})
+
+
+STORY: Sequence[tuple[float, Event]] = [
+    (0.0, RunStarted("7f3a", "fix-worst", "/p/fix-worst.yaml", "/p", False, (("setup", 2), ("map", 1), ("reduce", 1)))),
+    (0.0, begun("setup", "phase", "setup")),
+    (0.0, begun("setup/0", "shell", "measure")),
+    (2.0, over("setup/0", "shell", "measure", out("42\n"), 0, 2.0)),
+    (2.0, begun("setup/1", "shell", "only on Mondays", 1)),
+    (2.0, over("setup/1", "shell", "only on Mondays", Skipped("its condition does not hold"), 1, 0.0)),
+    (3.0, over("setup", "phase", "setup", Done({"output": "42", "captures": {}}), 0, 3.0)),
+    (3.0, begun("map", "fan", "map", 1)),
+    (3.0, StepCounted("map", 3)),
+    (3.0, begun("map/item:a", "item", "src/a.py", 0)),
+    (3.0, begun("map/item:a/0", "shell", "make lint FILE=src/a.py")),
+    (3.0, begun("map/item:b", "item", "src/old.py", 1)),
+    (3.0, begun("map/item:b/0", "shell", "make lint FILE=src/old.py")),
+    (4.0, StepRetrying("map/item:b/0", 1, BROKEN, 2.0)),
+    (6.0, begun("map/item:b/0", "shell", "make lint FILE=src/old.py", 0, 2)),
+    (7.0, over("map/item:b/0", "shell", "make lint FILE=src/old.py", Failed(BROKEN), 0, 4.0)),
+    (7.0, over("map/item:b", "item", "src/old.py", Failed(BROKEN), 1, 4.0)),
+    (14.0, over("map/item:a/0", "shell", "make lint FILE=src/a.py", out("fine\n"), 0, 11.0)),
+    (14.0, over("map/item:a", "item", "src/a.py", Done({"output": "fine", "captures": {}}), 0, 11.0)),
+    (14.0, begun("map/item:c", "item", "src/c.py", 2)),
+    (14.0, begun("map/item:c/0", "shell", "make lint FILE=src/c.py")),
+]  # fmt: skip
+END: Sequence[tuple[float, Event]] = [
+    (15.0, over("map/item:c/0", "shell", "make lint FILE=src/c.py", out(""), 0, 1.0)),
+    (15.0, over("map/item:c", "item", "src/c.py", Done({"output": "", "captures": {}}), 2, 1.0)),
+    (15.0, over("map", "fan", "map", Done({"total": 3, "successful": 2, "failed": 1, "skipped": 0}), 1, 12.0)),
+    (15.0, begun("reduce", "phase", "reduce", 2)),
+    (15.0, Noted("reduce", "'tidy' failed, and the flow goes on: x\nand more")),
+    (75.0, over("reduce", "phase", "reduce", Done({"output": "", "captures": {}}), 2, 60.0)),
+    (75.0, RunEnded("done", facts={"files": ["report.md"], "cost": 0.125})),
+]  # fmt: skip
+
+
+def stamped(story: Sequence[tuple[float, Event]]) -> list[Stamped]:
+    return [Stamped(number, at, event) for number, (at, event) in enumerate(story, 1)]
+
+
+def seen(view: View, story: Sequence[tuple[float, Event]], result: Ended | None = None) -> None:
+    with view:
+        for one in stamped(story):
+            view.watch(one)
+    if result is not None:
+        view.finish(result)
+
+
+# ── plain lines ──────────────────────────────────────────────────────────
+
+PLAIN = """\
+fix-worst: run 7f3a, /p/fix-worst.yaml
+setup: started
+setup: measure: started
+setup: measure: done, 0:02
+setup: only on Mondays: started
+setup: only on Mondays: skipped (its condition does not hold), 0:00
+setup: done, 2 steps, 0:03
+map: started
+map: 3 items
+make lint FILE=src/old.py: attempt 1 failed (exit 2), again in 2 s
+✗ src/old.py   exit 2  E999 at line 14
+map: 2/3  10.9/min  ~0:06  0 running  1 failed
+map: done, 3 items, 1 failed, 0:12
+reduce: started
+note: 'tidy' failed, and the flow goes on: x
+reduce: done, 1 step, 1:00
+✓ done in 1:15   map: 3 items, 2 done, 1 failed   2 of 3 steps   1 retry   1 note   $0.12
+  all is well
+  wrote  report.md
+  ✗ src/old.py   exit 2
+      warning: old
+      E999 at line 14
+  look at it   plait logs 7f3a src/old.py
+  try again    plait retry 7f3a --failed
+"""
+
+
+def test_a_run_in_plain_lines() -> None:
+    stream = io.StringIO()
+    seen(PlainView(stream), [*STORY, *END], Ended(value={"output": "all is well\n"}, exit_code=1))
+    assert stream.getvalue() == PLAIN
+
+
+def test_how_far_it_is_is_said_every_ten_seconds_at_most() -> None:
+    stream = io.StringIO()
+    items = [(n / 10, over(f"map/item:{n}", "item", str(n), Done(), n)) for n in range(1, 500)]
+    seen(
+        PlainView(stream),
+        [*STORY[:1], (0.0, begun("map", "fan", "map")), (0.0, StepCounted("map", 500)), *items],
+    )
+    said = [line for line in stream.getvalue().splitlines() if re.match(r"map: \d+/500", line)]
+    assert said == [
+        "map: 100/500  10.0/s  ~0:40  0 running",
+        "map: 200/500  10.0/s  ~0:30  0 running",
+        "map: 300/500  10.0/s  ~0:20  0 running",
+        "map: 400/500  10.0/s  ~0:10  0 running",
+    ]
+
+
+def test_failures_beyond_fifty_are_counted_and_not_printed() -> None:
+    stream = io.StringIO()
+    failures = [(1.0, over(f"map/item:{n}", "item", f"n{n}", Failed(Failure("no")), n)) for n in range(60)]
+    counted = [(0.0, begun("map", "fan", "map")), (0.0, StepCounted("map", 99))]
+    view = PlainView(stream)
+    seen(view, [*STORY[:1], *counted, *failures], Ended(exit_code=1))
+    printed = stream.getvalue().splitlines()
+    assert len([line for line in printed if line.startswith("✗ n")]) == 50
+    assert "more failures are counted and not printed: plait show 7f3a" in printed
+    assert "  … and 50 more that failed: plait show 7f3a" in printed
+
+
+def hostile(name: str) -> list[tuple[float, Event]]:
+    failure = Failure(f"exit code 1: {name}", "exit", 1, path="map/item:x")
+    return [
+        (0.0, RunStarted(name, name, name, name, False, ((name.replace("/", ""), 1),))),
+        (0.0, begun("map", "fan", name)),
+        (0.0, StepCounted("map", 3)),
+        (0.0, begun("map/item:x", name, name)),
+        (0.0, begun("map/item:x/0", name, name)),
+        (0.0, StepRetrying("map/item:x/0", 1, failure, 1.0)),
+        (0.0, over("map/item:x", name, name, Failed(failure))),
+        (0.0, begun("map/item:y", name, name, 1)),
+        (0.0, begun("map/item:y/0", name, name)),
+        (0.0, begun("setup", name, name)),
+        (0.0, begun("setup/0", name, name)),
+        (0.0, over("setup/0", name, name, Skipped(name))),
+        (0.0, Noted("setup", name)),
+    ]
+
+
+@given(name=st.text(st.characters(codec="utf-8"), min_size=1, max_size=20) | st.just(HOSTILE))
+def test_nothing_that_a_run_says_can_drive_a_terminal(name: str) -> None:
+    result = Ended(name, "failed", Failure(name), {"output": name}, exit_code=1)
+    story = hostile(name)
+    plain, quiet, as_json = io.StringIO(), io.StringIO(), io.StringIO()
+    seen(PlainView(plain), story, result)
+    seen(QuietView(quiet), story, result)
+    seen(JsonView(as_json), story, result)
+    drawn = "\n".join(line.plain for line in frame(fold(stamped(story)), now=1.0, width=80, height=24))
+    for shown in (plain.getvalue(), quiet.getvalue(), as_json.getvalue(), drawn):
+        assert shown.replace("\n", "").isprintable()
+
+
+def test_a_quiet_view_says_nothing_unless_it_fails() -> None:
+    stream = io.StringIO()
+    seen(QuietView(stream), STORY, Ended())
+    assert stream.getvalue() == ""
+    seen(QuietView(stream), STORY, Ended(status="failed", exit_code=1))
+    assert stream.getvalue().startswith("✗ failed after")
+
+
+# ── JSON ─────────────────────────────────────────────────────────────────
+
+
+def test_each_event_is_one_object_and_the_last_is_the_result() -> None:
+    stream = io.StringIO()
+    seen(JsonView(stream), [*STORY, *END], Ended(counts={"failed": 1}, exit_code=1))
+    printed = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert len(printed) == len(STORY) + len(END) + 1
+    assert printed[0] == {
+        "number": 1,
+        "at": 0.0,
+        "event": "run_started",
+        "run": "7f3a",
+        "flow": "fix-worst",
+        "file": "/p/fix-worst.yaml",
+        "project": "/p",
+        "resumed": False,
+        "phases": [
+            {"name": "setup", "steps": 2},
+            {"name": "map", "steps": 1},
+            {"name": "reduce", "steps": 1},
+        ],
+    }
+    assert [one["event"] for one in printed[1:5]] == [
+        "step_started",
+        "step_started",
+        "step_finished",
+        "step_started",
+    ]
+    assert printed[3]["status"] == "done"
+    assert printed[3]["value"]["output"] == "42\n"
+    assert printed[-1] == {
+        "event": "result",
+        "run": "7f3a",
+        "status": "done",
+        "exit_code": 1,
+        "counts": {"failed": 1},
+        "failure": None,
+        "value": None,
+    }
+
+
+@given(st.text())
+def test_a_json_line_reads_back_as_it_was(text: str) -> None:
+    line = json_line({"x": text})
+    assert line.isprintable()
+    assert json.loads(line) == {"x": text}
+
+
+# ── the picture ──────────────────────────────────────────────────────────
+
+
+def picture(
+    width: int, height: int = 30, *, now: float = 15.0, story: Sequence[tuple[float, Event]] = STORY
+) -> list[str]:
+    return [line.plain.rstrip() for line in frame(fold(stamped(story)), now=now, width=width, height=height)]
+
+
+def test_the_picture_of_a_run() -> None:
+    assert picture(100) == [
+        "● fix-worst  run 7f3a                                                                          0:15",
+        "  ✓ setup   2 steps                                                                            0:03",
+        "  ● map     ████████████████████░░░░░░░░░░  2/3   10.0/min   ~0:06   1 running   1 failed",
+        "      src/c.py   shell  make lint FILE=src/c.py                                                0:01",
+        "  ○ reduce  1 step",
+    ]
+
+
+def test_a_narrow_terminal_gets_less_and_never_more_than_fits() -> None:
+    assert picture(44) == [
+        "● fix-worst  run 7f3a                  0:15",
+        "  ✓ setup   2 steps                    0:03",
+        "  ● map     2/3   ~0:06   1 failed",
+        "      src/c.py   shell  make lint FI…  0:01",
+        "  ○ reduce  1 step",
+    ]
+
+
+@given(width=st.integers(1, 200), height=st.integers(1, 40), running=st.integers(0, 60))
+def test_the_picture_fits_into_any_terminal(width: int, height: int, running: int) -> None:
+    items = [(14.0, begun(f"map/item:{n}", "item", "日本語" * (n % 9) + "x", n)) for n in range(running)]
+    drawn = frame(fold(stamped([*STORY, *items])), now=20.0, width=width, height=height)
+    assert len(drawn) <= height
+    assert all(cell_len(line.plain) <= max(width - 1, 10) for line in drawn)
+
+
+def test_items_that_do_not_fit_are_counted() -> None:
+    items = [(14.0, begun(f"map/item:{n}", "item", f"f{n}", n)) for n in range(20)]
+    drawn = picture(60, 10, story=[*STORY, *items])
+    assert len(drawn) == 10
+    assert drawn[-2].strip() == "… and 16 more"
+
+
+def test_an_item_that_waits_for_its_next_attempt_says_so() -> None:
+    drawn = picture(80, now=5.0, story=STORY[:14])
+    assert "attempt 1 failed, again in 0:01" in drawn[4]
+
+
+def test_a_terminal_without_unicode_gets_ascii() -> None:
+    drawn = frame(fold(stamped(STORY)), now=15.0, width=80, height=30, signs=ASCII)
+    assert "#" in drawn[2].plain
+    assert "█" not in drawn[2].plain
+
+
+def terminal(*, no_color: bool = False) -> Console:
+    return Console(
+        file=io.StringIO(), force_terminal=True, color_system="standard", width=80, height=24,
+        no_color=no_color, markup=False, highlight=False, emoji=False,
+        legacy_windows=False, _environ={"TERM": "xterm"},
+    )  # fmt: skip
+
+
+def written(console: Console) -> str:
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_a_failure_stays_above_the_picture_and_the_summary_follows_it(capsys: Capsys) -> None:
+    console = terminal()
+    seen(LiveView(console, now=lambda: 15.0), [*STORY, *END], Ended(exit_code=1))
+    text = written(console)
+    assert text.index("✗ src/old.py   exit 2  E999 at line 14") < text.rindex("fix-worst")
+    assert capsys.readouterr().out.splitlines()[-1] == "  try again    plait retry 7f3a --failed"
+
+
+def test_the_cursor_is_shown_again_however_it_ends() -> None:
+    console = terminal()
+
+    def breaking() -> None:
+        with LiveView(console, now=lambda: 15.0) as view:
+            for one in stamped(STORY):
+                view.watch(one)
+            assert "\x1b[?25h" not in written(console)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        breaking()
+    text = written(console)
+    assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l")
+
+
+def test_no_colour_means_no_colour() -> None:
+    for no_color in (False, True):
+        console = terminal(no_color=no_color)
+        seen(LiveView(console, now=lambda: 15.0), STORY)
+        assert bool(re.search(r"\x1b\[[0-9;]*3[0-7]m", written(console))) is not no_color
+
+
+def test_a_question_has_the_terminal_for_itself() -> None:
+    console = terminal()
+    with LiveView(console, now=lambda: 15.0) as view:
+        for one in stamped(STORY[:15]):
+            view.watch(one)
+        with view.aside():
+            before = written(console)
+            for one in stamped(STORY)[15:]:
+                view.watch(one)
+            assert written(console) == before
+            assert before.rindex("\x1b[?25h") > before.rindex("\x1b[?25l")
+        assert "✗ src/old.py" in written(console)[len(before) :]
+
+
+def test_a_picture_whose_lines_were_broken_by_a_narrower_terminal_is_erased_whole() -> None:
+    console = terminal()
+    with LiveView(console, now=lambda: 15.0) as view:
+        for one in stamped(STORY):
+            view.watch(one)
+        height = len(frame(view.progress, now=15.0, width=80, height=24))
+        view.stopping(at_once=False)  # prints, and so draws anew
+        mark = len(written(console))
+        console.width = 40
+        view.stopping(at_once=True)
+        erased = re.findall(r"(?:\x1b\[1A\x1b\[2K)+", written(console)[mark:])
+    # The head, setup and the running item reach the right edge: each of them took two rows.
+    assert max(len(one) // len("\x1b[1A\x1b[2K") for one in erased) >= height - 1 + 3
+
+
+# ── the last lines ───────────────────────────────────────────────────────
+
+
+def last_lines(result: Ended, story: Sequence[tuple[float, Event]] = STORY) -> list[str]:
+    return [text for text, _ in summary(fold(stamped(story)), result)]
+
+
+def test_a_run_that_was_stopped_says_what_is_recorded_and_how_to_go_on() -> None:
+    assert last_lines(Ended(status="interrupted", exit_code=130)) == [
+        "stopped. 2 of 3 items are recorded. Continue with:  plait resume 7f3a"
+    ]
+    assert last_lines(Ended(status="interrupted", exit_code=130), STORY[:5]) == [
+        "stopped. 1 of 4 steps are recorded. Continue with:  plait resume 7f3a"
+    ]
+
+
+def test_a_step_that_failed_is_looked_at_and_gone_on_with() -> None:
+    failure = Failure("exit code 1: no such file", "exit", 1, path="setup/0")
+    story = [
+        *STORY[:3],
+        (2.0, over("setup/0", "shell", "it's", Failed(failure))),
+        (2.0, RunEnded("failed", failure)),
+    ]
+    assert last_lines(Ended(status="failed", failure=failure, exit_code=1), story) == [
+        "✗ failed after 0:02   1 of 4 steps",
+        "  ✗ it's   exit 1",
+        "      no such file",
+        """  look at it   plait logs 7f3a 'it'"'"'s'""",
+        "  go on        plait resume 7f3a",
+    ]
+
+
+def test_a_failure_that_belongs_to_no_step_is_said_itself() -> None:
+    failure = Failure("this project is not trusted\nfix: plait trust .", "trust")
+    assert last_lines(Ended(status="failed", failure=failure, exit_code=3), STORY[:1]) == [
+        "✗ failed after 0:00   0 of 4 steps",
+        "  this project is not trusted",
+        "  fix: plait trust .",
+    ]
+
+
+def test_a_long_output_is_cut_with_a_count() -> None:
+    said = last_lines(Ended(value={"output": "\n".join(map(str, range(30)))}), STORY[:1])
+    assert said[1:4] == ["  0", "  1", "  2"]
+    assert said[-1] == "  … 20 more lines: plait logs 7f3a"
+
+
+STOPPING = [
+    (STORY,     False, "stopping: 1 running item gets 5 s … (again: at once)"),
+    (STORY[:3], False, "stopping: 1 running step gets 5 s … (again: at once)"),
+    (STORY[:14], False, "stopping: 2 running items get 5 s … (again: at once)"),
+    (STORY[:1], False, "stopping …"),
+    (STORY,     True,  "stopping at once …"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("story", "at_once", "line"), STOPPING)
+def test_what_is_said_when_a_run_is_to_stop(
+    story: list[tuple[float, Event]], at_once: bool, line: str
+) -> None:
+    assert lines.stopping_line(fold(stamped(story)), at_once=at_once) == line
+
+
+CLOCKS = [
+    (0, "0:00"),
+    (7.9, "0:07"),
+    (61, "1:01"),
+    (3723, "1:02:03"),
+    (2 * 86400 + 3 * 3600, "2d 3:00:00"),
+    (-1, "0:00"),
+]
+SPEEDS = [(3.94, "3.9/s"), (250.4, "250/s"), (0.5, "30.0/min"), (0.01, "36.0/h")]
+
+
+@pytest.mark.parametrize(("seconds", "text"), CLOCKS)
+def test_a_time_as_people_read_it(seconds: float, text: str) -> None:
+    assert clock(seconds) == text
+
+
+@pytest.mark.parametrize(("rate", "text"), SPEEDS)
+def test_a_rate_as_people_read_it(rate: float, text: str) -> None:
+    assert speed(rate) == text
+
+
+def test_what_a_program_wrote_for_a_terminal_is_text_without_it() -> None:
+    assert clean("\x1b[1;31mred\x1b[0m\x1b]0;t\x07\tx") == "red x"
+    assert lines.clean_block("10%\r20%\rdone\r\nnext\x08") == "10%\n20%\ndone\nnext�"
+
+
+# ── stopping ─────────────────────────────────────────────────────────────
+
+
+class Noting(QuietView):
+    """Notes when it is told that the run is to stop."""
+
+    def __init__(self) -> None:
+        super().__init__(io.StringIO())
+        self.told: list[bool] = []
+        self.heard = Flag()
+
+    def stopping(self, *, at_once: bool) -> None:
+        self.told.append(at_once)
+        self.heard.set()
+
+
+SIGNALS = [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+
+
+@pytest.mark.parametrize(("number", "code"), SIGNALS)
+def test_a_signal_lets_the_run_stop_and_is_its_exit_code(number: signal.Signals, code: int) -> None:
+    view = Noting()
+
+    def start(_watchers: object, stop: Stop, _ask: object) -> Ended:
+        os.kill(os.getpid(), number)
+        assert view.heard.wait(10)
+        assert stop.wait(10)
+        assert (stop.at_once, stop.why) == (False, number.name)
+        return Ended(status="interrupted", exit_code=130)
+
+    before = signal.getsignal(number)
+    assert watched(start, view) == code
+    assert view.told == [False]
+    assert signal.getsignal(number) is before
+
+
+def test_the_second_signal_is_at_once() -> None:
+    view = Noting()
+    stop = Stop()
+    with stopping_by_signal(stop, view) as heard:
+        for _ in range(2):
+            view.heard.clear()
+            os.kill(os.getpid(), signal.SIGINT)
+            assert view.heard.wait(10)
+    assert (heard, view.told, stop.at_once) == ([signal.SIGINT] * 2, [False, True], True)
+
+
+def test_a_run_that_ends_well_in_spite_of_a_signal_has_ended_well() -> None:
+    view = Noting()
+
+    def start(_watchers: object, _stop: Stop, _ask: object) -> Ended:
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert view.heard.wait(10)
+        return Ended()
+
+    assert watched(start, view) == 0
+
+
+def test_a_signal_that_is_ignored_stays_ignored() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with stopping_by_signal(Stop(), Noting()) as heard:
+            os.kill(os.getpid(), signal.SIGHUP)
+        assert heard == []
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_outside_the_main_thread_signals_are_left_alone() -> None:
+    codes: list[int] = []
+    thread = Thread(target=lambda: codes.append(watched(lambda *_: Ended(exit_code=1), Noting())))
+    thread.start()
+    thread.join(10)
+    assert codes == [1]
+
+
+def test_what_raises_leaves_signals_as_they_were() -> None:
+    before = signal.getsignal(signal.SIGINT)
+
+    def start(*_: object) -> Ended:
+        raise InputError("no such file")
+
+    with pytest.raises(InputError):
+        watched(start, Noting())
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_dry_run_shows_what_would_run_and_what_is_remembered(capsys: Capsys) -> None:
+    found = [
+        Rehearsed("setup/0", "shell", "measure", remembered=True),
+        Rehearsed("setup/1", "shell", "git commit -m 'it'\nls\n", why="it had failed"),
+        Rehearsed("map/item:a/0", "tool", "team/report\x1b[2J"),
+    ]
+    assert show_rehearsal(found, as_json=False) == 0
+    assert capsys.readouterr().out == (
+        "setup/0   shell   measure   (remembered)\n"
+        "setup/1   shell   git commit -m 'it'   (again: it had failed)\n"
+        "    ls\n"
+        "map/item:a/0   tool   team/report\n"
+    )
+    assert show_rehearsal(found, as_json=True) == 0
+    assert [json.loads(line) for line in capsys.readouterr().out.splitlines()][1] == {
+        "path": "setup/1",
+        "kind": "shell",
+        "shown": "git commit -m 'it'\nls\n",
+        "remembered": False,
+        "why": "it had failed",
+    }
+
+
+# ── which view ───────────────────────────────────────────────────────────
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+VIEWS = [
+    (io.StringIO, "xterm", {},                 PlainView),
+    (Terminal,    "xterm", {},                 LiveView),
+    (Terminal,    "dumb",  {},                 PlainView),
+    (Terminal,    "xterm", {"json": True},     JsonView),
+    (Terminal,    "xterm", {"quiet": True},    QuietView),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("stream", "term", "said", "kind"), VIEWS)
+def test_the_view_is_what_the_output_can_take(
+    stream: Callable[[], io.StringIO],
+    term: str,
+    said: dict[str, bool],
+    kind: type,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TERM", term)
+    options = argparse.Namespace(**{"json": False, "quiet": False, **said})
+    assert type(view_for(options, stream())) is kind
+
+
+# ── inputs and arguments ─────────────────────────────────────────────────
+
+
+def test_inputs_are_text_unless_they_are_said_to_be_json_and_win_over_the_file(tmp_path: Path) -> None:
+    for name, text in (("in.json", '{"a": 1, "b": 2}'), ("in.yaml", "a: 1\nb: 2\n")):
+        (tmp_path / name).write_text(text)
+        given_ = given_inputs(str(tmp_path / name), ["b=1.10", "c:=[1]", "d=x=y"])
+        assert given_ == {"a": 1, "b": "1.10", "c": [1], "d": "x=y"}
+
+
+ARGUMENTS = [
+    (["run"],                                       "plait run: FILE is missing\nfix: see plait run --help\n"),
+    (["run", "f.yaml", "-i", "hush"],               "-i needs KEY=VALUE\nfix: for example -i folder=src\n"),
+    (["run", "f.yaml", "-i", "a=hush", "-i", "a=2"], "-i gives 'a' twice\nfix: give a list as JSON: -i a:='[1, 2]'\n"),
+    (["run", "f.yaml", "--max-parallel", "0"],      "--max-parallel needs a whole number above 0\nfix: for example --max-parallel 8\n"),
+    (["run", "f.yaml", "--max-parallel", "hush"],   "--max-parallel needs a whole number above 0\nfix: for example --max-parallel 8\n"),
+    (["run", "f.yaml", "--project", "no-such"],     "no-such: there is no such folder\nfix: check --project\n"),
+    (["retry", "7f3a"],                             "plait retry: which items are to be done again\nfix: name items, or give --failed for all of them; plait show lists those that failed\n"),
+    (["retry", "7f3a", "x", "--failed"],            "plait retry: --failed is for all failed items\nfix: name items, or give --failed for all of them; plait show lists those that failed\n"),
+    (["schema", "workflw"],                         "there is no format 'workflw'\nfix: did you mean 'workflow'? formats: workflow\n"),
+    (["runs", "--limit", "x"],                      "--limit needs a whole number above 0\nfix: for example --limit 8\n"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("arguments", "printed"), ARGUMENTS)
+@pytest.mark.usefixtures("home")
+def test_a_wrong_argument_is_refused_before_anything_runs(
+    arguments: list[str], printed: str, capsys: Capsys
+) -> None:
+    assert main(arguments) == 2
+    assert capsys.readouterr() == ("", printed)
+
+
+def test_with_json_what_is_wrong_is_an_object_too(capsys: Capsys) -> None:
+    assert main(["run", "f.yaml", "--json", "--max-parallel", "x"]) == 2
+    said = json.loads(capsys.readouterr().out)
+    assert (said["event"], said["error"]["code"]) == ("error", "arguments")
+
+
+# ── runs, show, logs ─────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    id: str
+    flow: str
+    file: str
+    status: Status
+    started: float
+    ended: float | None
+    counts: Mapping[str, int]
+
+
+def test_runs_are_a_table() -> None:
+    stream = io.StringIO()
+    began = time.mktime((2026, 11, 16, 2, 30, 0, 0, 0, -1))
+    rows = [
+        Row("k3f9", "fix", "a.yaml", "running", began, None, {}),
+        Row("b2c1", "evil\x1b[2J\x07", "b.yaml", "failed", began, began + 75, {"done": 4, "failed": 2}),
+        Row("c0de", "old", "c.yaml", "interrupted", began, None, {"done": 1}),
+    ]
+    runs.show(rows, stream, now=began + 5)
+    assert stream.getvalue() == (
+        "RUN    STATUS        STARTED            TIME   ITEMS   FAILED   FLOW    FILE\n"
+        "k3f9   running       2026-11-16 02:30   0:05   —       —        fix     a.yaml\n"
+        "b2c1   failed        2026-11-16 02:30   1:15   6       2        evil�   b.yaml\n"
+        "c0de   interrupted   2026-11-16 02:30   —      1       —        old     c.yaml\n"
+    )
+
+
+def test_a_project_without_runs_says_how_to_begin() -> None:
+    stream = io.StringIO()
+    runs.show([], stream, now=0.0)
+    assert stream.getvalue() == "no runs yet: plait run FILE\n"
+
+
+def journal_of(story: Sequence[tuple[float, Event]]) -> MemoryJournal:
+    journal = MemoryJournal()
+    journal.append(*(event for _, event in story))
+    return journal
+
+
+def test_show_says_what_happened() -> None:
+    story = [*STORY, *END]
+    progress = fold(stamped(story))
+    said = [text for text, _ in show.lines("7f3a", "done", progress, journal_of(story), now=99.0)]
+    began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(0.0))
+    assert [line for line in said if began not in line] == [
+        "✓ fix-worst  run 7f3a  done",
+        "  ✓ setup   done, 2 steps, 0:03",
+        "      ✓ measure   0:02",
+        "      – only on Mondays   its condition does not hold",
+        "  ✓ map   done, 3 items, 1 failed, 0:12",
+        "      ✗ src/old.py   exit 2   0:04",
+        "          warning: old",
+        "          E999 at line 14",
+        "  ✓ reduce   done, 1 step, 1:00",
+        "  note: 'tidy' failed, and the flow goes on: x",
+        "  look at it   plait logs 7f3a src/old.py",
+        "  try again    plait retry 7f3a --failed",
+    ]
+
+
+def test_show_of_a_run_that_died_says_how_to_go_on() -> None:
+    said = [
+        text
+        for text, _ in show.lines("7f3a", "interrupted", fold(stamped(STORY)), journal_of(STORY), now=99.0)
+    ]
+    assert said[0] == "● fix-worst  run 7f3a  interrupted"
+    assert said[-1] == "  go on        plait resume 7f3a"
+    assert "  ● map   2/3  1 failed" in said  # no rate, and nothing runs
+    assert "  ○ reduce   not begun" in said
+
+
+def test_show_for_programs_has_every_failure() -> None:
+    story = [*STORY, *END]
+    record = show.record("7f3a", "done", fold(stamped(story)), journal_of(story))
+    setup, fan, _ = record["phases"]
+    assert [(step["path"], step["status"]) for step in setup["steps"]] == [
+        ("setup/0", "done"),
+        ("setup/1", "skipped"),
+    ]
+    assert (fan["total"], fan["done"], fan["failed"]) == (3, 2, 1)
+    assert [(one["title"], one["failure"]["exit_code"]) for one in fan["failures"]] == [("src/old.py", 2)]
+    assert json.loads(json_line(record)) == record
+
+
+def logged(story: Sequence[tuple[float, Event]], item: str | None = None) -> list[str]:
+    journal = journal_of(story)
+    wanted = None if item is None else logs.chosen(journal, item, "7f3a")
+    return [text for text, _ in logs.lines(logs.entries(journal.events(), wanted))]
+
+
+def test_logs_are_what_steps_printed_each_once_with_its_item() -> None:
+    assert logged([*STORY, *END]) == [
+        "── setup/0   setup › measure   done   0:02",
+        "42",
+        "── setup/1   setup › only on Mondays   skipped: its condition does not hold   0:00",
+        "── map/item:b/0   src/old.py › make lint FILE=src/old.py   exit 2",
+        "exit code 2: warning: old",
+        "E999 at line 14",
+        "── map/item:b/0   src/old.py › make lint FILE=src/old.py   exit 2   0:04",
+        "exit code 2: warning: old",
+        "E999 at line 14",
+        "── map/item:a/0   src/a.py › make lint FILE=src/a.py   done   0:11",
+        "fine",
+        "── map/item:c/0   src/c.py › make lint FILE=src/c.py   done   0:01",
+    ]
+
+
+@pytest.mark.parametrize("name", ["src/a.py", "a", "item:a", "map/item:a", "map/item:a/0"])
+def test_an_item_is_found_by_title_key_and_path(name: str) -> None:
+    assert logged([*STORY, *END], name) == [
+        "── map/item:a/0   src/a.py › make lint FILE=src/a.py   done   0:11",
+        "fine",
+    ]
+
+
+def test_the_beginning_of_a_path_is_enough_and_a_whole_part_is_all_of_it() -> None:
+    assert logged(STORY, "set") == logged(STORY, "setup")
+    assert len(logged(STORY, "setup")) == 3
+
+
+def test_an_unknown_item_suggests_the_nearest() -> None:
+    with pytest.raises(InputError) as raised:
+        logged(STORY, "src/olt.py")
+    assert str(raised.value) == (
+        "run 7f3a has nothing called 'src/olt.py'\nfix: did you mean 'src/old.py'? plait show 7f3a lists its steps"
+    )
+
+
+def test_a_step_and_the_attempt_inside_it_print_once() -> None:
+    value = Done({"output": "hello\n", "stderr": "careful\n", "exit_code": 0})
+    story = [
+        *STORY[:2],
+        (0.0, begun("setup/0", "shell", "greet")),
+        (0.0, begun("setup/0/run", "attempt", "greet")),
+        (0.0, over("setup/0/run", "attempt", "greet", value)),
+        (0.0, over("setup/0", "shell", "greet", value)),
+    ]
+    assert logged(story) == ["── setup/0/run   greet › greet   done   0:01", "hello", "stderr:", "careful"]
+
+
+def test_what_a_step_printed_cannot_drive_a_terminal() -> None:
+    story = [*STORY[:3], (0.0, over("setup/0", "shell", "x", out(HOSTILE)))]
+    assert all(line.isprintable() for line in logged(story))
+
+
+def test_the_whole_of_a_long_output_is_named() -> None:
+    value = Done({"output": "a", "exit_code": 0, "output_file": "/p/logs/x"})
+    assert (
+        logged([*STORY[:3], (0.0, over("setup/0", "shell", "x", value))])[-1] == "… the whole is in /p/logs/x"
+    )

@@ -1,0 +1,502 @@
+"""`perform`: attempts, time, replay; and that a run which is cut anywhere ends as if it had not been."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from plait.errors import InputError, InternalError, PlaitError, ProcessError, TrustError
+from plait.records import dataclass, field
+from plait.run.events import Event, StepFinished, StepRetrying, StepStarted
+from plait.run.journal import MemoryJournal
+from plait.run.outcome import Done, Failed, Failure, Interrupted, Outcome, Skipped, StepError
+from plait.run.perform import PLAIN, Policy, Skip, Step, Turn, inside, perform
+from plait.run.retry import Retry
+from plait.steps.foreach import foreach, recognised
+from plait.steps.sequence import Sequence as Steps
+from plait.steps.work import Handler, Work
+from plait.values import Json
+from steps.fakes import Acting, failing, new_run, performed, saying, step, steps, text_of, turn_of
+
+
+def tries(attempts: int, **fields: Any) -> Retry:
+    """So many attempts without a pause."""
+    return Retry(attempts, "fixed", 0.0, **fields)
+
+
+@dataclass(slots=True)
+class Fake:
+    """A step that does what its answers say, one after the other; the last one again and again."""
+
+    answers: Sequence[Json | BaseException]
+    policy: Policy = PLAIN
+    name: str = "a"
+    fingerprint: str = "f"
+    inner: Sequence[Step] = ()
+    kind: str = "fake"
+    title: str = "a fake"
+    turns: list[Turn] = field(default_factory=list)
+
+    def run(self, turn: Turn) -> Json:
+        self.turns.append(turn)
+        answer = self.answers[min(len(self.turns), len(self.answers)) - 1]
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+
+def events_of(journal: MemoryJournal) -> list[Event]:
+    return [stamped.event for stamped in journal.events()]
+
+
+NO = StepError(Failure("no"))
+
+OUTCOMES: list[tuple[Json | BaseException, Outcome]] = [
+    # what a step does                              what comes of it
+    ({"n": 1},                                      Done({"n": 1})),
+    (None,                                          Done(None)),
+    (Skip("nothing to do"),                         Skipped("nothing to do")),
+    (StepError(Failure("no", "exit", 3)),           Failed(Failure("no", "exit", 3, path="a"))),
+    (StepError(Failure("no", path="x/y")),          Failed(Failure("no", path="x/y"))),
+    (InputError("wrong", "f:1", "mend it"),         Failed(Failure("f:1: wrong\nfix: mend it", "refused", path="a"))),
+    (ProcessError("slow", code="timeout"),          Failed(Failure("slow", "timeout", path="a"))),
+    (ProcessError("ended", code="cancelled"),       Failed(Failure("ended", "refused", path="a"))),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("does", "outcome"), OUTCOMES)
+def test_whatever_a_step_raises_becomes_an_outcome(does: Json | BaseException, outcome: Outcome) -> None:
+    assert performed(Fake([does])) == outcome
+
+
+def test_a_message_of_an_error_is_masked() -> None:
+    run = new_run(mask=lambda text: text.replace("hunter2", "***"))
+    outcome = performed(Fake([InputError("hunter2 is wrong")]), run)
+    assert outcome == Failed(Failure("*** is wrong", "refused", path="a"))
+
+
+@pytest.mark.parametrize("error", [TrustError("not trusted"), InternalError("our bug")])
+def test_what_ends_a_run_is_no_outcome_and_leaves_nothing_recorded(error: PlaitError) -> None:
+    journal = MemoryJournal()
+    one = Fake([error], Policy(tries(5)))
+    with pytest.raises(type(error)):
+        performed(one, new_run(journal=journal))
+    assert len(one.turns) == 1
+    assert journal.recorded("a") is None
+
+
+@pytest.mark.parametrize("attempts", [1, 2, 5])
+def test_attempts_is_how_often_a_step_runs_at_most(attempts: int) -> None:
+    one = Fake([NO], Policy(tries(attempts)))
+    assert isinstance(performed(one), Failed)
+    assert [turn.attempt for turn in one.turns] == list(range(1, attempts + 1))
+
+
+def test_a_step_that_succeeds_is_not_tried_again() -> None:
+    journal = MemoryJournal()
+    one = Fake([NO, NO, "done"], Policy(tries(9)))
+    assert performed(one, new_run(journal=journal)) == Done("done")
+    kinds = [type(event).__name__ for event in events_of(journal)]
+    assert kinds == ["StepStarted", "StepRetrying"] * 2 + ["StepStarted", "StepFinished"]
+
+
+def test_a_pause_comes_between_attempts_and_not_before_the_first() -> None:
+    journal = MemoryJournal()
+    performed(Fake([NO], Policy(Retry(4, "linear", 0.001, increment=0.002))), new_run(journal=journal))
+    kinds = [type(event) for event in events_of(journal)]
+    assert kinds == [StepStarted, StepRetrying] * 3 + [StepStarted, StepFinished]
+    delays = [event.delay for event in events_of(journal) if isinstance(event, StepRetrying)]
+    assert delays == [0.001, 0.003, 0.005]
+
+
+def test_a_failure_that_retry_on_does_not_name_is_final() -> None:
+    one = Fake([StepError(Failure("no", "exit"))], Policy(tries(5, retry_on=("network",))))
+    performed(one)
+    assert len(one.turns) == 1
+
+
+def test_no_attempt_begins_when_its_pause_would_end_behind_the_budget_or_the_deadline() -> None:
+    for policy, deadline in (
+        (Policy(Retry(5, "fixed", 3600, 3600, budget=60)), None),
+        (Policy(Retry(5, "fixed", 3600, 3600)), time.monotonic() + 60),
+    ):
+        one = Fake([NO], policy)
+        performed(one, deadline=deadline)
+        assert len(one.turns) == 1
+
+
+LIMITS = [
+    # own    outer    the time that is left, at most
+    (None,   None,    None),
+    (10.0,   None,    10.0),
+    (None,   20.0,    20.0),
+    (10.0,   20.0,    10.0),
+    (20.0,   10.0,    10.0),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("own", "outer", "most"), LIMITS)
+def test_a_step_has_its_own_time_or_what_is_left_of_the_time_around_it(
+    own: float | None, outer: float | None, most: float | None
+) -> None:
+    one = Fake([None], Policy(timeout=own))
+    performed(one, deadline=None if outer is None else time.monotonic() + outer)
+    left = one.turns[0].time_left()
+    if most is None:
+        assert left is None
+    else:
+        assert left is not None
+        assert most - 5 < left <= most
+
+
+def test_a_timeout_is_for_each_attempt() -> None:
+    one = Fake([NO], Policy(tries(2), timeout=50))
+    performed(one)
+    first, second = (turn.deadline for turn in one.turns)
+    assert first is not None
+    assert second is not None
+    assert second > first
+
+
+# ── replay ───────────────────────────────────────────────────────────────
+
+KNOWN: list[tuple[str, Sequence[Json | BaseException], Policy, bool]] = [
+    # what                first life         policy                           runs again?
+    ("a value",           [{"n": 1}],        PLAIN,                           False),
+    ("nothing to do",     [Skip("no")],      PLAIN,                           False),
+    ("a failure",         [NO],              PLAIN,                           True),
+    ("a dead letter",     [NO],              Policy(failure_is_final=True),   False),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("what", "answers", "policy", "again"), KNOWN)
+def test_what_is_recorded_is_remembered(
+    what: str, answers: Sequence[Json | BaseException], policy: Policy, again: bool
+) -> None:
+    journal = MemoryJournal()
+    before = performed(Fake(answers, policy), new_run(journal=journal))
+    later = Fake(answers, policy)
+    after = performed(later, new_run(journal=journal.reopened()))
+    assert after == before, what
+    assert bool(later.turns) is again
+
+
+def test_a_step_whose_text_has_changed_is_refused_or_done_again_if_that_is_accepted() -> None:
+    journal = MemoryJournal()
+    performed(Fake(["old"]), new_run(journal=journal))
+    changed = Fake(["new"], fingerprint="g")
+    with pytest.raises(InputError) as caught:
+        performed(changed, new_run(journal=journal.reopened()))
+    assert str(caught.value) == (
+        "the file has changed since these steps were done: a (a fake)\n"
+        "fix: plait resume --accept-changes does them again, and all that follows them; "
+        "or put the file back as it was"
+    )
+    assert changed.turns == []
+    assert performed(changed, new_run(journal=journal.reopened(), accept_changes=True)) == Done("new")
+
+
+def test_behind_a_step_that_was_done_anew_nothing_is_remembered() -> None:
+    first, second = Acting(), Acting()
+    journal = MemoryJournal()
+    performed(steps(step("a", first), step("b", second)), new_run(journal=journal))
+    journal.reopened()
+    del journal._finished["flow"]
+    changed = steps(step("a", first, fingerprint="other"), step("b", second))
+    performed(changed, new_run(journal=journal, accept_changes=True))
+    assert (len(first.ran), len(second.ran)) == (2, 2)
+
+
+def test_a_stop_records_nothing_and_a_resumed_run_does_the_step_again() -> None:
+    journal = MemoryJournal()
+    run = new_run(journal=journal)
+
+    class Stopped(Fake):
+        def run(self, turn: Turn) -> Json:
+            turn.run.stop.ask()
+            raise ProcessError("ended", code="cancelled")
+
+    with pytest.raises(Interrupted):
+        performed(Stopped([]), run)
+    assert journal.recorded("a") is None
+    assert not any(isinstance(event, StepFinished) for event in events_of(journal))
+    assert performed(Fake(["done"]), new_run(journal=journal.reopened())) == Done("done")
+
+
+def test_nothing_begins_in_a_run_that_is_to_stop() -> None:
+    run = new_run()
+    run.stop.ask()
+    one = Fake(["done"])
+    with pytest.raises(Interrupted):
+        performed(one, run)
+    assert one.turns == []
+
+
+def test_a_stop_ends_the_pause_before_the_next_attempt() -> None:
+    run = new_run()
+
+    class StoppedLater(Fake):
+        def run(self, turn: Turn) -> Json:
+            turn.run.stop.ask()
+            raise NO
+
+    journal = run.journal
+    with pytest.raises(Interrupted):
+        performed(StoppedLater([], Policy(Retry(2, "fixed", 3600, 3600))), run)
+    assert journal.recorded("a") is None
+
+
+def test_a_step_that_may_run_only_once_asks_instead_of_running_again() -> None:
+    journal = MemoryJournal()
+    once = Policy(once=True)
+    with pytest.raises(KeyboardInterrupt):
+        performed(Fake([KeyboardInterrupt()], once), new_run(journal=journal))
+    assert journal.was_started("a")
+    again = Fake(["done"], once)
+    with pytest.raises(InputError) as caught:
+        performed(again, new_run(journal=journal.reopened()))
+    assert str(caught.value) == (
+        "step 'a fake' (a) may run only once, was begun, and its end is not known\n"
+        "fix: find out whether it did its work; then plait resume --repeat a, or plait resume --done a"
+    )
+    assert again.turns == []
+    assert performed(again, new_run(journal=journal.reopened(), repeat=["a"])) == Done("done")
+
+
+def test_a_start_that_must_not_be_lost_is_recorded_before_the_step_runs() -> None:
+    journal = MemoryJournal()
+    seen: list[list[Event]] = []
+
+    class Looking(Fake):
+        def run(self, turn: Turn) -> Json:
+            seen.append(events_of(journal))
+            return super().run(turn)
+
+    performed(Looking([None], Policy(once=True)), new_run(journal=journal))
+    assert [type(event) for event in seen[0]] == [StepStarted]
+
+
+def test_inside_names_every_step_of_a_flow_with_its_path() -> None:
+    loop = foreach(
+        recognised(text_of(["x"])), steps(step("do", Acting())), fingerprint="l", items_fingerprint="i"
+    )
+    flow = steps(
+        step("a", Acting(), on_failure=Handler(steps(step("mend", Acting()), name="on_failure"))),
+        step("b", loop),
+    )
+    assert [path for path, _ in inside(flow)] == [
+        "flow",
+        "flow/a",
+        "flow/a/on_failure",
+        "flow/a/on_failure/mend",
+        "flow/b",
+        "flow/b/each",
+        "flow/b/each/items",
+        "flow/b/each/item:*",
+        "flow/b/each/item:*/do",
+    ]
+
+
+# ── any flow, cut anywhere ───────────────────────────────────────────────
+
+
+class Killed(BaseException):
+    """The process died."""
+
+
+class Cut(MemoryJournal):
+    """A journal whose process dies when so many events are recorded."""
+
+    def __init__(self, after: int) -> None:
+        super().__init__()
+        self._left = after
+
+    def append(self, *events: Event) -> None:
+        for event in events:
+            if self._left <= 0:
+                raise Killed
+            self._left -= 1
+            super().append(event)
+
+    def whole(self) -> Cut:
+        self._left = 1 << 30
+        self.reopened()
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A small flow, as data."""
+
+    name: str
+    fails: int = 0
+    """On how many attempts."""
+    attempts: int = 1
+    captures: bool = False
+    skipped: bool = False
+    handler: tuple[Plan, ...] = ()
+    success: tuple[Plan, ...] = ()
+    loop: tuple[Plan, ...] = ()
+    items: int = 0
+    parallel: bool = False
+    goes_on: bool = False
+
+
+class Never:
+    def holds(self, scope: object) -> bool:  # noqa: ARG002
+        return False
+
+
+def built(plan: Plan, ledger: list[str]) -> Work:
+    says = text_of(f"{plan.name} ${{seen:-}} ${{item:-}} ${{last.output:-}}")
+
+    def answer(turn: Turn) -> Json:
+        if turn.attempt <= plan.fails:
+            raise StepError(Failure(f"{plan.name} fails", "exit", 7))
+        return says.render(turn.scope)
+
+    class Noting(Acting):
+        def run(self, turn: Turn) -> dict[str, Json]:
+            ledger.append(turn.path)
+            return super().run(turn)
+
+    inner = [built(one, ledger) for one in plan.loop]
+    action: object = Noting(answer)
+    if inner:
+        action = foreach(
+            recognised(text_of([f"i{number}" for number in range(plan.items)])),
+            steps(*inner, name="do"),
+            fingerprint=f"loop-{plan.name}",
+            items_fingerprint="items",
+            parallel=plan.parallel,
+            continue_on_error=True,
+        )
+    return step(
+        plan.name,
+        action,
+        policy=Policy(Retry(plan.attempts, "fixed", 0.0)),
+        capture="seen" if plan.captures else None,
+        when=Never() if plan.skipped else None,
+        on_failure=Handler(named("on_failure", plan.handler, ledger)) if plan.handler else None,
+        on_success=named("on_success", plan.success, ledger) if plan.success else None,
+        continue_on_error=plan.goes_on,
+    )
+
+
+def named(name: str, plans: tuple[Plan, ...], ledger: list[str]) -> Steps:
+    return steps(*(built(plan, ledger) for plan in plans), name=name)
+
+
+def flow_of(plans: Sequence[Plan], ledger: list[str]) -> Steps:
+    return steps(*(built(plan, ledger) for plan in plans))
+
+
+@st.composite
+def flows(draw: st.DrawFn, depth: int = 2) -> tuple[Plan, ...]:
+    count = draw(st.integers(1, 3))
+    return tuple(draw(plans(f"s{number}", depth)) for number in range(count))
+
+
+@st.composite
+def plans(draw: st.DrawFn, name: str, depth: int) -> Plan:
+    kind = draw(st.sampled_from(["plain", "plain", "handled", "followed", "loop"] if depth else ["plain"]))
+    inner = draw(flows(depth - 1)) if kind != "plain" else ()
+    return Plan(
+        name,
+        fails=draw(st.sampled_from([0, 0, 1, 9])),
+        attempts=draw(st.integers(1, 2)),
+        captures=draw(st.booleans()) and kind != "loop",
+        skipped=draw(st.sampled_from([False, False, False, True])),
+        handler=inner if kind == "handled" else (),
+        success=inner if kind == "followed" else (),
+        loop=inner if kind == "loop" else (),
+        items=draw(st.integers(0, 3)),
+        goes_on=draw(st.booleans()),
+    )
+
+
+def lived(flow: Step, journal: MemoryJournal) -> Outcome:
+    run = new_run(journal=journal)
+    try:
+        return perform(flow, turn_of(run).inner(flow))
+    finally:
+        with suppress(Killed):
+            run.close()
+
+
+def leaves_done(journal: MemoryJournal) -> set[str]:
+    return {
+        event.path
+        for event in events_of(journal)
+        if isinstance(event, StepFinished) and not isinstance(event.outcome, Failed)
+    }
+
+
+@settings(max_examples=60, deadline=None)
+@given(plans=flows(), data=st.data())
+def test_a_run_that_is_cut_anywhere_and_resumed_ends_as_if_it_had_not_been(
+    plans: tuple[Plan, ...], data: st.DataObject
+) -> None:
+    whole = MemoryJournal()
+    live: list[str] = []
+    expected = _without_times(lived(flow_of(plans, live), whole))
+    cut = Cut(data.draw(st.integers(0, len(events_of(whole)))))
+    first: list[str] = []
+    with suppress(Killed):
+        lived(flow_of(plans, first), cut)
+    done = leaves_done(cut)
+    second: list[str] = []
+    assert _without_times(lived(flow_of(plans, second), cut.whole())) == expected
+    assert [path for path in second if any(path == d or path.startswith(f"{d}/") for d in done)] == []
+    # Nothing is lost, either: what ran in the uncut life ran in one of these.
+    assert set(live) == set(first) | set(second)
+
+
+def _without_times(outcome: Json) -> Json:
+    """How long something took is not the same twice."""
+    match outcome:
+        case Done(value):
+            return Done(_without_times(value))
+        case Failed(failure):
+            return Failed(
+                Failure(
+                    failure.message,
+                    failure.kind,
+                    failure.exit_code,
+                    _without_times(failure.output),
+                    failure.path,
+                )
+            )
+        case Mapping():
+            return {key: _without_times(value) for key, value in outcome.items() if key != "duration"}
+        case list():
+            return [_without_times(value) for value in outcome]
+    return outcome
+
+
+def test_a_finished_run_that_is_resumed_does_nothing() -> None:
+    ledger: list[str] = []
+    plans = (Plan("s0", captures=True), Plan("s1", loop=(Plan("s0"),), items=3, parallel=True))
+    journal = MemoryJournal()
+    before = lived(flow_of(plans, ledger), journal)
+    assert Counter(ledger) == Counter(["flow/s0", *(f"flow/s1/each/item:{n}/s0" for n in range(3))])
+    ledger.clear()
+    assert lived(flow_of(plans, ledger), journal.reopened()) == before
+    assert ledger == []
+
+
+def test_a_retried_step_says_so_in_its_events() -> None:
+    journal = MemoryJournal()
+    flow = steps(
+        step("a", failing("no", times=1), policy=Policy(tries(2))), step("b", saying("${last.output}"))
+    )
+    assert performed(flow, new_run(journal=journal)) == Done({"output": "at last", "captures": {}})
+    retrying = [event for event in events_of(journal) if isinstance(event, StepRetrying)]
+    assert retrying == [StepRetrying("flow/a", 1, Failure("no", "exit", 1, path="flow/a"), 0.0)]

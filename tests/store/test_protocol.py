@@ -1,0 +1,292 @@
+"""What a run may rely on: the journal in a file gives the same answers as the one in memory."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from plait.errors import InternalError, ValueRefusedError
+from plait.run.events import (
+    Event,
+    Noted,
+    RunEnded,
+    RunStarted,
+    StepCounted,
+    StepFinished,
+    StepForgotten,
+    StepRetrying,
+    StepStarted,
+)
+from plait.run.journal import Journal, MemoryJournal, Recorded
+from plait.run.outcome import Done, Failed, Failure, Outcome, Skipped
+from plait.store import Runs, SqliteJournal
+from plait.store.rows import LARGE, original, split, storable
+from plait.values import Json, Secret
+
+# ── what may come ────────────────────────────────────────────────────────
+
+texts = st.text(st.characters(codec=None, exclude_categories=()), max_size=6)  # halves of characters, too
+values: st.SearchStrategy[Json] = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | texts,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=5,
+)
+names = st.sampled_from(["a", "b", "a0", "a-", "item:\udc80", "it\\em", "ü", "n\0l"])
+paths = st.lists(names, min_size=1, max_size=3).map("/".join)
+durations = st.floats(0, 1e6)
+orders = st.integers(0, 5)
+failures = st.builds(Failure, texts, texts, st.none() | st.integers(0, 255), values, paths)
+outcomes: st.SearchStrategy[Outcome] = (
+    st.builds(Done, values) | st.builds(Failed, failures) | st.builds(Skipped, texts)
+)
+phases = st.lists(st.tuples(texts, st.integers(0, 9)), max_size=2).map(tuple)
+events: st.SearchStrategy[Event] = st.one_of(
+    st.builds(StepStarted, paths, texts, texts, st.integers(1, 3), orders),
+    st.builds(StepFinished, paths, texts, texts, texts, outcomes, durations, orders, st.booleans()),
+    st.builds(StepForgotten, paths, texts, st.booleans()),
+    st.builds(StepRetrying, paths, st.integers(1, 3), failures, durations),
+    st.builds(StepCounted, paths, st.integers(0, 1 << 40)),
+    st.builds(Noted, paths, texts),
+    st.builds(RunStarted, texts, texts, texts, texts, st.booleans(), phases),
+    st.builds(
+        RunEnded,
+        st.sampled_from(["done", "failed", "interrupted"]),
+        st.none() | failures,
+        values,
+        st.dictionaries(texts, values, max_size=2),
+    ),
+)
+batches = st.lists(st.lists(events, max_size=4), max_size=6)
+
+numbers = itertools.count()
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Runs:
+    return Runs(str(tmp_path))
+
+
+@pytest.fixture
+def journal(runs: Runs) -> Iterator[SqliteJournal]:
+    with runs.create({}) as opened:
+        yield opened.journal
+
+
+def answers(journal: Journal, asked: list[str]) -> list[object]:
+    """All that can be asked of a journal; steps of one order come in any order."""
+    return [
+        [stamped.event for stamped in journal.events()],
+        [stamped.number for stamped in journal.events(2)],
+        [journal.recorded(path) for path in asked],
+        [journal.was_started(path) for path in asked],
+        [sorted(journal.recorded_in(path), key=by_order_and_path) for path in asked],
+        [[step.order for step in journal.recorded_in(path)] for path in asked],
+    ]
+
+
+def by_order_and_path(step: Recorded) -> tuple[int, str]:
+    return step.order, step.path
+
+
+# ── the same answers ─────────────────────────────────────────────────────
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(life=batches, next_life=batches, asked=st.lists(paths, max_size=3))
+def test_a_file_answers_as_memory_does_in_this_life_and_the_next(
+    tmp_path: Path, life: list[list[Event]], next_life: list[list[Event]], asked: list[str]
+) -> None:
+    runs = Runs(str(tmp_path / str(next(numbers))))
+    memory = MemoryJournal()
+    asked = [
+        *asked,
+        "a",
+        "a/b",
+        "",
+        *(event.path for batch in life for event in batch if hasattr(event, "path")),
+    ]
+    with runs.create({}) as opened:
+        assert opened.journal.is_fresh()
+        for batch in life:
+            opened.journal.append(*batch)
+            memory.append(*batch)
+            assert opened.journal.recorded("a/b") == memory.recorded("a/b")  # the index grows by pieces
+        assert answers(opened.journal, asked) == answers(memory, asked)
+    with runs.open(opened.id, write=True) as again:
+        assert again.journal.is_fresh() == (not any(life))
+        for batch in next_life:
+            again.journal.append(*batch)
+            memory.append(*batch)
+        assert answers(again.journal, asked) == answers(memory, asked)
+        with runs.open(opened.id, write=False) as looked_at:
+            assert answers(looked_at.journal, asked) == answers(memory, asked)
+
+
+@given(texts, texts)
+def test_any_text_can_be_stored_and_keeps_its_parts(before: str, name: str) -> None:
+    assert original(storable(before + name)) == before + name
+    storable(before).encode("utf-8")
+    name = name.replace("/", "")
+    assert tuple(map(original, split(f"{before}/{name}"))) == (f"{before}/", name)
+
+
+def test_steps_below_a_path_come_by_their_order_also_if_there_are_many(journal: SqliteJournal) -> None:
+    expected = list(range(1000))
+    for order in sorted(expected, key=lambda n: n * 7919 % 1000):
+        journal.append(finished(f"map/item:{order}", order=order), finished(f"map/item:{order}/0"))
+    assert [step.order for step in journal.recorded_in("map")] == expected
+    assert [step.path for step in journal.recorded_in("map/item:7")] == ["map/item:7/0"]
+
+
+def test_what_is_recorded_while_steps_are_read_does_not_disturb(journal: SqliteJournal) -> None:
+    journal.append(*(finished(f"map/{n}", order=n) for n in range(500)))
+    seen = []
+    for step in journal.recorded_in("map"):
+        seen.append(step.order)
+        journal.append(finished(f"map/{500 + step.order}", order=500 + step.order))
+        assert journal.recorded(f"map/{500 + step.order}") is not None
+    assert seen == list(range(500))
+
+
+# ── values ───────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("size", [0, LARGE - 100, LARGE, 3 * LARGE])
+def test_an_outcome_of_any_size_comes_back_and_a_large_one_lives_in_a_file(runs: Runs, size: int) -> None:
+    outcome = Done({"output": "x" * size, "bytes": "\udcff"})
+    with runs.create({}) as opened:
+        opened.journal.append(finished("a", outcome))
+        stored = list(Path(opened.folder, "blobs").glob("*"))
+    assert len(stored) == (size >= LARGE)
+    assert all(file.stat().st_mode & 0o777 == 0o600 for file in stored)
+    with runs.open(opened.id, write=False) as again:
+        assert again.journal.recorded("a") == Recorded("a", "print", outcome, 0, 0.5, "title")
+
+
+def test_a_secret_is_masked_and_what_is_no_json_is_refused_before_anything_is_written(
+    journal: SqliteJournal,
+) -> None:
+    journal.append(finished("a", Done({"token": Secret("hunter2")})))
+    assert journal.recorded("a") == Recorded("a", "print", Done({"token": "***"}), 0, 0.5, "title")
+    for value in (float("nan"), object(), {"x": {1, 2}}):
+        with pytest.raises(ValueRefusedError):
+            journal.append(Noted("", "not alone"), finished("b", Done(value)))
+    assert journal.recorded("b") is None
+    assert [type(stamped.event) for stamped in journal.events()] == [StepFinished]
+
+
+def test_data_that_was_put_aside_comes_back(journal: SqliteJournal) -> None:
+    name = journal.keep(b"\0large")
+    assert journal.keep(b"\0large") == name
+    assert journal.kept(name) == b"\0large"
+
+
+def test_a_journal_that_was_opened_to_look_at_it_cannot_be_written(runs: Runs) -> None:
+    with runs.create({}) as opened:
+        pass
+    with runs.open(opened.id, write=False) as looked_at:
+        with pytest.raises(InternalError):
+            looked_at.journal.append(Noted("", "x"))
+        with pytest.raises(InternalError):
+            looked_at.journal.sync()
+        with pytest.raises(InternalError):
+            looked_at.journal.keep(b"x")
+
+
+def test_an_event_carries_the_clock_of_its_record_and_order_does_not_depend_on_it(tmp_path: Path) -> None:
+    clock = iter([500.0, 500.0, 400.0, 100.0, 300.0])  # made, locked, and three events; it goes back
+    with Runs(str(tmp_path), now=lambda: next(clock, 0.0)).create({}) as opened:
+        for n in range(3):
+            opened.journal.append(Noted("", str(n)))
+        stamped = list(opened.journal.events())
+    assert [event.number for event in stamped] == [1, 2, 3]
+    assert len({event.at for event in stamped}) == 3
+    assert stamped[0].at > stamped[1].at
+
+
+# ── threads ──────────────────────────────────────────────────────────────
+
+
+def test_many_threads_lose_nothing_and_what_belongs_together_stays_together(journal: SqliteJournal) -> None:
+    threads, each = 8, 150
+
+    def work(thread: int) -> None:
+        for n in range(each):
+            path = f"map/{thread}-{n}"
+            journal.append(StepStarted(path, "item", path), finished(path, order=n))
+            if n % 50 == 0:
+                journal.sync()
+                assert journal.recorded(path) is not None
+
+    workers = [threading.Thread(target=work, args=(thread,)) for thread in range(threads)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(60)
+    found = [stamped.event for stamped in journal.events()]
+    pairs = list(zip(found[::2], found[1::2], strict=True))
+    assert len(pairs) == threads * each
+    assert all(
+        isinstance(start, StepStarted) and isinstance(end, StepFinished) and start.path == end.path
+        for start, end in pairs
+    )
+    for thread in range(threads):  # in the order in which a thread appended them
+        mine = [
+            end.order
+            for _, end in pairs
+            if isinstance(end, StepFinished) and end.path.startswith(f"map/{thread}-")
+        ]
+        assert mine == list(range(each))
+
+
+class Interruption(BaseException):
+    """What Ctrl-C does, at any moment."""
+
+
+def test_whoever_is_interrupted_neither_loses_nor_doubles_what_others_record(journal: SqliteJournal) -> None:
+    acknowledged: list[str] = []
+    enough = threading.Event()
+
+    def work(thread: int) -> None:
+        for n in itertools.count():
+            if enough.is_set():
+                return
+            journal.append(finished(f"{thread}/{n}"))
+            acknowledged.append(f"{thread}/{n}")
+
+    def interrupt(*_: object) -> None:
+        raise Interruption
+
+    workers = [threading.Thread(target=work, args=(thread,)) for thread in (1, 2)]
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        for worker in workers:
+            worker.start()
+        for n in range(150):
+            with contextlib.suppress(Interruption):
+                signal.setitimer(signal.ITIMER_REAL, 0.0005 + n * 0.00001)
+                for again in itertools.count():
+                    journal.append(finished(f"0/{n}-{again}"))
+                    acknowledged.append(f"0/{n}-{again}")
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        enough.set()
+        for worker in workers:
+            worker.join(60)
+    recorded = [stamped.event.path for stamped in journal.events() if isinstance(stamped.event, StepFinished)]
+    assert len(recorded) == len(set(recorded))
+    assert set(acknowledged) <= set(recorded)
+    assert len(recorded) - len(acknowledged) <= 150  # what was interrupted may be there or not
+
+
+def finished(path: str, outcome: Outcome | None = None, *, order: int = 0) -> StepFinished:
+    return StepFinished(path, "item", "title", "print", outcome or Done({"n": order}), 0.5, order)

@@ -1,0 +1,321 @@
+"""The runs of a project: their folders, ids, states, locks and removal."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from plait.errors import InputError, JournalError
+from plait.run.events import RunEnded, RunStarted, StepFinished, StepForgotten, StepStarted
+from plait.run.outcome import Done, Failed, Failure, Skipped
+from plait.store import Opened, Runs
+from plait.store.lock import is_held
+from plait.store.logs import SHORT, TRUNCATED, Logs
+
+DAY = 86_400.0
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1_794_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def runs(tmp_path: Path, clock: Clock) -> Runs:
+    return Runs(str(tmp_path), now=clock)
+
+
+def ids_of(*ids: str) -> Callable[[int], bytes]:
+    """A source of randomness from which these ids come, one after the other."""
+    letters = "abcdefghjkmnpqrstvwxyz"
+    signs = f"0123456789{letters}"
+    drawn = [bytes([letters.index(id[0]), *map(signs.index, id[1:])]) for id in ids]
+    return lambda _: drawn.pop(0)
+
+
+def started(opened: Opened) -> RunStarted:
+    return RunStarted(opened.id, "fix", "fix.yaml", "/p")
+
+
+# ── folders ──────────────────────────────────────────────────────────────
+
+
+def test_a_run_has_a_folder_of_its_own_that_nobody_else_can_look_into(tmp_path: Path, runs: Runs) -> None:
+    with runs.create({"flow": "fix"}) as opened:
+        opened.journal.append(started(opened))
+        state = tmp_path / ".ai/state"
+        names = sorted(path.name for path in Path(opened.folder).iterdir())
+    assert (state / ".gitignore").read_text() == "*\n"
+    assert {path.stat().st_mode & 0o777 for path in (state, state / "runs", Path(opened.folder))} == {0o700}
+    assert names == ["journal.db", "journal.db-shm", "journal.db-wal", "lock", "reserve"]
+    assert sorted(path.name for path in Path(opened.folder).iterdir()) == ["journal.db", "lock"]
+
+
+def test_a_state_folder_that_leads_elsewhere_or_is_open_to_others_is_refused(
+    tmp_path: Path, runs: Runs
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (tmp_path / ".ai").mkdir()
+    (tmp_path / ".ai/state").symlink_to(elsewhere)
+    with pytest.raises(JournalError) as refused:
+        runs.create({})
+    assert str(refused.value) == (
+        f"{tmp_path}/.ai/state: this is no folder of yours, or others could change what is in it\n"
+        f"fix: look at it, then type: chmod 700 {tmp_path}/.ai/state; or remove it"
+    )
+    (tmp_path / ".ai/state").unlink()
+    (tmp_path / ".ai/state").mkdir()
+    (tmp_path / ".ai/state").chmod(0o777)
+    with pytest.raises(JournalError):
+        runs.create({})
+    assert list(elsewhere.iterdir()) == []
+
+
+def test_an_id_is_never_used_twice(tmp_path: Path) -> None:
+    runs = Runs(str(tmp_path), random=ids_of("k3f9a2c1", "k3f9a2c1", "k3f9a2c1", "m0000000"))
+    with runs.create({}) as first, runs.create({}) as second:
+        assert (first.id, second.id) == ("k3f9a2c1", "m0000000")
+
+
+def test_facts_are_kept_with_the_run(runs: Runs) -> None:
+    facts = {"flow": "fix", "file": "fix.yaml", "inputs": {"path": "\udcff"}}
+    with runs.create(facts) as opened:
+        assert opened.facts == facts
+    with runs.open(opened.id, write=False) as again:
+        assert again.facts == facts
+
+
+# ── finding ──────────────────────────────────────────────────────────────
+
+
+def test_a_run_is_found_by_the_beginning_of_its_id(tmp_path: Path, clock: Clock) -> None:
+    runs = Runs(str(tmp_path), random=ids_of("k3f9a2c1", "k3zzzzzz", "m0000000"), now=clock)
+    with pytest.raises(InputError) as none_yet:
+        runs.find("last")
+    assert str(none_yet.value) == "there is no run yet\nfix: plait run FILE makes one"
+    for _ in range(3):
+        runs.create({}).close()
+        clock.now += 1
+    assert [runs.find(prefix) for prefix in ("k3f9a2c1", "k3f", "m", "last", None)] == [
+        "k3f9a2c1", "k3f9a2c1", "m0000000", "m0000000", "m0000000",
+    ]  # fmt: skip
+    with pytest.raises(InputError) as several:
+        runs.find("k3")
+    assert str(several.value) == (
+        "several runs begin with 'k3': k3f9a2c1, k3zzzzzz\nfix: write one more character"
+    )
+    with pytest.raises(InputError) as unknown:
+        runs.find("k3f9a2d1")
+    assert str(unknown.value) == (
+        "there is no run 'k3f9a2d1'\nfix: did you mean 'k3f9a2c1'? plait runs lists those that there are"
+    )
+
+
+@pytest.mark.parametrize("name", ["../../etc", "k3f9", "", ".", "/tmp"])
+def test_only_a_whole_id_opens_a_run(tmp_path: Path, name: str) -> None:
+    runs = Runs(str(tmp_path), random=ids_of("k3f9a2c1"))
+    runs.create({}).close()
+    with pytest.raises(InputError, match="there is no run"):
+        runs.open(name, write=True)
+
+
+# ── how a run is doing ───────────────────────────────────────────────────
+
+
+def test_a_run_is_running_while_its_engine_lives_and_interrupted_when_it_died_without_an_end(
+    runs: Runs, clock: Clock
+) -> None:
+    opened = runs.create({"flow": "fix", "file": "fix.yaml"})
+    opened.journal.append(started(opened))
+    assert [summary.status for summary in runs.list()] == ["running"]
+    opened.close()
+    assert [(summary.status, summary.ended) for summary in runs.list()] == [("interrupted", None)]
+    with runs.open(opened.id, write=True) as again:
+        again.journal.append(started(again))
+        clock.now += 60
+        again.journal.append(RunEnded("done"))
+    (summary,) = runs.list()
+    assert (summary.id, summary.flow, summary.file) == (opened.id, "fix", "fix.yaml")
+    assert (summary.status, summary.started, summary.ended) == ("done", clock.now - 60, clock.now)
+    with runs.open(opened.id, write=True) as third:
+        third.journal.append(started(third))
+        assert runs.list()[0].status == "running"
+
+
+def test_a_summary_counts_items_as_they_ended_last(runs: Runs) -> None:
+    failed = Failed(Failure("no"))
+
+    def item(n: int, outcome: Done | Failed | Skipped, kind: str = "item") -> StepFinished:
+        return StepFinished(f"map/{n}", kind, "t", "f", outcome, 0.1, n)
+
+    opened = runs.create({})
+    opened.journal.append(
+        started(opened), item(0, Done()), item(1, failed), item(2, failed), item(3, Skipped("x"))
+    )
+    opened.journal.append(
+        item(1, Done()), item(4, Done(), kind="shell"), item(5, Done()), StepForgotten("map/5", "w")
+    )
+    opened.journal.append(StepStarted("map/0", "item", "begun again"))
+    expected = {"done": 2, "failed": 1, "skipped": 1}
+    assert runs.list()[0].counts == expected
+    opened.close()
+    assert runs.list()[0].counts == expected
+    with runs.open(opened.id, write=True) as again:
+        again.journal.append(item(2, Done()))
+        assert runs.list()[0].counts == {"done": 3, "skipped": 1}
+
+
+def test_what_is_no_run_is_left_out_of_the_list(tmp_path: Path, runs: Runs) -> None:
+    runs.create({}).close()
+    folder = tmp_path / ".ai/state/runs"
+    (folder / "never-made").mkdir()
+    (folder / "damaged").mkdir()
+    (folder / "damaged/journal.db").write_bytes(b"not a database" * 100)
+    (folder / "empty").mkdir()
+    (folder / "empty/journal.db").touch()
+    assert len(runs.list()) == 1
+
+
+# ── one engine ───────────────────────────────────────────────────────────
+
+HOLDER = """
+import sys
+from plait.store import Runs
+opened = Runs(sys.argv[1]).open(sys.argv[2], write=True)
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_second_engine_is_refused_and_a_dead_one_holds_nothing(tmp_path: Path, runs: Runs) -> None:
+    opened = runs.create({})
+    opened.close()
+    command = [sys.executable, "-c", HOLDER, str(tmp_path), opened.id]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        lock = Path(opened.folder, "lock")
+        since = json.loads(lock.read_text())["since"]
+        with pytest.raises(InputError) as refused:
+            runs.open(opened.id, write=True)
+        assert refused.value.exit_code == 2
+        assert str(refused.value) == (
+            f"process {holder.pid} has been working on run {opened.id} since {since}\n"
+            f"fix: wait until it has ended, or end it: kill {holder.pid}"
+        )
+        with runs.open(opened.id, write=False) as looked_at:
+            assert list(looked_at.journal.events()) == []
+        holder.kill()
+    assert lock.exists()
+    runs.open(opened.id, write=True).close()
+
+
+def test_the_number_of_a_living_process_in_a_lock_that_nobody_holds_means_nothing(runs: Runs) -> None:
+    opened = runs.create({})
+    opened.close()
+    lock = Path(opened.folder, "lock")
+    lock.write_text(json.dumps({"pid": os.getpid(), "since": "now"}))
+    assert not is_held(str(lock))
+    with runs.open(opened.id, write=True):
+        assert is_held(str(lock))
+        lock.write_text("what is this")
+        with pytest.raises(InputError, match="process unknown has been working on run"):
+            runs.open(opened.id, write=True)
+
+
+def test_a_child_process_does_not_keep_the_lock(runs: Runs) -> None:
+    opened = runs.create({})
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, close_fds=False):
+        opened.close()
+        runs.open(opened.id, write=True).close()
+
+
+# ── removing ─────────────────────────────────────────────────────────────
+
+
+def test_old_runs_are_removed_but_for_the_newest_and_those_that_are_running(
+    tmp_path: Path, runs: Runs, clock: Clock
+) -> None:
+    running = runs.create({})
+    made = []
+    for _ in range(4):
+        clock.now += DAY
+        with runs.create({}) as opened:
+            made.append(opened.id)
+    clock.now += 1
+    assert runs.remove_old(keep=10, days=0) == ()
+    assert runs.remove_old(keep=0, days=30) == ()
+    assert sorted(runs.remove_old(keep=1, days=1.5)) == sorted(made[:2])
+    assert [summary.id for summary in runs.list()] == [made[3], made[2], running.id]
+    running.close()
+    assert runs.remove_old(keep=2, days=0) == (running.id,)
+    assert sorted(path.name for path in (tmp_path / ".ai/state/runs").iterdir()) == sorted(made[2:])
+
+
+def test_a_removal_that_was_cut_short_is_finished_by_the_next(
+    tmp_path: Path, runs: Runs, clock: Clock
+) -> None:
+    runs.create({}).close()
+    folder = tmp_path / ".ai/state/runs"
+    (folder / ".removing-abc/blobs").mkdir(parents=True)
+    (folder / "never-made").mkdir()
+    os.utime(folder / "never-made", (0, 0))
+    assert len(runs.list()) == 1
+    assert runs.remove_old(keep=1, days=1) == ("never-made",)
+    assert [path.name for path in folder.iterdir()] == [runs.find()]
+    assert runs.list()[0].started == clock.now
+
+
+# ── logs ─────────────────────────────────────────────────────────────────
+
+
+def test_short_output_makes_no_file_and_long_output_is_kept_whole(runs: Runs) -> None:
+    with runs.create({}) as opened:
+        short, long = opened.logs.open("map/item:a/0"), opened.logs.open("map/item:../../b/0", "stderr")
+        short.add(b"x" * SHORT)
+        for _ in range(3):
+            long.add(b"y" * SHORT)
+        assert (short.close(), opened.logs.files("map/item:a/0")) == (None, [])
+        file = long.close()
+        assert file is not None
+        assert opened.logs.files("map/item:../../b/0") == [file]
+        assert os.path.dirname(file) == os.path.join(opened.folder, "logs")
+        assert Path(file).read_bytes() == b"y" * 3 * SHORT
+        assert os.stat(file).st_mode & 0o777 == 0o600
+
+
+def test_a_log_has_a_bound_also_over_several_attempts(tmp_path: Path) -> None:
+    logs = Logs(str(tmp_path / "logs"))
+    for _ in range(2):
+        log = logs.open("a", longest=SHORT + 10)
+        log.add(b"z" * SHORT)
+        log.add(b"z" * 20)
+        log.add(b"never")
+        log.close()
+    (file,) = logs.files("a")
+    assert Path(file).read_bytes() == b"z" * (SHORT + 10) + TRUNCATED
+
+
+def test_paths_that_look_alike_have_files_of_their_own(tmp_path: Path) -> None:
+    logs = Logs(str(tmp_path / "logs"))
+    paths = ["a/b", "a-b", "a b", "\udc80", "", "x" * 500]
+    for path in paths:
+        log = logs.open(path)
+        log.add(path.encode("utf-8", "surrogatepass") * (2 * SHORT) or b"-" * (2 * SHORT))
+        assert log.close() == logs.files(path)[0]
+    assert len(list((tmp_path / "logs").iterdir())) == len(paths)
