@@ -90,7 +90,7 @@ def swapping(root: Path, what: str) -> Iterator[None]:
 
 
 def outcome(root: str, way: str) -> str:
-    from plait.tools import beneath
+    from plait import beneath
 
     ways = {"openat2": beneath.by_kernel, "walk": beneath.by_walking}
     try:

@@ -1,4 +1,7 @@
-"""MCP against real servers: two from the registry, and one that dies, hangs and changes on request."""
+"""MCP against real servers: two from the registry, one made with the SDK, and a small one without it.
+
+The small one (`conftest.py`) dies, hangs and changes on request; it serves where the server is not the subject.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -45,8 +49,24 @@ def clients() -> Iterator[McpClients]:
         yield open_clients
 
 
-def tiny(tool: str, *, name: str = "tiny", limits: Limits = SLOW, **params: Json) -> McpCall:
-    return McpCall(McpServer(name, (sys.executable, TINY), ENV, "/"), tool, params, limits)
+def tiny(tool: str, **params: Json) -> McpCall:
+    """A call of the server that was made with the SDK."""
+    return McpCall(McpServer("tiny", (sys.executable, TINY), ENV, "/"), tool, params, SLOW)
+
+
+class Small:
+    """Calls of the server that starts in no time."""
+
+    def __init__(self, path: str) -> None:
+        self.command = (sys.executable, path)
+
+    def __call__(self, tool: str, *, name: str = "small", limits: Limits = SLOW, **params: Json) -> McpCall:
+        return McpCall(McpServer(name, self.command, ENV, "/"), tool, params, limits)
+
+
+@pytest.fixture(scope="session")
+def asking(small: str) -> Small:
+    return Small(small)
 
 
 def program(name: str) -> str:
@@ -119,15 +139,15 @@ def test_a_server_sees_the_environment_it_was_given_and_no_other(clients: McpCli
     assert data["cwd"] == "/"
 
 
-def test_fifty_calls_at_a_time_share_a_connection_and_leave_nothing_behind() -> None:
+def test_fifty_calls_at_a_time_share_a_connection_and_leave_nothing_behind(asking: Small) -> None:
     with McpClients(Memory(), approve=lambda _: True) as warm:
-        warm.call(tiny("add", a=1, b=1))  # what is made once per process: modules, the guardian
+        warm.call(asking("add", a=1, b=1))  # what is made once per process: modules, the guardian
     threads, descriptors = set(threading.enumerate()), os.listdir("/proc/self/fd")
     together = threading.Barrier(50)
 
     def add(n: int) -> tuple[Json, str]:
         together.wait(30)
-        return shared.call(tiny("add", a=n, b=n)).data, shared.call(tiny("process")).data["pid"]
+        return shared.call(asking("add", a=n, b=n)).data, shared.call(asking("process")).data["pid"]
 
     with McpClients(Memory(), approve=lambda _: True) as shared, ThreadPoolExecutor(50) as pool:
         results = list(pool.map(add, range(50)))
@@ -143,29 +163,31 @@ def test_fifty_calls_at_a_time_share_a_connection_and_leave_nothing_behind() -> 
 
 
 def test_a_server_that_dies_is_told_with_its_last_words_and_the_next_call_has_a_new_one(
-    clients: McpClients,
+    clients: McpClients, asking: Small
 ) -> None:
-    first = clients.call(tiny("process", name="mortal")).data["pid"]
-    died = clients.call(tiny("die", name="mortal"))
+    first = clients.call(asking("process", name="mortal")).data["pid"]
+    died = clients.call(asking("die", name="mortal"))
     assert (died.success, died.error) == (False, "the MCP server 'mortal' ended before it answered")
     assert "dying of thirst" in died.stderr
-    assert clients.call(tiny("process", name="mortal")).data["pid"] != first
+    assert clients.call(asking("process", name="mortal")).data["pid"] != first
 
 
-def test_a_server_that_died_while_nobody_used_it_is_started_again(clients: McpClients) -> None:
-    first = int(clients.call(tiny("process", name="idle")).data["pid"])
+def test_a_server_that_died_while_nobody_used_it_is_started_again(clients: McpClients, asking: Small) -> None:
+    first = int(clients.call(asking("process", name="idle")).data["pid"])
     os.kill(first, 9)
-    assert int(clients.call(tiny("process", name="idle")).data["pid"]) != first
+    assert int(clients.call(asking("process", name="idle")).data["pid"]) != first
 
 
-def test_a_tool_that_hangs_is_given_up_at_its_deadline_and_others_go_on(clients: McpClients) -> None:
-    clients.call(tiny("add", a=1, b=1))
-    result = clients.call(tiny("hang", limits=Limits(0.5)))
+def test_a_tool_that_hangs_is_given_up_at_its_deadline_and_others_go_on(
+    clients: McpClients, asking: Small
+) -> None:
+    clients.call(asking("add", a=1, b=1))
+    result = clients.call(asking("hang", limits=Limits(0.5)))
     assert (result.success, result.error) == (
         False,
-        "the MCP server 'tiny' did not answer a call of 'hang' within 0.5 seconds",
+        "the MCP server 'small' did not answer a call of 'hang' within 0.5 seconds",
     )
-    assert clients.call(tiny("add", a=1, b=1)).success
+    assert clients.call(asking("add", a=1, b=1)).success
 
 
 UNREACHABLE = [
@@ -195,21 +217,21 @@ def test_a_server_that_cannot_be_asked_what_it_offers_is_an_error_with_where_and
     )
 
 
-def test_a_parameter_that_no_message_can_carry_is_refused(clients: McpClients) -> None:
+def test_a_parameter_that_no_message_can_carry_is_refused(clients: McpClients, asking: Small) -> None:
     with pytest.raises(InputError) as caught:
-        clients.call(tiny("say", text="\ud800"))
+        clients.call(asking("say", text="\ud800"))
     assert str(caught.value) == (
         "a parameter for 'say' holds half of a surrogate pair, which no message can carry\n"
         "fix: pass whole characters"
     )
 
 
-def test_whoever_waits_while_the_connections_are_closed_is_told() -> None:
+def test_whoever_waits_while_the_connections_are_closed_is_told(asking: Small) -> None:
     clients = McpClients(Memory(), approve=lambda _: True)
-    clients.call(tiny("add", a=1, b=1))
+    clients.call(asking("add", a=1, b=1))
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(clients.call, tiny("hang"))
-        while "hanging" not in clients.call(tiny("hang", limits=Limits(0.3))).stderr:
+        waiting = pool.submit(clients.call, asking("hang"))
+        while "hanging" not in clients.call(asking("hang", limits=Limits(0.3))).stderr:
             pass
         clients.close()
         assert not waiting.result(30).success
@@ -234,32 +256,35 @@ def test_a_definition_that_means_nothing_is_refused(
 # ── HTTP ─────────────────────────────────────────────────────────────────
 
 
-@pytest.fixture
-def http_server() -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    with subprocess.Popen([sys.executable, TINY, "http"], stdout=subprocess.PIPE, text=True) as process:
+@contextmanager
+def served_by(script: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """The url of a server, and its process."""
+    with subprocess.Popen([sys.executable, script, "http"], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         yield f"http://127.0.0.1:{process.stdout.readline().strip()}/mcp", process
         process.kill()
 
 
-def test_a_server_is_called_over_http_and_its_death_is_told(
-    clients: McpClients, http_server: tuple[str, subprocess.Popen[str]]
-) -> None:
-    url, process = http_server
-    server = McpServer("web", url=url, headers=(("x-note", "hello"),))
-    assert clients.call(McpCall(server, "add", {"a": 1, "b": 2}, SLOW)).data == {"result": 3}
-    died = clients.call(McpCall(server, "die", {}, SLOW))
-    assert not died.success
-    assert (died.error or "").startswith("the MCP server 'web' ended before it answered")
-    process.wait(20)
+@pytest.fixture
+def small_url(small: str) -> Iterator[str]:
+    with served_by(small) as (url, _):
+        yield url
+
+
+def test_a_server_is_called_over_http_and_its_death_is_told(clients: McpClients) -> None:
+    with served_by(TINY) as (url, process):
+        server = McpServer("web", url=url, headers=(("x-note", "hello"),))
+        assert clients.call(McpCall(server, "add", {"a": 1, "b": 2}, SLOW)).data == {"result": 3}
+        died = clients.call(McpCall(server, "die", {}, SLOW))
+        assert not died.success
+        assert (died.error or "").startswith("the MCP server 'web' ended before it answered")
+        process.wait(20)
     gone = clients.call(McpCall(server, "add", {"a": 1, "b": 2}, SLOW))
     assert gone.error == "the MCP server 'web' could not be connected: nobody answers at its address"
 
 
-def test_a_tool_at_a_url_that_changes_is_refused_until_it_is_approved_again(
-    http_server: tuple[str, subprocess.Popen[str]],
-) -> None:
-    server = McpServer("web", url=http_server[0])
+def test_a_tool_at_a_url_that_changes_is_refused_until_it_is_approved_again(small_url: str) -> None:
+    server = McpServer("web", url=small_url)
     add = McpCall(server, "add", {"a": 1, "b": 2}, SLOW)
     with McpClients(Memory(), approve=lambda _: True) as clients:
         assert clients.call(add).success
@@ -274,17 +299,17 @@ def test_a_tool_at_a_url_that_changes_is_refused_until_it_is_approved_again(
 # ── approvals ────────────────────────────────────────────────────────────
 
 
-def test_an_unapproved_tool_is_refused_with_the_command_to_type() -> None:
+def test_an_unapproved_tool_is_refused_with_the_command_to_type(asking: Small) -> None:
     with McpClients(Memory()) as clients, pytest.raises(TrustError) as caught:
-        clients.call(tiny("add", a=1, b=2))
+        clients.call(asking("add", a=1, b=2))
     assert caught.value.exit_code == 3
     assert str(caught.value) == (
-        "the tool 'add' of the MCP server 'tiny' has not been approved\n"
-        "fix: look at it and approve it: plait trust mcp tiny add"
+        "the tool 'add' of the MCP server 'small' has not been approved\n"
+        "fix: look at it and approve it: plait trust mcp small add"
     )
 
 
-def test_a_tool_that_changes_is_refused_until_it_is_approved_again() -> None:
+def test_a_tool_that_changes_is_refused_until_it_is_approved_again(asking: Small) -> None:
     asked: list[Offered] = []
 
     def approve(offered: Offered) -> bool:
@@ -292,31 +317,28 @@ def test_a_tool_that_changes_is_refused_until_it_is_approved_again() -> None:
         return True
 
     with McpClients(Memory(), approve=approve) as clients:
-        assert clients.call(tiny("add", a=1, b=2)).success
-        assert clients.call(tiny("add", a=1, b=2)).success
+        assert clients.call(asking("add", a=1, b=2)).success
+        assert clients.call(asking("add", a=1, b=2)).success
         assert [(each.tool, each.description) for each in asked] == [("add", "Add two numbers.")]
-        assert clients.call(tiny("change")).success
+        assert clients.call(asking("change")).success
         with pytest.raises(TrustError) as caught:
-            clients.call(tiny("add", a=1, b=2))
+            clients.call(asking("add", a=1, b=2))
         assert str(caught.value) == (
-            "the tool 'add' of the MCP server 'tiny' is not the one that was approved: "
+            "the tool 'add' of the MCP server 'small' is not the one that was approved: "
             "its description or its parameters have changed\n"
-            "fix: look at it and approve it: plait trust mcp tiny add"
+            "fix: look at it and approve it: plait trust mcp small add"
         )
         assert [each.tool for each in asked] == ["add", "change"]
-        assert clients.approve(tiny("add")).description.endswith("your keys to the author.")
-        assert clients.call(tiny("add", a=1, b=2)).success
+        assert clients.approve(asking("add")).description.endswith("your keys to the author.")
+        assert clients.call(asking("add", a=1, b=2)).success
 
 
-def test_the_approval_of_a_server_is_none_for_another_of_its_name(
-    http_server: tuple[str, subprocess.Popen[str]],
-) -> None:
-    command = (sys.executable, TINY)
+def test_the_approval_of_a_server_is_none_for_another_of_its_name(asking: Small, small_url: str) -> None:
     servers = [
-        McpServer("tiny", command, ENV, "/"),
-        McpServer("tiny", (*command, "another"), ENV, "/"),
-        McpServer("tiny", url=http_server[0]),
-        McpServer("tiny", url=f"{http_server[0]}?another"),
+        McpServer("small", asking.command, ENV, "/"),
+        McpServer("small", (*asking.command, "another"), ENV, "/"),
+        McpServer("small", url=small_url),
+        McpServer("small", url=f"{small_url}?another"),
     ]
     calls = [McpCall(server, "add", {"a": 1, "b": 2}, SLOW) for server in servers]
     with McpClients(Memory()) as clients:
@@ -330,7 +352,7 @@ def test_the_approval_of_a_server_is_none_for_another_of_its_name(
         assert [clients.call(call).data for call in calls] == [{"result": 3}] * 4
 
 
-def test_a_call_goes_to_the_server_that_was_looked_at_and_to_no_other() -> None:
+def test_a_call_goes_to_the_server_that_was_looked_at_and_to_no_other(asking: Small) -> None:
     pids: list[int] = []
 
     def approve(_: Offered) -> bool:
@@ -340,11 +362,11 @@ def test_a_call_goes_to_the_server_that_was_looked_at_and_to_no_other() -> None:
         return True
 
     with McpClients(Memory(), approve=approve) as clients:
-        pids.append(int(clients.call(tiny("process")).data["pid"]))
-        result = clients.call(tiny("add", a=1, b=2))
+        pids.append(int(clients.call(asking("process")).data["pid"]))
+        result = clients.call(asking("add", a=1, b=2))
         assert not result.success
-        assert (result.error or "").startswith("the MCP server 'tiny' ended before it ")
-        assert clients.call(tiny("add", a=1, b=2)).success
+        assert (result.error or "").startswith("the MCP server 'small' ended before it ")
+        assert clients.call(asking("add", a=1, b=2)).success
 
 
 def wait_for_end(pids: list[int]) -> None:
@@ -357,21 +379,21 @@ def wait_for_end(pids: list[int]) -> None:
         os.close(handle)
 
 
-def test_a_no_is_not_remembered_and_asked_again() -> None:
+def test_a_no_is_not_remembered_and_asked_again(asking: Small) -> None:
     answers = [False, True]
     with McpClients(Memory(), approve=lambda _: answers.pop(0)) as clients:
         with pytest.raises(TrustError):
-            clients.call(tiny("add", a=1, b=2))
-        assert clients.call(tiny("add", a=1, b=2)).success
+            clients.call(asking("add", a=1, b=2))
+        assert clients.call(asking("add", a=1, b=2)).success
 
 
 # ── the end ──────────────────────────────────────────────────────────────
 
 
-def test_closing_ends_every_server_and_thread() -> None:
+def test_closing_ends_every_server_and_thread(asking: Small) -> None:
     before = set(threading.enumerate())
     clients = McpClients(Memory(), approve=lambda _: True)
-    pids = [int(clients.call(tiny("process", name=name)).data["pid"]) for name in ("one", "two")]
+    pids = [int(clients.call(asking("process", name=name)).data["pid"]) for name in ("one", "two")]
     clients.close()
     clients.close()
     for pid in pids:
@@ -380,7 +402,7 @@ def test_closing_ends_every_server_and_thread() -> None:
     assert set(threading.enumerate()) <= before
 
 
-def test_plait_ends_with_a_server_open_and_leaves_nothing() -> None:
+def test_plait_ends_with_a_server_open_and_leaves_nothing(small: str) -> None:
     code = f"""
 import atexit, sys
 from plait.primitives.mcp import McpClients
@@ -390,7 +412,7 @@ class Pins:
     def put(self, key, digest): pass
 clients = McpClients(Pins(), approve=lambda _: True)
 atexit.register(clients.close)
-server = McpServer("tiny", (sys.executable, {TINY!r}), {ENV!r}, "/")
+server = McpServer("small", (sys.executable, {small!r}), {ENV!r}, "/")
 print(clients.call(McpCall(server, "process", {{}})).data["pid"])
 """
     finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)

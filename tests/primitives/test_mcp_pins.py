@@ -15,9 +15,6 @@ from plait.cli import main
 from plait.errors import TrustError
 from plait.primitives.mcp_pins import Offered, PinFile
 
-TINY = str(Path(__file__).parent.parent / "data" / "mcp" / "tiny.py")
-
-
 # ── what a digest covers ─────────────────────────────────────────────────
 
 
@@ -96,19 +93,19 @@ def test_a_file_of_approvals_that_others_can_write_or_that_is_a_link_is_refused(
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A trusted project with a tool `add` that calls `add` of the server `tiny`."""
+def project(tmp_path: Path, small: str, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A trusted project with a tool `add` that calls `add` of the server `small`."""
     monkeypatch.setenv("USER_SPACE", str(tmp_path / "user"))
     root = tmp_path / "project"
     (root / ".ai" / "tools").mkdir(parents=True)
-    write_tool(root, "add", args=[TINY])
+    write_tool(root, "add", args=[small])
     app.toolbox(root).trust.trust_project(origin="a test")
     monkeypatch.chdir(root)
     return root
 
 
 def write_tool(root: Path, name: str, *, args: list[str]) -> None:
-    server = {"name": "tiny", "command": sys.executable, "args": args}
+    server = {"name": "small", "command": sys.executable, "args": args}
     record = {"executor_id": "core/runtimes/mcp/stdio", "config": {"server": server, "tool_name": "add"}}
     (root / ".ai" / "tools" / f"{name}.yaml").write_text(json.dumps(record))
 
@@ -120,10 +117,10 @@ def test_a_python_caller_hears_which_command_to_type_and_is_served_after_it(
         plait.call("add", {"a": 1, "b": 2}, project=project)
     assert caught.value.exit_code == 3
     assert str(caught.value) == (
-        "the tool 'add' of the MCP server 'tiny' has not been approved\n"
-        "fix: look at it and approve it: plait trust mcp tiny add"
+        "the tool 'add' of the MCP server 'small' has not been approved\n"
+        "fix: look at it and approve it: plait trust mcp small add"
     )
-    assert main(["trust", "mcp", "tiny", "add"]) == 0
+    assert main(["trust", "mcp", "small", "add"]) == 0
     assert plait.call("add", {"a": 1, "b": 2}, project=project)["data"] == {"result": 3}
 
     # Another user of the same process has approved nothing.
@@ -134,23 +131,23 @@ def test_a_python_caller_hears_which_command_to_type_and_is_served_after_it(
     assert caught.value.code == "mcp-unapproved"
 
 
-def test_a_command_line_that_changes_needs_another_approval(project: Path) -> None:
-    assert main(["trust", "mcp", "tiny", "add"]) == 0
+def test_a_command_line_that_changes_needs_another_approval(project: Path, small: str) -> None:
+    assert main(["trust", "mcp", "small", "add"]) == 0
     assert plait.call("add", {"a": 1, "b": 2}, project=project)["status"] == "success"
-    write_tool(project, "add", args=[TINY, "another"])
+    write_tool(project, "add", args=[small, "another"])
     with pytest.raises(TrustError) as caught:
         plait.call("add", {"a": 1, "b": 2}, project=project)
     assert caught.value.code == "mcp-unapproved"
 
 
 def test_two_servers_of_one_name_are_approved_by_one_command(
-    project: Path, capsys: pytest.CaptureFixture[str]
+    project: Path, small: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write_tool(project, "more", args=[TINY, "another"])
-    write_tool(project, "same", args=[TINY])
-    assert main(["trust", "mcp", "tiny", "add"]) == 0
+    write_tool(project, "more", args=[small, "another"])
+    write_tool(project, "same", args=[small])
+    assert main(["trust", "mcp", "small", "add"]) == 0
     assert capsys.readouterr().out == "".join(
-        f"tiny / add, as '{caller}' calls it\n  Add two numbers.\n"
+        f"small / add, as '{caller}' calls it\n  Add two numbers.\n"
         "approved, until its description or its parameters change\n"
         for caller in ("add", "more")
     )
@@ -162,8 +159,8 @@ def test_a_server_that_does_not_start_is_told_to_whoever_wants_to_approve(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_tool(project, "add", args=["-c", "raise SystemExit"])
-    assert main(["trust", "mcp", "tiny", "add"]) == 1
+    assert main(["trust", "mcp", "small", "add"]) == 1
     assert capsys.readouterr().err == (
-        "config.server: the MCP server 'tiny' could not be connected: it closed the connection\n"
+        "config.server: the MCP server 'small' could not be connected: it closed the connection\n"
         "fix: start the server by hand and look at what it says\n"
     )

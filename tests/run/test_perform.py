@@ -19,7 +19,7 @@ from plait.run.journal import MemoryJournal
 from plait.run.outcome import Done, Failed, Failure, Interrupted, Outcome, Skipped, StepError
 from plait.run.perform import PLAIN, Policy, Skip, Step, Turn, inside, perform
 from plait.run.retry import Retry
-from plait.steps.foreach import foreach, recognised
+from plait.steps.foreach import Values, foreach
 from plait.steps.sequence import Sequence as Steps
 from plait.steps.work import Handler, Work
 from plait.values import Json
@@ -285,7 +285,7 @@ def test_a_start_that_must_not_be_lost_is_recorded_before_the_step_runs() -> Non
 
 def test_inside_names_every_step_of_a_flow_with_its_path() -> None:
     loop = foreach(
-        recognised(text_of(["x"])), steps(step("do", Acting())), fingerprint="l", items_fingerprint="i"
+        Values(text_of(["x"])), steps(step("do", Acting())), fingerprint="l", items_fingerprint="i"
     )
     flow = steps(
         step("a", Acting(), on_failure=Handler(steps(step("mend", Acting()), name="on_failure"))),
@@ -371,7 +371,7 @@ def built(plan: Plan, ledger: list[str]) -> Work:
     action: object = Noting(answer)
     if inner:
         action = foreach(
-            recognised(text_of([f"i{number}" for number in range(plan.items)])),
+            Values(text_of([f"i{number}" for number in range(plan.items)])),
             steps(*inner, name="do"),
             fingerprint=f"loop-{plan.name}",
             items_fingerprint="items",

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from plait.beneath import Stamp
 from plait.errors import InputError, PlaitError
 from plait.tools import chain as chain_module
-from plait.tools.beneath import Stamp
 from plait.tools.chain import Chain, Chains
 from plait.tools.items import Header, Item
 from plait.tools.readers import ItemCache

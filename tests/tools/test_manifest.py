@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from plait.beneath import stamp_beneath
 from plait.tools import manifest
-from plait.tools.beneath import stamp_beneath
 from plait.tools.readers import read_item, said_in
 from plait.tools.spaces import Found, Space
 

@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plait import documents
+from plait.beneath import Stamp
 from plait.errors import DocumentError, LimitError
 from plait.tools import manifest, readers
-from plait.tools.beneath import Stamp
 from plait.tools.items import Header, Item
 from plait.tools.readers import ItemCache, read_item
 from plait.tools.spaces import EXTENSIONS, Found, Space, Spaces

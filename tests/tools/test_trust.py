@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
+from plait.beneath import read_beneath
 from plait.errors import DocumentError, InputError, PlaitError, TrustError
 from plait.tools import manifest, signing, trust
-from plait.tools.beneath import read_beneath
 from plait.tools.items import ConfigResolve, Header, Item, digest_of
 from plait.tools.keys import Rotated, rotate
 from plait.tools.signing import PrivateKey, sign_bytes, sign_detached, sign_rotation, time_text

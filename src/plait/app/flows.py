@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from plait.errors import InputError, PlaitError, TrustError, nearest
+from plait.errors import InputError, PlaitError, Problem, TrustError, nearest
 from plait.hints import TYPE_CHECKING, Final
 from plait.records import dataclass, field
 from plait.run.engine import Run, Stop, Watch, changed_steps
@@ -73,6 +73,27 @@ class Options:
         }
 
 
+def run(
+    path: str | os.PathLike[str] | None = None,
+    inputs: Mapping[str, Json] | None = None,
+    *,
+    project: str | os.PathLike[str] | None = None,
+    strict: bool | None = None,
+    backend: str = "local",
+    resume: str | None = None,
+) -> FlowResult:
+    """Run a flow file to its end; `resume` goes on with an earlier run instead.
+
+    The result says what became of it: `.status`, `.value`, `.failure`, `.counts`, `.run`.
+    """
+    where = None if project is None else os.fspath(project)
+    if resume is not None:
+        return resume_flow(resume, project=where)
+    if path is None:
+        raise InputError("a run needs a file", fix="plait.run('flow.yaml')", code="no-file")
+    return run_flow(os.fspath(path), Options(inputs or {}, strict=strict, backend=backend), project=where)
+
+
 def run_flow(
     path: str,
     options: Options | None = None,
@@ -86,6 +107,7 @@ def run_flow(
     options = options or Options()
     flow = _Flow(os.path.abspath(path), options, project)
     loaded = flow.load()
+    _expect_tools(flow, loaded, ask)
     runs = flow_store(flow.project)
     runs.remove_old(keep=KEEP_RUNS, days=KEEP_DAYS)
     with runs.create(flow.facts(loaded)) as opened:
@@ -361,6 +383,25 @@ def _backend(name: str) -> Backend:
             code="unknown-backend",
         )
     return known[name]()
+
+
+def _expect_tools(flow: _Flow, loaded: Loaded, ask: AskTrust | None) -> None:
+    """Every tool that the flow names exists and may run: all that is wrong, before anything runs."""
+    if not loaded.uses:
+        return
+    from plait.app import toolbox
+
+    tools = toolbox(flow.project, ask=ask)
+    problems: list[Problem] = []
+    for tool_id in loaded.uses:
+        try:
+            tools.trust.require(tools.chains.get(tool_id).elements)
+        except TrustError:
+            raise
+        except PlaitError as error:
+            problems += error.problems
+    if problems:
+        raise InputError.together(problems)
 
 
 def _hands(flow: _Flow, loaded: Loaded, run: WorkingRun, ask: AskTrust | None) -> RealHands:

@@ -1,4 +1,4 @@
-"""Everything that is wrong with the templates of a file, found before anything runs.
+"""Everything that is wrong with a file and its templates, found before anything runs.
 
 Nothing is filled, read or started.  Findings come sorted by place; an `error` would
 fail or mislead a run, a `warning` works and should be looked at, a `note` says what
@@ -15,8 +15,10 @@ from typing import Final, Literal, TypeAlias
 
 from plait import documents
 from plait.errors import InputError, PlaitError, Problem, listed, nearest
+from plait.flows import format
+from plait.flows.compose import Blocks, Composed, compose, compose_alone
 from plait.flows.fields import Field, read_fields
-from plait.flows.names import BUILTIN_ROOTS, NAMES, profile_of
+from plait.flows.names import BUILTIN_ROOTS, COMMAND_KEYS, HANDLER_NAMES, NAMES, profile_of
 from plait.records import dataclass
 from plait.scope.frames import ALIASES
 from plait.source import Span
@@ -50,6 +52,35 @@ RULES: Final[dict[str, str]] = {
     "raw-value": "With ':raw' a value becomes code; every use of it should be looked at.",
     "deprecated-alias": "A name of an earlier version, which will go away.",
     "unknown-field": "A field that this kind of map does not have.",
+    "wrong-type": "A field holds something else than it can.",
+    "missing-field": "A map lacks a field that it needs.",
+    "several-commands": "A step does two things; it has exactly one command.",
+    "duplicate-field": "Two spellings of one field stand in one map.",
+    "refused-field": "A field of other systems that cannot be meant here.",
+    "no-effect": "A field of other systems that changes nothing here.",
+    "deprecated-field": "A field of an earlier version, which will go away.",
+    "wrong-phases": "A flow has steps, or phases, but not both.",
+    "misplaced-field": "A field stands in a step to which it means nothing.",
+    "duplicate-id": "Two steps of one list have the same id.",
+    "parameter": "A parameter contradicts itself, or what is given for it does not fit.",
+    "shadowed-name": "A flow gives a name of its own to something that hides a built-in one.",
+    "unreachable": "A step that never runs.",
+    "condition": "A condition cannot be read, or compares what cannot be compared.",
+    "condition-limit": "A condition is too long or too deep.",
+    "bad-input": "The input of a map cannot be read.",
+    "bad-json-path": "A json_path is not JSONPath.",
+    "bad-selection": "A field that chooses items cannot be read.",
+    "bad-sort": "An order cannot be read.",
+    "extends": "A file cannot be extended.",
+    "imports": "The blocks of a file cannot be imported.",
+    "cycle": "Files or blocks lead back to themselves.",
+    "unknown-block": "A step uses a block that does not exist.",
+    "missing-with": "A step does not give a block what it needs.",
+    "unknown-with": "A step gives a block something that it does not know.",
+    "too-deep": "Something is nested too deeply.",
+    "too-many-steps": "A flow has too many steps when its blocks are written out.",
+    "too-many-files": "A flow is made of too many files.",
+    "file-outside": "A file is outside the project.",
     "no-profile": "The file has none of the shapes that Plait knows, so no template was checked.",
     "syntax": "The file is not YAML.",
     "duplicate-key": "A key stands twice in one map.",
@@ -62,8 +93,8 @@ SKIPPED_FOLDERS: Final = frozenset({".git", ".hg", ".venv", "node_modules", "__p
 MOST_LISTED: Final = 16
 MOST_GUESSES: Final = 200
 """Of so many names the nearest is sought; a flow may have thousands, and as many mistakes."""
-OPEN_PHASES: Final = frozenset({"hook"})
-"""What a hook knows depends on its event, and is not all in our tables."""
+OPEN_PHASES: Final = frozenset({"hook", "block"})
+"""What a hook knows depends on its event, what a block knows on its use; it is not all in our tables."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,34 +107,231 @@ class Finding:
         return self.problem.code or "problem"
 
 
-def check_file(path: str, *, profile: str | None = None, names: Iterable[str] = ()) -> list[Finding]:
-    """All findings of one YAML file, sorted by place."""
+def check_file(
+    path: str, *, profile: str | None = None, names: Iterable[str] = (), project: str | None = None
+) -> list[Finding]:
+    """All findings of one YAML file and of those that it is made of, sorted by place."""
     try:
         document = documents.load(path)
     except PlaitError as error:
         return [Finding(problem) for problem in error.problems]
+    if (profile or profile_of(document)) == "workflow":
+        return check_workflow(compose(document, path, project=project), names=names)
     return check_document(document, path, profile=profile, names=names)
 
 
 def check_document(
     document: documents.Node, name: str, *, profile: str | None = None, names: Iterable[str] = ()
 ) -> list[Finding]:
+    """All findings of one document; a workflow is taken as it is, without the files that it extends."""
     profile = profile or profile_of(document)
     if profile is None:
         what = "this file has none of the shapes that Plait knows, so its templates are not checked"
         fix = "choose one: plait check --profile workflow …"
         return [Finding(Problem(what, name, fix, code="no-profile"), "note")]
-    reading = read_fields(document, profile, names=names)
-    found = [_of_field(problem) for problem in reading.problems]
+    if profile == "workflow":
+        return check_workflow(compose_alone(document), names=names)
+    fields = read_fields(document, profile, names=names).fields
+    return _sorted(finding for field in fields for finding in check_field(field, profile))
+
+
+def _sorted(findings: Iterable[Finding]) -> list[Finding]:
+    """By place; a block that is used twice has each problem once."""
+    return sorted(dict.fromkeys(findings), key=lambda finding: finding.problem.place)
+
+
+# ── a workflow ───────────────────────────────────────────────────────────
+
+
+def check_workflow(flow: Composed, *, names: Iterable[str] = ()) -> list[Finding]:
+    """All findings of a flow that was put together."""
+    found = [Finding(problem) for problem in flow.problems]
+    # Blocks that lead back to themselves could be read for ever.
+    broken = any(problem.code in ("cycle", "too-deep", "too-many-steps") for problem in flow.problems)
+    if profile_of(flow.document) == "workflow":
+        found += [_of_format(problem) for problem in format.problems(flow.document)]
+        found += map(Finding, phase_problems(flow.document))
+        found += map(Finding, _map_problems(flow.document))
+        found += map(Finding, _parameter_problems(flow.document))
+    reading = read_fields(flow.document, "workflow", names=names, blocks=Blocks() if broken else flow.blocks)
     for field in reading.fields:
-        found += check_field(field, profile)
-    return sorted(found, key=lambda finding: finding.problem.place)
+        found += check_field(field, "workflow")
+    for steps in reading.lists:
+        found += _in_list(steps)
+    return _sorted(found)
 
 
-def _of_field(problem: Problem) -> Finding:
-    # A field that resembles none of ours may belong to another program that reads this file.
-    misspelt = problem.fix is not None and problem.fix.startswith("did you mean")
-    return Finding(problem, "error" if misspelt else "warning")
+def _of_format(problem: Problem) -> Finding:
+    return Finding(problem, "warning" if problem.code in format.WARNED else "error")
+
+
+def phase_problems(document: documents.Node) -> Iterator[Problem]:
+    """Steps and phases in one flow; a flow with neither."""
+    if not isinstance(document, documents.Mapping):
+        return
+    steps = next((key for key in ("steps", "commands") if document.get(key) is not None), None)
+    phases = [key for key in ("setup", "map", "reduce") if document.get(key) is not None]
+    if steps is not None and phases:
+        what = f"a flow has either {steps} or phases, and this one has {steps} and {phases[0]}"
+        yield Problem(what, document.key_span(steps), f"move {steps} to setup or reduce", code="wrong-phases")
+
+
+def _map_problems(document: documents.Node) -> Iterator[Problem]:
+    """What the input, filter, order and the like of a map are that cannot be read."""
+    from plait.flows.inputs import read_input, read_selection
+
+    node = document.get("map") if isinstance(document, documents.Mapping) else None
+    if not isinstance(node, documents.Mapping):
+        return
+    sound = documents.Mapping(tuple(_of_right_kind(node, SELECTION)), node.span)
+    said = sound.get("input")
+    try:
+        read_selection(sound)
+    except PlaitError as error:
+        yield from error.problems
+    try:
+        if said is not None:
+            read_input(said)
+    except PlaitError as error:
+        yield from error.problems
+
+
+def _parameter_problems(document: documents.Node) -> Iterator[Problem]:
+    """Parameters that contradict themselves."""
+    from plait.flows.parameters import declared
+
+    node = document.get("parameters") if isinstance(document, documents.Mapping) else None
+    if node is None or format.problems(node, format.PARAMETERS):
+        return
+    try:
+        declared(document)
+    except InputError as error:
+        yield from error.problems
+
+
+SELECTION: Final = ("input", "json_path", "filter", "sort_by", "distinct")
+
+
+def _of_right_kind(
+    node: documents.Mapping, names: Sequence[str]
+) -> Iterator[tuple[documents.Scalar, documents.Node]]:
+    """The fields with these names, but for those of which the format says that they are wrong."""
+    table = format.spelt("map")
+    for key, value in node.entries:
+        if key.value in names and not format.problems(value, table[str(key.value)].kind):
+            yield key, value
+
+
+# ── a list of steps ──────────────────────────────────────────────────────
+
+
+def _in_list(steps: Sequence[documents.Node]) -> Iterator[Finding]:
+    maps = [step for step in steps if isinstance(step, documents.Mapping)]
+    yield from _same_ids(maps)
+    for at, step in enumerate(maps):
+        yield from _shadows(step)
+        yield from _misplaced(step)
+        yield from _condition(step)
+        if _always_fails(step) and at + 1 < len(maps):
+            what, fix = "the step before this one always fails, so this one never runs", "remove one of them"
+            span = maps[at + 1].entries[0][0].span if maps[at + 1].entries else maps[at + 1].span
+            yield Finding(Problem(what, span, fix, code="unreachable"), "warning")
+
+
+def _same_ids(steps: Sequence[documents.Mapping]) -> Iterator[Finding]:
+    seen: set[str] = set()
+    for step in steps:
+        if (name := _word(step, "id")) is None:
+            continue
+        if name in seen:
+            what, fix = f"two steps of this list have the id '{name}'", "give one of them another id"
+            where = step.get("id")
+            yield Finding(Problem(what, where.span if where else None, fix, code="duplicate-id"))
+        seen.add(name)
+
+
+WORKFLOW_ROOTS: Final = frozenset(
+    name.name for name in (*NAMES, *HANDLER_NAMES.values()) if not name.phases or "flow" in name.phases
+) | {"item", "map", "merge"}
+
+
+def _shadows(step: documents.Mapping) -> Iterator[Finding]:
+    for key in ("capture_output", "capture"):
+        name, node = _word(step, key), step.get(key)
+        if node is not None and name in WORKFLOW_ROOTS:
+            what = f"this capture hides the built-in name '{name}' from all later steps"
+            yield Finding(Problem(what, node.span, "choose another name", code="shadowed-name"), "warning")
+
+
+FOR_COMMANDS: Final[dict[str, tuple[str, ...]]] = {
+    "params": ("tool", "call"),
+    "args": ("tool", "call"),
+    "with": ("use",),
+    "do": ("foreach",),
+    "parallel": ("foreach",),
+    "max_items": ("foreach",),
+    "interpreter": ("shell",),
+    "model": ("agent", "claude", "command", "prompt"),
+}
+"""Fields of a step that mean something to some commands only."""
+
+
+def _misplaced(step: documents.Mapping) -> Iterator[Finding]:
+    commands = [key for key in COMMAND_KEYS if step.get(key) is not None]
+    for key, wanted in FOR_COMMANDS.items():
+        if step.get(key) is not None and commands and not any(name in wanted for name in commands):
+            what = f"'{key}' means nothing to a step with {commands[0]}: it belongs to {wanted[0]}"
+            fix = "remove it, or say what the step does"
+            yield Finding(Problem(what, step.key_span(key), fix, code="misplaced-field"))
+    if step.get("foreach") is not None and step.get("do") is None:
+        what, fix = "a foreach needs do: the steps for each item", "add do: [ … ]"
+        yield Finding(Problem(what, step.key_span("foreach"), fix, code="missing-field"))
+    if step.get("outputs") is not None and step.get("id") is None:
+        what, fix = "outputs are known as id.name, and this step has no id", "add id: …"
+        yield Finding(Problem(what, step.key_span("outputs"), fix, code="missing-field"))
+    if step.get("capture_output") is None and step.get("capture") is None:
+        for key in ("capture_format", "capture_streams"):
+            if step.get(key) is not None:
+                what, fix = (
+                    f"'{key}' says how to capture, and nothing is captured",
+                    "add capture_output: name",
+                )
+                yield Finding(Problem(what, step.key_span(key), fix, code="misplaced-field"))
+
+
+def _condition(step: documents.Mapping) -> Iterator[Finding]:
+    """A `when` that is a map, or that never holds; one that is text is checked with its names."""
+    node = step.get("when")
+    if isinstance(node, documents.Mapping):
+        from plait.run.conditions import check
+
+        for problem in check(node.data(), locate=lambda place: _span_at(node, place)):
+            yield Finding(problem)
+    elif isinstance(node, documents.Scalar) and node.value in (False, "false"):
+        what, fix = "this step never runs", "remove it, or its when"
+        yield Finding(Problem(what, node.span, fix, code="unreachable"), "warning")
+
+
+def _span_at(node: documents.Node, place: tuple[str | int, ...]) -> Span:
+    found = node.at(place)
+    return (found or node).span
+
+
+def _always_fails(step: documents.Mapping) -> bool:
+    """Is it a command that can only fail, and nothing that makes up for it?"""
+    forgiving = ("on_failure", "on_exit_code", "continue_on_error", "allow_failure", "when", "metadata")
+    if any(step.get(key) is not None for key in forgiving):
+        return False
+    words = (_word(step, "shell") or "").split()
+    return words == ["false"] or (len(words) == 2 and words[0] == "exit" and words[1].strip("0").isdecimal())
+
+
+def _word(step: documents.Mapping, key: str) -> str | None:
+    node = step.get(key)
+    return node.value if isinstance(node, documents.Scalar) and isinstance(node.value, str) else None
+
+
+# ── files ────────────────────────────────────────────────────────────────
 
 
 def yaml_files(paths: Sequence[str]) -> list[str]:
@@ -138,7 +366,19 @@ def check_field(field: Field, profile: str) -> list[Finding]:
         found += _hole(hole, field, leaf, own)
     if field.shell:
         found += _shell(field, leaf)
+    if field.when:
+        found += _when(field)
     return found
+
+
+def _when(field: Field) -> list[Finding]:
+    from plait.run.expressions import read_when
+
+    try:
+        read_when(field.scalar.value, source=field.scalar.source())
+    except PlaitError as error:
+        return [Finding(problem) for problem in error.problems]
+    return []
 
 
 def _flaw(flaw: Flaw, leaf: Leaf) -> Finding:
@@ -189,6 +429,8 @@ def _alternative(
 
 
 def _path(path: Path, hole: ContextHole, field: Field, span: Span, own: frozenset[str]) -> Iterator[Finding]:
+    if field.when and path.keys[-1:] == ("exists",):
+        return  # whether something is there may be asked of everything
     name = field.known.get(path.root)
     if name is not None:
         first = path.keys[0] if path.keys else None
@@ -235,9 +477,8 @@ def _guess(root: str, known: tuple[str, ...]) -> str | None:
 
 
 def _known_here(field: Field) -> str:
-    shown = ", ".join(islice(field.known, MOST_LISTED))
-    more = len(field.known) - MOST_LISTED
-    return f"{shown} and {more} more" if more > 0 else shown
+    offered = [name for name in field.known if field.known[name].offered]
+    return listed(offered, most=MOST_LISTED)
 
 
 # ── shell text ───────────────────────────────────────────────────────────

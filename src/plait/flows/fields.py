@@ -2,7 +2,7 @@
 
 Steps are read in the order in which they run: what a step captures is known to the
 steps after it.  What setup captured reaches map, reduce and merge; what one item
-captured ends with the item.
+captured ends with the item.  The steps of a block are read where they are used.
 """
 
 from __future__ import annotations
@@ -12,14 +12,19 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Final
 
-from plait.documents import Mapping, Node, Scalar, Sequence, expect_keys
-from plait.errors import Problem
+from plait.documents import Mapping, Node, Scalar, Sequence
+from plait.flows.compose import Blocks
 from plait.flows.names import (
-    CLOSED_SHAPES,
     CONFIG_NAMES,
+    DOCUMENT_SHAPES,
     HANDLER_NAMES,
+    KNOWN_INSIDE,
+    LITERALLY,
+    LOOP_NAMES,
     SHAPES,
     Each,
+    Either,
+    Listed,
     Literally,
     Name,
     Reads,
@@ -27,6 +32,7 @@ from plait.flows.names import (
     Shell,
     Text,
     Tree,
+    When,
     names_in,
     profile_of,
     strings,
@@ -34,6 +40,9 @@ from plait.flows.names import (
 from plait.records import dataclass, field
 
 STEP_LISTS: Final = ("agent_template", "steps", "commands", "do", "tasks", "nodes")
+
+_PHASES: Final = ("setup", "map", "reduce", "merge")
+_AFTERWARDS: Final = ("validate", "on_success", "on_failure", "on_exit_code", "on_incomplete")
 
 
 class Known(abc.Mapping[str, Name]):
@@ -92,32 +101,40 @@ class Field:
     phase: str
     known: Known
     shell: bool = False
+    when: bool = False
+    """It is an expression with holes in it."""
     declared: frozenset[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
+    """The templates of a document, and every list of steps in it, in the order in which they run."""
+
     fields: tuple[Field, ...]
-    problems: tuple[Problem, ...] = ()
+    lists: tuple[tuple[Node, ...], ...] = ()
 
 
-def read_fields(document: Node, profile: str, *, names: Iterable[str] = ()) -> Reading:
+def read_fields(
+    document: Node, profile: str, *, names: Iterable[str] = (), blocks: Blocks | None = None
+) -> Reading:
     """The template fields of a document; `names` are known everywhere.
 
-    A document that has not the shape of its profile is read whole: every string is a template.
+    `blocks` are those that it can use; they must not lead back to themselves.  A document that
+    has not the shape of its profile is read whole: every string is a template.
     """
-    reader = _Reader(document, profile, [Name(name, (), "given") for name in names])
+    reader = _Reader(document, profile, [Name(name, (), "given") for name in names], blocks or Blocks())
     if profile_of(document) != profile and not _has_shape(document, profile):
         reader.whole(document, profile)
     elif profile == "workflow":
         reader.workflow(document)
     else:
-        reader.shape(document, profile, "", reader.frame(profile))
-    return Reading(tuple(reader.fields), tuple(reader.problems))
+        reader.shape(document, DOCUMENT_SHAPES.get(profile, profile), "", reader.frame(profile))
+    return Reading(tuple(reader.fields), tuple(reader.lists))
 
 
 def _has_shape(document: Node, profile: str) -> bool:
-    return isinstance(document, Mapping) and any(document.get(key) is not None for key in SHAPES[profile])
+    shape = SHAPES[DOCUMENT_SHAPES.get(profile, profile)]
+    return isinstance(document, Mapping) and any(document.get(key) is not None for key in shape)
 
 
 @dataclass(slots=True)
@@ -140,14 +157,19 @@ class _Frame:
         inner.add(more)
         return inner
 
+    def captured_besides(self, names: Iterable[Name]) -> list[Name]:
+        known = {name.name for name in names}
+        return [name for _, name in self.captured.values() if name.name not in known]
+
     def known(self) -> Known:
         return Known(self.phase, self.captured, len(self.captured), self.outer)
 
 
 class _Reader:
-    def __init__(self, document: Node, profile: str, given: Iterable[Name]) -> None:
+    def __init__(self, document: Node, profile: str, given: Iterable[Name], blocks: Blocks) -> None:
         self.fields: list[Field] = []
-        self.problems: list[Problem] = []
+        self.lists: list[tuple[Node, ...]] = []
+        self.blocks = blocks
         self.given = {name.name: name for name in (*_declared(document), *given)}
         self.declared = _declared_inputs(document, profile, self.given)
 
@@ -161,33 +183,42 @@ class _Reader:
 
     def workflow(self, document: Node) -> None:
         if isinstance(document, Sequence):
-            self.read(document, Shape("step"), "", self.frame("flow"))
+            self.read(document, Listed(Shape("step")), "", self.frame("flow"))
             return
         assert isinstance(document, Mapping)
-        table = SHAPES["workflow"]
         base = self.frame("flow")
-        if (env := document.get("env")) is not None:
-            self.read(env, table["env"], "env", base)
-        flow = base.child()
+        flow, setup = base.child(), base.child(phase="setup")
+        for key in SHAPES["workflow"]:
+            if key not in (*_PHASES, "commands", "steps", "blocks"):
+                self._part(document, key, base)
         for key in ("commands", "steps"):
-            self._phase(document, key, flow)
-        setup = base.child(phase="setup")
+            self._part(document, key, flow)
         self._phase(document, "setup", setup)
-        self._phase(document, "map", setup.child(phase="map"))
-        self._phase(document, "reduce", setup.child(phase="reduce"))
-        found = [name for _, name in flow.captured.values()]
+        self._map(document.get("map"), setup)
+        self._phase(document, "reduce", reduce := setup.child(phase="reduce"))
+        found = [name for frame in (flow, reduce) for _, name in frame.captured.values()]
         self._phase(document, "merge", setup.child(found, phase="merge"))
+        self._part(document, "blocks", base.child(phase="block"))
 
     def _phase(self, document: Mapping, key: str, frame: _Frame) -> None:
+        self._part(document, key, frame)
         node = document.get(key)
-        if node is None:
-            return
-        if isinstance(node, Sequence):
-            self.read(node, Shape("step"), key, frame)
-        else:
-            self.read(node, SHAPES["workflow"][key], key, frame)
         if isinstance(node, Mapping):
             frame.add(Name(name, (), "captured") for name in _keys(node.get("capture_outputs")))
+
+    def _map(self, node: Node | None, setup: _Frame) -> None:
+        """Its items are found where setup has ended; everything else is done for each of them."""
+        if not isinstance(node, Mapping):
+            return
+        inner = setup.child(phase="map")
+        for key, value in node.entries:
+            name = str(key.value)
+            frame = setup if name in ("input", "max_parallel", "timeout", "max_items", "offset") else inner
+            self.read(value, SHAPES["map"].get(name, LITERALLY), f"map.{name}", frame)
+
+    def _part(self, document: Mapping, key: str, frame: _Frame) -> None:
+        if (node := document.get(key)) is not None:
+            self.read(node, SHAPES["workflow"][key], key, frame)
 
     def whole(self, node: Node, profile: str, path: str = "", key: str = "") -> None:
         """Every string, in a document of no shape of ours."""
@@ -217,12 +248,26 @@ class _Reader:
             case Tree():
                 for item in strings(node):
                     self._add(path, item, frame)
+            case When():
+                self._add(path, node, frame, when=True)
             case Each(inner):
                 if isinstance(node, Mapping):
                     for key, value in node.entries:
                         self.read(value, inner, _under(path, key), frame)
-            case Shape(name, knows):
-                self._shapes(node, name, path, frame.child(knows) if knows else frame)
+            case Listed(inner):
+                self._list(node, inner, path, frame)
+            case Either():
+                self.read(node, reads.read_as(node), path, frame)
+            case Shape(name):
+                self._shapes(node, name, path, frame)
+
+    def _list(self, node: Node, inner: Reads, path: str, frame: _Frame) -> None:
+        if not isinstance(node, Sequence):
+            return
+        if _is_step(inner):
+            self.lists.append(node.items)
+        for index, item in enumerate(node.items):
+            self.read(item, inner, f"{path}[{index}]", frame)
 
     def _shapes(self, node: Node, name: str, path: str, frame: _Frame) -> None:
         if isinstance(node, Sequence):
@@ -238,24 +283,59 @@ class _Reader:
             return
         if name in ("node", "hook"):
             frame = _in_graph(node, name, frame)
-        table = SHAPES[name]
-        for key, value in node.entries:
-            self.read(value, table.get(str(key.value), Literally()), _under(path, key), frame)
-        if name in CLOSED_SHAPES:
-            self.problems += expect_keys(node, table, kind=CLOSED_SHAPES[name])
+        first = [entry for entry in node.entries if entry[0].value not in _AFTERWARDS]
+        then = [entry for entry in node.entries if entry[0].value in _AFTERWARDS]
+        for key, value in first:
+            self._field(key, value, name, path, frame)
+        if name == "step":
+            self._use(node, path, frame)
         if name in ("step", "handler"):
             frame.add(_captures(node))
+        for key, value in then:
+            self._field(key, value, name, path, frame)
+
+    def _field(self, key: Scalar, value: Node, shape: str, path: str, frame: _Frame) -> None:
+        field = str(key.value)
+        reads = SHAPES[shape].get(field, LITERALLY)
+        knows = KNOWN_INSIDE.get(field, ())
+        inner = frame.child(knows) if knows else frame
+        self.read(value, reads, _under(path, key), inner)
+        if knows and knows is not LOOP_NAMES:  # what a round captures ends with the round
+            frame.add(inner.captured_besides(knows))
+
+    def _use(self, step: Mapping, path: str, frame: _Frame) -> None:
+        """The steps of a block, with the names that exist where it is used."""
+        block = self.blocks.get(_text(step.get("use")) or "")
+        if block is None:
+            return
+        given = [Name(name, (), "given by with") for name in (*_keys(step.get("with")), *block.needs)]
+        inner = frame.child(given)
+        outer, self.blocks = self.blocks, block.home
+        self.lists.append(block.steps)
+        for index, item in enumerate(block.steps):
+            self.shape(item, "step", f"{path}.use[{index}]", inner)
+        self.blocks = outer
+        frame.add(inner.captured_besides(given))
 
     def _short(self, node: Scalar, name: str, path: str, frame: _Frame) -> None:
         """A step or a handler written as one string: a slash command, or shell text."""
         if name in ("step", "handler", "validate") and isinstance(node.value, str):
             self._add(path, node, frame, shell=name != "step" and not node.value.startswith("/"))
 
-    def _add(self, path: str, node: Node, frame: _Frame, *, shell: bool = False) -> None:
+    def _add(self, path: str, node: Node, frame: _Frame, *, shell: bool = False, when: bool = False) -> None:
         if isinstance(node, Scalar) and isinstance(node.value, str):
             self.fields.append(
-                Field(path, node, frame.phase, frame.known(), shell=shell, declared=self.declared)
+                Field(path, node, frame.phase, frame.known(), shell, when, declared=self.declared)
             )
+
+
+def _is_step(reads: Reads) -> bool:
+    match reads:
+        case Shape("step"):
+            return True
+        case Either(kinds):
+            return any(getattr(kind, "form", "") == "step" for kind in kinds.kinds)
+    return False
 
 
 def _in_graph(node: Mapping, name: str, frame: _Frame) -> _Frame:
@@ -284,6 +364,9 @@ def _declared(document: Node) -> Iterator[Name]:
         return
     for key in ("vars", "env", "secrets"):
         yield from (Name(name, (), f"declared under {key}") for name in _keys(document.get(key)))
+    profiles = document.get("profiles")
+    for _, profile in profiles.entries if isinstance(profiles, Mapping) else ():
+        yield from (Name(name, (), "declared in a profile") for name in _keys(profile))
     for name in (*_parameters(document.get("parameters")), *_parameters(document.get("inputs"))):
         yield Name(name, (), "declared")
 

@@ -2,7 +2,8 @@
 
 Everything here is a table.  `NAMES` says for every built-in name in which phases it
 exists, what its fields are and what it means; `SHAPES` says for every kind of map
-in a document which of its fields are read as templates, and how.  A field that is
+in a document which of its fields are read as templates, and how.  For workflows
+that follows from `format`, where their fields are written down.  A field that is
 not in these tables is not a template, and keys of maps never are.
 """
 
@@ -15,17 +16,19 @@ from types import MappingProxyType
 from typing import Final, Literal, TypeAlias
 
 from plait.documents import Mapping, Node, Scalar, Sequence
+from plait.flows import format
 from plait.records import dataclass
 
 # ── names ────────────────────────────────────────────────────────────────
 
-Phase: TypeAlias = Literal["flow", "setup", "map", "reduce", "merge", "graph", "hook"]
+Phase: TypeAlias = Literal["flow", "setup", "map", "reduce", "merge", "block", "graph", "hook"]
 PHASES: Final[dict[str, str]] = {
     "flow": "a flow without phases",
     "setup": "setup",
     "map": "map, once for each item",
     "reduce": "reduce",
     "merge": "merge",
+    "block": "a block by itself: what it knows depends on the step that uses it",
     "graph": "a node of a graph",
     "hook": "a hook of a graph",
 }
@@ -47,17 +50,20 @@ class Name:
     phases: tuple[str, ...]
     what: str
     fields: tuple[str, ...] = ()
+    offered: bool = True
+    """A message that lists what is known lists it, too."""
 
 
 NAMES: Final = (
     Name("item", ("map",), "the item in hand, whatever the input holds"),
     Name("item_index", ("map",), "its place among all items, from 0"),
     Name("item_total", ("map",), "how many items there are"),
+    Name("item_id", ("map",), "what it is called in the paths of a run", offered=False),
     Name(
         "map",
-        ("reduce",),
+        ("reduce", "merge"),
         "what became of the items",
-        ("successful", "failed", "total", "results", "results_json", "outputs", "success_rate", "key"),
+        ("successful", "failed", "total", "results", "results_json", "outputs", "success_rate", "skipped"),
     ),
     Name(
         "merge",
@@ -98,7 +104,7 @@ NAMES: Final = (
 HANDLER_NAMES: Final[dict[str, Name]] = {
     # field whose steps know it: the name
     "on_failure": Name(
-        "error", (), "why the step failed", ("message", "exit_code", "step", "timestamp", "output")
+        "error", (), "why the step failed", ("message", "kind", "exit_code", "step", "output", "stderr")
     ),
     "on_incomplete": Name(
         "validation",
@@ -119,6 +125,12 @@ LOOP_NAMES: Final = (
     Name("item_total", (), "the same as total"),
 )
 """What the steps of a `foreach` know besides."""
+
+KNOWN_INSIDE: Final[dict[str, tuple[Name, ...]]] = {
+    **{field: (name,) for field, name in HANDLER_NAMES.items()},
+    "do": LOOP_NAMES,
+}
+"""What the steps under a field know besides."""
 
 CONFIG_NAMES: Final = (
     "anchor_path", "body", "params_json", "project_path", "runtime_lib", "server_config_path",
@@ -160,7 +172,6 @@ class Shape:
     """A map of that shape, or a list of such maps."""
 
     name: str
-    knows: tuple[Name, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,15 +182,68 @@ class Each:
 
 
 @dataclass(frozen=True, slots=True)
+class Listed:
+    """A list whose parts all are read like this."""
+
+    reads: Reads
+
+
+@dataclass(frozen=True, slots=True)
+class Either:
+    """Read as what it is: what stands there decides."""
+
+    kinds: format.OneOf
+
+    def read_as(self, node: Node) -> Reads:
+        picked = format.pick(self.kinds, node)
+        return LITERALLY if picked is None else reads_of(picked)
+
+
+@dataclass(frozen=True, slots=True)
+class When:
+    """A condition: an expression with holes, or data."""
+
+
+@dataclass(frozen=True, slots=True)
 class Literally:
     """A field that Plait knows and that is no template."""
 
 
-Reads: TypeAlias = Text | Shell | Tree | Shape | Each | Literally
+Reads: TypeAlias = Text | Shell | Tree | Shape | Each | Listed | Either | When | Literally
 
-TEXT, SHELL, TREE, LITERALLY = Text(), Shell(), Tree(), Literally()
-_ON_FAILURE = Shape("handler", (HANDLER_NAMES["on_failure"],))
-_ON_INCOMPLETE = Shape("handler", (HANDLER_NAMES["on_incomplete"],))
+TEXT, SHELL, TREE, WHEN, LITERALLY = Text(), Shell(), Tree(), When(), Literally()
+
+
+def reads_of(kind: format.Kind) -> Reads:
+    """How a kind of the workflow format is read for templates."""
+    match kind:
+        case format.Text() | format.Slash() | format.OneHole() | format.Whole() | format.Duration():
+            return TEXT  # numbers and durations may be put in by a value
+        case format.Shell():
+            return SHELL
+        case format.Tree():
+            return TREE
+        case format.Condition():
+            return WHEN
+        case format.Map(form):
+            return Shape("workflow" if form == "flow" else form)
+        case format.Each(inner):
+            return Each(reads_of(inner))
+        case format.Many(inner):
+            return Listed(reads_of(inner))
+        case format.OneOf():
+            return Either(kind)
+        case _:
+            return LITERALLY
+
+
+def _workflow_shapes() -> dict[str, dict[str, Reads]]:
+    return {
+        "workflow" if name == "flow" else name: {
+            spelling: reads_of(field.kind) for spelling, field in format.spelt(name).items()
+        }
+        for name in format.FORMS
+    }
 
 
 def _literally(names: str) -> dict[str, Reads]:
@@ -187,100 +251,7 @@ def _literally(names: str) -> dict[str, Reads]:
 
 
 SHAPES: Final[dict[str, dict[str, Reads]]] = {
-    "workflow": {
-        "env": TREE,
-        "setup": Shape("phase"),
-        "map": Shape("map"),
-        "reduce": Shape("phase"),
-        "merge": Shape("phase"),
-        "commands": Shape("step"),
-        "steps": Shape("step"),
-        **_literally(
-            "name mode description version parameters vars inputs secrets env_files profiles "
-            "error_policy strict max_parallel timeout on_item_failure continue_on_failure "
-            "max_failures failure_threshold outputs error_collection imports extends template "
-            "defaults workflows durability backend allow"
-        ),
-    },
-    "phase": {
-        "commands": Shape("step"),
-        "steps": Shape("step"),
-        **_literally("timeout capture_outputs env"),
-    },
-    "map": {
-        "input": TEXT,
-        "agent_template": Shape("step"),
-        "commands": Shape("step"),
-        "steps": Shape("step"),
-        "max_parallel": TEXT,
-        **_literally(
-            "json_path filter sort_by max_items offset distinct id timeout agent_timeout_secs "
-            "timeout_config backend workspace retry error_policy"
-        ),
-    },
-    "step": {
-        "shell": SHELL,
-        "claude": TEXT,
-        "agent": TREE,
-        "prompt": TEXT,
-        "command": TEXT,
-        "call": TEXT,
-        "params": TREE,
-        "args": TREE,
-        "input": TEXT,
-        "write_file": Shape("write_file"),
-        "foreach": TEXT,
-        "do": Shape("step", LOOP_NAMES),
-        "test": Shape("test"),
-        "validate": Shape("validate"),
-        "step_validate": Shape("validate"),
-        "when": TEXT,
-        "env": TREE,
-        "working_dir": TEXT,
-        "cwd": TEXT,
-        "output_file": TEXT,
-        "on_failure": _ON_FAILURE,
-        "on_success": Shape("step"),
-        "on_exit_code": Each(Shape("step")),
-        "commit_config": Shape("commit"),
-        "handler": Shape("attributes"),
-        **_literally(
-            "name id description timeout retry capture capture_output capture_format "
-            "capture_streams outputs once commit_required auto_commit analyze analysis parallel "
-            "max_parallel max_items continue_on_error model provider tools options metadata "
-            "skip_validation validation_timeout ignore_validation_failure strict allow_failure "
-            "system max_turns budget schema"
-        ),
-    },
-    "handler": {
-        "shell": SHELL,
-        "claude": TEXT,
-        "prompt": TEXT,
-        "commands": _ON_FAILURE,
-        "steps": _ON_FAILURE,
-        **_literally(
-            "max_attempts max_retries fail_workflow commit_required retry_original strategy "
-            "timeout capture handler_failure_fatal continue_on_error name id capture_output "
-            "capture_format model"
-        ),
-    },
-    "validate": {
-        "shell": SHELL,
-        "claude": TEXT,
-        "prompt": TEXT,
-        "command": SHELL,
-        "commands": Shape("step"),
-        "result_file": TEXT,
-        "on_incomplete": _ON_INCOMPLETE,
-        **_literally("expected_schema threshold timeout max_attempts commit_required fail_workflow"),
-    },
-    "test": {"command": SHELL, "on_failure": _ON_FAILURE, **_literally("timeout")},
-    "write_file": {"path": TEXT, "content": TREE, **_literally("format mode create_dirs")},
-    "commit": {
-        "message_template": TEXT,
-        **_literally("message_pattern sign author include_files exclude_files squash"),
-    },
-    "attributes": {"attributes": TREE, **_literally("name")},
+    **_workflow_shapes(),
     "graph": {
         "nodes": Each(Shape("node")),
         "hooks": Shape("hook"),
@@ -316,23 +287,25 @@ SHAPES: Final[dict[str, dict[str, Reads]]] = {
         "body": TREE,
         "url": TEXT,
     },
-    "prompt": {
+    "ensemble": {
         "tasks": Shape("task"),
-        "agents": Shape("agent"),
+        "agents": Shape("member"),
     },
-    "task": {"description": TEXT, "expected_output": TEXT, "agent": Shape("agent")},
-    "agent": {"role": TEXT, "goal": TEXT, "backstory": TEXT, "background": TEXT},
+    "task": {"description": TEXT, "expected_output": TEXT, "agent": Shape("member")},
+    "member": {"role": TEXT, "goal": TEXT, "backstory": TEXT, "background": TEXT},
     "directive": {"body": TEXT, "content": TEXT, "raw": TEXT, "actions": TREE},
 }
 
-COMMAND_KEYS: Final = (
-    "shell", "claude", "agent", "prompt", "call", "command", "foreach", "write_file", "test", "validate",
-    "handler",
-)  # fmt: skip
-"""A step has one of these; a list of such maps is a workflow."""
+DOCUMENT_SHAPES: Final = {"prompt": "ensemble"}
+"""The shape of a document, where it is not called like its profile."""
 
-CLOSED_SHAPES: Final = {"step": "step", "map": "map", "write_file": "file to write"}
-"""Shapes in which an unknown field is a mistake, and what a message calls them."""
+COMMAND_KEYS: Final = tuple(
+    spelling
+    for field in format.FORMS["step"].fields
+    if field.name in (*format.COMMANDS, "validate")
+    for spelling in field.spellings
+)
+"""A step has one of these; a list of such maps is a workflow."""
 
 
 def profile_of(document: Node) -> str | None:
@@ -344,7 +317,7 @@ def profile_of(document: Node) -> str | None:
         return None
     if any(_has(place, ("nodes", "start"), every=True) for place in (document, document.get("config"))):
         return "graph"
-    if _has(document, ("setup", "map", "reduce", "merge", "commands", "steps")):
+    if _has(document, ("setup", "map", "reduce", "merge", "commands", "steps", "blocks", "extends")):
         return "workflow"
     if _has(document, ("executor_id", "tool_type", "env_config", "config")):
         return "config"

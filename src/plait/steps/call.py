@@ -13,6 +13,7 @@ import time
 from _thread import allocate_lock
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from plait.beneath import read_beneath
 from plait.errors import InputError
 from plait.hints import Protocol
 from plait.records import dataclass, field, replace
@@ -27,7 +28,6 @@ from plait.tools.anchors import (
     marker_places,
     may_load_beside,
 )
-from plait.tools.beneath import read_beneath
 from plait.tools.bind import Binding
 from plait.tools.chain import (
     FILE,

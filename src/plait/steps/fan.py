@@ -21,6 +21,7 @@ from plait.run.journal import Recorded
 from plait.run.outcome import Done, Failed, Failure, Outcome, Skipped, StepError, expect_done
 from plait.run.perform import PLAIN, Policy, Skip, Step, Turn, perform
 from plait.run.retry import ONCE_ONLY, Retry
+from plait.steps.capture import stripped
 from plait.steps.hands import working
 from plait.template.program import FACTS
 from plait.template.sinks import as_text
@@ -133,7 +134,9 @@ class Item:
     def policy(self) -> Policy:
         errors = self.fan.errors
         retry = errors.retry if errors.on_item_failure == "retry" else ONCE_ONLY
-        return Policy(retry=retry, timeout=self.fan.item_timeout, failure_is_final=True)
+        # Where the first failure stops everything, it is no dead letter: resuming tries it again.
+        final = errors.on_item_failure != "stop"
+        return Policy(retry=retry, timeout=self.fan.item_timeout, failure_is_final=final)
 
     @property
     def inner(self) -> Sequence[Step]:
@@ -284,7 +287,7 @@ def _result(work: ItemWork, outcome: Outcome) -> dict[str, Json]:
             return {
                 **result,
                 "status": "success",
-                "output": inner.get("output"),
+                "output": stripped(inner.get("output")),
                 "captures": _plain(inner),
                 "error": None,
             }
@@ -293,7 +296,7 @@ def _result(work: ItemWork, outcome: Outcome) -> dict[str, Json]:
             return {
                 **result,
                 "status": "failed",
-                "output": ended.get("output"),
+                "output": stripped(ended.get("output")),
                 "captures": {},
                 "error": failure.message,
                 "exit_code": failure.exit_code,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from plait.hints import TYPE_CHECKING, Protocol
-from plait.records import dataclass
+from plait.records import dataclass, field
 from plait.run.backend import Backend
 from plait.run.engine import Run, Stop
 from plait.run.outcome import Failed, Outcome
@@ -14,6 +14,7 @@ from plait.values import Json
 if TYPE_CHECKING:
     from plait.run.perform import Step, Turn
     from plait.steps.call import ToolResult
+    from plait.steps.changes import Tracker
     from plait.template.shell import BoundScript
     from plait.tools.invocation import RequestCall, Returned
 
@@ -37,6 +38,31 @@ class Ended(Protocol):
     def stdout_file(self) -> str | None: ...
     @property
     def stderr_file(self) -> str | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCall:
+    """A question to a language model."""
+
+    prompt: str
+    system: str = ""
+    model: str | None = None
+    """None: the one that the provider is configured with."""
+    options: Mapping[str, Json] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelAnswer:
+    text: str
+    facts: Mapping[str, Json] = field(default_factory=dict)
+    """Model, tokens, cost: whatever the provider says of it."""
+
+
+class Provider(Protocol):
+    """Whoever answers questions to a model."""
+
+    def answer(self, call: ModelCall, *, timeout: float | None, stop: Stop) -> ModelAnswer:
+        """Raises StepError, of kind network, server_error, rate_limit, timeout or refused."""
 
 
 class Hands(Protocol):
@@ -70,6 +96,15 @@ class Hands(Protocol):
     ) -> Iterator[bytes]:
         """What a command prints, piece by piece; a ProcessError at the end if it fails."""
 
+    def git(self, args: Sequence[str], *, cwd: str, env: Mapping[str, str], stdin: bytes = b"") -> bytes:
+        """What `git ARGS` prints; a ProcessError if it fails or is not there.
+
+        `env` is added to an environment without any `GIT_…` variable.
+        """
+
+    def provider(self, name: str | None) -> Provider | None:
+        """The provider of that name, or the one that is used if nothing is said; None if there is none."""
+
 
 @dataclass(frozen=True, slots=True)
 class Rehearsed:
@@ -92,6 +127,8 @@ class WorkingRun(Run):
     folder: str
     rehearsal: list[Rehearsed] | None = None
     """In a dry run: where steps say what they would do, instead of doing it."""
+    changes: Tracker | None = None
+    """Knows what steps change, in a flow that asks for it."""
 
     def rehearse(self, turn: Turn, kind: str, shown: str) -> None:
         """Say what a step would do."""

@@ -126,7 +126,8 @@ def read_result(output: Json, *, failed: bool = False) -> Found:
     status = str(data.get("status", "failed" if failed else "complete"))
     if completion is None:
         completion = 0.0 if failed or status in ("incomplete", "failed") else 100.0
-    if isinstance(completion, bool) or not isinstance(completion, int | float):
+    # NaN is below no threshold and above none: it is no share, like all that is not from 0 to 100.
+    if isinstance(completion, bool) or not isinstance(completion, int | float) or not 0 <= completion <= 100:
         raise _unreadable()
     return Found(
         float(completion), status, data.get("implemented"), data.get("missing"), data.get("gaps"), output
@@ -136,7 +137,8 @@ def read_result(output: Json, *, failed: bool = False) -> Found:
 def _unreadable() -> StepError:
     return StepError(
         Failure(
-            "the check printed no result: wanted is JSON with a number completion_percentage", "incomplete"
+            "the check printed no result: wanted is JSON with completion_percentage, a number from 0 to 100",
+            "incomplete",
         )
     )
 

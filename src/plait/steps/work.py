@@ -62,6 +62,7 @@ class Work:
     action: Action | None
     """None: the step only validates."""
     policy: Policy = PLAIN
+    """How `perform` treats it; of a step with handlers: how it treats the action alone, see `attempts`."""
     when: Expression | None = None
     env: Mapping[str, Template] = field(default_factory=dict)
     working_dir: Template | None = None
@@ -75,6 +76,17 @@ class Work:
     strict: bool = False
     facts: Mapping[str, Json] = field(default_factory=dict)
     """`step.*`: name, id, index."""
+    attempts: Policy | None = None
+    """Its own: the policy of an action that something may follow."""
+
+    def __post_init__(self) -> None:
+        if self.attempts is None and not self.is_simple:
+            # Were the whole tried again as well, three attempts would be nine, with handlers in between.
+            object.__setattr__(self, "attempts", self.policy)
+            object.__setattr__(self, "policy", PLAIN)
+        if self.continue_on_error and not self.policy.failure_is_final:
+            # The flow has gone on from this failure, and so does a resumed run.
+            object.__setattr__(self, "policy", replace(self.policy, failure_is_final=True))
 
     @property
     def inner(self) -> Sequence[Step]:
@@ -85,12 +97,11 @@ class Work:
             *success,
             *self.on_exit_code.values(),
             *(self.validation.inner if self.validation else ()),
+            *getattr(self.action, "inner", ()),
         ]
 
     def run(self, turn: Turn) -> Json:
-        scope = turn.scope.frame(
-            "step", step={"step": {**self.facts, "path": turn.path, "attempt": turn.attempt}}
-        )
+        scope = turn.scope.frame("step", step=self._names(turn))
         if self.when is not None and not self.when.holds(scope):
             raise Skip("its condition does not hold")
         turn = self._placed(turn.with_scope(scope))
@@ -98,6 +109,15 @@ class Work:
         if working(turn.run).rehearsal is None:
             self._put_into_file(turn, value)
         return value
+
+    def _names(self, turn: Turn) -> dict[str, Json]:
+        own = {**self.facts, "path": turn.path, "attempt": turn.attempt}
+        if working(turn.run).changes is None:
+            return {"step": own}
+        from plait.steps.changes import names_of_step
+
+        names = names_of_step(turn)
+        return {**names, "step": {**names["step"], **own}}
 
     def captured(self, value: Json) -> dict[str, Json]:
         """The names that the step gives to those after it."""
@@ -231,15 +251,22 @@ class Attempt:
 
     @property
     def policy(self) -> Policy:
-        return self.work.policy
+        return self.work.attempts or PLAIN
 
     def run(self, turn: Turn) -> dict[str, Json]:
         if self.work.action is None:
             return {"output": None, "exit_code": 0}
-        value = self.work.action.run(turn)
+        value = self._acted(self.work.action, turn)
         if value and self.work.capture is not None:
             captured(self.work.capture, value)  # what cannot be captured fails here, where it may be retried
         return value
+
+    def _acted(self, action: Action, turn: Turn) -> dict[str, Json]:
+        if working(turn.run).changes is None:
+            return action.run(turn)
+        from plait.steps.changes import with_changes
+
+        return with_changes(turn, lambda: action.run(turn))
 
 
 def after(scope: Scope, step: Work, value: Mapping[str, Json]) -> Scope:
@@ -250,7 +277,9 @@ def after(scope: Scope, step: Work, value: Mapping[str, Json]) -> Scope:
     outputs: dict[str, Json] = {"last": facts}
     if step.kind == "shell":
         outputs["shell"] = facts
-    return scope.frame(step.name, captures=step.captured(value), outputs=outputs)
+    changed = value.get("changes")
+    names = {"step": changed} if isinstance(changed, Mapping) else None
+    return scope.frame(step.name, captures=step.captured(value), outputs=outputs, step=names)
 
 
 def _joined(value: dict[str, Json], inner: Json) -> dict[str, Json]:

@@ -13,6 +13,7 @@ from plait.records import dataclass, field, replace
 from plait.run.outcome import Done, expect_done
 from plait.run.perform import Step, Turn
 from plait.steps.fan import Fan, results
+from plait.steps.hands import working
 from plait.steps.sequence import Sequence as Steps
 from plait.values import Json, json_text
 
@@ -33,6 +34,8 @@ class Workflow:
     merge: Steps | None = None
     map_lists: frozenset[str] = frozenset(MAP_LISTS)
     """Which of the lists of `map.*` the flow reads: they may be large."""
+    tracks: frozenset[str] = frozenset()
+    """Those of `step`, `workflow` and `git` whose changes or state any template of the flow mentions."""
     merge_facts: Mapping[str, Json] = field(default_factory=dict)
 
     @property
@@ -50,6 +53,10 @@ class Workflow:
 
     def run(self, turn: Turn) -> Json:
         """The value of the last phase; raises StepError when one fails."""
+        if self.tracks:
+            from plait.steps.changes import begin_tracking
+
+            begin_tracking(turn, self.tracks)
         value: Json = None
         order = 0
         for part in (self.steps, self.setup):
@@ -77,6 +84,9 @@ class Workflow:
 
     def _with_map(self, turn: Turn, fan: Fan, value: Json) -> Scope:
         facts: dict[str, Json] = dict(value) if isinstance(value, dict) else {}
+        if working(turn.run).rehearsal is not None and (turn.run.fresh or not turn.replaying):
+            # A dry run knows how many items there are, and not what would become of them.
+            return turn.scope.frame("map", phase={"map": {"total": facts.get("total", 0)}})
         wanted = self.map_lists
         if wanted:
             found = list(self._results(turn, fan))

@@ -13,13 +13,13 @@ import os
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
+from plait.beneath import read_beneath
 from plait.errors import InputError, Problem
 from plait.hints import Any, Final
 from plait.source import Source
 from plait.template.nodes import ParamHole, holes
 from plait.template.sinks import as_json_value
 from plait.template.template import Template, compile_template
-from plait.tools.beneath import read_beneath
 from plait.tools.chain import Chain
 from plait.tools.items import ConfigResolve, Item
 from plait.tools.schemas import surely_meets

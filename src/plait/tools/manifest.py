@@ -14,10 +14,10 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 
+from plait.beneath import Stamp, read_beneath
 from plait.errors import PlaitError, TrustError
 from plait.hints import Final
 from plait.records import dataclass, field
-from plait.tools.beneath import Stamp, read_beneath
 from plait.tools.items import digest_of
 from plait.tools.private_files import stamp_of
 from plait.values import Json

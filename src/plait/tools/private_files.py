@@ -14,9 +14,9 @@ from _thread import get_ident
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
+from plait.beneath import Stamp
 from plait.errors import DocumentError, LimitError, TrustError
 from plait.hints import Final, TypeVar
-from plait.tools.beneath import Stamp
 from plait.values import Json
 
 Result = TypeVar("Result")

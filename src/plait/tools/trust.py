@@ -33,11 +33,11 @@ from _thread import allocate_lock
 from collections.abc import Collection, Iterable, Sequence
 from functools import lru_cache
 
+from plait.beneath import Stamp, read_beneath
 from plait.errors import DocumentError, InputError, PlaitError, Problem, TrustError, listed, nearest
 from plait.hints import TYPE_CHECKING, Final, Literal
 from plait.records import dataclass, field, replace
 from plait.tools import manifest
-from plait.tools.beneath import Stamp, read_beneath
 from plait.tools.items import Header, Item, digest_of
 from plait.tools.private_files import changeable_by_others, stamp_of
 from plait.tools.signing import Signature, in_comment, read_detached, read_signature, time_text, verify

@@ -13,9 +13,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
+from plait.beneath import read_beneath
 from plait.errors import DocumentError, InputError, LimitError, TrustError
 from plait.records import dataclass
-from plait.tools.beneath import read_beneath
 from plait.tools.items import Item, digest_of
 from plait.tools.signing import is_key
 

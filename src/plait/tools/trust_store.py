@@ -17,10 +17,10 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from fnmatch import fnmatchcase
 
+from plait.beneath import Stamp
 from plait.errors import InputError, TrustError
 from plait.hints import Any, Final, TypeVar
 from plait.records import dataclass, replace
-from plait.tools.beneath import Stamp
 from plait.tools.private_files import (
     ABSENT,
     attempt,

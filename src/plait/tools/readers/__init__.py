@@ -23,11 +23,11 @@ from _thread import allocate_lock
 from collections.abc import Callable
 
 from plait import documents
+from plait.beneath import Stamp
 from plait.errors import DocumentError
 from plait.hints import TYPE_CHECKING, Final, TypeAlias
 from plait.source import Source, Span
 from plait.tools import manifest
-from plait.tools.beneath import Stamp
 from plait.tools.items import Entry, Header, Item, digest_of, header_of
 from plait.tools.readers.formats import Format, extractors, format_of
 from plait.tools.readers.said import MAX_ODD_NAMES, Said

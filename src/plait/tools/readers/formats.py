@@ -10,11 +10,11 @@ import os
 from collections.abc import Callable, Mapping
 from functools import cache
 
+from plait.beneath import read_beneath
 from plait.errors import DocumentError, InternalError
 from plait.hints import Final
 from plait.records import dataclass
 from plait.tools import manifest
-from plait.tools.beneath import read_beneath
 from plait.tools.items import INFORMATIONAL, digest_of
 from plait.tools.readers.said import KEYS, Said
 from plait.values import Json

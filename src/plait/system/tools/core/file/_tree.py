@@ -16,8 +16,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final
 
+from plait.beneath import OutsideError, read_beneath
 from plait.errors import InputError
-from plait.tools.beneath import OutsideError, read_beneath
 from plait.values import Json
 
 GUARDED: Final = (".git", ".ai")

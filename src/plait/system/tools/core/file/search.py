@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from plait.beneath import MAX_FILE, read_beneath
 from plait.errors import InputError
 from plait.system.tools.core.file import _tree
-from plait.tools.beneath import MAX_FILE, read_beneath
 
 __executor_id__ = "core/runtimes/python/function"
 __version__ = "1.0.0"

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attack import path_attack
+from plait import beneath
+from plait.beneath import OutsideError, read_beneath, stamp_beneath
 from plait.errors import InputError, LimitError
-from plait.tools import beneath
-from plait.tools.beneath import OutsideError, read_beneath, stamp_beneath
 
 
 @pytest.fixture

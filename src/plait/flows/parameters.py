@@ -1,0 +1,418 @@
+"""What a flow is given at the start: parameters, variables, an environment, secrets.
+
+Everything is checked at once, before anything runs; no message holds a value.
+
+    parameters:
+      target: {type: string, description: what to build}      needed: it has no default
+      count:  {type: integer, default: 3}
+      mode:   {choices: [fast, slow], default: fast}
+      tags:   array                                           only its type
+
+A list of names, or of such maps with a `name`, means the same; so do two lists under
+`required` and `optional`.  What is given as text (`-i count=5`) becomes what the type says:
+numbers and true/false are read, arrays and objects are JSON.
+
+The environment is made of layers, later ones winning: `env_files`, `env`, the chosen profile,
+a step's own `env`, secrets.  Values of `vars`, `env` and profiles are templates over
+parameters, what stands above them, and `env.*`.  A secret is a `Secret` from the moment it
+is read: only processes, bound shell text and HTTP requests get to see it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+
+from plait.documents import nodes
+from plait.documents.files import read_text
+from plait.errors import InputError, PlaitError, Problem, listed, nearest
+from plait.flows import format
+from plait.hints import Final
+from plait.records import dataclass
+from plait.run.operators import OPERATORS, RefusedError
+from plait.scope import Scope
+from plait.scope.computed import Sources
+from plait.source import Span
+from plait.values import UNDEFINED, Json, Secret, Undefined, revealed_text, text
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    name: str
+    span: Span
+    type: str = "any"
+    default: Json | Undefined = UNDEFINED
+    required: bool = True
+    description: str = ""
+    choices: tuple[Json, ...] = ()
+    pattern: str | None = None
+
+    @property
+    def wanted(self) -> str:
+        """What may be given, in words."""
+        return WORDS[self.type]
+
+
+WORDS: Final = {
+    "string": "text",
+    "number": "a number",
+    "integer": "a whole number",
+    "boolean": "true or false",
+    "array": "a list: JSON such as [1, 2]",
+    "object": 'a map: JSON such as {"a": 1}',
+    "any": "any value",
+}
+
+
+# ── what a file declares ─────────────────────────────────────────────────
+
+
+def declared(document: nodes.Node) -> dict[str, Parameter]:
+    """The parameters of a flow whose form has no problems; InputError with what they contradict."""
+    node = document.get("parameters") if isinstance(document, nodes.Mapping) else None
+    found: dict[str, Parameter] = {}
+    problems: list[Problem] = []
+    for parameter in _read(node):
+        if parameter.name in found:
+            what, fix = f"parameter '{parameter.name}' is declared twice", "remove one of them"
+            problems.append(Problem(what, parameter.span, fix, code="parameter"))
+        found[parameter.name] = parameter
+        problems += _contradictions(parameter)
+    if problems:
+        raise InputError.together(problems)
+    return found
+
+
+def _read(node: nodes.Node | None) -> Iterator[Parameter]:
+    match node:
+        case nodes.Sequence(items):
+            yield from (_listed(item) for item in items)
+        case nodes.Mapping() if isinstance(format.pick(format.PARAMETERS, node), format.Map):
+            for group, required in (("required", True), ("optional", False)):
+                for item in said.items if isinstance(said := node.get(group), nodes.Sequence) else ():
+                    yield _listed(item, required=required)
+        case nodes.Mapping(entries):
+            for key, value in entries:
+                yield _named(str(key.value), key.span, value)
+
+
+def _listed(item: nodes.Node, *, required: bool | None = None) -> Parameter:
+    if isinstance(item, nodes.Mapping):
+        name = item.get("name")
+        assert name is not None
+        return _named(str(name.data()), name.span, item, required=required, form="named_parameter")
+    return Parameter(str(item.data()), item.span, required=required is not False)
+
+
+def _named(
+    name: str, span: Span, value: nodes.Node, *, required: bool | None = None, form: str = "parameter"
+) -> Parameter:
+    if not isinstance(value, nodes.Mapping):
+        said_type = value.data()
+        return Parameter(name, span, str(said_type) if said_type else "any")
+    said = format.Said(form, value, Scope())
+    default, choices = said.get("default"), said.get("choices")
+    needed = said.maybe("required")
+    if needed is None:
+        needed = default is None if required is None else required and default is None
+    return Parameter(
+        name,
+        span,
+        said.text("type") or "any",
+        UNDEFINED if default is None else default.data(),
+        needed,
+        said.text("description") or "",
+        tuple(choices.data()) if isinstance(choices, nodes.Sequence) else (),
+        said.text("pattern"),
+    )
+
+
+def _contradictions(parameter: Parameter) -> Iterator[Problem]:
+    if parameter.pattern is not None:
+        try:
+            OPERATORS["regex"].build(parameter.pattern)
+        except RefusedError as refused:
+            yield refused.problem(parameter.span, begin=f"the pattern of parameter '{parameter.name}' is")
+            return
+    if not isinstance(parameter.default, Undefined):
+        value = converted(parameter, parameter.default)
+        if isinstance(value, Undefined) or _unmet(parameter, value) is not None:
+            what = f"the default of parameter '{parameter.name}' is none of what it may be"
+            yield Problem(what, parameter.span, f"wanted is {_all_wanted(parameter)}", code="parameter")
+
+
+# ── what is given ────────────────────────────────────────────────────────
+
+
+def resolve(parameters: Mapping[str, Parameter], given: Mapping[str, Json]) -> dict[str, Json]:
+    """The value of each parameter that has one; InputError with everything that does not fit."""
+    values: dict[str, Json] = {}
+    problems = [_unknown(name, parameters) for name in given if name not in parameters]
+    for name, parameter in parameters.items():
+        offered = given.get(name, parameter.default)
+        if isinstance(offered, Undefined):
+            if parameter.required:
+                problems.append(_missing(parameter))
+            continue
+        value = converted(parameter, offered)
+        unmet = f"is {parameter.wanted}" if isinstance(value, Undefined) else _unmet(parameter, value)
+        if unmet is not None:
+            what = f"parameter '{name}' {unmet}, and what is given is not"
+            problems.append(Problem(what, parameter.span, f"give it with -i {name}=…", code="parameter"))
+        values[name] = value
+    if problems:
+        raise InputError.together(problems)
+    return values
+
+
+def converted(parameter: Parameter, value: Json) -> Json | Undefined:
+    """The value as its type says, text being read; UNDEFINED if it is nothing of the kind."""
+    if isinstance(value, Secret):
+        return value if parameter.type in ("string", "any") else UNDEFINED
+    if isinstance(value, str) and parameter.type not in ("string", "any"):
+        value = _parsed(value, parameter.type)
+    return value if _IS[parameter.type](value) else UNDEFINED
+
+
+def _parsed(text: str, wanted: str) -> Json | Undefined:
+    """Text as JSON; words are not guessed at."""
+    text = text.strip()
+    if wanted in ("number", "integer") and not re.fullmatch(
+        r"-?[0-9]{1,300}(\.[0-9]{1,300})?([eE][-+]?[0-9]{1,3})?", text
+    ):
+        return UNDEFINED
+    try:
+        return json.loads(text.lstrip("0") or "0" if text.isdecimal() else text, parse_constant=_no_constant)
+    except (ValueError, RecursionError):
+        return UNDEFINED
+
+
+def _no_constant(name: str) -> Json:
+    raise ValueError(name)
+
+
+def _is_number(value: Json) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value - value == 0
+
+
+_IS: Final[dict[str, Callable[[Json], bool]]] = {
+    "string": lambda value: isinstance(value, str),
+    "number": _is_number,
+    "integer": lambda value: isinstance(value, int) and not isinstance(value, bool),
+    "boolean": lambda value: isinstance(value, bool),
+    "array": lambda value: isinstance(value, list),
+    "object": lambda value: isinstance(value, dict),
+    "any": lambda value: not isinstance(value, Undefined),
+}
+
+
+def _unmet(parameter: Parameter, value: Json) -> str | None:
+    """What the value does not meet, in words."""
+    plain = revealed_text(value) if isinstance(value, Secret) else value
+    if parameter.choices and not any(_same(plain, choice) for choice in parameter.choices):
+        return f"is one of {_shown_choices(parameter)}"
+    if parameter.pattern is not None and not _matches_whole(parameter.pattern, revealed_text(plain)):
+        return f"is text that matches '{parameter.pattern}'"
+    return None
+
+
+def _same(one: Json, other: Json) -> bool:
+    return isinstance(one, bool) == isinstance(other, bool) and one == other
+
+
+def _matches_whole(pattern: str, text: str) -> bool:
+    return OPERATORS["regex"].build(rf"\A(?:{pattern})\z")(text)
+
+
+def _all_wanted(parameter: Parameter) -> str:
+    parts = [parameter.wanted]
+    if parameter.choices:
+        parts.append(f"one of {_shown_choices(parameter)}")
+    if parameter.pattern is not None:
+        parts.append(f"text that matches '{parameter.pattern}'")
+    return ", ".join(parts)
+
+
+def _shown_choices(parameter: Parameter) -> str:
+    return listed(text(choice) for choice in parameter.choices)
+
+
+def _missing(parameter: Parameter) -> Problem:
+    about = f": {parameter.description}" if parameter.description else ""
+    what = f"parameter '{parameter.name}' is not given{about}"
+    return Problem(what, parameter.span, f"give it with -i {parameter.name}=…", code="parameter")
+
+
+def _unknown(name: str, parameters: Mapping[str, Parameter]) -> Problem:
+    close = nearest(name, parameters)
+    fix = f"there are: {listed(parameters)}" if parameters else "declare it under parameters"
+    return Problem(
+        f"this flow has no parameter '{name}'",
+        None,
+        f"did you mean '{close}'?" if close else fix,
+        code="parameter",
+    )
+
+
+# ── variables, environment, secrets ──────────────────────────────────────
+
+MAX_SECRET: Final = 64 * 1024
+"""Bytes of a file that holds a secret."""
+MAX_ENV_FILE: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """The names that a flow has from the start, and what its processes find in their environment."""
+
+    vars: Mapping[str, Json]
+    env: Mapping[str, Json]
+    """As written, so that a number stays one in templates."""
+    secrets: Mapping[str, Secret]
+    refused: tuple[str, ...] = ()
+    """Variables of env files that could change what programs run, and are left away."""
+
+    def names(self) -> dict[str, Json]:
+        return {**self.env, **self.vars, **self.secrets}
+
+    def process_env(self) -> dict[str, str]:
+        return {
+            **{name: text(value) for name, value in self.env.items()},
+            **{name: secret.reveal() for name, secret in self.secrets.items()},
+        }
+
+
+def surroundings(
+    flow: format.Said, parameters: Mapping[str, Json], *, profile: str | None, environ: Mapping[str, str]
+) -> Surroundings:
+    """What the head of a flow says; InputError with everything that cannot be had."""
+    reader = _Head(flow, environ)
+    found = reader.read(parameters, profile)
+    if reader.problems:
+        raise InputError.together(reader.problems)
+    return found
+
+
+class _Head:
+    def __init__(self, flow: format.Said, environ: Mapping[str, str]) -> None:
+        self.flow = flow
+        self.environ = environ
+        self.sources = Sources(environ=environ)
+        self.problems: list[Problem] = []
+
+    def read(self, parameters: Mapping[str, Json], profile: str | None) -> Surroundings:
+        filed, refused = self._env_files()
+        variables = self._filled(self.flow.entries("vars"), parameters)
+        known = {**filed, **parameters, **variables}
+        env = {**filed, **self._filled([*self.flow.entries("env"), *self._profile(profile)], known)}
+        return Surroundings(variables, env, self._secrets(filed), refused)
+
+    def _filled(self, entries: list[tuple[str, nodes.Node]], known: Mapping[str, Json]) -> dict[str, Json]:
+        """Each value with those above it put in."""
+        found: dict[str, Json] = {}
+        for name, node in entries:
+            scope = Scope({**known, **found}, sources=self.sources)
+            try:
+                found[name] = format.template_of(node).careful(scope, strict=True)
+            except PlaitError as error:
+                self.problems += error.problems
+        return found
+
+    def _profile(self, chosen: str | None) -> list[tuple[str, nodes.Node]]:
+        if chosen is None:
+            return []
+        profiles = dict(self.flow.entries("profiles"))
+        node = profiles.get(chosen)
+        if not isinstance(node, nodes.Mapping):
+            close = nearest(chosen, profiles)
+            fix = (
+                f"did you mean '{close}'?"
+                if close
+                else (f"there are: {listed(profiles)}" if profiles else "the flow has no profiles")
+            )
+            self.problems.append(Problem(f"there is no profile '{chosen}'", None, fix, code="profile"))
+            return []
+        return [(str(key.value), value) for key, value in node.entries if key.value != "description"]
+
+    # ── files ────────────────────────────────────────────────────────────
+
+    def _env_files(self) -> tuple[dict[str, str], tuple[str, ...]]:
+        from plait.tools.environment import read_dotenv
+
+        found: dict[str, str] = {}
+        refused: list[str] = []
+        for node in _each(self.flow.get("env_files")):
+            said = str(node.value)
+            path = _beside(node, said.removesuffix("?"))
+            if said.endswith("?") and not os.path.lexists(path):
+                continue
+            try:
+                dotenv = read_dotenv(read_text(path, MAX_ENV_FILE), ())
+            except PlaitError as error:
+                self.problems += [_placed(problem, node.span) for problem in error.problems]
+                continue
+            found |= dotenv.filled({**self.environ, **found})
+            refused += dotenv.refused
+        return found, tuple(dict.fromkeys(refused))
+
+    # ── secrets ──────────────────────────────────────────────────────────
+
+    def _secrets(self, filed: Mapping[str, str]) -> dict[str, Secret]:
+        found: dict[str, Secret] = {}
+        for name, node in self.flow.entries("secrets"):
+            secret = self._secret(name, node, {**filed, **self.environ})
+            if secret is not None:
+                found[name] = secret
+        return found
+
+    def _secret(self, name: str, node: nodes.Node, env: Mapping[str, str]) -> Secret | None:
+        kind, key, where = _origin(node)
+        if kind == "env" and key in env:
+            return Secret(env[key])
+        if kind == "env":
+            what = f"the secret '{name}' comes from the variable {key}, which is not set"
+            self.problems.append(Problem(what, where, f"set {key}, or name another one", code="secret"))
+            return None
+        if kind != "file" or not key:
+            what = f"nothing says where the secret '{name}' comes from"
+            fix = f"write {name}: VARIABLE, or {name}: {{file: path}}"
+            self.problems.append(Problem(what, where, fix, code="secret"))
+            return None
+        try:
+            return Secret(read_text(_beside(node, os.path.expanduser(key)), MAX_SECRET).rstrip("\r\n"))
+        except PlaitError as error:
+            self.problems += [_placed(problem, where) for problem in error.problems]
+            return None
+
+
+def _origin(node: nodes.Node) -> tuple[str, str, Span]:
+    """env or file, its name, and where that stands."""
+    if isinstance(node, nodes.Scalar):
+        return "env", str(node.value), node.span
+    assert isinstance(node, nodes.Mapping)
+    said = format.Said("secret", node, Scope())
+    for kind in ("env", "file"):
+        if (key := said.text(kind)) is not None:
+            return kind, key, said.span(kind)
+    return (
+        said.text("provider") or "",
+        said.text("key") or "",
+        node.entries[0][0].span if node.entries else node.span,
+    )
+
+
+def _each(node: nodes.Node | None) -> list[nodes.Scalar]:
+    every = node.items if isinstance(node, nodes.Sequence) else (node,)
+    return [one for one in every if isinstance(one, nodes.Scalar)]
+
+
+def _beside(node: nodes.Node, path: str) -> str:
+    """A path as seen from the file that names it."""
+    return os.path.join(os.path.dirname(node.span.place.source.name), path)
+
+
+def _placed(problem: Problem, span: Span) -> Problem:
+    where = f" ({problem.where})" if isinstance(problem.where, str) else ""
+    return Problem(f"{problem.what}{where}", span, problem.fix, code=problem.code)

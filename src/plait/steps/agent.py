@@ -1,0 +1,65 @@
+"""A step that hands a prompt to a command-line agent, which is started as a tool.
+
+Which agent that is, is the tool's business: it gets `prompt`, `directory` and
+whatever options the step names, and what it prints is the output, as text.  A
+slash command is a prompt like any other and is passed on as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from plait.errors import InputError, ProcessError
+from plait.hints import Final
+from plait.records import dataclass
+from plait.run.outcome import Failure, StepError
+from plait.run.perform import Turn
+from plait.steps.hands import Rehearsed, working
+from plait.steps.tool import called
+from plait.template.sinks import as_json_value, as_text
+from plait.template.template import Template
+from plait.values import Json, text
+
+CLAUDE: Final = "core/agents/claude"
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """The action of a `claude:` or `agent:` step."""
+
+    prompt: Template
+    tool: str = CLAUDE
+    options: Template | None = None
+    """A map: model, permission_mode, allowed_tools and whatever else the tool takes."""
+    strict: bool = False
+
+    def run(self, turn: Turn) -> dict[str, Json]:
+        run = working(turn.run)
+        prompt = run.mask(as_text(self.prompt, turn.scope, strict=self.strict))
+        if run.rehearsal is not None:
+            run.rehearsal.append(Rehearsed(turn.path, "agent", prompt))
+            return {}
+        params = {**self._options(turn), "prompt": prompt, "directory": turn.directory}
+        try:
+            value = called(turn, self.tool, params)
+        except ProcessError as error:
+            if error.code != "no-program":
+                raise
+            raise StepError(Failure(f"{run.mask(str(error))}\n{self._advice()}", "refused")) from None
+        return {**value, "output": text(value["output"])}
+
+    def _options(self, turn: Turn) -> dict[str, Json]:
+        if self.options is None:
+            return {}
+        options = as_json_value(self.options, turn.scope, strict=self.strict)
+        if not isinstance(options, Mapping):
+            raise InputError(
+                "the options of an agent are no map", fix="write agent: {prompt: …}", code="wrong-type"
+            )
+        return dict(options)
+
+    def _advice(self) -> str:
+        return (
+            f"fix: correct the command of the tool '{self.tool}', "
+            "or name another agent by 'agent: {tool: …}'"
+        )

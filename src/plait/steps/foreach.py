@@ -1,0 +1,164 @@
+"""`foreach`: a step that is a small map, over a list, a value that is one, or the lines of a command.
+
+The items are found once and recorded with the run, so that a resumed run goes on
+with the very same ones; each knows `item`, `index` and `total`.  The output is
+the list of what each item gave, in order.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+
+from plait.hints import Final, Literal, TypeAlias
+from plait.masking import masked
+from plait.records import dataclass, replace
+from plait.run.backend import ItemWork
+from plait.run.outcome import Failed, Failure, StepError
+from plait.run.perform import PLAIN, Policy, Step, Turn
+from plait.steps.fan import ErrorPolicy, Fan, results
+from plait.steps.hands import working
+from plait.steps.sequence import Sequence as Steps
+from plait.steps.shell import Shell
+from plait.template.template import Template
+from plait.values import Json, detached
+
+PARALLEL: Final = 10
+"""What `parallel: true` means."""
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """A list whose elements are templates, or one value that is a list; of a text, its lines."""
+
+    template: Template
+    strict: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """Shell text that prints one item a line."""
+
+    script: Template
+    shell: Literal["sh", "dash", "bash"] = "sh"
+    strict: bool = False
+
+
+Source: TypeAlias = Values | Command
+
+
+def foreach(
+    source: Source,
+    each: Steps,
+    *,
+    fingerprint: str,
+    items_fingerprint: str,
+    title: str = "foreach",
+    parallel: bool | int | Template = False,
+    max_items: int | None = None,
+    continue_on_error: bool = False,
+    item_timeout: float | None = None,
+) -> Foreach:
+    """The action of a `foreach:` step; `items_fingerprint` is that of what gives the items."""
+    if isinstance(parallel, bool):
+        parallel = PARALLEL if parallel else 1
+    return Foreach(
+        Fan(
+            name="each",
+            items=Listed(source, items_fingerprint, max_items),
+            each=each,
+            fingerprint=fingerprint,
+            title=title,
+            parallel=parallel,
+            item_timeout=item_timeout,
+            errors=ErrorPolicy(on_item_failure="dlq" if continue_on_error else "stop"),
+        )
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Foreach:
+    fan: Fan
+
+    @property
+    def inner(self) -> Sequence[Step]:
+        return (self.fan,)
+
+    def run(self, turn: Turn) -> dict[str, Json]:
+        began = time.monotonic()
+        outcome = turn.perform(self.fan)
+        if working(turn.run).rehearsal is not None:
+            return {}
+        found = list(self._results(turn))
+        record: dict[str, Json] = {
+            "output": [one["output"] for one in found],
+            "stderr": "",
+            "exit_code": 0,
+            "duration": round(time.monotonic() - began, 6),
+        }
+        if isinstance(outcome, Failed):
+            raise StepError(_as_one(outcome.failure, found, record))
+        return record
+
+    def _results(self, turn: Turn) -> Iterator[dict[str, Json]]:
+        mine = turn.inner(self.fan)
+        written = turn.run.journal.recorded(f"{mine.path}/{self.fan.items.name}")
+        value = getattr(written.outcome, "value", None) if written is not None else None
+        return results(mine, self.fan.items.read(value, mine))
+
+
+def _as_one(failure: Failure, found: Sequence[dict[str, Json]], record: dict[str, Json]) -> Failure:
+    """The failure of the whole: that of the item which failed first."""
+    first = next((one for one in found if one["status"] == "failed"), None)
+    message = failure.message if first is None else f"{failure.message}: {first['error']}"
+    ended = {**record, "stderr": message, "exit_code": 1}
+    return replace(failure, message=message, exit_code=1, output=ended)
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """The step that finds the items; they are its value."""
+
+    source: Source
+    fingerprint: str
+    max_items: int | None = None
+    name: str = "items"
+    kind: str = "items"
+    title: str = "the items"
+    policy: Policy = PLAIN
+    inner: Sequence[Step] = ()
+
+    def run(self, turn: Turn) -> Json:
+        match self.source:
+            case Values(template, strict):
+                found = template.render(turn.scope, strict=strict)
+                items = _as_list(found)
+            case Command(script, shell, strict):
+                items = _printed(Shell(script, shell, strict), turn)
+        items = detached(masked(items[: self.max_items], turn.run.mask))
+        return {"count": len(items), "items": items}
+
+    def read(self, value: Json, turn: Turn) -> Iterator[ItemWork]:  # noqa: ARG002 - the protocol's shape
+        items = value.get("items") if isinstance(value, dict) else None
+        for order, item in enumerate(items if isinstance(items, list) else ()):
+            yield ItemWork(order, str(order), item)
+
+
+def _as_list(found: Json) -> list[Json]:
+    match found:
+        case list():
+            return found
+        case str():
+            return _lines(found)
+    raise StepError(
+        Failure("foreach goes over a list or the lines of a text, and the value is neither", "refused")
+    )
+
+
+def _printed(command: Shell, turn: Turn) -> list[Json]:
+    output = command.run(turn).get("output")
+    return _lines(output) if isinstance(output, str) else []
+
+
+def _lines(text: str) -> list[Json]:
+    return [line.removesuffix("\r") for line in text.split("\n") if line.strip()]

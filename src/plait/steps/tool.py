@@ -1,0 +1,96 @@
+"""A step that calls a tool: by the same road as everybody, with its trust and its limits.
+
+A tool that may not run is no failed step but the end of the run: `TrustError`
+passes through, no handler sees it, and nothing of the tool has run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from plait.errors import InputError, RequestError
+from plait.hints import TYPE_CHECKING
+from plait.masking import masked
+from plait.records import dataclass
+from plait.run.outcome import Failure, Interrupted, StepError
+from plait.run.perform import Turn
+from plait.steps.hands import Rehearsed, working
+from plait.steps.http import kind_of_error, kind_of_status
+from plait.template.sinks import as_json_value, as_text
+from plait.template.template import Template
+from plait.values import Json, json_text
+
+if TYPE_CHECKING:
+    from plait.steps.call import ToolResult
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """The action of a `tool:` step."""
+
+    tool_id: str | Template
+    params: Template | None = None
+    """A map of them."""
+    strict: bool = False
+
+    def run(self, turn: Turn) -> dict[str, Json]:
+        scope, strict = turn.scope, self.strict
+        named = self.tool_id
+        tool_id = named if isinstance(named, str) else as_text(named, scope, strict=strict)
+        params: Json = {}
+        if self.params is not None:
+            params = as_json_value(self.params, scope, strict=strict)
+        if not isinstance(params, Mapping):
+            raise InputError(
+                f"the parameters of '{tool_id}' are no map",
+                fix="write params: {name: value}",
+                code="wrong-type",
+            )
+        return called(turn, tool_id, params)
+
+
+def called(turn: Turn, tool_id: str, params: Mapping[str, Json]) -> dict[str, Json]:
+    """How a call of a tool ended, as a step says it; its data is the output."""
+    run = working(turn.run)
+    if run.rehearsal is not None:
+        run.rehearsal.append(Rehearsed(turn.path, "tool", run.mask(f"{tool_id} {json_text(dict(params))}")))
+        return {}
+    try:
+        result = run.hands.call(tool_id, params, timeout=turn.time_left())
+    except RequestError as error:
+        raise StepError(Failure(run.mask(str(error)), kind_of_error(error))) from None
+    if result.metadata.get("cancelled") and run.is_stopping():
+        raise Interrupted
+    return _expect_success(result, turn)
+
+
+def _expect_success(result: ToolResult, turn: Turn) -> dict[str, Json]:
+    mask, facts = turn.run.mask, result.metadata
+    code = facts.get("exit_code")
+    # A tool that is no process ends like one: 0 is success.
+    code = code if isinstance(code, int) and bool(code) != result.success else int(not result.success)
+    record: dict[str, Json] = {
+        "output": masked(result.data, mask),
+        "stderr": mask(str(facts.get("stderr", ""))),
+        "exit_code": code,
+        "duration": round(_number(facts.get("duration_ms")) / 1000, 6),
+    }
+    if result.success:
+        return record
+    said = mask(result.error or "the tool says only that it failed")
+    raise StepError(Failure(f"{result.item_id}: {said}", _kind(facts), exit_code=code, output=record))
+
+
+def _kind(facts: Mapping[str, Json]) -> str:
+    status = facts.get("status")
+    if facts.get("timed_out"):
+        return "timeout"
+    if isinstance(status, int):
+        return kind_of_status(status)
+    if facts.get("signal"):
+        return "signal"
+    return "exit" if facts.get("exit_code") else "failed"
+
+
+def _number(value: Json) -> float:
+    return float(value) if isinstance(value, int | float) else 0.0

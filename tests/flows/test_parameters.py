@@ -1,0 +1,207 @@
+"""What a flow is given: types, conversions, every mistake at once, and no value in a message."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plait.documents import parse
+from plait.errors import InputError
+from plait.flows.format import Said
+from plait.flows.parameters import Surroundings, declared, resolve, surroundings
+from plait.scope import Scope
+from plait.values import Secret
+
+
+def resolved(text: str, **given_values: Any) -> dict[str, Any]:
+    return resolve(declared(parse(text, "flow.yaml")), given_values)
+
+
+def refusal(text: str, **given_values: Any) -> str:
+    with pytest.raises(InputError) as caught:
+        resolved(text, **given_values)
+    return str(caught.value)
+
+
+GIVEN = [
+    # type       given          value
+    ("string",   "5",           "5"),
+    ("integer",  "5",           5),
+    ("integer",  "-007",        None),
+    ("integer",  "007",         7),
+    ("integer",  5,             5),
+    ("integer",  5.0,           None),
+    ("integer",  "5.0",         None),
+    ("integer",  True,          None),
+    ("number",   "1.5",         1.5),
+    ("number",   "5",           5),
+    ("number",   "NaN",         None),
+    ("number",   "1e400",       None),
+    ("boolean",  "true",        True),
+    ("boolean",  "yes",         None),
+    ("boolean",  1,             None),
+    ("array",    "[1, 2]",      [1, 2]),
+    ("array",    "1, 2",        None),
+    ("array",    ["a"],         ["a"]),
+    ("object",   '{"a": 1}',    {"a": 1}),
+    ("object",   "[]",          None),
+    ("object",   "{",           None),
+    ("any",      "5",           "5"),
+    ("any",      [1],           [1]),
+    ("any",      None,          None),
+    ("string",   5,             None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "value", "expected"), GIVEN)
+def test_text_becomes_what_the_type_says_and_nothing_is_guessed(kind: str, value: Any, expected: Any) -> None:
+    text = f"parameters: {{p: {kind}}}"
+    if expected is None and kind != "any":
+        assert "and what is given is not" in refusal(text, p=value)
+    else:
+        assert resolved(text, p=value) == {"p": expected}
+
+
+FORMS = [
+    "parameters: {a: , b: {default: 1}}",
+    "parameters: [a, {name: b, default: 1}]",
+    "parameters: {required: [a], optional: [{name: b, default: 1}]}",
+]
+
+
+@pytest.mark.parametrize("text", FORMS)
+def test_three_ways_to_write_the_same(text: str) -> None:
+    assert resolved(text, a="x") == {"a": "x", "b": 1}
+    assert "parameter 'a' is not given" in refusal(text)
+
+
+def test_what_need_not_be_given_and_is_not_has_no_value() -> None:
+    assert resolved("parameters: {a: {required: false}}") == {}
+    assert resolved("parameters: {optional: [a]}") == {}
+
+
+def test_everything_that_does_not_fit_is_said_at_once() -> None:
+    text = """\
+parameters:
+  target: {description: what to build}
+  count: integer
+  mode: {choices: [fast, slow]}
+  tag: {pattern: "v[0-9]+"}
+"""
+    assert refusal(text, count="hunter2", mode="hunter2", tag="xv1x", cuont=1) == (
+        "this flow has no parameter 'cuont'\n"
+        "fix: did you mean 'count'?\n"
+        "flow.yaml:2:3: parameter 'target' is not given: what to build\n"
+        "2 |   target: {description: what to build}\n"
+        "  |   ^^^^^^\n"
+        "fix: give it with -i target=…\n"
+        "flow.yaml:3:3: parameter 'count' is a whole number, and what is given is not\n"
+        "3 |   count: integer\n"
+        "  |   ^^^^^\n"
+        "fix: give it with -i count=…\n"
+        "flow.yaml:4:3: parameter 'mode' is one of fast, slow, and what is given is not\n"
+        "4 |   mode: {choices: [fast, slow]}\n"
+        "  |   ^^^^\n"
+        "fix: give it with -i mode=…\n"
+        "flow.yaml:5:3: parameter 'tag' is text that matches 'v[0-9]+', and what is given is not\n"
+        '5 |   tag: {pattern: "v[0-9]+"}\n'
+        "  |   ^^^\n"
+        "fix: give it with -i tag=…"
+    )
+
+
+DECLARED = [
+    ("{a: {type: integer, default: x}}",               "the default of parameter 'a' is none of what it may be"),
+    ("{a: {choices: [1, 2], default: 3}}",             "the default of parameter 'a' is none of what it may be"),
+    ("{a: {choices: [1], default: true}}",             "the default of parameter 'a' is none of what it may be"),
+    ("{a: {pattern: '('}}",                            "the pattern of parameter 'a' is"),
+    ("[a, {name: a}]",                                 "parameter 'a' is declared twice"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("said", "message"), DECLARED)
+def test_a_declaration_that_contradicts_itself_is_refused(said: str, message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        declared(parse(f"parameters: {said}", "flow.yaml"))
+    assert caught.value.what.startswith(message)
+
+
+def test_a_flow_without_parameters_takes_none() -> None:
+    assert refusal("steps: []", a=1) == "this flow has no parameter 'a'\nfix: declare it under parameters"
+
+
+@given(
+    st.text(max_size=30),
+    st.sampled_from(["string", "number", "integer", "boolean", "array", "object", "any"]),
+)
+def test_any_text_is_taken_or_refused_without_being_shown(value: str, kind: str) -> None:
+    text = f"parameters: {{p: {kind}}}"
+    marked = f"{value}\x00hunter2"
+    try:
+        resolved(text, p=marked)
+    except InputError as error:
+        said = str(error)
+    else:
+        said = ""
+    assert "hunter2" not in said
+
+
+# ── surroundings ─────────────────────────────────────────────────────────
+
+
+def read(folder: Path, text: str, *, profile: str | None = None, **environ: str) -> Surroundings:
+    node = parse(text, str(folder / "flow.yaml"))
+    return surroundings(Said("flow", node, Scope()), {"p": "given"}, profile=profile, environ=environ)  # type: ignore[arg-type]
+
+
+def test_values_may_hold_parameters_what_stands_above_them_and_the_environment(tmp_path: Path) -> None:
+    text = "vars: {list: [1, '${p}']}\nenv: {A: '${p}', B: '${A}-${env.HOST}', N: 3, L: '${list[1]}'}\n"
+    around = read(tmp_path, text, HOST="h")
+    assert around.vars == {"list": [1, "given"]}
+    assert around.env == {"A": "given", "B": "given-h", "N": 3, "L": "given"}
+    assert around.process_env() == {"A": "given", "B": "given-h", "N": "3", "L": "given"}
+
+
+def test_layers_of_variables_and_secrets_last(tmp_path: Path) -> None:
+    (tmp_path / "a.env").write_text("A=file\nB=file\nTOKEN=from-file\nLD_PRELOAD=x\n")
+    text = "env_files: a.env\nenv: {B: block, S: block}\nprofiles: {x: {B: profile, description: d}}\nsecrets: {S: TOKEN}\n"
+    around = read(tmp_path, text, profile="x")
+    assert around.process_env() == {"A": "file", "B": "profile", "TOKEN": "from-file", "S": "from-file"}
+    assert around.names()["S"] == Secret("from-file")
+    assert around.refused == ("LD_PRELOAD",)
+
+
+def test_a_secret_comes_from_a_variable_or_a_file_and_never_shows(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("hunter2\n")
+    text = "secrets: {A: X, B: {env: X}, C: {file: key}, D: {provider: env, key: X}}"
+    around = read(tmp_path, text, X="hunter3")
+    assert {name: secret.reveal() for name, secret in around.secrets.items()} == {
+        "A": "hunter3", "B": "hunter3", "C": "hunter2", "D": "hunter3",
+    }  # fmt: skip
+    assert "hunter" not in repr(around.secrets)
+
+
+MISSING = [
+    ("secrets: {A: NOPE}",                  "the secret 'A' comes from the variable NOPE, which is not set"),
+    ("secrets: {A: {}}",                    "nothing says where the secret 'A' comes from"),
+    ("env_files: [gone.env]",               "there is no such file"),
+    ("env: {A: '${nothing}'}",              "nothing here is named 'nothing'"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "message"), MISSING)
+def test_what_cannot_be_had_is_an_error_with_a_place(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        read(tmp_path, text)
+    assert caught.value.what.startswith(message)
+    assert str(caught.value.where).endswith(":1:" + str(caught.value.where).rpartition(":")[2])
+
+
+def test_a_profile_that_does_not_exist_is_an_error_with_the_nearest(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="there is no profile 'prd'") as caught:
+        read(tmp_path, "profiles: {prod: {A: b}}", profile="prd")
+    assert caught.value.fix == "did you mean 'prod'?"

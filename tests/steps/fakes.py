@@ -1,0 +1,218 @@
+"""A run without a world: fakes that steps get through parameters, and short ways to build steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from plait.app import compile
+from plait.backends.local import LocalThreads
+from plait.errors import InputError
+from plait.records import dataclass, field
+from plait.run.engine import Stop
+from plait.run.journal import MemoryJournal
+from plait.run.outcome import Failed, Failure, Outcome, StepError
+from plait.run.perform import Policy, Step, Turn, perform
+from plait.scope import Scope
+from plait.source import Source
+from plait.steps.call import ToolResult
+from plait.steps.capture import Capture, Format
+from plait.steps.hands import Ended, ModelAnswer, ModelCall, Provider, WorkingRun
+from plait.steps.sequence import Sequence as Steps
+from plait.steps.sequence import sequence
+from plait.steps.work import Work
+from plait.template.shell import BoundScript
+from plait.template.template import Template
+from plait.tools.invocation import RequestCall, Returned
+from plait.values import Json
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """How a fake process ended."""
+
+    stdout: bytes = b""
+    stderr: bytes = b""
+    exit_code: int = 0
+    signal: int | None = None
+    duration: float = 0.25
+    truncated: bool = False
+    stdout_file: str | None = None
+    stderr_file: str | None = None
+
+
+def printed(text: str, *, exit_code: int = 0, stderr: str = "") -> Finished:
+    return Finished(text.encode(), stderr.encode(), exit_code)
+
+
+@dataclass(slots=True)
+class FakeHands:
+    """Answers by functions that a test gives, and remembers what was asked of it."""
+
+    on_shell: Callable[[str], Finished] = lambda _: Finished()
+    on_call: Callable[[str, Mapping[str, Json]], ToolResult] | None = None
+    on_request: Callable[[RequestCall], Returned] | None = None
+    files: dict[str, bytes] = field(default_factory=dict)
+    model: Provider | None = None
+    asked: list[Any] = field(default_factory=list)
+
+    def shell(
+        self,
+        bound: BoundScript,
+        *,
+        shell: str,  # noqa: ARG002
+        cwd: str,  # noqa: ARG002
+        env: Mapping[str, str],
+        stdin: bytes,  # noqa: ARG002
+        timeout: float | None,
+        stop: Stop,  # noqa: ARG002
+    ) -> Ended:
+        self.asked.append({"shell": bound.shown, "env": dict(env), "timeout": timeout})
+        return self.on_shell(bound.shown)
+
+    def call(self, tool_id: str, params: Mapping[str, Json], *, timeout: float | None) -> ToolResult:
+        self.asked.append({"tool": tool_id, "params": dict(params), "timeout": timeout})
+        assert self.on_call is not None
+        return self.on_call(tool_id, params)
+
+    def request(self, call: RequestCall) -> Returned:
+        self.asked.append(call)
+        assert self.on_request is not None
+        return self.on_request(call)
+
+    def read(self, path: str, *, directory: str) -> bytes:
+        if path not in self.files:
+            raise InputError(f"there is no file '{path}'", directory, code="no-file")
+        return self.files[path]
+
+    def write(self, path: str, data: bytes, *, directory: str, mode: int | None, create_dirs: bool) -> str:
+        self.asked.append({"write": path, "mode": mode, "create_dirs": create_dirs})
+        self.files[path] = data
+        return f"{directory}/{path}"
+
+    def lines(
+        self,
+        bound: BoundScript,
+        *,
+        cwd: str,  # noqa: ARG002
+        env: Mapping[str, str],  # noqa: ARG002
+        timeout: float | None,  # noqa: ARG002
+        stop: Stop,  # noqa: ARG002
+    ) -> Iterator[bytes]:
+        yield self.on_shell(bound.shown).stdout
+
+    def git(self, args: Sequence[str], *, cwd: str, env: Mapping[str, str], stdin: bytes = b"") -> bytes:
+        raise AssertionError(f"nobody asked for git: {args} {cwd} {env} {stdin!r}")
+
+    def provider(self, name: str | None) -> Provider | None:
+        self.asked.append({"provider": name})
+        return self.model
+
+
+@dataclass(slots=True)
+class FakeModel:
+    said: str = "fine"
+    calls: list[ModelCall] = field(default_factory=list)
+
+    def answer(self, call: ModelCall, *, timeout: float | None, stop: Stop) -> ModelAnswer:  # noqa: ARG002
+        self.calls.append(call)
+        return ModelAnswer(self.said, {"tokens": 3})
+
+
+def new_run(
+    hands: FakeHands | None = None,
+    journal: MemoryJournal | None = None,
+    *,
+    folder: str = "",
+    rehearsing: bool = False,
+    **options: Any,
+) -> WorkingRun:
+    run = WorkingRun("r1", journal or MemoryJournal(), **options)
+    run.hands = hands or FakeHands()
+    run.backend = LocalThreads()
+    run.folder = folder
+    run.rehearsal = [] if rehearsing else None
+    return run
+
+
+def turn_of(run: WorkingRun, values: Mapping[str, Json] | None = None, **fields: Any) -> Turn:
+    return Turn(run, "", Scope(values), **{"directory": "/project", **fields})
+
+
+def performed(
+    step: Step,
+    run: WorkingRun | None = None,
+    values: Mapping[str, Json] | None = None,
+    **fields: Any,
+) -> Outcome:
+    """What becomes of a step in a run of its own."""
+    run = run or new_run()
+    turn = turn_of(run, values, **fields)
+    try:
+        return perform(step, turn.inner(step))
+    finally:
+        run.close()
+
+
+def failure_of(outcome: Outcome) -> Failure:
+    assert isinstance(outcome, Failed), outcome
+    return outcome.failure
+
+
+def text_of(written: Json) -> Template:
+    """A template as a loader makes it."""
+    if isinstance(written, str):
+        return compile(written, source=Source("flow.yaml", written))
+    return compile(written)
+
+
+@dataclass(slots=True)
+class Acting:
+    """An action that does what a test says, and counts."""
+
+    answers: Callable[[Turn], Json] = lambda _: "out"
+    ran: list[str] = field(default_factory=list)
+
+    def run(self, turn: Turn) -> dict[str, Json]:
+        self.ran.append(turn.path)
+        return {"output": self.answers(turn), "stderr": "", "exit_code": 0, "duration": 0.0}
+
+
+def saying(written: str) -> Acting:
+    """An action whose output is a template."""
+    template = text_of(written)
+    return Acting(lambda turn: template.render(turn.scope))
+
+
+def failing(
+    message: str = "no", *, kind: str = "exit", exit_code: int | None = 1, times: int = 999
+) -> Acting:
+    """An action that fails so many times, and then is done."""
+    left = [times]
+
+    def answer(_: Turn) -> Json:
+        if left[0] <= 0:
+            return "at last"
+        left[0] -= 1
+        raise StepError(Failure(message, kind, exit_code))
+
+    return Acting(answer)
+
+
+def step(name: str, action: Acting | Any | None, **fields: Any) -> Work:
+    given = {"kind": "shell", "title": name, "fingerprint": f"f-{name}", **fields}
+    if isinstance(given.get("capture"), str):
+        given["capture"] = Capture(given["capture"])
+    return Work(name=name, action=action, **given)
+
+
+def steps(*works: Work, name: str = "flow") -> Steps:
+    return sequence(name, works)
+
+
+def capture(name: str, format: Format = "string", **fields: Any) -> Capture:
+    return Capture(name, format, **fields)
+
+
+def policy(**fields: Any) -> Policy:
+    return Policy(**fields)

@@ -1,0 +1,60 @@
+"""The example flows run as they are written, without a network, and do what they say."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from plait.cli import main
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+FLOWS = sorted(path.parent.name for path in EXAMPLES.glob("*/flow.yaml"))
+
+PRINTED = {
+    # folder: what the flow shows at its end
+    "complete-gaps": "About changes, completed in round 2\nAbout errors, completed in round 1\n"
+    "About intro\nAbout usage",
+    "fix-worst": "# Report\n4 of 4 files mended, 0 failed.\nProblems: 38 before, 4 after.",
+    "item-in-prompt": "parser: 2 files, note 'quotes \" and $(commands) are text here'\n"
+    "store: 1 files, note 'line one\\nline two'\nviews: 0 files, note None",
+    "mend-tests": "def total(numbers):\n    return sum(numbers)",
+    "own-variables": "the largest: 6 in long (of 3 lines)",
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("USER_SPACE", str(tmp_path / "user"))
+    monkeypatch.setenv("HOME", str(tmp_path / "user"))
+    return tmp_path / "example"
+
+
+def test_every_example_has_a_row() -> None:
+    assert sorted(PRINTED) == FLOWS
+
+
+@pytest.mark.parametrize("name", FLOWS)
+def test_an_example_runs_and_does_what_it_says(
+    name: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(EXAMPLES / name, folder)
+    monkeypatch.chdir(folder)
+    assert main(["check", "flow.yaml"]) == 0
+    assert main(["run", "flow.yaml", "--trust"]) == 0, capsys.readouterr()
+    shown = capsys.readouterr().out.split("✓ done", 1)[1].split("\n", 1)[1]
+    assert "\n".join(line.removeprefix("  ") for line in shown.rstrip().split("\n")) == PRINTED[name]
+    assert not list(folder.rglob("owned"))
+    assert main(["resume"]) == 0
+    assert "remembered" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["item-in-prompt", "mend-tests"])
+def test_a_tool_that_an_example_brings_along_asks_for_trust(
+    name: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(EXAMPLES / name, folder)
+    monkeypatch.chdir(folder)
+    assert main(["run", "flow.yaml"]) == 3
+    assert "plait trust" in capsys.readouterr().err
