@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from attack import path_attack
 from plait import beneath
-from plait.beneath import OutsideError, read_beneath, stamp_beneath
+from plait.beneath import OutsideError, open_beneath, read_beneath, stamp_beneath
 from plait.errors import InputError, LimitError
 
 
@@ -135,8 +137,90 @@ def test_no_path_reads_what_is_outside(parts: list[str]) -> None:
     assert found is None
 
 
+# ── links that stay inside, for those who ask ────────────────────────────
+
+
+@pytest.fixture
+def linked(root: Path) -> Path:
+    (root / "tools" / "near.py").symlink_to("t.py")
+    (root / "tools" / "deep" / "up.py").symlink_to("../near.py")
+    (root / "way").symlink_to("tools/deep/../")
+    (root / "out").symlink_to("../secret")
+    (root / "absolute").symlink_to(root / "tools" / "t.py")
+    (root / "round").symlink_to("way/../round")
+    (root / "loose").symlink_to("tools/no.py")
+    return root
+
+
+def found(root: Path, place: str, way: beneath.Way | None) -> bytes | str:
+    """The bytes of a file, or how it was refused."""
+    try:
+        handle = open_beneath(str(root), place, links="inside", way=way)
+    except OutsideError:
+        return "outside"
+    except OSError as error:
+        return errno.errorcode[error.errno]
+    try:
+        return os.read(handle, 100) if stat.S_ISREG(os.fstat(handle).st_mode) else "folder"
+    finally:
+        os.close(handle)
+
+
+BY_LINKS = [
+    # place                      what is there
+    ("tools/t.py",               b"inside"),
+    ("tools/near.py",            b"inside"),
+    ("tools/deep/up.py",         b"inside"),
+    ("way/t.py",                 b"inside"),
+    ("way/deep/../near.py",      b"inside"),
+    ("./way/.//deep/up.py",      b"inside"),
+    ("way",                      "folder"),
+    ("tools/..",                 "folder"),
+    ("..",                       "outside"),
+    ("tools/../../secret",       "outside"),
+    ("way/../../x/tools/t.py",   "outside"),
+    ("out",                      "outside"),
+    ("absolute",                 "outside"),
+    ("/etc/passwd",              "outside"),
+    ("a\0b",                     "outside"),
+    ("round",                    "ELOOP"),
+    ("loose",                    "ENOENT"),
+    ("no/../tools/t.py",         "ENOENT"),
+    ("tools/t.py/",              "ENOTDIR"),
+    ("tools/t.py/..",            "ENOTDIR"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("place", "expected"), BY_LINKS)
+@pytest.mark.parametrize("way", WAYS)
+def test_a_link_may_lead_anywhere_inside(
+    linked: Path, place: str, expected: bytes | str, way: beneath.Way | None
+) -> None:
+    assert found(linked, place, way) == expected
+
+
+STEPS = ["..", ".", "", "tools", "deep", "way", "near.py", "up.py", "t.py", "out", "round", "absolute", "no"]
+
+
+@given(st.lists(st.sampled_from(STEPS), min_size=1, max_size=7))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_both_ways_of_following_links_come_to_the_same(linked: Path, steps: list[str]) -> None:
+    place = "/".join(steps)
+    by_kernel = found(linked, place or ".", beneath.by_kernel)
+    assert by_kernel == found(linked, place or ".", beneath.by_walking)
+    assert by_kernel != b"outside"
+
+
+def test_following_links_leaves_no_descriptor(linked: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    for place, _ in BY_LINKS:
+        for way in WAYS:
+            found(linked, place, way)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
 @pytest.mark.parametrize("what", ["folder", "file"])
-@pytest.mark.parametrize("way", ["openat2", "walk"])
+@pytest.mark.parametrize("way", ["openat2", "walk", "openat2 with links", "walk with links"])
 def test_a_race_with_links_brings_no_byte_from_outside(tmp_path: Path, what: str, way: str) -> None:
     tally = path_attack.attack(tmp_path, what, way, 200)
     assert tally["outside"] == 0

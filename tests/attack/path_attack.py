@@ -2,9 +2,10 @@
 
 Another process exchanges a folder and a file of a space for links that lead
 outside, as fast as it can, while we read the same path through both ways of
-opening it: the kernel's `openat2`, and the walk for kernels without it.  A read
-may find the file, find nothing, or be refused; one that brings bytes from outside
-has lost.
+opening it: the kernel's `openat2`, and the walk for kernels without it; each as a
+space is read, where no link counts, and as `${file:…}` is, where links may lead
+anywhere inside.  A read may find the file, find nothing, or be refused; one that
+brings bytes from outside has lost.
 
     python tests/attack/path_attack.py [--rounds 2000]
 """
@@ -16,15 +17,20 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from plait.beneath import Way
 
 SOURCE: Final = Path(__file__).parents[2] / "src"
 INSIDE: Final = b"inside"
 OUTSIDE: Final = b"outside"
 PLACE: Final = "tools/team/report.py"
+ROUND: Final = "round/team/report.py"
+"""The same file, by a link that stays in the space."""
 
 SWAPPER: Final = """
 import os, sys
@@ -45,7 +51,7 @@ def main() -> int:
     lost = 0
     with tempfile.TemporaryDirectory() as top:
         for what in ("folder", "file"):
-            for way in ("openat2", "walk"):
+            for way in READERS:
                 tally = attack(Path(top) / f"{what}-{way}", what, way, rounds)
                 print(f"{what} exchanged, {way}: {rounds:,} reads, {dict(tally)}")
                 lost += tally["outside"]
@@ -69,8 +75,9 @@ def prepared(top: Path) -> Path:
     for folder, contents in ((root / PLACE, INSIDE), (outside / "report.py", OUTSIDE)):
         folder.parent.mkdir(parents=True)
         folder.write_bytes(contents)
-    (root / "link-to-folder").symlink_to(outside)
-    (root / "link-to-file").symlink_to(outside / "report.py")
+    (root / "link-to-folder").symlink_to("../../outside")
+    (root / "link-to-file").symlink_to("../../../outside/report.py")
+    (root / "round").symlink_to("tools/../tools")
     return root
 
 
@@ -90,16 +97,72 @@ def swapping(root: Path, what: str) -> Iterator[None]:
 
 
 def outcome(root: str, way: str) -> str:
-    from plait import beneath
+    from plait.errors import InputError
 
-    ways = {"openat2": beneath.by_kernel, "walk": beneath.by_walking}
     try:
-        found = beneath.read_beneath(root, PLACE, way=ways[way])
-    except beneath.OutsideError:
+        found = READERS[way](root)
+    except InputError:
         return "refused"
     if found is None:
         return "nothing"
-    return "inside" if found[0] == INSIDE else "outside"
+    return "inside" if found == INSIDE else "outside"
+
+
+def by_kernel(root: str) -> bytes | None:
+    from plait import beneath
+
+    found = beneath.read_beneath(root, PLACE, way=beneath.by_kernel)
+    return None if found is None else found[0]
+
+
+def by_walking(root: str) -> bytes | None:
+    from plait import beneath
+
+    found = beneath.read_beneath(root, PLACE, way=beneath.by_walking)
+    return None if found is None else found[0]
+
+
+def by_kernel_with_links(root: str) -> bytes | None:
+    from plait import beneath
+
+    return following(root, beneath.by_kernel)
+
+
+def by_walking_with_links(root: str) -> bytes | None:
+    from plait import beneath
+
+    return following(root, beneath.by_walking)
+
+
+def following(root: str, way: Way) -> bytes | None:
+    """Through a link that stays inside, and back by `..`."""
+    from plait.beneath import open_beneath
+    from plait.errors import InputError
+
+    try:
+        handle = open_beneath(root, f"tools/../{ROUND}", links="inside", way=way)
+    except FileNotFoundError:
+        return None
+    except OSError:
+        raise InputError("refused") from None
+    with open(handle, "rb") as file:
+        return file.read()
+
+
+def by_template(root: str) -> bytes | None:
+    from plait.scope.computed import Sources
+
+    found = Sources(root).file(PLACE)
+    return found.encode() if isinstance(found, str) else None
+
+
+READERS: Final[dict[str, Callable[[str], bytes | None]]] = {
+    "openat2": by_kernel,
+    "walk": by_walking,
+    "openat2 with links": by_kernel_with_links,
+    "walk with links": by_walking_with_links,
+    "template": by_template,
+}
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """Files exchanged between check and start: what was verified is what runs.
 
-A tool and a file that it loads are signed by a trusted key, in a project that
-nobody trusts.  Another process exchanges both for other ones, by renaming and by
-writing in place, as fast as it can, while we call the tool.  A call may run the
-signed bytes or be refused; one that runs others has lost.
+A tool, a file that it loads and a file of config/ that it asks for are signed by a
+trusted key, in a project that nobody trusts.  Another process exchanges them for
+other ones, by renaming and by writing in place, as fast as it can, while we call the
+tool.  A call may run the signed bytes or be refused; one that runs others has lost.
 
     python tests/attack/swap_attack.py [--rounds 1000]
 """
@@ -31,23 +31,36 @@ version: 1.0.0
 executor_id: core/primitives/subprocess
 anchor: {mode: always}
 verify_deps: {extensions: [.sh]}
-config: {command: /bin/sh, args: ["{tool_path}"]}
+config: {command: /bin/sh, args: ["{tool_path}"], input_data: "{params_json}"}
 """
-TOOL: Final = '# executor_id: my/runtime\n. "${0%/*}/part.sh"\necho good "$part"\n'
-PART: Final = "# executor_id: my/runtime\npart=good\n"
+TOOL: Final = """\
+# executor_id: my/runtime
+# config_resolve: {path: my/site.yaml}
+. "${0%/*}/part.sh"
+echo =good "$part" "$(cat)"
+"""
+PART: Final = "# executor_id: my/runtime\npart==good\n"
+SITE: Final = "word: =good\n"
+GOOD: Final = '=good =good {"resolved_config":{"word":"=good"}}\n'
+FILES: Final = {
+    "tools/my/runtime.yaml": RUNTIME,
+    "tools/my/tool.sh": TOOL,
+    "tools/my/part.sh": PART,
+    "config/my/site.yaml": SITE,
+}
 
 SWAPPER: Final = """
 import os, sys
 folder = sys.argv[1]
-names = ("tool.sh", "part.sh")
+names = ("tools/my/tool.sh", "tools/my/part.sh", "config/my/site.yaml")
 good = {name: open(f"{folder}/{name}", "rb").read() for name in names}
-evil = {"tool.sh": good["tool.sh"].replace(b"echo good", b"echo evil"), "part.sh": good["part.sh"].replace(b"=good", b"=evil")}
+evil = {name: data.replace(b"=good", b"=evil") for name, data in good.items()}
 print("ready", flush=True)
 
 def put(name, data):
-    with open(f"{folder}/../new", "wb") as file:
+    with open(f"{folder}/new", "wb") as file:
         file.write(data)
-    os.rename(f"{folder}/../new", f"{folder}/{name}")
+    os.rename(f"{folder}/new", f"{folder}/{name}")
 
 def overwrite(name, data):
     # The same length: no size tells the two apart.
@@ -105,24 +118,24 @@ def attack(top: Path, rounds: int) -> Counter[str]:
         perform=_perform,
     )
     tally: Counter[str] = Counter()
-    with swapping(project / ".ai" / "tools" / "my"):
+    with swapping(project / ".ai"):
         for _ in range(rounds):
             try:
                 printed = call_tool(toolbox, "my/tool", {}).data
             except PlaitError as error:
                 tally[f"refused: {error.code}"] += 1
                 continue
-            tally["good" if printed == "good good\n" else "other"] += 1
+            tally["good" if printed == GOOD else "other"] += 1
     return tally
 
 
 def prepared(top: Path) -> tuple[Path, Path]:
     project, user = top / "project", top / "home" / ".ai"
-    tools = project / ".ai" / "tools" / "my"
-    for folder in (tools, user):
-        folder.mkdir(parents=True)
-    for name, contents in (("runtime.yaml", RUNTIME), ("tool.sh", TOOL), ("part.sh", PART)):
-        (tools / name).write_text(contents)
+    user.mkdir(parents=True)
+    for place, contents in FILES.items():
+        path = project / ".ai" / place
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(contents)
     return project, user
 
 
@@ -131,11 +144,13 @@ def sign_all(project: Path, trust: Trust) -> None:
 
     key = PrivateKey(bytes(range(32)))
     trust.store.add(key.public, owner="me", origin="attack")
-    for path in (project / ".ai" / "tools" / "my").iterdir():
+    for place in FILES:
+        path = project / ".ai" / place
+        is_tool = place.startswith("tools/")
         data = sign_bytes(
             path.read_bytes(),
-            kind="tool",
-            item_id=f"my/{path.stem}",
+            kind="tool" if is_tool else "config",
+            item_id=f"my/{path.stem}" if is_tool else f"config/my/{path.stem}",
             extension=path.suffix,
             key=key,
             now=1_774_842_431,

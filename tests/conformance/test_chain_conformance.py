@@ -21,7 +21,7 @@ from plait.errors import InputError, PlaitError
 from plait.tools.anchors import Anchored, anchor_environment, find_anchor
 from plait.tools.bind import Call, bind
 from plait.tools.chain import MAX_CHAIN_DEPTH, Chain, Chains
-from plait.tools.config import resolved_configs
+from plait.tools.config import config_files, resolved_configs
 from plait.tools.environment import FIXED, DotEnv, Environment, EnvValue, read_dotenv, resolve_environment
 from plait.tools.interpreters import Surroundings
 from plait.tools.invocation import ProcessCall
@@ -289,7 +289,7 @@ def test_a_config_is_resolved_across_the_spaces(world: World, row: Mapping[str, 
             world.write(name, "config/t.yaml", json.dumps(row[name]))
     world.item("project", "tool", config_resolve=row["resolve"])
     specs = world.chain().tool.header.config_resolve
-    assert resolved_configs(specs, world.spaces, "tool") == row["result"]
+    assert resolved_configs(specs, config_files(specs, world.spaces, "tool")) == row["result"]
 
 
 def test_the_context_of_the_table_reaches_the_tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -119,6 +119,152 @@ def _read(path: Path) -> Any:
     return json.loads(path.read_text()) if path.suffix == ".json" else path.read_text().rstrip("\n")
 
 
+# ── What one row cannot say ──────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    return new_place(tmp_path, monkeypatch)
+
+
+def test_a_template_is_parsed_once_for_a_thousand_items(place: Place) -> None:
+    flow = """\
+map:
+  input: items.json
+  json_path: "$.items[*]"
+  steps:
+    - when: "${item.never}"
+      shell: "process ${item.path} --priority ${item.metadata.priority:-5}"
+    - foreach: ["${item.path} --priority ${item.metadata.priority:-5}"]
+      do: [{shell: "echo ${item}", when: "${nothing:-}"}]
+reduce:
+  - write_file: {path: "parsed.txt", content: "${map.total}"}
+"""
+
+    def parsed(items: int) -> int:
+        place.write("items.json", {"items": [{"path": str(n)} for n in range(items)]})
+        before = parse_cache_counts()["misses"]
+        place.done(flow)
+        assert place.text("parsed.txt") == str(items)
+        return parse_cache_counts()["misses"] - before
+
+    assert parsed(1) > 0
+    assert parsed(1_000) == 0  # the file is the same, and so is every template in it
+
+
+def test_the_parse_cache_example_gives_each_of_its_items_its_own_values(place: Place) -> None:
+    items = [{"path": f"p{n}", "metadata": {"priority": n} if n % 2 else {}} for n in range(40)]
+    place.write("items.json", {"items": items})
+    place.program("process", '#!/bin/sh\nprintf "%s|" "$@"\n')
+    flow = """\
+map:
+  input: "items.json"
+  json_path: "$.items[*]"
+  agent_template:
+    - shell: "process ${item.path} --priority ${item.metadata.priority:-5}"
+"""
+    outputs = place.done(flow).outputs
+    wanted = {f"map/{n}/0": f"p{n}|--priority|{n if n % 2 else 5}|" for n in range(40)}
+    assert outputs == wanted
+
+
+def _writing(number: int, names: list[str]) -> str:
+    content = " ".join(f"${{file:{name}}}" for name in names)
+    return f'  - write_file: {{path: out{number}.txt, content: "{content}"}}\n'
+
+
+def test_a_hundred_computed_values_are_kept_and_the_least_recently_used_goes_first(place: Place) -> None:
+    files = [f"f{number}" for number in range(101)]
+    for name in files:
+        place.write(name, "old")
+    change = "  - shell: for f in f*; do echo new > $f; done\n"
+    flow = (
+        "steps:\n"
+        + _writing(0, files[:100])  # fills the cache
+        + _writing(1, ["f0"])  # f0 is used again: f1 is now the oldest
+        + change
+        + _writing(2, ["f100"])  # one more than fits: f1 goes
+        + _writing(3, ["f0", "f2", "f99"])
+        + _writing(4, ["f1"])
+    )
+    place.done(flow)
+    texts = [place.text(f"out{number}.txt").split() for number in range(5)]
+    assert texts == [["old"] * 100, ["old"], ["new"], ["old"] * 3, ["new"]]
+
+
+def test_computed_values_are_kept_for_one_run_only(place: Place) -> None:
+    place.write("note", "first")
+    flow = "- shell: echo ${file:note}\n"
+    assert place.outputs(flow) == ["first"]
+    place.write("note", "second")
+    assert place.outputs(flow) == ["second"]
+
+
+def test_a_computed_command_runs_once_in_a_run(place: Place) -> None:
+    flow = """\
+steps:
+  - shell: echo ${cmd:echo x >> ledger; wc -l < ledger}
+  - shell: echo ${cmd:echo x >> ledger; wc -l < ledger}
+  - shell: wc -l < ledger
+"""
+    assert place.outputs(flow) == ["1", "1", "1"]
+
+
+def test_a_uuid_is_new_for_every_use_and_a_date_is_one(place: Place) -> None:
+    flow = """\
+- shell: echo ${uuid} ${uuid}
+- shell: echo ${uuid}
+- shell: echo ${date:%Y-%m-%d}
+"""
+    *uuids, date = place.outputs(flow)
+    words = " ".join(uuids).split()
+    assert len(set(words)) == len(words) == 3
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d", date)
+
+
+# ── On the command line ──────────────────────────────────────────────────────────────
+
+
+def test_the_central_example_runs_by_the_command_line(place: Place) -> None:
+    row = next(row for row in ROWS if row.about == "the example of parent context resolution")
+    for name, content in {**row.files, "flow.yaml": row.flow}.items():
+        place.write(name, content)
+    place.repository()
+    done = place.plait("run", "flow.yaml", "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    last = json.loads(done.stdout.splitlines()[-1])
+    assert (last["status"], last["counts"]["successful"]) == ("done", 2)
+    assert last["value"]["output"] == f"Base: {place.git('rev-parse', 'HEAD')}\n"
+    shown = place.plait("logs").stdout
+    assert "Status: processing a\n" in shown
+    assert "Status: processing it's; touch canary\n" in shown
+    assert not (place.root / "canary").exists()
+
+
+def test_strict_is_a_switch_of_the_command_line(place: Place) -> None:
+    place.write("flow.yaml", "map:\n  input: [{}]\n  steps: [{shell: \"echo '${item.x}'\"}]\n")
+    assert place.plait("run", "flow.yaml", "--quiet").returncode == 0
+    strict = place.plait("run", "flow.yaml", "--strict")
+    assert strict.returncode == 1
+    assert "nothing here is named 'item.x'" in strict.stdout
+    assert "known here: workflow, item" in strict.stdout
+
+
+UNKNOWN_NAME: Final = """\
+flow.yaml:1:27: nothing here is named 'required_var'
+1 | - shell: "echo 'Required: ${required_var}'"
+  |                           ^^^^^^^^^^^^^^^
+fix: known in flow: step, workflow, last, shell, git, env, uuid; a name that is given at the start is declared under parameters
+"""
+
+
+def test_an_unknown_name_ends_the_command_with_2_and_its_place(place: Place) -> None:
+    place.write("flow.yaml", "- shell: \"echo 'Required: ${required_var}'\"\n")
+    done = place.plait("run", "flow.yaml")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == UNKNOWN_NAME.replace("flow.yaml", str(place.file))
+
+
 # ── The rows themselves ──────────────────────────────────────────────────────────────
 
 

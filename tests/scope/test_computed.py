@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from attack import path_attack
 from plait.errors import InputError, LimitError, PlaitError, ProcessError
 from plait.scope import CacheStats, Scope, Sources
 from plait.scope.computed import CAPACITY, MAX_FILE
@@ -160,7 +161,9 @@ def project(tmp_path: Path) -> Path:
     (project / "inside").write_text("ok")
     (project / "link").symlink_to(tmp_path / "outside")
     (project / "way").symlink_to(tmp_path)
+    (project / "absolute").symlink_to(project / "inside")
     (project / "sub" / "back").symlink_to("../inside")
+    (project / "round").symlink_to("sub/../round")
     (tmp_path / "project-two").mkdir()
     (tmp_path / "project-two" / "x").write_text("secret")
     return project
@@ -168,7 +171,10 @@ def project(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize(
     "path",
-    ["../outside", "link", "way/outside", "sub/../../outside", "/etc/passwd", "../project-two/x", "..", "sub/../..", "../nope"],
+    [
+        "../outside", "link", "way/outside", "sub/../../outside", "/etc/passwd", "../project-two/x", "..",
+        "sub/../..", "../nope", "../project/inside", "way/project/inside", "absolute",
+    ],
 )  # fmt: skip
 def test_a_file_outside_the_project_is_refused(project: Path, path: str) -> None:
     with pytest.raises(InputError) as caught:
@@ -178,9 +184,28 @@ def test_a_file_outside_the_project_is_refused(project: Path, path: str) -> None
     )
 
 
-@pytest.mark.parametrize("path", ["inside", "sub/../inside", "sub/back", "way/project/inside"])
-def test_a_file_that_is_inside_after_all_is_read(project: Path, path: str) -> None:
+@pytest.mark.parametrize("path", ["inside", "./inside", "sub/../inside", "sub/back", "sub//back"])
+def test_a_file_is_read_on_every_way_that_stays_inside(project: Path, path: str) -> None:
     assert read(project, path) == "ok"
+    assert read(project, str(project / path)) == "ok"
+
+
+def test_a_project_may_be_reached_by_a_link(project: Path) -> None:
+    (project.parent / "known-as").symlink_to(project)
+    for path in ("inside", str(project / "inside"), str(project.parent / "known-as" / "inside")):
+        assert read(project.parent / "known-as", path) == "ok"
+
+
+def test_links_that_lead_in_a_circle_are_no_file(project: Path) -> None:
+    with pytest.raises(InputError, match=r"^this file cannot be read: Too many levels"):
+        read(project, "round")
+
+
+@pytest.mark.parametrize("what", ["folder", "file"])
+def test_a_race_with_links_brings_nothing_from_outside_into_a_template(tmp_path: Path, what: str) -> None:
+    tally = path_attack.attack(tmp_path, what, "template", 200)
+    assert tally["outside"] == 0
+    assert tally["inside"] > 0
 
 
 def test_a_flow_may_allow_more(project: Path) -> None:

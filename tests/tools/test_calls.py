@@ -19,10 +19,12 @@ import pytest
 import plait
 from plait.errors import InputError
 from plait.steps.call import call_tool, dry_run
+from plait.tools import manifest
 from plait.tools.chain import Chains
 from plait.tools.invocation import Invocation, ProcessCall, Returned
 from plait.tools.readers import ItemCache
 from plait.tools.signing import sign_bytes, sign_detached
+from plait.tools.spaces import Space
 from plait.tools.trust import Trust
 from tools.projects import KEY, SIGNED_AT, Project, new_project, python_tool
 
@@ -428,6 +430,50 @@ def test_a_person_is_asked_about_the_config_of_a_project(project: MakeProject) -
     assert asked == [
         f"this project brings 1 file in .ai/config, signed by nobody you trust: {here.root}",
     ]
+
+
+def test_the_config_that_was_judged_is_the_one_that_is_used(project: MakeProject) -> None:
+    here = project()
+    own_tool(here)
+    here.write(".ai/config/team/site.yaml", "host: theirs\n")
+
+    def exchange(_: Any) -> bool:
+        here.write(".ai/config/team/site.yaml", "host: evil\n")
+        return True
+
+    tools = replace(here.toolbox, trust=Trust(str(here.user), str(here.root), ask=exchange))
+    assert call_tool(tools, "mine", {}).data == {"resolved_config": {"host": "theirs"}}
+    assert call_tool(tools, "mine", {}).data == {"resolved_config": {"host": "evil"}}  # trusted by now
+
+
+def test_a_config_of_the_installation_counts_as_it_was_installed(project: MakeProject) -> None:
+    here = project()
+    here.write_own("tools/mine.yaml", json.dumps(ASKING))
+    bundle = here.top / "bundle"
+    (bundle / "config" / "team").mkdir(parents=True)
+    (bundle / "config" / "team" / "site.yaml").write_text("host: bundle\n")
+    spaces = replace(here.toolbox.spaces, bundles=lambda: (Space("system", str(bundle), "theirs"),))
+    tools = replace(here.toolbox, spaces=spaces)
+    with pytest.raises(plait.PlaitError) as caught:
+        call_tool(tools, "mine", {})
+    assert caught.value.code == "changed-system-file"
+    manifest.write(str(bundle))
+    assert call_tool(tools, "mine", {}).data == {"resolved_config": {"host": "bundle"}}
+
+
+@pytest.mark.parametrize("place", [".ai/config/team/site.yaml", "own"])
+def test_a_config_that_changes_or_comes_is_noticed_by_a_warm_call(project: MakeProject, place: str) -> None:
+    here = project().trust()
+    own_tool(here)
+    tools = replace(here.toolbox, clock=lambda: time.time() + 60)
+    for _ in range(3):
+        assert call_tool(tools, "mine", {}).data == {"resolved_config": {"host": "mine"}}
+    assert tools.ready.get("mine", dry=False, now=time.time() + 60) is not None
+    if place == "own":
+        here.write_own("config/team/site.yaml", "host: other\n")
+    else:
+        here.write(place, "host: other\n")
+    assert call_tool(tools, "mine", {}).data == {"resolved_config": {"host": "other"}}
 
 
 def test_signed_config_counts_where_its_signer_is_trusted(project: MakeProject) -> None:

@@ -18,7 +18,7 @@ import pytest
 from plait.beneath import read_beneath
 from plait.errors import DocumentError, InputError, PlaitError, TrustError
 from plait.tools import manifest, signing, trust
-from plait.tools.items import ConfigResolve, Header, Item, digest_of
+from plait.tools.items import Header, Item, digest_of
 from plait.tools.keys import Rotated, rotate
 from plait.tools.signing import PrivateKey, sign_bytes, sign_detached, sign_rotation, time_text
 from plait.tools.spaces import Space, SpaceName
@@ -255,16 +255,13 @@ def test_a_demand_is_heard_as_soon_as_it_is_made(world: World) -> None:
 
 
 def test_whatever_a_verdict_rests_on_is_named(world: World) -> None:
-    asking = Header(config_resolve=(ConfigResolve("team/site.yaml"),))
-    item = replace(world.signed(), header=asking)
+    item = world.signed()
     machine_key(world)
     places = world.trust().rests_on(world.trust().judge(item))
     assert set(places) == {
         item.path,
         f"{item.path}.sig",
         f"{world.project}/.ai/plait.yaml",
-        f"{world.project}/.ai/config/team/site.yaml",
-        f"{world.user}/config/team/site.yaml",
         f"{world.user}/trust/projects.json",
         f"{world.user}/trust/rollback.json",
         f"{world.user}/trust/{KEY.fingerprint}.json",

@@ -18,6 +18,7 @@ from plait.values import Json
 
 if TYPE_CHECKING:
     from plait.primitives.mcp import Offered, PinFile
+    from plait.run.engine import Stop
     from plait.scope import Scope, Sources
     from plait.source import Source
     from plait.steps.call import Toolbox
@@ -375,6 +376,17 @@ def _perform(invocation: Invocation) -> Returned:
     return carry_out(invocation)
 
 
+def perform_until(invocation: Invocation, stop: Stop) -> Returned:
+    """The same, for a run that may be stopped: what its tools have started ends with it."""
+    from plait.tools.invocation import ProcessCall
+
+    if isinstance(invocation, ProcessCall):
+        from plait.primitives.process import call_process
+
+        return call_process(invocation, cancel=stop)
+    return _perform(invocation)
+
+
 def _primitive_for(invocation: Invocation) -> Callable[[Any], Returned]:
     """What carries out this kind of invocation, loaded when it is first needed."""
     from plait.tools.invocation import FunctionCall, McpCall, ProcessCall, RequestCall
@@ -439,17 +451,24 @@ def sources(directory: str | PathLike[str], *, commands: bool = True) -> Sources
     """Computed values of the real world: this environment, these files, this clock."""
     from plait.scope import Sources
 
-    return Sources(directory, environ=os.environ, run=_printed_by if commands else None)
+    return Sources(directory, environ=os.environ, run=printed_by if commands else None)
 
 
 COMMAND_TIMEOUT = 60.0
 
 
-def _printed_by(bound: BoundScript, directory: str) -> str:
+def printed_by(bound: BoundScript, directory: str, env: Mapping[str, str] | None = None) -> str:
+    """What the command of `${cmd:…}` prints."""
     from plait.errors import ProcessError
     from plait.primitives.process import run_shell
 
-    finished = run_shell(bound, shell="sh", cwd=directory, env=dict(os.environ), timeout=COMMAND_TIMEOUT)
+    finished = run_shell(
+        bound,
+        shell="sh",
+        cwd=directory,
+        env=dict(os.environ) if env is None else env,
+        timeout=COMMAND_TIMEOUT,
+    )
     if finished.exit_code != 0:
         # Not what it printed: a value, and so a secret, may be in it.
         raise ProcessError(

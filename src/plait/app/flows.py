@@ -8,6 +8,7 @@ already knows.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from plait.errors import InputError, PlaitError, Problem, TrustError, nearest
@@ -61,7 +62,8 @@ class Options:
     strict: bool | None = None
     max_parallel: int | None = None
     profile: str | None = None
-    backend: str = "local"
+    backend: str | None = None
+    """None: the one that the flow names."""
 
     def record(self) -> dict[str, Json]:
         return {
@@ -79,7 +81,7 @@ def run(
     *,
     project: str | os.PathLike[str] | None = None,
     strict: bool | None = None,
-    backend: str = "local",
+    backend: str | None = None,
     resume: str | None = None,
 ) -> FlowResult:
     """Run a flow file to its end; `resume` goes on with an earlier run instead.
@@ -232,6 +234,7 @@ class _Flow:
         self.path = path
         self.options = options
         self.project = project or project_of_file(path)
+        self.started = time.strftime("%Y-%m-%dT%H:%M:%S%z")
 
     @classmethod
     def of(cls, opened: Opened, max_parallel: int | None, file: str | None = None) -> _Flow:
@@ -241,7 +244,9 @@ class _Flow:
         if max_parallel is not None:
             kept["max_parallel"] = max_parallel
         path = os.path.abspath(file) if file else str(facts["file"])
-        return cls(path, Options(**kept), str(facts["project"]))
+        flow = cls(path, Options(**kept), str(facts["project"]))
+        flow.started = str(facts.get("started", ""))
+        return flow
 
     def load(self, *, lenient: bool = False) -> Loaded:
         from plait.flows.workflow import load_workflow
@@ -262,6 +267,7 @@ class _Flow:
             "flow": loaded.workflow.name,
             "file": self.path,
             "project": self.project,
+            "started": self.started,
             "options": self.options.record(),
         }
 
@@ -312,7 +318,7 @@ def _worked(
 
 
 def _outcome(id: str, loaded: Loaded, run: WorkingRun, flow: _Flow) -> FlowResult:
-    turn = Turn(run, "", loaded.scope(id), directory=flow.project, env={**os.environ, **loaded.process_env()})
+    turn = _first_turn(id, loaded, run, flow)
     try:
         value = loaded.workflow.run(turn)
     except StepError as error:
@@ -326,6 +332,21 @@ def _outcome(id: str, loaded: Loaded, run: WorkingRun, flow: _Flow) -> FlowResul
         failure = Failure(run.mask(str(error)), "trust" if refused else "refused")
         return FlowResult(id, "failed", failure, counts=_counts(loaded, run), trust_refused=refused)
     return FlowResult(id, "done", value=value, counts=_counts(loaded, run))
+
+
+def _first_turn(id: str, loaded: Loaded, run: WorkingRun, flow: _Flow) -> Turn:
+    from plait.app import printed_by
+
+    env = {**os.environ, **loaded.process_env()}
+    commands = None if run.rehearsal is not None else lambda bound, place: printed_by(bound, place, env)
+    return Turn(
+        run,
+        "",
+        loaded.scope(id, sources=loaded.sources(run=commands), started=flow.started),
+        deadline=None if loaded.timeout is None else time.monotonic() + loaded.timeout,
+        directory=flow.project,
+        env=env,
+    )
 
 
 def _counts(loaded: Loaded, run: Run) -> dict[str, Json]:
@@ -367,7 +388,7 @@ def _new_run(
         full_durability=loaded.durability == "full",
     )
     run.folder = folder
-    run.backend = _backend(flow.options.backend)
+    run.backend = _backend(flow.options.backend or loaded.backend)
     return run
 
 
@@ -407,7 +428,14 @@ def _expect_tools(flow: _Flow, loaded: Loaded, ask: AskTrust | None) -> None:
 def _hands(flow: _Flow, loaded: Loaded, run: WorkingRun, ask: AskTrust | None) -> RealHands:
     from plait.app.hands import RealHands
 
-    return RealHands(flow.project, run.folder, ask=ask, keeps_overflow=not loaded.secret_texts())
+    return RealHands(
+        flow.project,
+        run.folder,
+        run.stop,
+        env=loaded.process_env(),
+        ask=ask,
+        keeps_overflow=not loaded.secret_texts(),
+    )
 
 
 def _rehearsed(flow: _Flow, loaded: Loaded, journal: Journal, folder: str) -> list[Rehearsed]:

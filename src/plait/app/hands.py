@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 
-from plait.errors import ProcessError
+from plait.errors import LimitError, ProcessError
 from plait.hints import TYPE_CHECKING, Final
 from plait.primitives.process import Finished, run_shell
 from plait.run.engine import Stop
 from plait.values import Json
 
 if TYPE_CHECKING:
-    from plait.steps.call import ToolResult
+    from plait.steps.call import Toolbox, ToolResult
     from plait.steps.hands import Provider
     from plait.template.shell import BoundScript
-    from plait.tools.invocation import RequestCall, Returned
+    from plait.tools.invocation import Invocation, RequestCall, Returned
     from plait.tools.trust import Ask as AskTrust
 
 STOP_GRACE: Final = 5.0
@@ -25,12 +26,24 @@ PIECE: Final = 1 << 20
 
 class RealHands:
     def __init__(
-        self, project: str, folder: str, *, ask: AskTrust | None = None, keeps_overflow: bool = True
+        self,
+        project: str,
+        folder: str,
+        stop: Stop,
+        *,
+        env: Mapping[str, str],
+        ask: AskTrust | None = None,
+        keeps_overflow: bool = True,
     ) -> None:
         self._project = project
         self._folder = folder
+        self._stop = stop
+        self._env = env
         self._ask = ask
         self._keeps_overflow = keeps_overflow
+        self._lock = threading.Lock()
+        self._tools: Toolbox | None = None
+        self._here = threading.local()
 
     def shell(
         self,
@@ -113,12 +126,33 @@ class RealHands:
                 os.unlink(path)
 
     def call(self, tool_id: str, params: Mapping[str, Json], *, timeout: float | None) -> ToolResult:
-        from plait.app import toolbox
-        from plait.records import replace
         from plait.steps.call import call_tool
 
-        tools = toolbox(self._project, ask=self._ask)
-        return call_tool(tools if timeout is None else replace(tools, timeout=timeout), tool_id, params)
+        self._here.timeout = timeout
+        return call_tool(self._toolbox(), tool_id, params)
+
+    def _toolbox(self) -> Toolbox:
+        """The tools of the project, in the environment of the flow; one for all calls of a run."""
+        from plait.app import toolbox
+        from plait.records import replace
+
+        with self._lock:
+            if self._tools is None:
+                tools = toolbox(self._project, ask=self._ask)
+                host = {**tools.host, **self._env}
+                self._tools = replace(tools, host=host, perform=self._carried_out)
+            return self._tools
+
+    def _carried_out(self, invocation: Invocation) -> Returned:
+        from plait.app import perform_until
+        from plait.records import replace
+
+        timeout = self._here.timeout
+        if timeout is not None:
+            own = invocation.limits.timeout
+            limit = timeout if own is None else min(own, timeout)
+            invocation = replace(invocation, limits=replace(invocation.limits, timeout=limit))
+        return perform_until(invocation, self._stop)
 
     def request(self, call: RequestCall) -> Returned:
         from plait.primitives.request import send
@@ -130,6 +164,10 @@ class RealHands:
 
         around = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
         finished = run(["git", *args], cwd=cwd, env={**around, **env}, stdin=stdin, timeout=GIT_TIMEOUT)
+        if finished.truncated:
+            raise LimitError(
+                f"'git {args[0]}' printed too much", fix="use a smaller repository", code="git-output"
+            )
         if finished.exit_code != 0:
             raise ProcessError(
                 f"'git {args[0] if args else ''}' ended with exit code {finished.exit_code}",

@@ -292,8 +292,8 @@ def _chain_record(chain: Chain, verdicts: Sequence[Verdict], hidden: Sequence[Fo
 
 def _lock(tools: Toolbox) -> None:
     from plait.cli.sign import replace_file
+    from plait.tools.lock import LOCK
     from plait.tools.trust import Lock
-    from plait.tools.trust_question import LOCK
 
     project = tools.trust.project or os.getcwd()
     lock = Lock.of(project)

@@ -3,6 +3,11 @@
 Events go to the journal first and to watchers afterwards, when a power cut could
 no longer undo them: a thread of its own syncs the journal every 20 ms while there
 is something to tell, and then tells it.
+
+What a crash may undo waits for company, because a transaction costs more than what
+is in it.  A start is recorded with the first event of its step or of one inside it;
+if none comes, by that thread; and never if the first event is the end, which says
+all that the start would.  The last step of a list ends with its list.
 """
 
 from __future__ import annotations
@@ -75,18 +80,28 @@ class Run:
         self.accept_changes = accept_changes
         self.full_durability = full_durability
         self._repeat = frozenset(repeat)
-        self._starts: list[Event] = []
-        self._teller = _Teller(journal, list(watchers))
+        self._starts: dict[str, StepStarted] = {}
+        """By path: steps that have begun, and of which nothing is recorded."""
+        self._still_running: Iterable[str] = ()
+        """Those of them of which nothing was recorded already at the last look."""
+        self._ends: dict[str, StepFinished] = {}
+        """By the path of its list: the end of a list's last step, recorded with that of the list."""
+        self._starting = threading.Lock()
+        self._teller = _Teller(journal, list(watchers), self._record_long_starts)
 
     # ── events ───────────────────────────────────────────────────────────
 
     def emit(self, event: Event) -> None:
         # Journal first: nobody may act on an event that a crash could undo.
-        starts, self._starts = self._starts, []
-        self.journal.append(*starts, event)
+        path = getattr(event, "path", "")
+        end = self._ends.pop(path, None)
+        starts = self._starts_above(event if end is None else end)
+        ended = (event,) if end is None else (end, event)
+        self.journal.append(*starts, *ended)
         if self.full_durability:
             self.journal.sync()
-        self._teller.tell(event)
+        for one in ended:
+            self._teller.tell(one)
 
     def emit_start(self, event: StepStarted, *, at_once: bool) -> None:
         """A start may be lost by a crash, since the step is then done again; unless it must not be."""
@@ -94,18 +109,49 @@ class Run:
             self.emit(event)
             self.journal.sync()
             return
-        self._starts.append(event)
+        with self._starting:
+            self._starts[event.path] = event
         self._teller.tell(event)
+
+    def emit_last(self, event: StepFinished) -> None:
+        """The end of a step behind which its list ends, too, so that an event of the list follows at once."""
+        self._ends[event.path.rpartition("/")[0]] = event
 
     def note(self, path: str, message: str) -> None:
         self.emit(Noted(path, self.mask(message)))
 
     def close(self) -> None:
         """What was recorded is safe, and watchers have heard of it, when this returns."""
-        starts, self._starts = self._starts, []
-        if starts:
-            self.journal.append(*starts)
+        for end in list(self._ends.values()):
+            self.emit(end)
+        with self._starting:
+            if self._starts:
+                self.journal.append(*self._starts.values())
+                self._starts.clear()
         self._teller.close()
+
+    def _starts_above(self, event: Event) -> list[StepStarted]:
+        """The starts that are to be recorded before an event, the outermost first."""
+        starts: list[StepStarted] = []
+        path = getattr(event, "path", "")
+        with self._starting:
+            while path and self._starts:
+                start = self._starts.pop(path, None)
+                if start is not None and not _says_all(event, start):
+                    starts.append(start)
+                path = path.rpartition("/")[0]
+        starts.reverse()
+        return starts
+
+    def _record_long_starts(self) -> bool:
+        """Record the starts that were there at the last look and still are; are there others?"""
+        with self._starting:
+            long = [self._starts.pop(path) for path in self._still_running if path in self._starts]
+            if long:
+                # While the lock is held, so that no end comes before its start.
+                self.journal.append(*long)
+            self._still_running = tuple(self._starts)
+        return bool(self._still_running)
 
     # ── stopping ─────────────────────────────────────────────────────────
 
@@ -152,6 +198,11 @@ class Run:
         return recorded.outcome
 
 
+def _says_all(event: Event, start: StepStarted) -> bool:
+    """Is the event the end of this step, which was tried once?"""
+    return isinstance(event, StepFinished) and event.path == start.path and start.attempt == 1
+
+
 def _asks(step: Step, turn: Turn) -> InputError:
     return InputError(
         f"step '{step.title}' ({turn.path}) may run only once, was begun, and its end is not known",
@@ -174,9 +225,10 @@ def changed_steps(steps: Iterable[tuple[str, str]]) -> InputError:
 class _Teller:
     """Tells watchers what has happened, once it is safe."""
 
-    def __init__(self, journal: Journal, watchers: list[Watch]) -> None:
+    def __init__(self, journal: Journal, watchers: list[Watch], record_starts: Callable[[], bool]) -> None:
         self._journal = journal
         self._watchers = watchers
+        self._record_starts = record_starts
         self._waiting: list[Stamped] = []
         self._lock = threading.Lock()
         self._wake = threading.Event()
@@ -215,10 +267,10 @@ class _Teller:
             time.sleep(SYNC_PAUSE)
 
     def _pass_on(self) -> None:
+        if self._record_starts():
+            self._wake.set()  # what still runs is looked at again, even if nothing else happens
         with self._lock:
             told, self._waiting = self._waiting, []
-        if not told:
-            return
         self._journal.sync()
         for watch in list(self._watchers):
             try:

@@ -97,17 +97,18 @@ class Turn:
         """Perform a step that is inside this one."""
         return perform(step, self.inner(step, scope=scope, name=name))
 
-    def perform_next(self, step: Step, order: int) -> tuple[Outcome, Turn]:
+    def perform_next(self, step: Step, order: int, *, is_last: bool = False) -> tuple[Outcome, Turn]:
         """Perform one of several steps that follow each other; the turn in which the next is performed.
 
         What is remembered is a beginning: once a step was really done, those behind
-        it are done, too, even if an earlier life of the run had done them.
+        it are done, too, even if an earlier life of the run had done them.  `is_last`:
+        the end of this step is the end of the one that it is inside of.
         """
         inner = self.inner(step, order=order)
         known = remembered(step, inner)
         if known is not None:
             return known, self
-        outcome = _performed(step, inner)
+        outcome = _performed(step, inner, is_last=is_last)
         return outcome, self if self.run.fresh else replace(self, replaying=False)
 
     def inner(
@@ -156,11 +157,11 @@ def remembered(step: Step, turn: Turn) -> Outcome | None:
     return None if turn.run.fresh else turn.run.known(step, turn)
 
 
-def _performed(step: Step, turn: Turn) -> Outcome:
-    run = turn.run
+def _performed(step: Step, turn: Turn, *, is_last: bool = False) -> Outcome:
     began = time.monotonic()
     outcome = _attempted(step, turn, began)
-    run.emit(
+    emit = turn.run.emit_last if is_last else turn.run.emit
+    emit(
         StepFinished(
             turn.path,
             step.kind,

@@ -17,6 +17,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from plait.beneath import OutsideError, open_beneath
 from plait.errors import InputError, LimitError
 from plait.records import dataclass
 from plait.source import Source
@@ -110,17 +111,15 @@ class Sources:
         # A path may be made of values, so no error shows it.
         if "\0" in path:
             raise InputError("the name of a file cannot hold NUL", fix="remove it", code="file-outside")
-        full = os.path.realpath(os.path.join(directory, path))
-        inside = os.path.commonpath([os.path.realpath(directory), full]) == os.path.realpath(directory)
-        if not (inside or self._allow_outside):
+        try:
+            with open(self._open(path, directory), "rb") as file:
+                data = file.read(MAX_FILE + 1)
+        except OutsideError:
             raise InputError(
                 "this file is outside the project",
                 fix="name a file below the project, or allow files outside in the flow",
                 code="file-outside",
-            )
-        try:
-            with open(full, "rb", opener=_open_regular) as file:
-                data = file.read(MAX_FILE + 1)
+            ) from None
         except FileNotFoundError:
             return UNDEFINED
         except OSError as error:
@@ -137,14 +136,26 @@ class Sources:
             )
         return data.decode("utf-8", "surrogateescape")
 
+    def _open(self, path: str, directory: str) -> int:
+        """A handle of a regular file, which nothing that races with us can make one outside."""
+        if self._allow_outside:
+            # Opening a pipe waits for its other end, for ever if there is none.
+            flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+            handle = os.open(os.path.join(directory, path), flags)
+        else:
+            handle = open_beneath(directory, _below(path, directory), links="inside")
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            os.close(handle)
+            raise OSError(errno.EINVAL, "it is not a regular file")
+        return handle
 
-def _open_regular(path: str, flags: int) -> int:
-    # Opening a pipe waits for its other end, for ever if there is none.
-    descriptor = os.open(path, flags | os.O_NONBLOCK)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise OSError(errno.EINVAL, "it is not a regular file")
-    return descriptor
+
+def _below(path: str, directory: str) -> str:
+    """A path from the directory on, also one that names the directory itself."""
+    for top in (directory, os.path.realpath(directory)):
+        if path == top or path.startswith(f"{top.rstrip('/')}/"):
+            return f"./{path[len(top) :].lstrip('/')}"
+    return path
 
 
 class _Cache:

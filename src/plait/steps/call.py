@@ -43,7 +43,7 @@ from plait.tools.chain import (
     settled,
     witness,
 )
-from plait.tools.config import checked_params, resolved_configs
+from plait.tools.config import checked_params, config_files, resolved_configs
 from plait.tools.environment import (
     DotEnv,
     Environment,
@@ -98,6 +98,8 @@ class Ready:
     verdicts: tuple[Verdict, ...]
     environment: Environment
     binding: Binding
+    resolved: Mapping[str, Json]
+    """What the tool asks for of config/, as `resolved_config`: made of the bytes that were judged."""
     records: tuple[Mapping[str, Json], ...]
     """The chain, as the envelope of a result shows it."""
     env_names: tuple[str, ...]
@@ -201,11 +203,7 @@ def prepare(
     if ready is None:
         ready = _made_ready(toolbox, item_id, dry=masked, before_trust=accepted)
     given = accepted(ready.chain.tool)
-    if ready.chain.tool.header.config_resolve:
-        # Also if nothing was found: a caller could otherwise give it.
-        tool = ready.chain.tool
-        resolved = resolved_configs(tool.header.config_resolve, toolbox.spaces, tool.path)
-        given = {**given, "resolved_config": resolved}
+    given |= ready.resolved
     environment = ready.environment
     invocation = ready.binding.bind(given)  # also before it is masked: what it refuses, a dry run refuses
     if masked:
@@ -276,7 +274,9 @@ def _made_ready(
     declared = next((item.header.verify_deps for item in chain.elements if item.header.verify_deps), None)
     deps = _read_all(dependencies(anchored, declared, chain.tool), chain)
     lib = _read_all(library(anchored, declared), chain)
-    verdicts = toolbox.trust.require([*chain.elements, *deps, *lib])
+    asked = chain.tool.header.config_resolve
+    configs = config_files(asked, toolbox.spaces, chain.tool.path) if asked else []
+    verdicts = toolbox.trust.require([*chain.elements, *deps, *lib, *configs])
     trusted = _by_project(verdicts)
     context = _context(toolbox, chain, anchored, deps, lib, project_trusted=trusted)
     around = _surroundings(toolbox, project_trusted=trusted, dry=dry)
@@ -290,6 +290,8 @@ def _made_ready(
         verdicts=verdicts,
         environment=environment,
         binding=Binding(chain, context, environment, toolbox.spaces.project, _directory(anchored, context)),
+        # Also if nothing was found: a caller could otherwise give it.
+        resolved={"resolved_config": resolved_configs(asked, configs)} if asked else {},
         records=_records(chain),
         env_names=tuple(sorted(environment.child)),
         rests_on=tuple(dict.fromkeys(_places(toolbox, chain, verdicts, context, around))) if told else None,
@@ -310,6 +312,8 @@ def _places(
     yield from ((TARGET, path) for path in marker_places(chain))
     for verdict in verdicts:
         yield from _places_of_trust(toolbox.trust, verdict)
+    for spec in chain.tool.header.config_resolve:  # also where there is none: one may come
+        yield from (place_of(f"{space.root}/config/{spec.path}") for space in toolbox.spaces.all)
     if "tool_path" in context:
         yield IDENTITY, os.path.dirname(context["tool_path"])
     # By itself, also if it is not there: the folder of a project changes all the time.

@@ -38,21 +38,25 @@ class Sequence:
 
         captures: dict[str, Json] = {}
         output: Json = None
+        last = len(self.steps) - 1
         for order, step in enumerate(self.steps):
-            outcome, turn = turn.perform_next(step, order)
+            outcome, turn = turn.perform_next(step, order, is_last=order == last)
             match outcome:
                 case Done(value):
                     assert isinstance(value, dict)
-                    captures |= step.captured(value)
+                    names = step.captured(value)
+                    captures |= names
                     output = value.get("output", output)
-                    turn = turn.with_scope(after(turn.scope, step, value))
+                    if order != last:  # nobody asks for the names behind the last
+                        turn = turn.with_scope(after(turn.scope, step, value, names))
                 case Failed(failure):
                     if not step.continue_on_error:
                         raise StepError(failure)
                     turn.run.note(
                         turn.path, f"'{step.title}' failed, and the flow goes on: {failure.message}"
                     )
-                    turn = turn.with_scope(after(turn.scope, step, failure.as_ended()))
+                    ended = failure.as_ended()
+                    turn = turn.with_scope(after(turn.scope, step, ended, step.captured(ended)))
                 case Skipped():
                     pass
         return {"output": output, "captures": captures}

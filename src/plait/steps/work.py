@@ -218,7 +218,7 @@ class Work:
         return self._after(turn.scope, ended).frame("on_failure", phase={"error": error})
 
     def _after(self, scope: Scope, value: Mapping[str, Json]) -> Scope:
-        return after(scope, self, value)
+        return after(scope, self, value, self.captured(value))
 
     def _put_into_file(self, turn: Turn, value: Mapping[str, Json]) -> None:
         if self.output_file is None:
@@ -269,8 +269,8 @@ class Attempt:
         return with_changes(turn, lambda: action.run(turn))
 
 
-def after(scope: Scope, step: Work, value: Mapping[str, Json]) -> Scope:
-    """The names as they are behind a step."""
+def after(scope: Scope, step: Work, value: Mapping[str, Json], captures: Mapping[str, Json]) -> Scope:
+    """The names as they are behind a step that captured these."""
     if "exit_code" not in value:  # a dry run knows nothing of what would come out
         return scope
     facts = facts_of(value)
@@ -279,7 +279,7 @@ def after(scope: Scope, step: Work, value: Mapping[str, Json]) -> Scope:
         outputs["shell"] = facts
     changed = value.get("changes")
     names = {"step": changed} if isinstance(changed, Mapping) else None
-    return scope.frame(step.name, captures=step.captured(value), outputs=outputs, step=names)
+    return scope.frame(step.name, captures=captures, outputs=outputs, step=names)
 
 
 def _joined(value: dict[str, Json], inner: Json) -> dict[str, Json]:

@@ -21,9 +21,9 @@ from plait.template.nodes import ParamHole, holes
 from plait.template.sinks import as_json_value
 from plait.template.template import Template, compile_template
 from plait.tools.chain import Chain
-from plait.tools.items import ConfigResolve, Item
+from plait.tools.items import ConfigResolve, Header, Item, digest_of
 from plait.tools.schemas import surely_meets
-from plait.tools.spaces import Spaces
+from plait.tools.spaces import Space, Spaces
 from plait.values import Json, Secret, detached
 
 EXECUTION_KEYS: Final = frozenset(
@@ -237,9 +237,21 @@ def checked_params(params: Mapping[str, Json], item: Item) -> dict[str, Json]:
     return filled
 
 
-def resolved_configs(specs: Sequence[ConfigResolve], spaces: Spaces, where: str) -> Json:
-    """What `CONFIG_RESOLVE` asks for: one tree, or one by path when several are named."""
-    trees = {spec.path: _resolved(spec, spaces, where) for spec in specs}
+def config_files(specs: Sequence[ConfigResolve], spaces: Spaces, where: str) -> list[Item]:
+    """The files that `CONFIG_RESOLVE` asks for, highest space first; read once, to be judged, then used."""
+    paths = dict.fromkeys(spec.path for spec in specs)
+    for path in paths:
+        if any(part in ("", ".", "..") for part in path.split("/")):
+            raise InputError(
+                f"'{path}' leaves config/", where, "name a file below config/", code="outside-space"
+            )
+    found = (_config_file(space, path) for path in paths for space in spaces.all)
+    return [file for file in found if file is not None]
+
+
+def resolved_configs(specs: Sequence[ConfigResolve], files: Sequence[Item]) -> Json:
+    """What `CONFIG_RESOLVE` asks for, of these files: one tree, or one by path when several are named."""
+    trees = {spec.path: _resolved(spec, files) for spec in specs}
     return next(iter(trees.values())) if len(specs) == 1 else trees
 
 
@@ -328,20 +340,23 @@ def _no_retrieval(uri: str) -> Json:
     raise ValueError(f"a schema may not fetch {uri}")
 
 
-def _resolved(spec: ConfigResolve, spaces: Spaces, where: str) -> Json:
-    parts = spec.path.split("/")
-    if any(part in ("", ".", "..") for part in parts):
-        raise InputError(
-            f"'{spec.path}' leaves config/", where, "name a file below config/", code="outside-space"
-        )
-    found = [
-        (os.path.join(space.root, "config", spec.path), contents[0])
-        for space in spaces.all
-        if (contents := read_beneath(space.root, f"config/{spec.path}")) is not None
-    ]
+def _config_file(space: Space, path: str) -> Item | None:
+    relative = f"config/{path}"
+    contents = read_beneath(space.root, relative)
+    if contents is None:
+        return None
+    data, stem = contents[0], os.path.splitext(relative)[0]
+    return Item("config", stem, space, os.path.join(space.root, relative), data, digest_of(data), Header())
+
+
+def _resolved(spec: ConfigResolve, files: Sequence[Item]) -> Json:
     from plait.documents import merge, parse  # few tools ask for files of config/
 
-    nodes = [parse(data.decode("utf-8", "surrogateescape"), path) for path, data in found]
+    nodes = [
+        parse(file.data.decode("utf-8", "surrogateescape"), file.path)
+        for file in files
+        if file.path == os.path.join(file.space.root, "config", spec.path)
+    ]
     if not nodes:
         return {}
     tree = nodes[0].data() if spec.mode == "first_match" else merge(list(reversed(nodes))).data()

@@ -6,7 +6,7 @@
 
 A signature that is there must hold: whatever else is trusted, a file whose
 signature is false, revoked or older than what ran here before is refused.
-Files of config/ that a tool asks for count like the tool: they decide what it does.
+Files of config/ that a tool asks for are items like the tool: they decide what it does.
 
 A project can ask for more, never for less: signatures (`trust: signed` in its
 `.ai/plait.yaml`), and, where the user says so, the very bytes of its `plait.lock`.
@@ -16,7 +16,8 @@ cannot bring its own trust, and nothing here reads the environment.  A decision
 is about `Item.data`, the bytes that were read once and will run.
 
     trust_store     the keys, projects and versions that you trust
-    trust_question  what a project brings along, to be asked about or locked
+    trust_question  what a project brings along, to be asked about
+    lock            the bytes that a project must have
     keys            your own private keys
     private_files   files that only you can change
 
@@ -38,10 +39,9 @@ from plait.errors import DocumentError, InputError, PlaitError, Problem, TrustEr
 from plait.hints import TYPE_CHECKING, Final, Literal
 from plait.records import dataclass, field, replace
 from plait.tools import manifest
-from plait.tools.items import Header, Item, digest_of
+from plait.tools.items import Item
 from plait.tools.private_files import changeable_by_others, stamp_of
 from plait.tools.signing import Signature, in_comment, read_detached, read_signature, time_text, verify
-from plait.tools.spaces import Space
 from plait.tools.trust_store import (
     CLOCK_SKEW,
     MACHINE,
@@ -59,7 +59,8 @@ from plait.values import UNDEFINED, Json
 if TYPE_CHECKING:
     from plait.documents import Mapping as MappingNode
     from plait.tools.keys import Effort, KeyFolder
-    from plait.tools.trust_question import Ask, Lock, Question, brought_along
+    from plait.tools.lock import Lock
+    from plait.tools.trust_question import Ask, Question, brought_along
 
 __all__ = [
     "CLOCK_SKEW",
@@ -85,7 +86,7 @@ _LATER: Final = {
     "Ask": "trust_question",
     "Effort": "keys",
     "KeyFolder": "keys",
-    "Lock": "trust_question",
+    "Lock": "lock",
     "Question": "trust_question",
     "brought_along": "trust_question",
 }
@@ -176,11 +177,7 @@ class Trust:
         return held
 
     def require(self, items: Sequence[Item]) -> tuple[Verdict, ...]:
-        """The verdicts, if all items may run; one error about all that may not.
-
-        Behind those of the items stand the verdicts on the files of config/ that the items ask for.
-        """
-        items = [*items, *self._configs(items)]
+        """The verdicts, if all items may run; one error about all that may not."""
         verdicts = self._judge_all(items)
         if self._ask is not None and _worth_asking(verdicts):
             verdicts = self._judge_after_asking(items, self._ask)
@@ -219,8 +216,6 @@ class Trust:
         item, store = verdict.item, self.store
         files = [item.path, f"{item.path}.sig", f"{store.root}/projects.json"]
         files.append(f"{self.project}/.ai/{_SETTINGS}")
-        wanted = [spec.path for spec in item.header.config_resolve]
-        files += [f"{space.root}/config/{path}" for space in self._config_spaces() for path in wanted]
         if verdict.signature is not None:
             key = f"{verdict.signature.fingerprint}.json"
             files += [f"{store.root}/{key}", f"{store.machine}/{key}", f"{store.root}/rollback.json"]
@@ -374,18 +369,6 @@ class Trust:
         first = "look at it" if item.space.name == "project" else "copy it into the project"
         return _refused(item, code, why, f"{first}, then type: plait tools lock")
 
-    def _configs(self, items: Iterable[Item]) -> list[Item]:
-        """The files of config/ that items ask for and that somebody else may have written."""
-        wanted = {spec.path for item in items for spec in item.header.config_resolve}
-        if not wanted:
-            return []
-        found = [_config(space, path) for space in self._config_spaces() for path in sorted(wanted)]
-        return [item for item in found if item is not None]
-
-    def _config_spaces(self) -> list[Space]:
-        user = Space("user", os.path.dirname(self.store.root))
-        return [user] if self.project is None else [Space("project", f"{self.project}/.ai"), user]
-
     def _signature(self, item: Item) -> Signature | None:
         if not in_comment(_extension(item)):
             beside = read_beneath(item.space.root, f"{_relative(item)}.sig")
@@ -483,18 +466,6 @@ def _relative(item: Item) -> str:
 @lru_cache(maxsize=4096)
 def _below(path: str, root: str) -> str:
     return os.path.relpath(path, root).replace(os.sep, "/")
-
-
-def _config(space: Space, path: str) -> Item | None:
-    if any(part in ("", ".", "..") for part in path.split("/")):
-        return None  # whoever resolves it says what is wrong with it
-    relative = f"config/{path}"
-    contents = read_beneath(space.root, relative)
-    if contents is None:
-        return None
-    data = contents[0]
-    stem = os.path.splitext(relative)[0]
-    return Item("config", stem, space, os.path.join(space.root, relative), data, digest_of(data), Header())
 
 
 def _demands_signatures(root: str) -> bool:

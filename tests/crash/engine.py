@@ -1,0 +1,75 @@
+"""Plait as the crash harness starts it: the real command line, in a world that the arguments describe.
+
+    python -P engine.py [--clock SECONDS] [--largest-file BYTES] [--flaw NAME] -- run flow.yaml
+
+A flaw makes it a worse Plait on purpose, so that the harness can be seen to notice:
+`forgetful` records no finished step on disk, `amnesiac` records but does not look it up.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import signal
+import sys
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from plait.run.events import Event
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--clock", type=float, default=0.0)
+    parser.add_argument("--largest-file", type=int)
+    parser.add_argument("--flaw", choices=FLAWS)
+    parser.add_argument("command", nargs="+")
+    options = parser.parse_args()
+    # Whoever runs the harness in the background ignores it, and the engine would, too.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if options.largest_file is not None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (options.largest_file, options.largest_file))
+    if options.clock:
+        shift_clock(options.clock)
+    if options.flaw is not None:
+        FLAWS[options.flaw]()
+    sys.argv[1:] = options.command
+    from plait.cli import enter
+
+    enter()
+
+
+def shift_clock(seconds: float) -> None:
+    """Before anything of Plait is loaded, so that nobody has the real one yet."""
+    real = time.time
+    time.time = lambda: real() + seconds
+
+
+def forgetful() -> None:
+    from plait.run.events import StepFinished
+    from plait.store.writer import Writer
+
+    really_append = Writer.append
+
+    def append(self: Writer, *events: Event) -> None:
+        really_append(self, *(event for event in events if not isinstance(event, StepFinished)))
+
+    Writer.append = append  # type: ignore[method-assign]
+
+
+def amnesiac() -> None:
+    from plait.run.engine import Run
+
+    def known(*_: object) -> None:
+        return None
+
+    Run.known = known  # type: ignore[assignment]
+
+
+FLAWS: Final[dict[str, Callable[[], None]]] = {"forgetful": forgetful, "amnesiac": amnesiac}
+
+
+if __name__ == "__main__":
+    main()
