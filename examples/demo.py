@@ -54,7 +54,8 @@ def kill_and_resume(project: Path) -> int:
     project.mkdir()
     Path(project, "flow.yaml").write_text(SLOW)
     say("plait run flow.yaml &   kill -9 …")
-    running = subprocess.Popen([*PLAIT, "run", "flow.yaml", "--quiet"], cwd=project, stdout=subprocess.DEVNULL)
+    command = [*PLAIT, "run", "flow.yaml", "--quiet"]
+    running = subprocess.Popen(command, cwd=project, stdout=subprocess.DEVNULL)
     ledger = Path(project, "done.txt")
     deadline = time.monotonic() + 30
     while (not ledger.exists() or len(ledger.read_text().split()) < 15) and time.monotonic() < deadline:

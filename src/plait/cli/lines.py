@@ -442,7 +442,9 @@ def name_of(failed: FailedStep) -> str:
 
 
 def failure_line(failed: FailedStep) -> str:
-    said = f"  {clean(failed.lines[-1], None)}" if failed.lines else ""
+    # What to do stands below the failure; in one line there is room for what is wrong.
+    wrong = [line for line in failed.lines if not line.startswith("fix: ")]
+    said = f"  {clean(wrong[-1], None)}" if wrong else ""
     return f"✗ {clean(failed.title)}   {clean(failed.how)}{said}"
 
 

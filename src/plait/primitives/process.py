@@ -295,7 +295,7 @@ def _had_to_end(program: str, why: Why, timeout: float | None) -> ProcessError:
     if why == "cancelled":
         return ProcessError(f"'{program}' was ended: the call was cancelled", code="cancelled")
     return ProcessError(
-        f"'{program}' was ended: it took longer than {timeout or 0:g} s",
+        f"'{program}' was ended: it took longer than {timeout or 0:.3g} s",
         fix="give it more time, or find out what it waits for",
         code="timeout",
     )
