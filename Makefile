@@ -11,6 +11,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
 BENCH_STAMP := $(VENV)/.stamp-bench
+PEERS := $(VENV)/peers
+PEERS_STAMP := $(PEERS)/.stamp
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 CANDIDATES := python3 python3.14 python3.13 python3.12 python3.11
 # `import ensurepip`: Debian's python3 without python3-venv cannot make an environment.
@@ -19,7 +21,7 @@ USABLE := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test check format lint types fuzz attack bench docs-examples clean
+.PHONY: help demo test check format lint types fuzz attack crash bench docs-examples clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -58,8 +60,11 @@ attack: $(STAMP) ## hostile processes, swapped files, links that race
 	  $(BIN)/python "$$script"; \
 	done
 
-bench: $(BENCH_STAMP) ## measure, and write docs/benchmarks.md
-	@$(BIN)/python bench/run.py
+crash: $(STAMP) ## kills, signals, full disks and power cuts in the middle of runs
+	@PYTHONPATH=tests $(BIN)/python -m crash.crash
+
+bench: $(BENCH_STAMP) $(PEERS_STAMP) ## measure, and write docs/benchmarks.md
+	@BENCH_PEERS_PYTHON=$(PEERS)/bin/python $(BIN)/python bench/run.py
 
 docs-examples: $(STAMP) ## run the examples of the documentation
 	@$(BIN)/python -m pytest tests/test_docs.py $(ARGS)
@@ -90,4 +95,12 @@ $(STAMP): pyproject.toml
 $(BENCH_STAMP): $(STAMP)
 	@echo "plait: installing what the benchmarks compare with"
 	@$(PIP) install --quiet --editable '.[bench]'
+	@touch $@
+
+# Without them the tables say "not installed"; they need a network and half a gigabyte.
+$(PEERS_STAMP): $(STAMP)
+	@echo "plait: installing the engines that a map is compared with, into $(PEERS)"
+	@$(BIN)/python -m venv $(PEERS)
+	@$(PEERS)/bin/python -m pip --disable-pip-version-check --no-input install --quiet '.[peers]' \
+	  || echo "plait: they could not be installed; the benchmarks go on without them"
 	@touch $@

@@ -7,11 +7,12 @@ rounds is what the machine can do, the median is what it did.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import statistics
 import subprocess
 import timeit
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
@@ -50,6 +51,20 @@ def pin_to_one_core() -> str:
     return f"pinned to core {core}"
 
 
+@contextlib.contextmanager
+def all_cores() -> Iterator[None]:
+    """Where processes are started side by side, one core would be too few."""
+    if not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, range(os.cpu_count() or 1))
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
 def race(contenders: Sequence[Contender], *, rounds: int) -> dict[str, Times]:
     """The times of statements that can be repeated at will."""
     timers = {it.name: timeit.Timer(it.statement, globals=dict(it.names)) for it in contenders}
@@ -63,14 +78,19 @@ def race(contenders: Sequence[Contender], *, rounds: int) -> dict[str, Times]:
     return _times(seen)
 
 
-def race_once_each(contenders: Mapping[str, Callable[[int], Any]], *, rounds: int) -> dict[str, Times]:
+def race_once_each(
+    contenders: Mapping[str, Callable[[int], Any]],
+    *,
+    rounds: int,
+    clock: Callable[[], float] = perf_counter,
+) -> dict[str, Times]:
     """The times of calls that must be new each time: each is given the number of the round."""
     seen: dict[str, list[float]] = {name: [] for name in contenders}
     for number in range(rounds):
         for name, call in contenders.items():
-            start = perf_counter()
+            start = clock()
             call(number)
-            seen[name].append(perf_counter() - start)
+            seen[name].append(clock() - start)
     return _times(seen)
 
 

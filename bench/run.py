@@ -1,7 +1,8 @@
 """Measure Plait against f-strings and its peers, print tables, and write docs/benchmarks.md.
 
-    python bench/run.py            about two minutes; writes docs/benchmarks.md
-    python bench/run.py --quick    about twenty seconds; prints only
+    python bench/run.py                   half an hour; writes docs/benchmarks.md
+    python bench/run.py --quick           a minute; prints only
+    python bench/run.py --only fanout     some of the tables, engine, startup, tools or fanout; prints only
 
 Only ratios within one run mean something: times depend on the machine and on
 who else uses it.
@@ -13,7 +14,7 @@ import argparse
 import os
 import platform
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import date
 from importlib.metadata import version
@@ -24,6 +25,9 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "src"))  # this tree, whatever is installed
 
 from engine import SIZES, first_tables, hot_tables, linearity_table, yaml_table  # noqa: E402
+from fanout import FULL as MANY  # noqa: E402
+from fanout import QUICK as FEW  # noqa: E402
+from fanout import Sizes, fanout_tables  # noqa: E402
 from measure import pin_to_one_core  # noqa: E402
 from startup import startup_tables  # noqa: E402
 from tables import Table  # noqa: E402
@@ -41,10 +45,15 @@ class Rounds:
     processes: int
     calls: int
     commands: int
+    fanout: Sizes
 
 
-FULL = Rounds(hot=400, first=1500, linear=2, sizes=SIZES, yaml=3, processes=60, calls=40, commands=1000)
-QUICK = Rounds(hot=40, first=100, linear=1, sizes=SIZES[:2], yaml=1, processes=10, calls=10, commands=200)
+FULL = Rounds(
+    hot=400, first=1500, linear=2, sizes=SIZES, yaml=3, processes=60, calls=40, commands=1000, fanout=MANY
+)
+QUICK = Rounds(
+    hot=40, first=100, linear=1, sizes=SIZES[:2], yaml=1, processes=10, calls=10, commands=200, fanout=FEW
+)
 
 
 def main() -> int:
@@ -54,30 +63,43 @@ def main() -> int:
     machine = f"{_machine()}, {pin_to_one_core()}"
     print(machine, flush=True)
     done: list[Table] = []
-    for table in tables(rounds):
+    for table in tables(rounds, options.only):
         print(f"\n{table.plain()}", flush=True)
         done.append(table)
     missed = [name for table in done for name in table.missed]
     print(f"\n{_verdict(missed)}; {perf_counter() - start:.0f} s")
-    if not options.quick:
+    if not (options.quick or options.only):
         page = ROOT / "docs" / "benchmarks.md"
         page.write_text(_page(machine, done, missed), encoding="utf-8")
         print(f"written: {page.relative_to(ROOT)}")
     return 0
 
 
-def tables(rounds: Rounds) -> Iterator[Table]:
+def tables(rounds: Rounds, only: str | None) -> Iterator[Table]:
+    for name, part in PARTS.items():
+        if only in (None, name):
+            yield from part(rounds)
+
+
+def _engine_tables(rounds: Rounds) -> Iterator[Table]:
     yield from hot_tables(rounds=rounds.hot)
     yield from first_tables(rounds=rounds.first)
-    yield from startup_tables(rounds=rounds.processes)
     yield linearity_table(rounds=rounds.linear, sizes=rounds.sizes)
     yield yaml_table(rounds=rounds.yaml)
-    yield from tool_tables(rounds=rounds.calls, commands=rounds.commands)
+
+
+PARTS: dict[str, Callable[[Rounds], Iterator[Table]]] = {
+    "engine": _engine_tables,
+    "startup": lambda rounds: startup_tables(rounds=rounds.processes),
+    "tools": lambda rounds: tool_tables(rounds=rounds.calls, commands=rounds.commands),
+    "fanout": lambda rounds: fanout_tables(rounds.fanout),
+}
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Measure Plait against f-strings and its peers.")
     parser.add_argument("--quick", action="store_true", help="fewer rounds, and no page is written")
+    parser.add_argument("--only", choices=PARTS, help="these tables alone, and no page is written")
     return parser.parse_args()
 
 
@@ -136,8 +158,9 @@ Who renders:
   callback that walks paths, Jinja2 a compiled template, OmegaConf a config in which the values
   already are.
 
-The last tables are about tools: what it costs to call one, from a process that lives on and from
-the command line, and how fast many processes are started.
+Then come tools: what it costs to call one, from a process that lives on and from the command line,
+and how fast many processes are started. The last tables are about runs: what a step costs, and one
+command for many items, as a multiple of `xargs -P`, which keeps no record.
 """
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import sleep, time
 
-from measure import Contender, Times, race, race_once_each
+from measure import Contender, Times, all_cores, race, race_once_each
 from tables import Bar, Row, Table, compared, shown
 
 from plait import app
@@ -63,7 +63,7 @@ LIMIT = 100e-6
 def tool_tables(*, rounds: int, commands: int) -> Iterator[Table]:
     with _world() as world:
         yield _parts_table(world, rounds)
-        with _all_cores():
+        with all_cores():
             yield _warm_table(world, rounds)
             yield _cold_table(world, rounds)
             yield _fan_table(commands)
@@ -117,19 +117,6 @@ def _world() -> Iterator[World]:
         finally:
             os.environ.clear()
             os.environ |= before
-
-
-@contextlib.contextmanager
-def _all_cores() -> Iterator[None]:
-    if not hasattr(os, "sched_setaffinity"):
-        yield
-        return
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, range(os.cpu_count() or 1))
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
 
 
 # ── processes ────────────────────────────────────────────────────────────

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ast
 import doctest
+import errno
 import inspect
 import io
 import os
@@ -37,6 +38,7 @@ from plait.errors import PlaitError, ShellRefusedError
 from plait.flows import names
 from plait.scope import computed
 from plait.scope.frames import ALIASES
+from plait.store.faults import fault_of
 from plait.template import grammar, program, template
 from plait.template.filters import FILTERS, FORMATS
 from plait.template.profiles import PROFILES
@@ -523,9 +525,55 @@ def codes_in_the_source() -> set[str]:
     return found
 
 
-def test_every_code_of_an_error_is_listed() -> None:
-    listed = {code_in(row[0]) for row in table(page_of("errors.md"), "## Codes")}
-    assert codes_in_the_source() - REFUSALS.keys() <= listed
+def listed_codes() -> list[str]:
+    return [code_in(row[0]) for row in table(page_of("errors.md"), "## Codes")]
+
+
+def test_every_code_of_an_error_is_listed_once() -> None:
+    listed = listed_codes()
+    assert sorted(listed) == sorted(set(listed))
+    assert codes_in_the_source() - REFUSALS.keys() <= set(listed)
+
+
+PUT_TOGETHER = {"unknown-command"}  # `unknown-` and what is unknown
+
+
+def test_every_code_that_is_listed_stands_in_the_source() -> None:
+    assert set(listed_codes()) - texts_in_the_source() == PUT_TOGETHER
+
+
+def texts_in_the_source() -> set[str]:
+    trees = (ast.parse(path.read_text("utf-8")) for path in Path(plait.__file__).parent.rglob("*.py"))
+    nodes = (node for tree in trees for node in ast.walk(tree))
+    return {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+
+
+def test_what_the_journal_says_of_a_fault_is_listed() -> None:
+    found = {
+        fault_of(OSError(number, ""), "x").code
+        for number in (errno.ENOSPC, errno.EFBIG, errno.EROFS, errno.EIO)
+    }
+    assert found == {"disk-full", "too-large", "read-only", "input-output"}
+    assert found <= set(listed_codes())
+
+
+NEVER_SAID = ["sandboxed", "injection-proof"]
+
+
+@pytest.mark.parametrize("path", ALL, ids=name_of)
+def test_no_page_says_what_nobody_can_promise(path: Path) -> None:
+    page = path.read_text(encoding="utf-8").lower()
+    assert [word for word in NEVER_SAID if word in page] == []
+
+
+def test_each_guarantee_is_printed_with_what_shows_it_in_both_places() -> None:
+    short = table((ROOT / "README.md").read_text(encoding="utf-8"), "## Safety")
+    long = table(page_of("safety.md"), "## What is guaranteed")
+    assert [row[0].strip("*") for row in short] == [row[0] for row in long]
+    targets = set(re.findall("^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    for number, _, shown_by in short:
+        assert re.search(r"\]\(tests/[a-z_/]+\.py\)", shown_by), number
+        assert set(re.findall("`make ([a-z-]+)`", shown_by)) <= targets, number
 
 
 def test_the_table_of_dependencies_is_the_one_of_the_package() -> None:

@@ -79,6 +79,22 @@ def test_a_script_that_fails_keeps_its_output_and_names_its_exit_code(trusted: P
     assert capsys.readouterr() == ("half\n", "'t' failed (exit code 7): no paper\n")
 
 
+@pytest.mark.parametrize("status", [0, 1])
+def test_what_is_printed_shows_no_secret_that_the_tool_was_given(
+    status: int, trusted: Path, capsys: Capsys
+) -> None:
+    (trusted / ".env").write_text(f"PRINTER={SECRET}\n")
+    header = "# env_config: {passes: [PRINTER]}\n"
+    body = f'echo "at $PRINTER"; echo -n $PRINTER | base64; echo "no $PRINTER" >&2; exit {status}'
+    tool(trusted, "t.sh", script(header, body))
+    assert main(["call", "t"]) == status
+    error = "'t' failed (exit code 1): no ***\n" if status else ""
+    assert capsys.readouterr() == ("at ***\n***\n", error)
+    assert main(["call", "t", "--json"]) == status
+    record = json.loads(capsys.readouterr().out)
+    assert (record["data"], record["metadata"]["stderr"]) == ("at ***\n***\n", "no ***\n")
+
+
 @pytest.mark.parametrize("words", ["no paper", '{"paper": 0}'])
 def test_what_a_tool_gives_as_its_reason_is_shown_once(words: str, trusted: Path, capsys: Capsys) -> None:
     tool(trusted, "t.sh", script("", f"echo '{words}'; echo '{words}' >&2; exit 7"))

@@ -7,11 +7,13 @@ import json
 import os
 import re
 import select
+import shlex
 import subprocess
 import sys
 import termios
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -421,7 +423,62 @@ def test_a_tool_of_an_mcp_server_runs_after_it_was_approved(trusted: Path, capsy
     )
     assert "did you mean tiny add?" in said(capsys, "trust", "mcp", "tiny", "ad", status=2)
     assert said(capsys, "trust", "mcp", "tiny", "add") == (
-        "tiny / add\n  Add two numbers.\napproved, until its description or its parameters change\n"
+        f"tiny / add\n  server: {sys.executable} {TINY}\n  Add two numbers.\n"
+        "approved, until its server, its description or its parameters change\n"
     )
     assert main(list(call)) == 0
     assert "3" in capsys.readouterr().out
+
+
+def chosen_server(project: Path, **schema: Any) -> None:
+    """A tool whose server is started with a parameter of the caller."""
+    record = {
+        "executor_id": "core/runtimes/mcp/stdio",
+        "config": {
+            "server": {"name": "tiny", "command": sys.executable, "args": [str(TINY), "{place}"]},
+            "place": "in {zone}",
+            "tool_name": "add",
+        },
+        "config_schema": {"type": "object", "properties": {"zone": {"type": "string", **schema}}},
+    }
+    (project / ".ai" / "tools" / "add.yaml").write_text(json.dumps(record))
+
+
+def test_a_server_that_parameters_choose_is_approved_with_them(trusted: Path, capsys: Capsys) -> None:
+    pytest.importorskip("mcp")
+    chosen_server(trusted)
+    call = ("call", "add", "--params", """{"a": 1, "b": 2, "zone": "it's UTC"}""")
+    refusal = said(capsys, *call, status=3)
+    assert refusal == (
+        "the tool 'add' of the MCP server 'tiny' has not been approved\n"
+        "fix: look at it and approve it: "
+        """plait trust mcp tiny add --params '{"zone":"it'"'"'s UTC"}'\n"""
+    )
+    typed = shlex.split(refusal.partition("approve it: plait ")[2])
+    argument = """'in it'"'"'s UTC'"""
+    assert said(capsys, *typed) == (
+        f"tiny / add\n  server: {sys.executable} {TINY} {argument}\n  Add two numbers.\n"
+        "approved, until its server, its description or its parameters change\n"
+    )
+    assert main(list(call)) == 0
+    assert "3" in capsys.readouterr().out
+    # Of another value it is another server.
+    said(capsys, "call", "add", "--params", '{"a": 1, "b": 2, "zone": "CET"}', status=3)
+
+
+def test_an_approval_without_the_parameters_that_choose_the_server_says_which_they_are(
+    trusted: Path, capsys: Capsys
+) -> None:
+    chosen_server(trusted)
+    assert said(capsys, "trust", "mcp", "tiny", "add", status=2) == (
+        "which server 'add' calls depends on its parameters: zone\n"
+        "fix: give those that you want to approve: "
+        """plait trust mcp tiny add --params '{"zone": …}'\n"""
+    )
+    assert "--params" in said(capsys, "trust", "mcp", "tiny", "add", "--params", "[1]", status=2)
+
+
+def test_a_default_chooses_the_server_as_it_does_in_a_call(trusted: Path, capsys: Capsys) -> None:
+    pytest.importorskip("mcp")
+    chosen_server(trusted, default="UTC")
+    assert f"  server: {sys.executable} {TINY} 'in UTC'\n" in said(capsys, "trust", "mcp", "tiny", "add")

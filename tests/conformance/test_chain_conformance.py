@@ -268,7 +268,8 @@ def test_path_variables_get_the_anchor_before_and_after(world: World) -> None:
 
 @pytest.mark.parametrize("row", rows("configs"))
 def test_a_config_becomes_an_invocation(world: World, row: Mapping[str, Any]) -> None:
-    world.item("project", "tool", executor_id="runtime", config=row["tool"])
+    schema = {"config_schema": row["schema"]} if "schema" in row else {}
+    world.item("project", "tool", executor_id="runtime", config=row["tool"], **schema)
     world.item("project", "runtime", config=row.get("runtime"))
     chain = world.chain()
     host = {"HOME": "/home/me", **row.get("env", {})}

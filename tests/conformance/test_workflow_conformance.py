@@ -18,6 +18,7 @@ import pytest
 import yaml
 
 from flows.running import Place, Ran, new_place
+from plait.app.flows import Options, rehearse_flow
 from plait.template.grammar import parse_cache_counts
 
 HERE: Final = Path(__file__).parent
@@ -263,6 +264,25 @@ def test_an_unknown_name_ends_the_command_with_2_and_its_place(place: Place) -> 
     done = place.plait("run", "flow.yaml")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == UNKNOWN_NAME.replace("flow.yaml", str(place.file))
+
+
+# ── Without doing anything ───────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    "row", [pytest.param(row, id=row.id) for row in ROWS if not (row.refused or row.message)]
+)
+def test_a_dry_run_shows_the_commands_and_changes_nothing(
+    row: Row, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = _prepared(row, tmp_path, monkeypatch)
+    before = sorted((path, path.stat().st_mtime_ns) for path in place.root.rglob("*") if path.is_file())
+    options = Options(inputs=row.inputs, strict=row.strict, profile=row.profile)
+    shown = rehearse_flow(str(place.file), options)
+    assert shown
+    assert [one.path for one in shown if not one.path] == []
+    after = sorted((path, path.stat().st_mtime_ns) for path in place.root.rglob("*") if path.is_file())
+    assert after == before
 
 
 # ── The rows themselves ──────────────────────────────────────────────────────────────

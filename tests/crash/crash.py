@@ -21,7 +21,6 @@ Controls are engines with a flaw; the harness must find it.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import functools
 import os
 import random
@@ -32,24 +31,26 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
 from crash import power
-from crash.scene import Failed, Scene, is_locked, uninterrupted, wait_for
+from crash.scene import LIMIT, Ended, Engine, Failed, Scene, is_locked, uninterrupted, wait_for
 from crash.verdict import extra_starts
 
 WORKERS: Final = 2
 DAYS: Final = 86_400
 REFUSED: Final = "has been working on run"
-SPANS: Final = (0.3, 0.8, 1.6)
-"""Seconds in which a kill comes: while the engine starts, a little later, at work."""
-FULL_LIMIT: Final = 1_400_000
+STOPPING: Final = '"event":"stopping"'
+STARTING: Final = 0.25
+"""The share of kills that come while an engine starts."""
+FULL_LIMIT: Final = 1_100_000
 """Bytes of the largest file: more than the room that a journal keeps in reserve, less than it needs."""
-FULL_PADDING: Final = 12_000
+FULL_ITEMS: Final = 40
+FULL_PADDING: Final = 7_000
 SYSCALLS: Final = ("pwrite64", "fdatasync", "fsync", "rename", "mkdir", "unlink", "openat")
 
 
@@ -93,9 +94,17 @@ class Stage:
     seed: int = 0
     items: int = 60
 
-    def scene(self, *, parallel: int = 4, items: int | None = None, padding: int = 0, world: Sequence[str] = ()) -> Scene:
+    def scene(
+        self,
+        *,
+        items: int | None = None,
+        parallel: int = 4,
+        padding: int = 0,
+        view: str = "--quiet",
+        world: Sequence[str] = (),
+    ) -> Scene:
         made = tempfile.mkdtemp(dir=self.folder)
-        return Scene(Path(made, "scene"), items or self.items, parallel, padding, world)
+        return Scene(Path(made, "scene"), items or self.items, parallel, padding, view, world)
 
     def expected(self, *, items: int | None = None, padding: int = 0) -> bytes:
         return _expected(self.folder, items or self.items, padding)
@@ -120,9 +129,13 @@ Way = Callable[[Stage, Tally], None]
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--kills", type=int, default=200, help="how many random kills (default: 200)")
-    parser.add_argument("--rounds", type=int, default=5, help="how often the other ways are tried (default: 5)")
+    parser.add_argument(
+        "--rounds", type=int, default=5, help="how often the other ways are tried (default: 5)"
+    )
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
-    parser.add_argument("--only", choices=[*WAYS, *CONTROLS], action="append", help="this way (again for more)")
+    parser.add_argument(
+        "--only", choices=[*WAYS, *CONTROLS], action="append", help="this way (again for more)"
+    )
     options = parser.parse_args()
     wanted = options.only or [*WAYS, *CONTROLS]
     print(f"seed {options.seed}", flush=True)
@@ -179,7 +192,7 @@ def random_kills(stage: Stage, tally: Tally, *world: str) -> None:
         chance = stage.chance(tally.name, worker)
         while len(killed) < stage.kills:
             scene = stage.scene(world=world)
-            while len(killed) < stage.kills and scene.is_killed(chance.uniform(0, chance.choice(SPANS))):
+            while len(killed) < stage.kills and scene.is_killed(*_moment(chance)):
                 killed.append(scene)
             scene.expect_code(scene.to_the_end(), 0)  # which has nothing to do, if it is through already
             tally.add(scene, expected)
@@ -187,6 +200,13 @@ def random_kills(stage: Stage, tally: Tally, *world: str) -> None:
 
     with ThreadPoolExecutor(WORKERS) as pool:
         list(pool.map(play, range(WORKERS)))
+
+
+def _moment(chance: random.Random) -> tuple[int, float]:
+    """Lines of the ledger, and seconds after them: while it starts, or at work, however slow the machine is."""
+    if chance.random() < STARTING:
+        return 0, chance.uniform(0, 0.6)
+    return chance.randrange(1, 30), chance.uniform(0, 0.05)
 
 
 # ── signals that can be heard ────────────────────────────────────────────
@@ -206,9 +226,9 @@ def signals(stage: Stage, tally: Tally) -> None:
     def play(numbers: list[signal.Signals]) -> None:
         chance = stage.chance(tally.name, *numbers)
         for _ in range(stage.rounds):
-            scene = stage.scene()
+            scene = stage.scene(view="--json")
             for _ in range(2):
-                _stopped(scene, numbers, chance.randrange(1, 80))
+                _stopped(scene, numbers, chance.randrange(1, stage.items))
             scene.expect_code(scene.to_the_end(), 0)
             tally.add(scene, expected)
 
@@ -218,43 +238,68 @@ def signals(stage: Stage, tally: Tally) -> None:
 
 def _stopped(scene: Scene, numbers: Sequence[signal.Signals], lines: int) -> None:
     """Signal an engine when it has added so many lines to the ledger."""
-    with scene.engine() as running:
-        if scene.until_lines(running, len(scene.ledger()) + lines):
-            for number in numbers:
-                running.send_signal(number)
-            ended = scene.ended(running)
-            # It may have been through before it heard us.
-            scene.expect_code(ended, 128 + numbers[0], 0)
+    with scene.engine() as engine:
+        if not scene.has_lines(engine, lines):
+            return  # on a machine that is busy with other things it was through before we looked
+        for number in numbers:
+            _send(engine, number)
+        scene.expect_code(engine.ended(), 128 + numbers[0])
     scene.note_death()
+
+
+def _send(engine: Engine, number: signal.Signals) -> None:
+    """Until it was heard: signals that wait together do not come in their order."""
+    before = engine.said().count(STOPPING)
+
+    def is_heard() -> bool:
+        return engine.said().count(STOPPING) > before or not engine.is_running
+
+    engine.send(number)
+    wait_for(is_heard, LIMIT)
 
 
 # ── one engine at a time ─────────────────────────────────────────────────
 
 
 def second_engine(stage: Stage, tally: Tally) -> None:
-    """While one works (it is halted, so that it cannot end), another is refused; when it is dead, not."""
+    """Another is refused while one works; when that one is dead, nothing is in the way."""
     expected = stage.expected()
-    for number in range(stage.rounds):
+
+    def play(number: int) -> None:
         scene = stage.scene()
-        chance = stage.chance(tally.name, number)
-        with scene.engine() as first:
-            if not scene.until_lines(first, chance.randrange(1, 100)):
-                raise Failed("the engine was through too early")
-            first.send_signal(signal.SIGSTOP)
-            run = scene.run
-            assert run is not None
-            if not is_locked(scene.runs / run):
-                tally.blame("F: an engine works without a lock")
-            ended = scene.to_the_end()
-            if ended.code != 2 or REFUSED not in ended.said:
-                tally.blame(f"F: a second engine ended with {ended.code}: {ended.said[-300:]}")
-            first.kill()
-            first.wait()
-        scene.note_death()
+        _refused_while_one_works(scene, stage.chance(tally.name, number).randrange(1, stage.items))
         # The number of the dead engine is that of another process now: ours.
-        (scene.runs / run / "lock").write_text(f'{{"pid": {os.getpid()}, "since": "2001-01-01 00:00:00"}}')
-        scene.expect_code(scene.to_the_end(), 0)
+        lock = scene.runs / str(scene.run) / "lock"
+        lock.write_text(f'{{"pid": {os.getpid()}, "since": "2001-01-01 00:00:00"}}')
+        _one_of_two_goes_on(scene)
         tally.add(scene, expected)
+
+    with ThreadPoolExecutor(WORKERS) as pool:
+        list(pool.map(play, range(stage.rounds)))
+
+
+def _refused_while_one_works(scene: Scene, lines: int) -> None:
+    with scene.engine() as first:
+        scene.expect_lines(first, lines)
+        first.send(signal.SIGSTOP)  # so that it is not through before the other has started
+        if not is_locked(scene.runs / str(scene.run)):
+            scene.faults.append("F: an engine works without a lock")
+        _expect_refused(scene, scene.to_the_end())
+        first.kill()
+    scene.note_death()
+
+
+def _one_of_two_goes_on(scene: Scene) -> None:
+    with scene.engine() as one, scene.engine() as other:
+        first, second = sorted([one.ended(), other.ended()], key=lambda ended: ended.code)
+    scene.expect_code(first, 0)
+    if second.code != 0:  # otherwise it came when the first was through
+        _expect_refused(scene, second)
+
+
+def _expect_refused(scene: Scene, ended: Ended) -> None:
+    if ended.code != 2 or REFUSED not in ended.said:
+        scene.faults.append(f"F: a second engine ended with {ended.code}: {ended.said[-300:]}")
 
 
 # ── disks ────────────────────────────────────────────────────────────────
@@ -262,19 +307,22 @@ def second_engine(stage: Stage, tally: Tally) -> None:
 
 def file_size_limit(stage: Stage, tally: Tally) -> None:
     """The journal may not grow beyond a limit; without the limit the run goes on."""
-    expected = stage.expected(padding=FULL_PADDING)
-    scene = stage.scene(padding=FULL_PADDING)
+    expected = stage.expected(items=FULL_ITEMS, padding=FULL_PADDING)
     for _ in range(stage.rounds):
+        scene = stage.scene(items=FULL_ITEMS, padding=FULL_PADDING)
         ended = scene.to_the_end("--largest-file", str(FULL_LIMIT))
         scene.note_death()
-        _expect_journal_error(scene, ended.code, ended.said)
-    scene.expect_code(scene.to_the_end(), 0)
-    tally.add(scene, expected)
+        _expect_journal_error(scene, ended)
+        scene.to_the_end("--largest-file", str(FULL_LIMIT))  # comes further: the log was emptied meanwhile
+        scene.note_death()
+        scene.expect_code(scene.to_the_end(), 0)
+        tally.add(scene, expected)
 
 
-def _expect_journal_error(scene: Scene, code: int, said: str) -> None:
-    if code != 1 or "the journal cannot be used" not in said or "plait resume" not in said:
-        scene.faults.append(f"G17: exit code {code}, and it said: {said[-300:]}")
+def _expect_journal_error(scene: Scene, ended: Ended) -> None:
+    """It says what is wrong with the journal, and how to go on."""
+    if ended.code != 1 or "the journal cannot be used" not in ended.said or "plait resume" not in ended.said:
+        scene.faults.append(f"G17: exit code {ended.code}, and it said: {ended.said[-300:]}")
 
 
 def full_disk(stage: Stage, tally: Tally) -> None:
@@ -283,15 +331,15 @@ def full_disk(stage: Stage, tally: Tally) -> None:
 
 
 def _full_disk(stage: Stage, tally: Tally) -> None:
-    expected = stage.expected(padding=FULL_PADDING)
-    disk = stage.folder / "disk"
+    expected = stage.expected(items=FULL_ITEMS, padding=FULL_PADDING)
+    scene = stage.scene(items=FULL_ITEMS, padding=FULL_PADDING)
+    disk = scene.project / ".ai"
     disk.mkdir()
-    _mount("-t", "tmpfs", "-o", "size=2500k,mode=700", "tmpfs", str(disk))
-    scene = Scene(disk / "scene", stage.items, 4, FULL_PADDING)
+    _mount("-t", "tmpfs", "-o", "size=2m,mode=700", "tmpfs", str(disk))
     for _ in range(2):
         ended = scene.to_the_end()
         scene.note_death()
-        _expect_journal_error(scene, ended.code, ended.said)
+        _expect_journal_error(scene, ended)
     _mount("-o", "remount,size=64m", str(disk))
     scene.expect_code(scene.to_the_end(), 0)
     tally.add(scene, expected)
@@ -305,14 +353,13 @@ def read_only(stage: Stage, tally: Tally) -> None:
 def _read_only(stage: Stage, tally: Tally) -> None:
     expected = stage.expected()
     scene = stage.scene()
-    while not scene.is_killed(stage.chance(tally.name).uniform(0.5, 0.8)) or scene.run is None:
-        scene = stage.scene()
+    scene.kill_after(stage.items)
     state = str(scene.runs)
     _mount("--bind", state, state)
     _mount("-o", "remount,ro,bind", state)
     ended = scene.to_the_end()
     scene.note_death()
-    _expect_journal_error(scene, ended.code, ended.said)
+    _expect_journal_error(scene, ended)
     _mount("-o", "remount,rw,bind", state)
     scene.expect_code(scene.to_the_end(), 0)
     tally.add(scene, expected)
@@ -329,10 +376,22 @@ def _in_namespace(stage: Stage, tally: Tally, name: str, play: Way) -> None:
     if os.environ.get(NAMESPACE) == name:
         play(stage, tally)
         return
-    command = ["unshare", "-rm", sys.executable, "-m", "crash.crash", "--only", name, "--seed", str(stage.seed)]
+    command = [
+        "unshare",
+        "-rm",
+        sys.executable,
+        "-m",
+        "crash.crash",
+        "--only",
+        name,
+        "--seed",
+        str(stage.seed),
+    ]
     env = {**os.environ, NAMESPACE: name, "PYTHONPATH": str(Path(__file__).parents[1])}
     try:
-        done = subprocess.run([*command, "--rounds", str(stage.rounds)], env=env, capture_output=True, text=True)
+        done = subprocess.run(
+            [*command, "--rounds", str(stage.rounds)], env=env, capture_output=True, text=True
+        )
     except FileNotFoundError:
         tally.skipped = "there is no unshare"
         return
@@ -379,19 +438,21 @@ def syscalls(stage: Stage, tally: Tally) -> None:
         list(pool.map(play, SYSCALLS))
 
 
-def _strace(name: str, number: int) -> list[str]:
-    kill = f"inject={name}:signal=KILL:when={number}"
-    return ["strace", "-qq", "-o", os.devnull, "-e", f"trace={name}", "-e", kill]
+def _strace(name: str, when: int | str, what: str = "signal=KILL") -> list[str]:
+    fault = f"inject={name}:{what}:when={when}"
+    return ["strace", "-qq", "-o", os.devnull, "-e", f"trace={name}", "-e", fault]
 
 
 def _numbers(stage: Stage, name: str) -> list[int]:
     """Calls to die at: those from the first that concerns the state of the project, a choice if many."""
     scene = stage.scene(items=3, parallel=1)
     trace = scene.folder / "trace"
-    scene.to_the_end(before=["strace", "-qq", "-y", "-o", str(trace), "-e", f"trace={name}", "-e", "signal=none"])
+    scene.to_the_end(
+        before=["strace", "-qq", "-y", "-o", str(trace), "-e", f"trace={name}", "-e", "signal=none"]
+    )
     lines = trace.read_text("utf-8", "replace").splitlines()
     concerning = [number for number, line in enumerate(lines, 1) if "/.ai" in line]
-    most = 4 * stage.rounds
+    most = 2 * stage.rounds
     chosen = stage.chance("syscalls", name).sample(concerning, min(most, len(concerning)))
     return sorted({*chosen, *concerning[: stage.rounds]})
 
@@ -401,25 +462,59 @@ def threads(stage: Stage, tally: Tally) -> None:
     if not _strace_works(tally):
         return
     expected = stage.expected()
-    for name in ("pwrite64", "fdatasync"):
+
+    def play(name: str) -> None:
         scene = stage.scene()
         chance = stage.chance(tally.name, name)
-        while scene.run is None:
-            scene.is_killed(chance.uniform(0.3, 0.6))
+        scene.kill_after(2)
         for _ in range(2 * stage.rounds):
             # Each thread counts for itself, so low numbers come soon.
-            watched = ["-f", "-P", str(scene.runs / str(scene.run) / "journal.db-wal")]
-            before = [*_strace(name, chance.randrange(1, 40)), *watched]
-            if scene.to_the_end(before=before).code == 0:
-                break
+            ended = scene.to_the_end(before=_at_journal(scene, name, "signal=KILL", chance.randrange(1, 40)))
             scene.note_death()
+            if ended.code == 0:
+                break
         scene.expect_code(scene.to_the_end(), 0)
         tally.add(scene, expected)
+
+    with ThreadPoolExecutor(WORKERS) as pool:
+        list(pool.map(play, ("pwrite64", "fdatasync")))
+
+
+def disk_errors(stage: Stage, tally: Tally) -> None:
+    """From the n-th write or sync on, the disk of the journal fails: an error that says so, and nothing lost."""
+    if not _strace_works(tally):
+        return
+    expected = stage.expected()
+    rows = [(name, error) for name in ("pwrite64", "fdatasync") for error in ("EIO", "ENOSPC")]
+
+    def play(row: tuple[str, str]) -> None:
+        name, error = row
+        scene = stage.scene()
+        chance = stage.chance(tally.name, row)
+        scene.kill_after(2)
+        for _ in range(stage.rounds):
+            ended = scene.to_the_end(
+                before=_at_journal(scene, name, f"error={error}", f"{chance.randrange(1, 30)}+")
+            )
+            scene.note_death()
+            if ended.code == 0:
+                break
+            _expect_journal_error(scene, ended)
+        scene.expect_code(scene.to_the_end(), 0)
+        tally.add(scene, expected)
+
+    with ThreadPoolExecutor(WORKERS) as pool:
+        list(pool.map(play, rows))
+
+
+def _at_journal(scene: Scene, name: str, what: str, when: int | str) -> list[str]:
+    """What happens to the calls of all threads that concern the write-ahead log."""
+    return [*_strace(name, when, what), "-f", "-P", str(scene.runs / str(scene.run) / "journal.db-wal")]
 
 
 def _strace_works(tally: Tally) -> bool:
     try:
-        done = subprocess.run([*_strace("openat", 100_000), "true"], capture_output=True, text=True)
+        done = subprocess.run([*_strace("openat", 60_000), "true"], capture_output=True, text=True)
     except FileNotFoundError:
         tally.skipped = "there is no strace"
         return False
@@ -431,25 +526,25 @@ def _strace_works(tally: Tally) -> bool:
 # ── power, and time ──────────────────────────────────────────────────────
 
 
-def power_cuts(stage: Stage, tally: Tally) -> None:
-    """At each report of a finished step, what would be left if the power failed now."""
+def power_cuts(stage: Stage, tally: Tally, *world: str) -> None:
+    """At each report of a finished step, what would be left if the power failed now; in two lives."""
     if not _strace_works(tally):
         return
-    expected = stage.expected(items=20)
-    scene = stage.scene(items=20)
+    items = min(20, stage.items)
+    scene = stage.scene(items=items, view="--json", world=world)
+    disk, trace = power.Disk(), scene.folder / "trace"
     for is_first in (True, False):
-        trace = scene.folder / "trace"
-        with scene.engine(before=[*power.STRACE, "-o", str(trace)]) as running:
-            if is_first and scene.until_lines(running, 40):
-                os.kill(_traced_by(running.pid), signal.SIGKILL)
-            scene.ended(running)
+        with scene.engine(before=[*power.STRACE, "-o", str(trace)]) as engine:
+            if is_first:
+                scene.expect_lines(engine, 2 * items)
+                os.kill(_traced_by(engine.process.pid), signal.SIGKILL)
+            engine.ended()
         scene.note_death()
         with trace.open(encoding="ascii", errors="replace") as lines:
-            reports, unsafe = power.unsafe_reports(lines, scene.project, scene.said_file)
-        if reports == 0:
-            unsafe.append("G16: nothing was reported")
-        tally.blame(*unsafe)
-    tally.add(scene, expected)
+            reports, unsafe = power.unsafe_reports(disk, lines, scene.project, engine.output)
+        tally.blame(*unsafe, *([] if reports >= items else ["G16: too little was reported"]))
+        disk.survive_kill(scene.runs / str(scene.run))
+    tally.add(scene, stage.expected(items=items))
 
 
 def _traced_by(strace: int) -> int:
@@ -465,7 +560,7 @@ def clocks(stage: Stage, tally: Tally) -> None:
         chance = stage.chance(tally.name, number)
         scene = stage.scene()
         days = 400 if number % 2 else -400
-        while scene.is_killed(chance.uniform(0.2, 0.9), "--clock", str(days * DAYS)):
+        while scene.is_killed(chance.randrange(20, 60), 0.0, "--clock", str(days * DAYS)):
             days = -days
         tally.add(scene, expected)
 
@@ -476,12 +571,19 @@ def clocks(stage: Stage, tally: Tally) -> None:
 # ── controls ─────────────────────────────────────────────────────────────
 
 
-def flawed(flaw: str) -> Way:
-    def play(stage: Stage, tally: Tally) -> None:
-        few = Stage(stage.folder, min(stage.kills, 6), stage.rounds, stage.seed, stage.items)
-        random_kills(few, tally, "--flaw", flaw)
+def forgetful(stage: Stage, tally: Tally) -> None:
+    """Nothing that was finished is recorded."""
+    random_kills(replace(stage, kills=min(stage.kills, 6)), tally, "--flaw", "forgetful")
 
-    return play
+
+def amnesiac(stage: Stage, tally: Tally) -> None:
+    """It is recorded, and nobody looks."""
+    random_kills(replace(stage, kills=min(stage.kills, 6)), tally, "--flaw", "amnesiac")
+
+
+def unsynced(stage: Stage, tally: Tally) -> None:
+    """It is reported before it is on the disk."""
+    power_cuts(stage, tally, "--flaw", "unsynced")
 
 
 WAYS: Final[dict[str, Way]] = {
@@ -493,12 +595,14 @@ WAYS: Final[dict[str, Way]] = {
     "read_only": read_only,
     "syscalls": syscalls,
     "threads": threads,
+    "disk_errors": disk_errors,
     "power_cuts": power_cuts,
     "clocks": clocks,
 }
 CONTROLS: Final[dict[str, Way]] = {
-    "control_forgetful": flawed("forgetful"),
-    "control_amnesiac": flawed("amnesiac"),
+    "control_forgetful": forgetful,
+    "control_amnesiac": amnesiac,
+    "control_unsynced": unsynced,
 }
 
 

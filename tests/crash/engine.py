@@ -3,7 +3,8 @@
     python -P engine.py [--clock SECONDS] [--largest-file BYTES] [--flaw NAME] -- run flow.yaml
 
 A flaw makes it a worse Plait on purpose, so that the harness can be seen to notice:
-`forgetful` records no finished step on disk, `amnesiac` records but does not look it up.
+`forgetful` records no finished step, `amnesiac` does not look up what is recorded, and
+`unsynced` leaves the sync of its journal to the system.
 """
 
 from __future__ import annotations
@@ -68,7 +69,20 @@ def amnesiac() -> None:
     Run.known = known  # type: ignore[assignment]
 
 
-FLAWS: Final[dict[str, Callable[[], None]]] = {"forgetful": forgetful, "amnesiac": amnesiac}
+def unsynced() -> None:
+    from plait.store.writer import Writer
+
+    def sync(self: Writer) -> None:  # noqa: ARG001
+        return None
+
+    Writer.sync = sync  # type: ignore[method-assign]
+
+
+FLAWS: Final[dict[str, Callable[[], None]]] = {
+    "forgetful": forgetful,
+    "amnesiac": amnesiac,
+    "unsynced": unsynced,
+}
 
 
 if __name__ == "__main__":

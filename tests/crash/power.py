@@ -21,7 +21,19 @@ from typing import Final
 from crash.scene import finished_steps
 
 CALLS: Final = "pwrite64,ftruncate,fdatasync,fsync,write,mkdir,rename"
-STRACE: Final = ("strace", "-f", "-qq", "-y", "-xx", "-s", "1000000", "-e", f"trace={CALLS}", "-e", "signal=none")
+STRACE: Final = (
+    "strace",
+    "-f",
+    "-qq",
+    "-y",
+    "-xx",
+    "-s",
+    "1000000",
+    "-e",
+    f"trace={CALLS}",
+    "-e",
+    "signal=none",
+)
 
 _CALL: Final = re.compile(
     r"(?P<thread>\d+) +(?:(?P<name>\w+)\((?P<arguments>.*?)|<\.\.\. (?P<resumed>\w+) resumed>(?P<rest>.*?))"
@@ -64,6 +76,12 @@ class Disk:
     """Folders and files whose own folder was not synced since they were made."""
     _syncing: dict[str, tuple[bytes, frozenset[str]]] = field(default_factory=dict)
 
+    def survive_kill(self, folder: Path) -> None:
+        """What was written is still there; also by a call of which the end was not seen."""
+        self._syncing.clear()
+        for file in folder.glob("journal.db*"):
+            self.written[str(file)] = bytearray(file.read_bytes())
+
     def see(self, call: Call) -> None:
         match call.name:
             case "fdatasync" | "fsync":
@@ -98,9 +116,9 @@ class Disk:
             self.unsafe_names -= inside
 
 
-def unsafe_reports(trace: Iterable[str], project: Path, said: Path) -> tuple[int, list[str]]:
-    """How many finished steps were reported, and which of them a power cut could have undone."""
-    disk, reports, unsafe = Disk(), 0, []
+def unsafe_reports(disk: Disk, trace: Iterable[str], project: Path, said: Path) -> tuple[int, list[str]]:
+    """How many finished steps an engine reported, and which of them a power cut could have undone."""
+    reports, unsafe = 0, list[str]()
     for call in calls(trace):
         if call.name == "write" and call.file == str(said):
             if call.result is not None:

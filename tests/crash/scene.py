@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import itertools
 import json
 import os
 import shutil
@@ -55,9 +56,11 @@ reduce:
       content: {began: "${began}", successful: "${map.successful}", results: "${map.results}"}
 """
 # Each line is one write at the end of the file, and on the disk before the step goes on.
+# A file `hold-look` holds every step `look` until it is gone.
 LEDGER: Final = """\
 line() { printf '%s %s\\n' "$1" "$2" >> "$LEDGER"; sync -d "$LEDGER"; }
 line START "$1"
+while [ -e "hold-${1##*/}" ]; do sleep 0.01; done
 printf '%s after %s%0*d' "$1" "${3:-nothing}" "${2:-0}" 0
 line END "$1"
 """
@@ -65,6 +68,35 @@ line END "$1"
 
 class Failed(Exception):
     """A scene did not come to its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """A Plait at work, and the file in which is what it said."""
+
+    process: subprocess.Popen[bytes]
+    output: Path
+
+    @property
+    def is_running(self) -> bool:
+        return self.process.poll() is None
+
+    def send(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def said(self) -> str:
+        return self.output.read_text("utf-8", "replace")
+
+    def ended(self, seconds: float = LIMIT) -> Ended:
+        """Wait until it ends by itself."""
+        try:
+            return Ended(self.process.wait(seconds), self.said())
+        except subprocess.TimeoutExpired:
+            raise Failed(f"an engine did not end in {seconds:g} s") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +115,14 @@ class Scene:
     items: int = 60
     parallel: int = 4
     padding: int = 0
+    """So many characters longer is what a step prints."""
+    view: str = "--quiet"
     world: Sequence[str] = ()
     """Options of engine.py for every engine."""
     deaths: list[Death] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
     token: str = field(default_factory=lambda: uuid.uuid4().hex)
+    _numbers: Iterator[int] = field(default_factory=itertools.count)
 
     def __post_init__(self) -> None:
         self.project.mkdir(parents=True)
@@ -111,10 +146,6 @@ class Scene:
         return self.folder / "ledger"
 
     @property
-    def said_file(self) -> Path:
-        return self.folder / "said"
-
-    @property
     def runs(self) -> Path:
         return self.project / ".ai/state/runs"
 
@@ -124,22 +155,22 @@ class Scene:
         """What continues the run, or begins it if there is none yet."""
         run = self.run
         work = ["run", "flow.yaml"] if run is None else ["resume", run]
-        return [sys.executable, "-P", str(ENGINE), *self.world, *world, "--", *work, "--json"]
+        return [sys.executable, "-P", str(ENGINE), *self.world, *world, "--", *work, self.view]
 
     @contextlib.contextmanager
-    def engine(self, *world: str, before: Sequence[str] = ()) -> Iterator[subprocess.Popen[bytes]]:
+    def engine(self, *world: str, before: Sequence[str] = ()) -> Iterator[Engine]:
         """An engine at work; one that is still there when we leave it is killed."""
         command = [*before, *self.command(*world)]
-        with self.said_file.open("wb") as said:
+        output = self.folder / f"said-{next(self._numbers)}"
+        with output.open("wb") as said:
             running = subprocess.Popen(
                 command, cwd=self.project, env=self.env, stdin=subprocess.DEVNULL, stdout=said, stderr=said
             )
+        engine = Engine(running, output)
         try:
-            yield running
+            yield engine
         finally:
-            if running.poll() is None:
-                running.kill()
-            running.wait()
+            engine.kill()
 
     @property
     def env(self) -> Mapping[str, str]:
@@ -149,38 +180,43 @@ class Scene:
 
     def to_the_end(self, *world: str, before: Sequence[str] = ()) -> Ended:
         """Let an engine work until it ends by itself."""
-        with self.engine(*world, before=before) as running:
-            return self.ended(running)
+        with self.engine(*world, before=before) as engine:
+            return engine.ended()
 
-    def ended(self, running: subprocess.Popen[bytes]) -> Ended:
-        try:
-            code = running.wait(LIMIT)
-        except subprocess.TimeoutExpired:
-            raise Failed(f"an engine did not end in {LIMIT:g} s") from None
-        return Ended(code, self.said_file.read_text("utf-8", "replace"))
-
-    def is_killed(self, seconds: float, *world: str) -> bool:
-        """Kill an engine after so many seconds, unless it has come to the end by then."""
-        with self.engine(*world) as running:
+    def is_killed(self, lines: int, seconds: float, *world: str) -> bool:
+        """Kill an engine so many seconds after it has made the ledger so much longer, unless it is through."""
+        with self.engine(*world) as engine:
+            self.has_lines(engine, lines)
             try:
-                code = running.wait(seconds)
-            except subprocess.TimeoutExpired:
-                running.kill()
-                running.wait()
+                ended = engine.ended(seconds)
+            except Failed:
+                engine.kill()
                 self.note_death()
                 return True
-        self.expect_code(Ended(code, self.said_file.read_text("utf-8", "replace")), 0)
+        self.expect_code(ended, 0)
         return False
+
+    def kill_after(self, lines: int, *world: str) -> None:
+        """Kill an engine when it has made the ledger so much longer."""
+        with self.engine(*world) as engine:
+            self.expect_lines(engine, lines)
+            engine.kill()
+        self.note_death()
+
+    def expect_lines(self, engine: Engine, more: int) -> None:
+        if not self.has_lines(engine, more):
+            raise Failed(f"the engine was through too early: {engine.said()[-300:]}")
+
+    def has_lines(self, engine: Engine, more: int) -> bool:
+        """Wait until the ledger has so many lines more; false if the engine ended instead."""
+        wanted = len(self.ledger()) + more
+        wait_for(lambda: not engine.is_running or len(self.ledger()) >= wanted, LIMIT)
+        return engine.is_running
 
     def expect_code(self, ended: Ended, *codes: int) -> None:
         if ended.code not in codes:
             last = ended.said.strip().splitlines()[-3:]
             self.faults.append(f"exit code {ended.code}, not {' or '.join(map(str, codes))}: {last}")
-
-    def until_lines(self, running: subprocess.Popen[bytes], lines: int) -> bool:
-        """Wait until the ledger is so long; false if the engine ended before."""
-        wait_for(lambda: running.poll() is not None or len(self.ledger()) >= lines, LIMIT)
-        return running.poll() is None
 
     # ── after a death ────────────────────────────────────────────────────
 

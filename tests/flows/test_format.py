@@ -120,6 +120,9 @@ FITS = [
     ("{steps: [], parameters: {required: [a], optional: [{name: b}]}}",   []),
     ("{steps: [], secrets: {A: B, C: {file: x}}}",                        []),
     ("{steps: [], secrets: {A: '${env:B}'}}",                             ["1 wrong-type A"]),
+    ("{steps: [], secrets: {A: {command: pass show a}}}",                 ["1 refused-field command"]),      # loading starts nothing
+    ("- {shell: ls, validate: {shell: a, expected_schema: {type: object}}}", []),
+    ("- {shell: ls, validate: {shell: a, expected_schema: object}}",      ["1 wrong-type expected_schema"]),
     ("{steps: [], seps: []}",                                             ["1 unknown-field seps"]),
 ]  # fmt: skip
 

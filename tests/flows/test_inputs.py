@@ -530,6 +530,12 @@ def test_sorting_in_runs_is_sorting(found: list[Json], said: str, first: int) ->
     assert list(order.sorted(iter(tagged), first=first)) == expected[:first]
 
 
+def test_a_filter_compares_the_numbers_of_a_csv_as_numbers(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("path,score\na,9\nb,10\nc,\nd,5\ne,many\n")
+    chosen = items("input: a.csv\nfilter: score > 5 && score != 9.5", tmp_path)
+    assert [row["path"] for row in chosen] == ["a", "b"]
+
+
 def test_a_filter_is_one_of_the_language_of_expressions() -> None:
     assert list(select(["a.rs", "b.py"], Selection(filter=compile_filter("path matches '[.]rs$'")))) == [
         "a.rs"

@@ -13,7 +13,8 @@ from plait.documents import parse
 from plait.errors import InputError, InternalError, PlaitError
 from plait.flows import format
 from plait.flows.check import RULES
-from plait.flows.workflow import Loaded, load_workflow, step_names
+from plait.flows.parts import step_names
+from plait.flows.workflow import Loaded, load_workflow
 from plait.run.outcome import StepError
 from plait.run.perform import Turn, inside
 from plait.run.retry import Retry
@@ -239,25 +240,21 @@ def test_a_real_job_loads(tmp_path: Path, job: str) -> None:
 
 def test_a_shell_step_with_a_name_is_a_shell_step_of_that_name(tmp_path: Path) -> None:
     work = one_step(tmp_path, "{name: Run all tests!, shell: make test}")
-    assert (work.name, work.kind, work.title) == ("run-all-tests", "shell", "Run all tests!")
+    assert (work.name, work.kind, work.title) == ("0", "shell", "Run all tests!")
     assert isinstance(work.action, Shell)
 
 
 NAMED = [
     # steps                                                         names
     ("[{shell: a}, {shell: b}]",                                    ["0", "1"]),
-    ("[{shell: a, id: x}, {shell: b, name: X}]",                    ["x", "x-2"]),
-    ("[{shell: a, name: X}, {shell: b, id: x}]",                    ["x-2", "x"]),
-    ("[{shell: a, name: Same}, {shell: b, name: same}]",            ["same", "same-2"]),
-    ("[{shell: a, name: '1'}, {shell: b}]",                         ["1", "1-2"]),
-    ("[{shell: a, name: '../../etc/passwd'}, /do]",                 ["etc-passwd", "1"]),
-    ("[{shell: a, name: '***'}]",                                   ["0"]),
-    ("[{shell: a, name: 'Ä b'}]",                                   ["ä-b"]),
+    ("[{shell: a, id: x}, {shell: b, name: X}]",                    ["x", "1"]),
+    ("[{shell: a, name: '../../etc/passwd'}, /do]",                 ["0", "1"]),
+    ("[{shell: a, id: '1'}, {shell: b}]",                           ["1", "step-1"]),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("text", "names"), NAMED)
-def test_steps_are_called_by_id_name_or_number_and_no_two_alike(text: str, names: list[str]) -> None:
+def test_steps_are_called_by_id_or_number_and_no_two_alike(text: str, names: list[str]) -> None:
     document = parse(text, "f.yaml")
     assert step_names(document.items) == names  # type: ignore[union-attr]
 
@@ -284,7 +281,15 @@ HANDLERS = [
     # on_failure                                                   commands          tried again   fails anyway
     ("true",                                                       [],               0,            False),
     ("make clean",                                                 ["make clean"],   0,            None),
-    ("/fix",                                                       ["/fix"],         0,            None),
+    ("/fix",                                                       ["/fix"],         3,            None),    # an agent mends
+    ("{claude: /fix}",                                             ["/fix"],         3,            None),
+    ("{agent: fix it, fail_workflow: true}",                       ["fix it"],       3,            True),
+    ("{claude: /fix, max_attempts: 0}",                            ["/fix"],         0,            None),
+    ("{claude: /fix, retry_original: false}",                      ["/fix"],         0,            None),
+    ("{shell: a, claude: /b}",                                     ["a", "/b"],      3,            None),
+    ("{shell: a}",                                                 ["a"],            0,            None),
+    ("{tool: team/mend}",                                          ["team/mend"],    0,            None),
+    ("{steps: [/fix]}",                                            ["/fix"],         0,            None),    # steps are steps
     ("[make clean, /fix, {shell: ls}]",                            ["make clean", "/fix", "ls"], 0, None),
     ("{claude: /fix, max_attempts: 3}",                            ["/fix"],         3,            None),
     ("{shell: a, claude: /b, retry_original: true}",               ["a", "/b"],      1,            None),
@@ -441,6 +446,13 @@ def test_the_environment_and_strictness_of_the_flow_reach_every_fingerprint(tmp_
 # ── what is wrong ────────────────────────────────────────────────────────
 
 BAD = [
+    (
+        "- {shell: ls, validate: {shell: a, expected_schema: {type: objct}}}\n",
+        "flow.yaml:1:36: this is not JSON Schema\n"
+        "1 | - {shell: ls, validate: {shell: a, expected_schema: {type: objct}}}\n"
+        "  |                                    ^^^^^^^^^^^^^^^\n"
+        "fix: every keyword has its form: type: object, required: [a]",
+    ),
     (
         "steps: [{shell: ls, tmeout: 3}]\n",
         "flow.yaml:1:21: 'tmeout' is not a field of a step\n"

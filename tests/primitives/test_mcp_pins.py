@@ -147,9 +147,9 @@ def test_two_servers_of_one_name_are_approved_by_one_command(
     write_tool(project, "same", args=[small])
     assert main(["trust", "mcp", "small", "add"]) == 0
     assert capsys.readouterr().out == "".join(
-        f"small / add, as '{caller}' calls it\n  Add two numbers.\n"
-        "approved, until its description or its parameters change\n"
-        for caller in ("add", "more")
+        f"small / add, as '{caller}' calls it\n  server: {' '.join([sys.executable, small, *further])}\n"
+        "  Add two numbers.\napproved, until its server, its description or its parameters change\n"
+        for caller, further in (("add", []), ("more", ["another"]))
     )
     for tool in ("add", "more", "same"):
         assert plait.call(tool, {"a": 1, "b": 2}, project=project)["data"] == {"result": 3}

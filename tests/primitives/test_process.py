@@ -10,9 +10,11 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -20,7 +22,7 @@ from hypothesis import strategies as st
 
 from attack.process_attack import SOURCE
 from plait.errors import InputError, ProcessError
-from plait.primitives.process import Finished, call_process, run, run_shell
+from plait.primitives.process import FILE_AGE, MOST_FILES, Finished, call_process, run, run_shell
 from plait.template.shell import BoundScript
 from plait.tools.invocation import Limits, ProcessCall
 
@@ -401,8 +403,8 @@ TOOLS = [
 ]  # fmt: skip
 
 
-def tool(script: str, *, timeout: float = 60, max_output: int = 1 << 20) -> ProcessCall:
-    return ProcessCall(tuple(sh(script)), "/", PATH, limits=Limits(timeout, max_output))
+def tool(script: str, *, timeout: float = 60, max_output: int = 1 << 20, overflow: str = "") -> ProcessCall:
+    return ProcessCall(tuple(sh(script)), "/", PATH, limits=Limits(timeout, max_output, overflow))
 
 
 @pytest.mark.parametrize(("script", "success", "data", "error"), TOOLS)
@@ -430,18 +432,78 @@ def test_deep_json_is_text() -> None:
 def test_a_tool_that_takes_too_long_has_failed() -> None:
     returned = call_process(tool("echo so far; echo working >&2; exec sleep 60", timeout=0.5))
     assert not returned.success
-    assert returned.error == "'/bin/sh' was ended: it took longer than 0.5 s"
+    assert returned.error == (
+        "'/bin/sh' was ended: it took longer than 0.5 s (give it more time, or find out what it waits for)"
+    )
     assert returned.metadata["timed_out"] is True
     assert (returned.data, returned.stderr) == ("so far\n", "working\n")
 
 
-def test_a_tool_that_prints_much_says_where_it_is() -> None:
+@pytest.mark.parametrize("command", ["seq 100000", "echo 1; echo 22", "echo '[1, 2]'"])
+def test_a_tool_that_prints_too_much_has_failed_and_says_where_all_of_it_is(
+    tmp_path: Path, command: str
+) -> None:
+    folder = tmp_path / "output"
+    returned = call_process(tool(command, max_output=4, overflow=str(folder)))
+    assert (returned.success, returned.data) == (False, None)
+    [file] = folder.iterdir()
+    assert returned.overflow == str(file)
+    assert returned.error == (
+        f"it printed more than 4 bytes; all of it is in {file} (raise config.max_output, or let it print less)"
+    )
+    assert file.read_bytes() == run(sh(command)).stdout
+    assert (folder.stat().st_mode & 0o777, file.stat().st_mode & 0o777) == (0o700, 0o600)
+
+
+def test_without_a_folder_what_is_too_much_is_dropped() -> None:
     returned = call_process(tool("seq 100000", max_output=4))
-    assert returned.success
-    assert returned.data == "1\n2\n"
+    assert (returned.success, returned.data, returned.overflow) == (False, None, None)
+    assert returned.error is not None
+    assert "what it printed was dropped" in returned.error
+
+
+def test_a_tool_that_complains_much_has_not_failed(tmp_path: Path) -> None:
+    returned = call_process(tool("echo 3; seq 100000 >&2", max_output=4, overflow=str(tmp_path)))
+    assert (returned.success, returned.data) == (True, 3)
     assert returned.overflow is not None
     assert Path(returned.overflow).read_text().endswith("\n100000\n")
-    os.unlink(returned.overflow)
+
+
+def test_old_outputs_make_room_for_new_ones(tmp_path: Path) -> None:
+    now = time.time()
+    for age in range(MOST_FILES + 5):
+        file = tmp_path / f"plait-stdout-{age}"
+        file.write_text("x")
+        os.utime(file, (now - age, now - age))
+    os.utime(tmp_path / "plait-stdout-0", (now - FILE_AGE - 60, now - FILE_AGE - 60))
+    returned = call_process(tool("seq 100000", max_output=4, overflow=str(tmp_path)))
+    left = {file.name for file in tmp_path.iterdir()}
+    assert len(left) == MOST_FILES
+    assert Path(returned.overflow or "").name in left
+    assert "plait-stdout-0" not in left
+    assert {f"plait-stdout-{age}" for age in range(1, MOST_FILES)} <= left
+
+
+RESULTS = [
+    # stdout                                          data                                what came before it
+    ('log\n{"success": false, "error": "no paper"}',  {"success": False, "error": "no paper"}, "log"),
+    ('a\nb\n{"success": true, "n": 1}\n\n',           {"success": True, "n": 1},           "a\nb"),
+    ('log\n{"a": 1}',                                 'log\n{"a": 1}\n',                   None),
+    ('{"a": 1}\n{"a": 2}',                            '{"a": 1}\n{"a": 2}\n',              None),
+    ('log\n{"success": "yes"}',                       'log\n{"success": "yes"}\n',         None),
+    ('log\n  {"success": true}',                      'log\n  {"success": true}\n',        None),
+    ('{"success": false}\nlog',                       '{"success": false}\nlog\n',         None),
+    ('log\n{"success": tru',                          'log\n{"success": tru\n',            None),
+    ('{\n "success": true\n}',                        {"success": True},                   None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("stdout", "data", "log"), RESULTS)
+def test_a_last_line_that_says_success_is_the_result(stdout: str, data: Any, log: str | None) -> None:
+    returned = call_process(ProcessCall(("printf", "%s\n", stdout), "/", os.environ))
+    assert returned.data == data
+    assert returned.metadata.get("log") == log
+    assert returned.success == (not isinstance(data, dict) or data["success"])
 
 
 # ── shells ───────────────────────────────────────────────────────────────

@@ -11,6 +11,7 @@ from plait.run.perform import Policy
 from plait.run.retry import Retry
 from plait.steps.capture import Capture, Format, Stream, captured, stripped
 from plait.steps.shell import Shell
+from plait.steps.work import Handler
 from plait.values import Json
 from steps.fakes import (
     Acting,
@@ -82,6 +83,31 @@ def test_an_output_of_another_format_fails_the_step_and_is_not_quoted(
     with pytest.raises(StepError) as caught:
         captured(Capture("n", format), {"output": output, "exit_code": 0})
     assert (caught.value.failure.message, caught.value.failure.kind) == (message, "capture")
+
+
+@pytest.mark.parametrize(("format", "output", "message"), REFUSED)
+def test_of_a_failed_step_an_output_of_another_format_is_null(
+    format: Format, output: str, message: str
+) -> None:
+    value, facts = captured(Capture("n", format), {"output": output, "stderr": "why", "exit_code": 2}).values()
+    assert value is None, message
+    assert (facts["exit_code"], facts["stderr"]) == (2, "why")
+
+
+@pytest.mark.parametrize("attempts", [0, 1])
+def test_a_handler_runs_although_the_output_of_the_failed_step_has_another_format(attempts: int) -> None:
+    hands = FakeHands(lambda _: printed("Traceback\n", stderr="bad\n", exit_code=3))
+    mend = saying("<${n}> ${n.exit_code} ${n.success} ${n.stderr} ${n.output}")
+    handler = Handler(steps(step("m", mend, capture="mended"), name="on_failure"), attempts)
+    tried = step("a", Shell(text_of("x")), capture=Capture("n", "json"), on_failure=handler)
+    flow = steps(tried, step("b", saying("${mended} | ${n.exit_code}")))
+    outcome = performed(flow, new_run(hands))
+    if attempts:  # it was mended in vain: the failure is that of the command
+        assert failure_of(outcome).message == "exit code 3: bad"
+    else:
+        assert isinstance(outcome, Done)
+        assert outcome.value["output"] == "<> 3 false bad Traceback | 3"
+    assert len(mend.ran) == 1
 
 
 STREAMS: list[tuple[Stream, str]] = [("stdout", "out"), ("stderr", "err"), ("both", "outerr")]

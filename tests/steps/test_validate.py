@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from plait.run.outcome import Done, Failed, StepError
+from plait.run.perform import Turn
+from plait.steps.result_schema import is_schema
 from plait.steps.validate import Validation, read_result
 from plait.values import Json
 from steps.fakes import (
@@ -107,6 +111,137 @@ def test_a_result_may_be_in_a_file() -> None:
 def test_a_result_file_that_is_not_there_fails_the_step() -> None:
     made = validated(checks("whatever"), result_file=text_of("none.json"))
     assert failure_of(performed(step("a", Acting(), validation=made))).kind == "refused"
+
+
+STALE = b'{"completion_percentage": 100}'
+FILES = [
+    # before    the check writes                       fails?   completion in the end
+    (STALE,     None,                                  False,   100),
+    (STALE,     None,                                  True,    0),      # left behind by an earlier check
+    (None,      None,                                  True,    0),
+    (STALE,     b'{"completion_percentage": 70}',      True,    70),     # it failed, and said how
+    (None,      b'{"completion_percentage": 70}',      True,    70),
+    (STALE,     b'{"missing": ["docs"]}',              True,    0),
+    (STALE,     b'{"completion_percentage": 70}',      False,   70),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("before", "written", "fails", "completion"), FILES)
+def test_a_file_that_a_failed_check_did_not_write_does_not_hide_its_failure(
+    before: bytes | None, written: bytes | None, fails: bool, completion: int
+) -> None:
+    hands = FakeHands(files={} if before is None else {"r.json": before})
+
+    def check(turn: Turn) -> Json:
+        if written is not None:
+            hands.files["r.json"] = written
+        return failing().run(turn) if fails else ""
+
+    made = validated(Acting(check), result_file=text_of("r.json"), fails=False)
+    flow = steps(step("a", Acting(), validation=made), step("b", saying("${validation.completion}")))
+    outcome = performed(flow, new_run(hands))
+    assert isinstance(outcome, Done)
+    assert outcome.value["output"] == completion
+
+
+def test_a_failed_check_that_writes_the_same_result_again_has_written_it(tmp_path: Path) -> None:
+    class Disk(FakeHands):
+        def read(self, path: str, *, directory: str) -> bytes:
+            return (Path(directory) / path).read_bytes()
+
+    file = tmp_path / "r.json"
+    file.write_bytes(b'{"completion_percentage": 70}')
+    os.utime(file, ns=(1, 1))
+
+    def check(turn: Turn) -> Json:
+        file.write_bytes(file.read_bytes())
+        return failing().run(turn)
+
+    made = validated(Acting(check), result_file=text_of("r.json"))
+    outcome = performed(step("a", Acting(), validation=made), new_run(Disk()), directory=str(tmp_path))
+    assert failure_of(outcome).message == "only 70 % complete, 100 % are wanted"
+
+
+UNKEPT = [
+    # who checks   what is said                  complete?
+    ("shell",      "all tests pass",             True),      # that it ended well is enough
+    ("shell",      "{}",                         True),
+    ("agent",      "I could not look.",          False),     # an agent always ends well
+    ("agent",      "",                           False),
+    ("agent",      "{}",                         False),
+    ("agent",      '{"status": "complete"}',     True),
+    ("prompt",     "[]",                         False),
+    ("prompt",     '{"completion": 100}',        True),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "said", "complete"), UNKEPT)
+def test_an_agent_that_checks_has_to_give_a_result(kind: str, said: str, complete: bool) -> None:
+    check = steps(step("c", checks(said), kind=kind), name="check")
+    outcome = performed(step("a", Acting(), validation=Validation(check)))
+    if complete:
+        assert isinstance(outcome, Done)
+    else:
+        assert failure_of(outcome).message == NO_RESULT
+
+
+@pytest.mark.parametrize("written", [b"", b"not JSON", b"[]", b"{}", b"{", b"\xff"])
+def test_a_result_file_without_a_result_is_never_complete(written: bytes) -> None:
+    made = validated(checks("fine"), result_file=text_of("r.json"))
+    outcome = performed(step("a", Acting(), validation=made), new_run(FakeHands(files={"r.json": written})))
+    assert failure_of(outcome).message == NO_RESULT
+
+
+SCHEMA = {
+    "type": "object",
+    "required": ["completion_percentage", "gaps"],
+    "properties": {"gaps": {"type": "object", "propertyNames": {"pattern": "^[a-z]+$"}}},
+}
+NOT_FIT = "the result of the check does not fit expected_schema: see {} there"
+NO_RESULT = "the check printed no result: wanted is JSON with completion_percentage, a number from 0 to 100"
+MISFITS: list[tuple[Json, bool, str]] = [
+    # what the check printed                                failed?   why it is no result
+    ('{"completion_percentage": 50}',                       False,    NOT_FIT.format("required")),
+    ('{"completion_percentage": 50}',                       True,     NOT_FIT.format("required")),
+    ('{"completion_percentage": 50, "gaps": []}',           False,    NOT_FIT.format("properties.gaps.type")),
+    ('{"completion_percentage": 50, "gaps": {"HIDDEN": 1}}', False,
+     NOT_FIT.format("properties.gaps.propertyNames.pattern")),
+    ({"completion_percentage": 50, "gaps": {"\udcff": 1}},  False,
+     NOT_FIT.format("properties.gaps.propertyNames.pattern")),
+    ("all is well",                                         False,    NO_RESULT),
+    ("[1]",                                                 False,    NO_RESULT),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("output", "failed", "why"), MISFITS)
+def test_a_result_that_does_not_fit_the_schema_that_is_expected_is_none(
+    output: Json, failed: bool, why: str
+) -> None:
+    with pytest.raises(StepError) as caught:
+        read_result(output, failed=failed, promised=True, schema=SCHEMA)
+    assert (caught.value.failure.message, caught.value.failure.kind) == (why, "incomplete")
+
+
+def test_a_result_that_fits_counts_and_a_check_that_failed_may_say_nothing() -> None:
+    fit = '{"completion_percentage": 50, "gaps": {"a": 1}}'
+    assert read_result(fit, schema=SCHEMA).completion == 50
+    assert read_result(fit, failed=True, schema=SCHEMA).completion == 50
+    assert read_result("it crashed", failed=True, schema=SCHEMA).completion == 0
+
+
+def test_a_step_whose_check_gives_another_result_than_is_expected_fails() -> None:
+    made = validated(checks({"completion_percentage": 100}), schema=SCHEMA)
+    failure = failure_of(performed(step("a", Acting(), validation=made)))
+    assert failure.message == NOT_FIT.format("required")
+
+
+SCHEMAS = [({}, True), (SCHEMA, True), ({"type": "objct"}, False), ({"required": "a"}, False),
+           ({"$ref": "https://example.org/schema"}, False)]  # fmt: skip
+
+
+@pytest.mark.parametrize(("schema", "expected"), SCHEMAS)
+def test_a_schema_that_cannot_be_used_is_known_before_a_check(schema: Json, expected: bool) -> None:
+    assert is_schema(schema) is expected
 
 
 RESULTS: list[tuple[Json, bool, float, str]] = [

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plait.errors import InputError, PlaitError
+from plait.errors import InputError, PlaitError, ShellRefusedError
+from plait.records import replace
 from plait.tools.bind import Call, bind
 from plait.tools.chain import Chain
 from plait.tools.environment import Environment, EnvValue
@@ -23,15 +25,24 @@ ENVIRONMENT = Environment({"PATH": EnvValue("/bin", "fixed")}, HOST, secrets=fro
 
 
 def bound(
-    primitive: str, config: dict[str, Any], params: dict[str, Any] | None = None, **context: str
+    primitive: str,
+    config: dict[str, Any],
+    params: dict[str, Any] | None = None,
+    path: str | None = None,
+    **context: str,
 ) -> Invocation:
     item = Item("tool", "t", Space("project", "/p"), "/p/t.yaml", b"code", "digest", Header(config=config))
     chain = Chain((item,), f"core/primitives/{primitive}")
-    return bind(Call(chain, params or {}, {"project_path": "/p", **context}, ENVIRONMENT, "/p", "/p"))
+    environment = ENVIRONMENT
+    if path is not None:
+        environment = replace(ENVIRONMENT, child={"PATH": EnvValue(path, "fixed")})
+    return bind(Call(chain, params or {}, {"project_path": "/p", **context}, environment, "/p", "/p"))
 
 
-def process(config: dict[str, Any], params: dict[str, Any] | None = None, **context: str) -> ProcessCall:
-    call = bound("subprocess", {"command": "cat", **config}, params, **context)
+def process(
+    config: dict[str, Any], params: dict[str, Any] | None = None, path: str | None = None, **context: str
+) -> ProcessCall:
+    call = bound("subprocess", {"command": "cat", **config}, params, path, **context)
     assert isinstance(call, ProcessCall)
     return call
 
@@ -89,12 +100,115 @@ def test_a_value_in_a_script_travels_by_a_variable(value: str) -> None:
 
 @pytest.mark.parametrize(
     ("option", "is_script"),
-    [("-c", True), ("-lc", True), ("-ce", True), ("-l", False), ("--c", False), ("-c1", False), ("c", False)],
+    [("-c", True), ("-lc", True), ("-ce", True), ("-l", False), ("--l", False), ("-l1", False), ("c", False)],
 )
 def test_after_which_option_a_script_follows(option: str, is_script: bool) -> None:
     call = process({"command": "sh", "args": [option, "echo {x}"]}, {"x": "value"})
     assert ("value" in call.env.values()) == is_script
     assert (call.argv[2] == "echo value") != is_script
+
+
+SCRIPTS = [
+    # command and args                                                 which of the words is a script
+    ({"command": "bash", "args": ["-c", "-e", "echo {x}"]},            3),
+    ({"command": "bash", "args": ["-c", "-o", "pipefail", "echo {x}"]}, 4),
+    ({"command": "bash", "args": ["-euo", "pipefail", "-c", "echo {x}"]}, 4),
+    ({"command": "bash", "args": ["--rcfile", "f", "-c", "echo {x}"]}, 4),
+    ({"command": "bash", "args": ["-c", "+x", "echo {x}"]},            3),
+    ({"command": "bash", "args": ["-c", "--", "echo {x}"]},            3),
+    ({"command": "rbash", "args": ["-c", "echo {x}"]},                 2),
+    ({"command": "/bin/mksh", "args": ["-c", "echo {x}"]},             2),
+    ({"command": "busybox", "args": ["sh", "-c", "echo {x}"]},         3),
+    ({"command": "env", "args": ["-i", "A=b", "dash", "-c", "echo {x}"]}, 5),
+    ({"command": "xargs", "args": ["-n1", "sh", "-c", "echo {x}"]},    4),
+    ({"command": "find", "args": [".", "-exec", "sh", "-c", "echo {x}", ";"]}, 5),
+    ({"command": "sh", "args": ["{flag}", "echo {x}"]},                2),
+    ({"command": "{shell}", "args": ["-c", "echo {x}"]},               2),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("config", "place"), SCRIPTS)
+def test_every_script_of_a_shell_gets_its_values_by_variables(config: dict[str, Any], place: int) -> None:
+    call = process(config, {"x": "$(id)", "flag": "-c", "shell": "bash"})
+    assert "$(id)" not in call.argv[place]
+    assert "echo" in call.argv[place]
+    assert "$(id)" in call.env.values()
+
+
+def test_a_link_to_a_shell_is_that_shell(tmp_path: Path) -> None:
+    (tmp_path / "quiet").symlink_to("/bin/sh")
+    for command in (str(tmp_path / "quiet"), "quiet"):
+        call = process({"command": command, "args": ["-c", "echo {x}"]}, {"x": "$(id)"}, path=str(tmp_path))
+        assert "$(id)" not in call.argv[2]
+        assert "$(id)" in call.env.values()
+
+
+CODE = [
+    {"command": "python3", "args": ["-c", 'print("{x}")']},
+    {"command": "/usr/bin/python3.11", "args": ["-I", "-c", 'print("{x}")']},
+    {"command": "python3", "args": ["-W", "ignore", "-Sc", 'print("{x}")']},
+    {"command": "python3", "args": ["-cprint('{x}')"]},
+    {"command": "python3", "args": ["{flag}", "print('{x}')"]},
+    {"command": "python3", "args": ["{both}"]},
+    {"command": "perl", "args": ["-e", "print '{x}'"]},
+    {"command": "perl", "args": ["-I", "lib", "-ne", "print '{x}'"]},
+    {"command": "node", "args": ["-e", "console.log('{x}')"]},
+    {"command": "node", "args": ["--eval=console.log('{x}')"]},
+    {"command": "node", "args": ["-r", "m", "-p", "'{x}'"]},
+    {"command": "ruby", "args": ["-e", "puts '{x}'"]},
+    {"command": "php", "args": ["-r", "echo '{x}';"]},
+    {"command": "deno", "args": ["eval", "console.log('{x}')"]},
+    {"command": "awk", "args": ["/{x}/ { print $1 }", "file"]},
+    {"command": "gawk", "args": ["-F", ":", "-v", "a=b", "/{x}/", "file"]},
+    {"command": "gawk", "args": ["--source", "/{x}/"]},
+    {"command": "sed", "args": ["-n", "s/a/{x}/", "file"]},
+    {"command": "sed", "args": ["--expression=s/a/{x}/", "file"]},
+    {"command": "env", "args": ["-S", "bash -c {x}"]},
+    {"command": "env", "args": ["python3", "-c", "'{x}'"]},
+    {"command": "fish", "args": ["-c", "echo {x}"]},
+    {"command": "su", "args": ["me", "-c", "echo {x}"]},
+    {"command": "ssh", "args": ["-p", "22", "host", "ls {x}"]},
+    {"command": "watch", "args": ["ls {x}"]},
+    {"command": "python3", "args": ["-c", "{code}"], "code": "print('{x}')"},
+    {"command": "python3", "args": ["-c", "print('${CITY}')"]},
+    {"command": "python3", "args": ["-c", "print('{project_path}')"]},
+]
+
+
+@pytest.mark.parametrize("config", CODE)
+@pytest.mark.parametrize("x", ["'); import os #", None])
+def test_no_value_becomes_code_of_another_interpreter(config: dict[str, Any], x: str | None) -> None:
+    given = {} if x is None else {"x": x}
+    with pytest.raises(ShellRefusedError) as caught:
+        process(config, {"flag": "-c", "both": ["-c", "1"], **given})
+    assert caught.value.code == "value-as-code"
+    assert "import os" not in str(caught.value)
+    assert str(caught.value.fix).startswith("let the code read the value: from an argument of its own")
+
+
+NO_CODE = [
+    # command and args, and the argument that is data
+    {"command": "python3", "args": ["-c", "import sys", "{x}"]},
+    {"command": "python3", "args": ["script.py", "-c", "{x}"]},
+    {"command": "node", "args": ["-e", "1", "{x}"]},
+    {"command": "awk", "args": ["-v", "a={x}", "{ print a }"]},
+    {"command": "awk", "args": ["-f", "program.awk", "{x}"]},
+    {"command": "sed", "args": ["s/a/b/", "{x}"]},
+    {"command": "sed", "args": ["-e", "s/a/b/", "{x}"]},
+    {"command": "ssh", "args": ["{x}"]},
+    {"command": "grep", "args": ["-e", "{x}", "-c"]},
+    {"command": "{x}", "args": ["{code}"], "fixed_params": {"code": "-c"}},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("config", NO_CODE)
+def test_what_no_interpreter_reads_is_an_argument_like_any_other(config: dict[str, Any]) -> None:
+    assert any("python3 -c" in word for word in process(config, {"x": "python3 -c"}).argv)
+
+
+def test_code_of_the_author_may_stand_in_another_key() -> None:
+    config = {"command": "python3", "args": ["-c", "{code}"], "code": "print(1)"}
+    assert process(config, {"code": "evil"}).argv == ("python3", "-c", "print(1)")
 
 
 def test_a_script_without_holes_is_left_alone() -> None:
@@ -399,3 +513,26 @@ def test_a_url_of_an_mcp_server_knows_whether_its_host_came_from_data(
 ) -> None:
     x: Any = {"url": "http://h/"} if isinstance(config["server"], str) else "http://h"
     assert mcp(config, {"x": x}).server.url_from_data is from_data
+
+
+CHOSEN = [
+    # config                                                                      the parameters that say which server
+    ({"server": {"command": "srv", "args": ["-v"]}},                              ()),
+    ({"server": {"command": "srv", "args": ["--in", "{x}", "{y}"]}},              ("x", "y")),
+    ({"server": {"command": "srv {x}"}},                                          ("x",)),
+    ({"server": {"url": "https://{x}.example/{missing}"}},                        ("missing", "x")),
+    ({"server": {"url": "{base}/mcp"}, "base": "http://{host}", "host": "{x}"},   ("x",)),
+    ({"server": {"url": "{base}/mcp"}, "base": "http://h/"},                      ()),
+    ({"server": {"command": "srv", "args": ["{x}"]}, "fixed_params": {"x": 1}},   ()),
+    ({"server": {"command": "srv", "args": ["{project_path}", "${CITY}"]}},       ()),
+    ({"server": {"command": "srv", "env": {"A": "{x}"}, "name": "{y}"}},          ()),
+    ({"server": "{x}"},                                                           ("x",)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("config", "chosen_by"), CHOSEN)
+def test_the_parameters_that_say_which_mcp_server_is_called_are_known(
+    config: dict[str, Any], chosen_by: tuple[str, ...]
+) -> None:
+    x: Any = {"url": "http://h/"} if isinstance(config["server"], str) else "h"
+    assert mcp(config, {"x": x, "y": "z"}).chosen_by == chosen_by

@@ -214,7 +214,7 @@ def test_env_files_come_change_and_go_while_a_tool_is_warm(here: Project) -> Non
         (here.root / ".env").unlink(missing_ok=True)
         if text is not None:
             here.write(".env", text)
-        seen += [call_tool(tools, "my/env", {}).data for _ in range(3)]
+        seen += [call_tool(tools, "my/env", {}, in_clear=True).data for _ in range(3)]
         assert tools.ready.get("my/env", dry=False, now=ahead()) is not None
     assert seen == [*[""] * 3, *["one\n"] * 3, *["two\n"] * 3, *[""] * 3]
 

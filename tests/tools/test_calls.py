@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import shutil
 import sys
 import threading
 import time
@@ -17,15 +18,16 @@ from typing import Any
 import pytest
 
 import plait
-from plait.errors import InputError
+from plait.errors import InputError, TrustError
 from plait.steps.call import call_tool, dry_run
 from plait.tools import manifest
 from plait.tools.chain import Chains
-from plait.tools.invocation import Invocation, ProcessCall, Returned
+from plait.tools.invocation import Invocation, ProcessCall, RequestCall, Returned
 from plait.tools.readers import ItemCache
 from plait.tools.signing import sign_bytes, sign_detached
 from plait.tools.spaces import Space
 from plait.tools.trust import Trust
+from plait.values import Secret
 from tools.projects import KEY, SIGNED_AT, Project, new_project, python_tool
 
 MakeProject = Callable[..., Project]
@@ -367,6 +369,137 @@ def test_many_threads_see_a_tool_change_as_a_whole(project: MakeProject) -> None
     write(999)
     call_tool(toolbox, "my/tool", {})
     assert seen[-1].argv == ("c999", "a999")
+
+
+# ── what is shown, and what is given to a program ────────────────────────
+
+LEAKING = """
+import base64, json, os, sys
+key = os.environ["KEY"]
+print(json.dumps({"key": key, key: [base64.b64encode(key.encode()).decode()], "n": 7, "other": "fine"}))
+"""
+
+
+def leaking(here: Project, body: str = LEAKING) -> None:
+    here.write(".env", "KEY=hunter2-hunter2\n")
+    here.script("leak", body, header='ENV_CONFIG = {"passes": ["KEY"]}')
+
+
+def test_data_is_shown_without_the_secrets_that_the_tool_was_given(project: MakeProject) -> None:
+    here = project().trust()
+    leaking(here)
+    shown = call_tool(here.toolbox, "leak", {}).data
+    assert shown == {"key": "***", "***": ["***"], "n": 7, "other": "fine"}
+    data = here.data("leak")  # a program gets what it asked for
+    assert (data["key"], data["n"]) == ("hunter2-hunter2", 7)
+
+
+def test_an_error_shows_no_secret_to_anybody(project: MakeProject) -> None:
+    here = project().trust()
+    leaking(here, "import os, sys\nsys.exit('wrong key: ' + os.environ['KEY'])\n")
+    for error in (call_tool(here.toolbox, "leak", {}).error, here.call("leak")["error"]):
+        assert error is not None
+        assert error.strip() == "wrong key: ***"
+
+
+def test_a_secret_that_an_author_puts_into_a_request_is_masked_in_the_answer(project: MakeProject) -> None:
+    here = project(TRACKER_TOKEN="t0ken-t0ken").trust()
+    here.config(
+        "my/get",
+        executor_id="core/primitives/http_client",
+        config={"url": "https://tracker.example/", "auth": {"type": "bearer", "token": "${TRACKER_TOKEN}"}},
+    )
+
+    def echo(call: Invocation) -> Returned:
+        assert isinstance(call, RequestCall)
+        return Returned(
+            True, {"headers": [list(pair) for pair in call.headers]}, metadata={"seen": "t0ken-t0ken"}
+        )
+
+    result = call_tool(replace(here.toolbox, perform=echo), "my/get", {})
+    assert result.data == {"headers": [["Authorization", "Bearer ***"]]}
+    assert result.metadata["seen"] == "***"
+
+
+def test_a_secret_parameter_is_masked_in_data(project: MakeProject) -> None:
+    here = project().trust()
+    here.script("echo")
+    shown = call_tool(here.toolbox, "echo", {"in": ["x", Secret("open sesame")]}).data
+    assert shown == {"in": ["x", "***"]}
+
+
+def test_data_is_not_masked_for_what_the_tool_was_never_given(project: MakeProject) -> None:
+    here = project(COMPASS_MODE="true", KEY_PASSPHRASE="a long sentence").trust()
+    here.script("say", "import sys\nprint('it is true')\nsys.exit('a long sentence')\n")
+    result = call_tool(here.toolbox, "say", {})
+    assert result.data == "it is true\n"
+    assert result.error is not None
+    assert "a long sentence" not in result.error  # a message is for people: a mask too many does no harm
+
+
+def test_the_command_that_approves_a_server_shows_no_secret(project: MakeProject) -> None:
+    here = project().trust()
+    here.config(
+        "my/mcp",
+        executor_id="core/runtimes/mcp/http",
+        config={"server": {"url": "https://m.example/{key}/{zone}"}, "tool_name": "add"},
+    )
+
+    def refuse(_: Invocation) -> Returned:
+        raise TrustError("not approved", fix="type: plait trust mcp s add", code="mcp-unapproved")
+
+    tools = replace(here.toolbox, perform=refuse)
+    with pytest.raises(TrustError) as caught:
+        call_tool(tools, "my/mcp", {"key": Secret("hunter2"), "zone": "UTC", "n": 1})
+    assert str(caught.value) == (
+        """not approved\nfix: type: plait trust mcp s add --params '{"key":"***","zone":"UTC"}'"""
+    )
+    assert caught.value.code == "mcp-unapproved"
+
+
+def test_a_parameter_called_url_is_data_and_decides_no_address(project: MakeProject) -> None:
+    here = project().trust()
+    here.config(
+        "my/post",
+        executor_id="core/primitives/http_client",
+        config={"method": "POST", "url": "{address}", "body": "{params_json}"},
+    )
+    given = {"address": "https://tracker.example/", "url": "https://elsewhere.example/"}
+    request = here.dry("my/post", **given)["request"]
+    assert (request["url"], json.loads(request["body"])) == ("https://tracker.example/", given)
+    # So fetching, which is nothing but its address, cannot be given it by that name, and says so.
+    assert [
+        problem.what for problem in here.refusal("core/http/fetch", {"url": "https://x.example/"}).problems
+    ] == [
+        "'core/http/fetch': 'url' is not a parameter",
+        "'core/http/fetch': 'address' is required",
+    ]
+
+
+# ── a process that lives on ──────────────────────────────────────────────
+
+
+def test_a_tool_sees_the_environment_as_it_is_now(
+    project: MakeProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = project(WORD="one").trust()
+    here.config("my/env", env_config={"passes": ["WORD"]}, config={"command": "printenv WORD"})
+    before = here.toolbox
+    assert here.data("my/env") == "one\n"
+    assert here.toolbox is before
+    monkeypatch.setenv("WORD", "two")
+    assert here.data("my/env") == "two\n"
+    monkeypatch.delenv("WORD")
+    assert here.call("my/env")["status"] == "error"
+    assert here.toolbox.chains is before.chains
+
+
+def test_the_copies_of_tools_may_be_removed_while_we_live(project: MakeProject) -> None:
+    here = project().trust()
+    here.script("echo")
+    for n in range(4):
+        assert here.data("echo", n=n) == {"n": n}
+        shutil.rmtree(here.user / "cache")
 
 
 # ── the config of a project that nobody trusts ───────────────────────────

@@ -70,6 +70,34 @@ def test_no_name_of_execution_or_context_comes_from_a_caller(name: str) -> None:
     assert config({"a": f"<{{{name}}}>"}, {name: "evil"}, context={name: "call"}).value("a") == "<call>"
 
 
+REACH = [
+    # the schema declares   config                              what {a} becomes for a caller's {"h": "evil"}
+    (None,                  {"a": "{h}", "h": "author"},          "author"),
+    (None,                  {"a": "{b}", "b": "{h}", "h": "x"},   "x"),
+    (None,                  {"a": "{h}", "h": None},              None),
+    ({},                    {"a": "{h}", "h": "author"},          "author"),
+    ({"other": {}},         {"a": "{h}", "h": "author"},          "author"),
+    ({"h": {}},             {"a": "{h}", "h": "author"},          "evil"),
+    ({"h": {}},             {"a": "{b}", "b": "{h}", "h": "x"},   "evil"),
+    (None,                  {"a": "{h}"},                         "evil"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("declared", "written", "becomes"), REACH)
+def test_a_key_that_an_author_wrote_is_replaced_by_declared_parameters_alone(
+    declared: dict[str, Any] | None, written: dict[str, Any], becomes: Any
+) -> None:
+    schema = None if declared is None else {"properties": declared}
+    chain = Chain((item(config=written, config_schema=schema),), "x")
+    assert Config(chain, params={"h": "evil"}, context={}, env={}).value("a") == becomes
+
+
+def test_what_is_fixed_wins_over_both() -> None:
+    chain = Chain((item(config={"a": "{h}", "h": "author"}, config_schema={"properties": {"h": {}}}),), "x")
+    filled = Config(chain, params={"h": "evil"}, context={}, env={}, fixed={"h": "fixed"})
+    assert filled.value("a") == "fixed"
+
+
 def test_a_circle_is_named() -> None:
     with pytest.raises(InputError) as caught:
         config({"a": "{b}", "b": ["{c}"], "c": "x{b}"}).value("a")

@@ -63,6 +63,34 @@ def test_the_same_bytes_are_copied_once_and_others_elsewhere(tmp_path: Path) -> 
     assert Path(first.tool_path).read_bytes() == b"one"
 
 
+@pytest.mark.parametrize("what", ["cache", "cache/.lock"])
+def test_a_cache_that_is_removed_meanwhile_is_made_anew(tmp_path: Path, what: str) -> None:
+    root = tmp_path / "cache"
+    snapshots = Snapshots(str(root))
+    one, two = item(tmp_path, "t.py", b"one"), item(tmp_path, "t.py", b"two")
+    before = snapshots.place(one, None, [])
+    shutil.rmtree(tmp_path / what) if what == "cache" else (tmp_path / what).unlink()
+    for tool in (two, one):
+        placed = snapshots.place(tool, None, [])
+        assert Path(placed.tool_path).read_bytes() == tool.data
+    assert placed == before
+    # Nobody removes them while we use them: the locks are held where others look for them.
+    Snapshots(str(root), room=Room(copies=1)).place(item(tmp_path, "t.py", b"three"), None, [])
+    assert Path(placed.tool_path).read_bytes() == b"one"
+
+
+def test_a_cache_that_is_removed_all_the_time_is_made_anew_all_the_time(tmp_path: Path) -> None:
+    root = str(tmp_path / "cache")
+    snapshots = Snapshots(root)
+    snapshots.place(item(tmp_path, "t.py", b"first"), None, [])
+    open_files = len(os.listdir("/proc/self/fd"))
+    for number in range(20):
+        tool = item(tmp_path, "t.py", b"%d" % (number % 3))
+        assert Path(snapshots.place(tool, None, []).tool_path).read_bytes() == tool.data
+        shutil.rmtree(root)
+    assert len(os.listdir("/proc/self/fd")) == open_files
+
+
 def test_names_and_contents_cannot_be_confused(tmp_path: Path) -> None:
     snapshots = Snapshots(str(tmp_path / "cache"))
     ways = [[("a", b"x"), ("b", b"y")], [("a", b"y"), ("b", b"x")], [("a", b"x")], [("ab", b"x")]]

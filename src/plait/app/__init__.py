@@ -257,13 +257,16 @@ def call(
     project: str | PathLike[str] | None = None,
     dry_run: bool = False,
 ) -> dict[str, Json]:
-    """Call a tool by its id: the envelope of its result, or of what a call would do."""
+    """Call a tool by its id: the envelope of its result, or of what a call would do.
+
+    `data` is what the tool gave, as it is; whoever prints it minds the secrets in it.
+    """
     from plait.steps import call as steps
 
     tools = toolbox(project)
     if dry_run:
         return steps.dry_run(tools, tool_id, params or {})
-    return steps.call_tool(tools, tool_id, params or {}).record()
+    return steps.call_tool(tools, tool_id, params or {}, in_clear=True).record()
 
 
 def warm_up() -> None:
@@ -277,21 +280,34 @@ def warm_up() -> None:
         return  # whoever needs a process will hear of it
 
 
-_TOOLBOXES: dict[object, Toolbox] = {}
+_TOOLBOXES: dict[object, tuple[Mapping[Any, Any], Toolbox]] = {}
+"""Each with the environment that it was made in."""
 _TOOLBOXES_LOCK = allocate_lock()
 
 
 def toolbox(project: str | PathLike[str] | None = None, *, ask: AskTrust | None = None) -> Toolbox:
-    """The tools of a project, ready to be called; one per project and process."""
+    """The tools of a project, ready to be called; one per project, until the environment changes."""
     root = project_root(project)
     key = (root, os.environ.get("USER_SPACE"), os.environ.get("HOME"), ask)
-    known = _TOOLBOXES.get(key)
-    if known is not None:
-        return known
+    known, environment = _TOOLBOXES.get(key), _raw_environment()
+    if known is not None and known[0] == environment:
+        return known[1]
     with _TOOLBOXES_LOCK:
-        if key not in _TOOLBOXES:
-            _TOOLBOXES[key] = _new_toolbox(root, ask)
-        return _TOOLBOXES[key]
+        known, seen = _TOOLBOXES.get(key), dict(environment)
+        if known is None:
+            known = (seen, _new_toolbox(root, ask))
+        elif known[0] != seen:
+            from plait.records import replace
+
+            known = (seen, replace(known[1], host=dict(os.environ)))
+        _TOOLBOXES[key] = known
+        return known[1]
+
+
+def _raw_environment() -> Mapping[Any, Any]:
+    """What `os.environ` keeps: to compare that takes a microsecond, to read it name by name a hundred."""
+    raw = getattr(os.environ, "_data", os.environ)
+    return raw if isinstance(raw, dict) else os.environ
 
 
 def project_root(project: str | PathLike[str] | None) -> str:

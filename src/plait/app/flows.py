@@ -173,7 +173,17 @@ def retry_flow(
                 code="nothing-to-retry",
             )
         opened.journal.append(*forgotten)
-        return _worked(flow, loaded, opened, watchers=watchers, stop=stop, ask=ask, accept_changes=True)
+        retried = [event.path for event in forgotten]
+        return _worked(
+            flow,
+            loaded,
+            opened,
+            watchers=watchers,
+            stop=stop,
+            ask=ask,
+            accept_changes=True,
+            retried=retried,
+        )
 
 
 def rehearse_flow(
@@ -239,6 +249,12 @@ class _Flow:
     @classmethod
     def of(cls, opened: Opened, max_parallel: int | None, file: str | None = None) -> _Flow:
         facts = opened.facts
+        if "file" not in facts:
+            raise InputError(
+                f"run {opened.id} was never begun: Plait was ended while it made it",
+                fix="plait run FILE begins a new one",
+                code="unknown-run",
+            )
         said = facts.get("options")
         kept = dict(said) if isinstance(said, Mapping) else {}
         if max_parallel is not None:
@@ -292,6 +308,7 @@ def _worked(
     ask: AskTrust | None,
     accept_changes: bool = False,
     repeat: Iterable[str] = (),
+    retried: Iterable[str] = (),
 ) -> FlowResult:
     run = _new_run(
         flow,
@@ -303,6 +320,7 @@ def _worked(
         stop=stop,
         accept_changes=accept_changes,
         repeat=repeat,
+        retried=retried,
     )
     run.hands = _hands(flow, loaded, run, ask)
     resumed = not opened.journal.is_fresh()
@@ -373,6 +391,7 @@ def _new_run(
     stop: Stop | None = None,
     accept_changes: bool = False,
     repeat: Iterable[str] = (),
+    retried: Iterable[str] = (),
 ) -> WorkingRun:
     from plait.masking import Masker
     from plait.steps.hands import WorkingRun
@@ -382,9 +401,10 @@ def _new_run(
         journal,
         watchers=watchers,
         stop=stop,
-        mask=Masker(loaded.secret_texts()).mask,
+        mask=Masker(secrets).mask if (secrets := loaded.secret_texts()) else str,
         accept_changes=accept_changes,
         repeat=repeat,
+        retried=retried,
         full_durability=loaded.durability == "full",
     )
     run.folder = folder

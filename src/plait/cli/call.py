@@ -1,8 +1,9 @@
 """`plait call`: call a tool by its id.
 
-Standard output is what the tool gave: text as it is, anything else as JSON.  Why a
-tool failed goes to standard error, with exit code 1; wrong input ends with 2, and
-what may not run with 3.  `--dry-run` is the same road, stopped before the tool.
+Standard output is what the tool gave: text as it is, anything else as JSON, with the
+secrets that it was given masked.  Why a tool failed goes to standard error, with exit
+code 1; wrong input ends with 2, and what may not run with 3.  `--dry-run` is the same
+road, stopped before the tool.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@
     plait trust DIR                  run what the project in this folder brings along
     plait trust remove DIR           no longer
     plait trust add FILE             trust a signer: the same as plait keys add FILE
-    plait trust mcp SERVER TOOL      approve a tool of an MCP server as it is now
+    plait trust mcp SERVER TOOL      approve a tool of an MCP server as it is now; --params JSON
+                                     if parameters say which server it is
     plait trust reset ID             let an older version of a signed tool run again
 
 A folder that has the name of an action is written with its path: ./status.
@@ -15,20 +16,23 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from plait.cli.consent import add_project, agreed, at_a_terminal, toolbox_of
 from plait.cli.keys import add_key, state_of
 from plait.cli.output import cut, paint_for, printable, write_json
+from plait.cli.values import expect_map, read_json
 from plait.errors import InputError, PlaitError, TrustError, nearest
 from plait.tools.spaces import normal_id
 from plait.tools.trust import brought_along
+from plait.values import Json
 
 if TYPE_CHECKING:
     import argparse
 
     from plait.cli.arguments import Parser
-    from plait.steps.call import Toolbox
+    from plait.steps.call import Prepared, Toolbox
     from plait.tools.invocation import McpCall
 
 EXAMPLES: Final = (
@@ -51,6 +55,11 @@ def configure(parser: Parser) -> None:
         "--ids", metavar="PATTERN", action="append", help="trust an added key for these ids only"
     )
     parser.add_argument("--space", metavar="SPACE", action="append", help="and only in project or in user")
+    parser.add_argument(
+        "--params",
+        metavar="JSON",
+        help="of an MCP tool: the parameters that its command line or url is made of",
+    )
     add_project(parser, lockable=False)
     parser.add_argument("--json", action="store_true", help="the status for programs")
 
@@ -70,7 +79,7 @@ def run(options: argparse.Namespace) -> int:
         case "add", [file]:
             add_key(toolbox_of(options).trust.store, file, options)
         case "mcp", [server, tool]:
-            return _approve(toolbox_of(options), server, tool)
+            return _approve(toolbox_of(options), server, tool, _params(options.params))
         case "reset", [item_id]:
             _reset(toolbox_of(options), item_id)
         case folder, []:
@@ -173,54 +182,88 @@ def _reset(tools: Toolbox, item_id: str) -> None:
 # ── tools of MCP servers ─────────────────────────────────────────────────
 
 
-def _approve(tools: Toolbox, server: str, tool: str) -> int:
+def _params(written: str | None) -> dict[str, Json]:
+    return {} if written is None else expect_map(read_json(written, "--params"), "--params")
+
+
+def _approve(tools: Toolbox, server: str, tool: str, params: Mapping[str, Json]) -> int:
     """Show the tool as its server describes it now; typing this command, or a yes, approves it."""
     from plait import app
 
-    calls = _mcp_calls(tools, server, tool)
+    found = _mcp_calls(tools, server, tool, params)
     refused = False
-    for item_id, call in calls.items():
+    for item_id, (call, address) in found.items():
         offered = app.offered_by_mcp(call)
         # Two servers of one name: each is started, shown and approved by itself.
-        caller = f", as '{printable(item_id)}' calls it" if len(calls) > 1 else ""
+        caller = f", as '{printable(item_id)}' calls it" if len(found) > 1 else ""
         print(f"{printable(offered.server)} / {printable(offered.tool)}{caller}")
+        print(f"  server: {printable(address)}")
         print(f"  {printable(offered.description) or 'no description'}")
         if at_a_terminal() and not agreed("approve it as it is?"):
             refused = True
             continue
         app.approve_mcp(offered)
-        print("approved, until its description or its parameters change")
+        print("approved, until its server, its description or its parameters change")
     return TrustError.exit_code if refused else 0
 
 
-def _mcp_calls(tools: Toolbox, server: str, tool: str) -> dict[str, McpCall]:
-    """By the id of our tool, one call of each server of this name that has this tool."""
-    from plait.steps.call import prepare
-    from plait.tools.invocation import McpCall
-
-    found: dict[tuple[tuple[str, ...], str], tuple[str, McpCall]] = {}
-    reached: list[str] = []
+def _mcp_calls(
+    tools: Toolbox, server: str, tool: str, params: Mapping[str, Json]
+) -> dict[str, tuple[McpCall, str]]:
+    """By the id of our tool, one call of each server of this name that has this tool; and its address."""
+    found: dict[tuple[tuple[str, ...], str], tuple[str, tuple[McpCall, str]]] = {}
+    known: list[str] = []
     refused: list[PlaitError] = []
-    for item_id in sorted(tools.spaces.ids()):
-        try:
-            if tools.chains.get(item_id).primitive != "core/primitives/mcp":
-                continue
-            call = prepare(tools, item_id, {}, checked=False).invocation
-        except PlaitError as error:
-            refused.append(error)
+    for prepared, call in _prepared_calls(tools, params, refused):
+        item_id = prepared.ready.chain.tool.id
+        known.append(f"{call.server.name} {call.tool}")
+        if (call.server.name, call.tool) != (server, tool):
             continue
-        if isinstance(call, McpCall):
-            if (call.server.name, call.tool) == (server, tool):
-                found.setdefault((call.server.command, call.server.url), (item_id, call))
-            reached.append(f"{call.server.name} {call.tool}")
+        if missing := [name for name in call.chosen_by if name not in prepared.given]:
+            refused.append(_parameters_missing(item_id, call, missing))
+            continue
+        address = prepared.secrets.masked(shlex.join(call.server.command) or call.server.url)
+        found.setdefault((call.server.command, call.server.url), (item_id, (call, address)))
     if found:
         return dict(found.values())
-    if distrust := [error for error in refused if isinstance(error, TrustError)]:
-        raise distrust[0]
-    guess = nearest(f"{server} {tool}", reached)
+    if telling := [error for error in refused if isinstance(error, TrustError) or error.code == _MISSING]:
+        raise telling[0]
+    guess = nearest(f"{server} {tool}", known)
     raise InputError(
         f"no tool here calls '{tool[:60]}' of the MCP server '{server[:60]}'",
         fix=(f"did you mean {guess}? " if guess else "")
         + "a tool names both: config.server.name and config.tool_name",
         code="unknown-tool",
+    )
+
+
+def _prepared_calls(
+    tools: Toolbox, params: Mapping[str, Json], refused: list[PlaitError]
+) -> Iterator[tuple[Prepared, McpCall]]:
+    """Every tool here that calls an MCP server; why others cannot be looked at goes to `refused`."""
+    from plait.steps.call import prepare
+    from plait.tools.invocation import McpCall
+
+    for item_id in sorted(tools.spaces.ids()):
+        try:
+            if tools.chains.get(item_id).primitive != "core/primitives/mcp":
+                continue
+            prepared = prepare(tools, item_id, params, checked=False)
+        except PlaitError as error:
+            refused.append(error)
+            continue
+        if isinstance(prepared.invocation, McpCall):
+            yield prepared, prepared.invocation
+
+
+_MISSING: Final = "missing-parameters"
+
+
+def _parameters_missing(item_id: str, call: McpCall, names: Sequence[str]) -> InputError:
+    sample = ", ".join(f'"{name}": …' for name in names)
+    command = f"plait trust mcp {shlex.quote(call.server.name)} {shlex.quote(call.tool)}"
+    return InputError(
+        f"which server '{item_id}' calls depends on its parameters: {', '.join(names)}",
+        fix=f"give those that you want to approve: {command} --params '{{{sample}}}'",
+        code=_MISSING,
     )

@@ -232,6 +232,7 @@ def _in_list(steps: Sequence[documents.Node]) -> Iterator[Finding]:
         yield from _shadows(step)
         yield from _misplaced(step)
         yield from _condition(step)
+        yield from _expected_schema(step)
         if _always_fails(step) and at + 1 < len(maps):
             what, fix = "the step before this one always fails, so this one never runs", "remove one of them"
             span = maps[at + 1].entries[0][0].span if maps[at + 1].entries else maps[at + 1].span
@@ -310,6 +311,20 @@ def _condition(step: documents.Mapping) -> Iterator[Finding]:
     elif isinstance(node, documents.Scalar) and node.value in (False, "false"):
         what, fix = "this step never runs", "remove it, or its when"
         yield Finding(Problem(what, node.span, fix, code="unreachable"), "warning")
+
+
+def _expected_schema(step: documents.Mapping) -> Iterator[Finding]:
+    """A schema by which no result could be read."""
+    check = step.get("validate")
+    node = check.get("expected_schema") if isinstance(check, documents.Mapping) else None
+    if not isinstance(node, documents.Mapping):
+        return
+    from plait.steps.result_schema import is_schema
+
+    if not is_schema(node.data()):
+        what, fix = "this is not JSON Schema", "every keyword has its form: type: object, required: [a]"
+        where = check.key_span("expected_schema") if isinstance(check, documents.Mapping) else node.span
+        yield Finding(Problem(what, where, fix, code="wrong-type"))
 
 
 def _span_at(node: documents.Node, place: tuple[str | int, ...]) -> Span:
@@ -495,7 +510,8 @@ def shell_names(leaf: Leaf) -> frozenset[str]:
 
 def left_to_shell(path: Path, own: frozenset[str]) -> bool:
     """Is `${path}` the shell's own when the scope does not know it?"""
-    return not path.keys and (path.root in own or path.root.isupper())
+    # An index belongs to an array of the script itself: `items=(a b); echo ${items[1]}`.
+    return path.root in own if path.keys else path.root in own or path.root.isupper()
 
 
 def shell_pieces(leaf: Leaf, known: Container[str], *, phase: str) -> list[str | Gap]:

@@ -19,17 +19,9 @@ from plait import documents
 from plait.documents.nodes import Mapping, Node, Scalar, Sequence
 from plait.errors import InputError, LimitError, PlaitError, Problem, listed, nearest
 from plait.flows import format
-from plait.hints import TYPE_CHECKING, Final
+from plait.hints import Final
 from plait.records import dataclass, field
-from plait.run.outcome import expect_done
 from plait.source import Span
-from plait.template.sinks import as_json_value
-
-if TYPE_CHECKING:
-    from plait.run.perform import Step, Turn
-    from plait.steps.sequence import Sequence as Steps
-    from plait.template.template import Template
-    from plait.values import Json
 
 MAX_FILES: Final = 100
 """Files that one flow is made of."""
@@ -78,27 +70,6 @@ class Composed:
     document: Node
     blocks: Blocks
     problems: tuple[Problem, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class UseBlock:
-    """The action of a `use:` step: the steps of a block, which know the names of `with`."""
-
-    steps: Steps
-    given: Template | None
-    strict: bool = False
-
-    @property
-    def inner(self) -> list[Step]:
-        return [self.steps]
-
-    def run(self, turn: Turn) -> dict[str, Json]:
-        scope = turn.scope
-        if self.given is not None:
-            scope = scope.frame("with", phase=as_json_value(self.given, scope, strict=self.strict))
-        value = expect_done(turn.perform(self.steps, scope=scope))
-        done: dict[str, Json] = dict(value) if isinstance(value, dict) else {}
-        return {"output": done.get("output"), "stderr": "", "exit_code": 0, "captures": done.get("captures")}
 
 
 # ── files ────────────────────────────────────────────────────────────────

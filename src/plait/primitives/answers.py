@@ -15,6 +15,7 @@ from typing import Final, NoReturn
 
 from plait.errors import RequestError
 from plait.records import dataclass
+from plait.tools.invocation import shown_header
 from plait.values import MASK, Json
 
 PIECE: Final = 64 << 10
@@ -32,10 +33,6 @@ _CHARSETS: Final = re.compile(
     re.IGNORECASE,
 )
 _USER_INFO = re.compile(r"//[^/]*@")
-_SECRET_WORDS: Final = frozenset(
-    {"auth", "authorization", "cookie", "cookie2", "credential", "credentials", "key", "passwd", "password"}
-    | {"secret", "session", "signature", "token"}
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +83,7 @@ def content(body: bytes, content_type: str) -> Content:
 
 def shown_headers(headers: Mapping[str, str]) -> dict[str, str]:
     """Headers for metadata: credentials masked, also those in the URL of a redirect."""
-    return {name: _shown_header(name, value) for name, value in headers.items()}
+    return {name: _shown(name, value) for name, value in headers.items()}
 
 
 def shown_url(url: str) -> str:
@@ -175,7 +172,5 @@ def _decoded(body: bytes, charset: str) -> str | None:
     return None if "\0" in text else text
 
 
-def _shown_header(name: str, value: str) -> str:
-    if not _SECRET_WORDS.isdisjoint(re.split(r"[-_]", name)):
-        return MASK
-    return shown_url(value) if name in ("location", "content-location") else value
+def _shown(name: str, value: str) -> str:
+    return shown_url(value) if name in ("location", "content-location") else shown_header(name, value)

@@ -29,8 +29,8 @@ from plait.hints import IO, TYPE_CHECKING, Final, Literal, NoReturn, Protocol, T
 from plait.primitives import guardian, jobs
 from plait.primitives.jobs import FIRST_FILE, GRACE, Job, Report, encoded, end_all, warm_up
 from plait.records import dataclass, field
-from plait.tools.invocation import ProcessCall, Returned
-from plait.values import Json
+from plait.tools.invocation import Limits, ProcessCall, Returned
+from plait.values import UNDEFINED, Json
 
 if TYPE_CHECKING:
     import signal
@@ -54,6 +54,12 @@ MAX_OUTPUT: Final = 16 * 1024 * 1024
 """Bytes of each stream that are kept in memory."""
 MAX_OVERFLOW: Final = 1024 * 1024 * 1024
 """Bytes of each stream that are kept in a file."""
+MOST_FILES: Final = 20
+"""How many such files a folder for them holds; the oldest go first."""
+FILE_AGE: Final = 7 * 24 * 3600
+"""Seconds after which such a file goes when the next one comes."""
+MAX_LOG: Final = 16384
+"""Characters of what a tool prints before its result."""
 EOF_GRACE: Final = 2.0
 """Seconds that output which others hold open is awaited after the process has ended."""
 MAX_ARGUMENT: Final = 100 * 1024
@@ -91,6 +97,7 @@ class Finished:
     """Seconds, by a clock that nobody can set."""
     truncated: bool
     """Some output is not in `stdout` or `stderr` because it went beyond the limit."""
+    stdout_truncated: bool = False
     peak_rss: int = 0
     """KiB of the process, or of the largest of those it waited for; never below the guardian's own 10 MB."""
     stdout_file: str | None = None
@@ -160,15 +167,22 @@ def run_shell(
 
 
 def call_process(call: ProcessCall, *, cancel: Cancel | None = None) -> Returned:
-    """Run a tool: exit code 0 is success, and what it prints is data, of whatever type if it is JSON."""
+    """Run a tool: exit code 0 is success, and what it prints is data, of whatever type if it is JSON.
+
+    Output that goes beyond the limit is no data: half of an answer looks like a whole one.
+    """
     limits = call.limits
-    wanted = _Wanted(limits.max_output, True, None, cancel, limits.timeout, GRACE)
+    wanted = _Wanted(limits.max_output, limits.overflow or False, None, cancel, limits.timeout, GRACE)
     why, finished = _run(_Program(call.argv, call.cwd, call.env, call.stdin), wanted)
-    data = _data(finished.stdout)
-    error = _failure(finished, data)
+    cut = finished.stdout_truncated
+    data, log = (None, "") if cut else _data(finished.stdout)
+    error = _printed_too_much(finished, limits) if cut else _failure(finished, data)
     metadata: dict[str, Json] = {"peak_rss_kib": finished.peak_rss}
+    if log:
+        metadata["log"] = log
     if why != "ended":
-        error = _had_to_end(call.argv[0], why, limits.timeout).what
+        ended = _had_to_end(call.argv[0], why, limits.timeout)
+        error = f"{ended.what} ({ended.fix})" if ended.fix else ended.what
         metadata["timed_out" if why == "timeout" else "cancelled"] = True
     if finished.stdout_file and finished.stderr_file:
         metadata["stderr_overflow"] = finished.stderr_file
@@ -194,13 +208,29 @@ def _without_start_files(env: Environment) -> dict[str, str]:
 # ── what a tool's output means ──────────────────────────────────────────────
 
 
-def _data(stdout: bytes) -> Json:
-    """The JSON value that a tool printed, or else its text."""
+def _data(stdout: bytes) -> tuple[Json, str]:
+    """The JSON value that a tool printed, or else its text; and what it printed before its result.
+
+    A tool that prints lines for people first and then, on the last line, an object that says
+    `success`, has said how it ended.  Any other last line is text like the rest: of a file of
+    JSON lines that a tool shows, all of them are data.
+    """
     text = stdout.decode("utf-8", "replace")
+    whole = _parsed(text)
+    if whole is not UNDEFINED:
+        return whole, ""
+    log, _, last = text.rstrip().rpartition("\n")
+    result = _parsed(last) if last.startswith("{") and '"success"' in last else UNDEFINED
+    if isinstance(result, dict) and isinstance(result.get("success"), bool):
+        return result, log[-MAX_LOG:]
+    return text, ""
+
+
+def _parsed(text: str) -> Json:
     try:
         return json.loads(text, parse_constant=_not_json)
     except (ValueError, RecursionError):
-        return text
+        return UNDEFINED
 
 
 def _not_json(constant: str) -> NoReturn:
@@ -219,6 +249,15 @@ def _failure(finished: Finished, data: Json) -> str | None:
     if finished.signal is not None:
         return _last_lines(finished.stderr) or f"ended by {_signal_name(finished.signal)}"
     return _last_lines(finished.stderr) or f"exit code {finished.exit_code}"
+
+
+def _printed_too_much(finished: Finished, limits: Limits) -> str:
+    kept = "what it printed was dropped"
+    if (path := finished.stdout_file) is not None:
+        whole = os.path.getsize(path) < MAX_OVERFLOW
+        kept = f"all of it is in {path}" if whole else f"its beginning is in {path}"
+    fix = "raise config.max_output, or let it print less"
+    return f"it printed more than {limits.max_output:,} bytes; {kept} ({fix})"
 
 
 def _last_lines(stderr: bytes) -> str:
@@ -264,7 +303,8 @@ class _Wanted:
     """How it is to be treated."""
 
     max_output: int
-    overflow: bool
+    overflow: bool | str
+    """Is output beyond the limit kept, and if so, in a folder of this name?"""
     on_output: OnOutput | None
     cancel: Cancel | None
     timeout: float | None
@@ -614,6 +654,7 @@ class _Watch:
             stderr=bytes(err.kept),
             duration=duration,
             truncated=out.truncated or err.truncated,
+            stdout_truncated=out.truncated,
             peak_rss=peak,
             stdout_file=out.close(),
             stderr_file=err.close(),
@@ -630,6 +671,7 @@ class _Printed:
         self.kept = bytearray()
         self.truncated = False
         self.file: IO[bytes] | None = None
+        self.folder = wanted.overflow if isinstance(wanted.overflow, str) else None
         self.room_in_file = MAX_OVERFLOW if wanted.overflow else 0
 
     def add(self, data: bytes) -> None:
@@ -649,7 +691,11 @@ class _Printed:
 
         try:
             if self.file is None:
-                self.file = tempfile.NamedTemporaryFile(prefix=f"plait-{self.name}-", delete=False)  # noqa: SIM115
+                if self.folder is not None:
+                    _make_room(self.folder)
+                self.file = tempfile.NamedTemporaryFile(  # noqa: SIM115 - closed with the stream
+                    prefix=f"plait-{self.name}-", dir=self.folder, delete=False
+                )
                 self.file.write(self.kept)
             self.file.write(data[: self.room_in_file])
         except OSError:  # the disk is full: what is there is worth having, what follows is dropped
@@ -669,3 +715,15 @@ class _Printed:
         with contextlib.suppress(OSError):
             self.file.close()
         return self.file.name
+
+
+def _make_room(folder: str) -> None:
+    """A folder for long outputs, without those that are old or too many."""
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    with os.scandir(folder) as entries:
+        files = sorted((entry.stat(follow_symlinks=False).st_mtime, entry.path) for entry in entries)
+    oldest = time.time() - FILE_AGE
+    for number, (modified, path) in enumerate(reversed(files), start=1):
+        if number >= MOST_FILES or modified < oldest:
+            with contextlib.suppress(OSError):  # another process was first
+                os.unlink(path)

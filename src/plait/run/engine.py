@@ -69,6 +69,7 @@ class Run:
         random: Random | None = None,
         accept_changes: bool = False,
         repeat: Iterable[str] = (),
+        retried: Iterable[str] = (),
         full_durability: bool = False,
     ) -> None:
         self.id = id
@@ -80,6 +81,7 @@ class Run:
         self.accept_changes = accept_changes
         self.full_durability = full_durability
         self._repeat = frozenset(repeat)
+        self._retried = frozenset(retried)
         self._starts: dict[str, StepStarted] = {}
         """By path: steps that have begun, and of which nothing is recorded."""
         self._still_running: Iterable[str] = ()
@@ -179,7 +181,7 @@ class Run:
             return None
         if isinstance(recorded.outcome, Failed) and not step.policy.failure_is_final:
             return None
-        if recorded.fingerprint != step.fingerprint:
+        if recorded.fingerprint != step.fingerprint and not self._stays_done(turn.path):
             if not (step.inner or self.accept_changes):
                 raise changed_steps([(turn.path, step.title)])
             return None
@@ -196,6 +198,10 @@ class Run:
             )
         )
         return recorded.outcome
+
+    def _stays_done(self, path: str) -> bool:
+        """Where some items are retried, all else stays as it was done, whatever its text is now."""
+        return bool(self._retried) and "/".join(path.split("/", 2)[:2]) not in self._retried
 
 
 def _says_all(event: Event, start: StepStarted) -> bool:

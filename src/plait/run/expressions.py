@@ -14,10 +14,12 @@ The two differ in what an operand is, and in how they take values that do not fi
                               when                        filter
     operand                   a hole of a template        a path into the item: a.b, a[0]
     `=`                       refused                     the same as `==`
-    "3" beside 3              a number: captures are text text, which no number equals
     `>` of unlike kinds,      an error at that place      false
     a function of a value
     that it is not made for
+
+Beside a number a text that spells one is that number: captures and the fields of CSV are
+text, and `"9" > 5` and `"3" == 3` hold.  Two texts are texts: `"10" < "9"` holds.
 
 What is undefined reads as null.  `==` is deep, 1 equals 1.0, and text never equals true
 or false; `!=` is its opposite.  `>` and its like compare two numbers, or two texts by
@@ -46,7 +48,7 @@ from plait.documents.limits import shown as shortened
 from plait.errors import ConditionError, InputError, InternalError, LimitError, Problem, listed, nearest
 from plait.records import dataclass, field, replace
 from plait.run.conditions import Locate, compile_condition, shown
-from plait.run.operators import OPERATORS, RefusedError, kind_of
+from plait.run.operators import OPERATORS, RefusedError, Test, kind_of
 from plait.source import Source, Span
 from plait.template.filters import FILTERS
 from plait.template.grammar import parse_path
@@ -353,15 +355,12 @@ class _Filter:
         keys = path.keys
         return path, lambda item: find(item, keys)
 
-    def alike(self, left: Json, right: Json) -> tuple[Json, Json]:
-        return left, right
-
     def refuse(self, refused: Callable[[], ConditionError]) -> bool:  # noqa: ARG002 - `_When` raises it
         return False
 
 
 class _When:
-    """Operands are holes; numbers in text are numbers; a comparison that makes no sense is an error."""
+    """Operands are holes; a comparison that makes no sense is an error."""
 
     name = "when"
     single_equals = False
@@ -398,9 +397,6 @@ class _When:
     def path(self, text: str) -> tuple[Path, Get]:
         raise InputError(text)
 
-    def alike(self, left: Json, right: Json) -> tuple[Json, Json]:
-        return _as_number_beside(left, right), _as_number_beside(right, left)
-
     def refuse(self, refused: Callable[[], ConditionError]) -> bool:
         raise refused()
 
@@ -416,12 +412,37 @@ def _parent_of_exists(hole: Hole | Filled) -> ContextHole | None:
     return replace(hole, alternatives=(replace(alternative, origin=Path(path.root, path.keys[:-1])),))
 
 
-def _as_number_beside(value: Json, other: Json) -> Json:
-    """The number that a text spells, if it stands beside a number."""
-    if kind_of(other) != _A_NUMBER or kind_of(value) != _A_STRING:
+def _alike(left: Json, right: Json) -> tuple[Json, Json]:
+    """Two values as they are compared: a text beside a number is the number that it spells."""
+    if kind_of(right) == _A_NUMBER:
+        left = _as_number(left)
+    elif kind_of(left) == _A_NUMBER:
+        right = _as_number(right)
+    return left, right
+
+
+def _as_number(value: Json) -> Json:
+    """The number that a text spells; anything else as it is."""
+    if kind_of(value) != _A_STRING:
         return value
     number = _number(revealed_text(value).strip())
     return value if number is None else number
+
+
+def _any_holds(tests: Sequence[Test], value: Json) -> bool:
+    return any(test(value) for test in tests)
+
+
+def _compared_with(constant: Json, build: Callable[[Json], Test]) -> Test:
+    """The test of `alike` values, one of which is known: made once, and not for each of a million items."""
+    test = build(constant)
+    if kind_of(constant) == _A_NUMBER:
+        return lambda value: test(_as_number(value))
+    number = _as_number(constant)
+    if kind_of(number) != _A_NUMBER:
+        return test
+    beside_number = build(number)
+    return lambda value: beside_number(value) if kind_of(value) == _A_NUMBER else test(value)
 
 
 def _number(text: str) -> int | float | None:
@@ -639,14 +660,13 @@ class _Reader:
         return _Term(get, left.start, right.end, _TRUE_OR_FALSE)
 
     def equality(self, left: _Term, right: _Term, name: str) -> Get:
-        get_left, get_right, alike = left.get, right.get, self.rules.alike
-        build = OPERATORS[name].build
-        if right.constant is not UNDEFINED and isinstance(self.rules, _Filter):
-            test = build(right.constant)  # once, and not for each of a million items
+        get_left, get_right, build = left.get, right.get, OPERATORS[name].build
+        if right.constant is not UNDEFINED:
+            test = _compared_with(right.constant, build)
             return lambda state: test(_plain(get_left(state)))
 
         def equal(state: State) -> bool:
-            one, other = alike(_plain(get_left(state)), _plain(get_right(state)))
+            one, other = _alike(_plain(get_left(state)), _plain(get_right(state)))
             return build(other)(one)
 
         return equal
@@ -657,7 +677,7 @@ class _Reader:
         compare = OPERATORS[name].build
 
         def ordered(state: State) -> bool:
-            one, other = rules.alike(_plain(get_left(state)), _plain(get_right(state)))
+            one, other = _alike(_plain(get_left(state)), _plain(get_right(state)))
             if one is None or other is None:
                 return False
             kind, kind_of_other = kind_of(one), kind_of(other)
@@ -677,7 +697,7 @@ class _Reader:
             return
         # Of known kind without a known value is only the number that `length` gives.
         values = [0 if term.constant is UNDEFINED else term.constant for term in (left, right)]
-        one, other = self.rules.alike(*values)
+        one, other = _alike(*values)
         if kind_of(one) != kind_of(other):
             error = self.disorder(left, left.kind, right, right.kind)
             self.problems += error.problems
@@ -694,12 +714,11 @@ class _Reader:
         self.enter(self.last)
         elements = self.separated("]")
         self.depth -= 1
-        if isinstance(self.rules, _Filter) and all(one.constant is not UNDEFINED for one in elements):
-            test = OPERATORS["in"].build([one.constant for one in elements])
-            get: Get = lambda state: test(_plain(left.get(state)))  # noqa: E731
-        else:
-            equals = [self.equality(left, element, "eq") for element in elements]
-            get = lambda state: any(equal(state) for equal in equals)  # noqa: E731
+        equals = [self.equality(left, element, "eq") for element in elements]
+        get: Get = lambda state: any(equal(state) for equal in equals)  # noqa: E731
+        if all(one.constant is not UNDEFINED for one in elements):
+            tests = [_compared_with(one.constant, OPERATORS["eq"].build) for one in elements]
+            get = lambda state: _any_holds(tests, _plain(left.get(state)))  # noqa: E731
         return _Term(get, left.start, self.last.end, _TRUE_OR_FALSE)
 
     # ── functions ────────────────────────────────────────────────────────

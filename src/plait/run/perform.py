@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
-from plait.errors import InternalError, PlaitError, TrustError
+from plait.errors import InternalError, JournalError, PlaitError, TrustError
 from plait.hints import TYPE_CHECKING, Protocol
 from plait.records import dataclass, field, replace
 from plait.run.events import StepFinished, StepRetrying, StepStarted
@@ -220,7 +220,7 @@ def _tried(step: Step, turn: Turn) -> Outcome:
     except StepError as error:
         failure = error.failure
         return Failed(failure if failure.path else replace(failure, path=turn.path))
-    except (InternalError, TrustError):
+    except (InternalError, TrustError, JournalError):
         # No outcome: no handler may go on after it, and once it is put right the step is done anew.
         raise
     except PlaitError as error:

@@ -14,6 +14,7 @@ import os
 import stat
 import threading
 from collections import OrderedDict
+from copy import copy
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -59,7 +60,7 @@ class Sources:
         allow_outside: bool = False,
         capacity: int = CAPACITY,
     ) -> None:
-        self._directory = None if directory is None else os.path.abspath(directory)
+        self._root = self._directory = None if directory is None else os.path.abspath(directory)
         self._environ = {} if environ is None else environ
         self._run = run
         self._clock = clock or _now
@@ -70,6 +71,14 @@ class Sources:
     @property
     def stats(self) -> CacheStats:
         return self._cache.stats
+
+    def at(self, directory: str) -> Sources:
+        """The same sources and cache, with files and commands seen from another directory of the project."""
+        if self._directory is None:
+            return self
+        moved = copy(self)
+        moved._directory = os.path.join(self._directory, directory)
+        return moved
 
     def environment(self, name: str) -> Answer:
         return self._cache.get(("env", name, ""), lambda: self._environ.get(name, UNDEFINED))
@@ -143,7 +152,9 @@ class Sources:
             flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
             handle = os.open(os.path.join(directory, path), flags)
         else:
-            handle = open_beneath(directory, _below(path, directory), links="inside")
+            root = self._root or directory
+            seen = os.path.join(os.path.relpath(directory, root), path) if directory != root else path
+            handle = open_beneath(root, _below(seen, root), links="inside")
         if not stat.S_ISREG(os.fstat(handle).st_mode):
             os.close(handle)
             raise OSError(errno.EINVAL, "it is not a regular file")

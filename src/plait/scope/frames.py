@@ -29,6 +29,10 @@ LEVELS: Final = ("captures", "phase", "step", "workflow", "outputs", "env")
 ALIASES: Final = MappingProxyType({"ARG": "value", "ARGUMENT": "value", "FILE": "path", "FILE_PATH": "path"})
 """Deprecated names of the map phase, and the field of `item` each stands for."""
 
+BUILT_IN: Final = frozenset({"step", "workflow", "outputs"})
+"""Levels of names that every step brings anew; they do not hide what was captured in an outer frame."""
+NOTHING: Final[frozenset[str]] = frozenset()
+
 UNTRUSTED_LEVELS: Final = frozenset({"captures", "phase", "step", "outputs"})
 """Levels whose values come from outside: items, captures, output of commands and models."""
 
@@ -42,12 +46,6 @@ class Frame:
 
     def level_of(self, name: str) -> str | None:
         return next((level for level in LEVELS if name in self.levels.get(level, ())), None)
-
-    def flattened(self) -> dict[str, Json]:
-        names: dict[str, Json] = {}
-        for level in reversed(LEVELS):
-            names.update(self.levels.get(level, ()))
-        return names
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +63,13 @@ class Origin:
 class Scope:
     """Immutable frames; `child(**names)` puts one inside, `lookup(path)` asks."""
 
-    __slots__ = ("frames", "names", "sources")
+    __slots__ = ("captured", "frames", "names", "sources")
 
     frames: tuple[Frame, ...]
     names: Mapping[str, Json]
     sources: Sources
+    captured: frozenset[str]
+    """The names that are captured in any frame."""
 
     def __init__(
         self,
@@ -82,8 +82,8 @@ class Scope:
             raise InputError(
                 "a scope is made of a map of names", fix='pass {"name": value}', code="wrong-type"
             )
-        frame = Frame(label, {"captures": dict(names or {})})
-        self._set((frame,), frame.flattened(), sources or Sources())
+        own = dict(names or {})
+        self._set((Frame(label, {"captures": own}),), own, sources or Sources(), frozenset(own))
 
     @classmethod
     def of(cls, values: Mapping[str, Json], env: Mapping[str, str] | None = None) -> Scope:
@@ -109,13 +109,28 @@ class Scope:
         env: Mapping[str, Json] | None = None,
     ) -> Scope:
         """An inner frame, its names given level by level."""
-        given = {
-            "captures": captures, "phase": phase, "step": step,
-            "workflow": workflow, "outputs": outputs, "env": env,
-        }  # fmt: skip
-        inner = Frame(label, {level: dict(names) for level, names in given.items() if names})
+        levels: dict[str, Mapping[str, Json]] = {}
+        visible = dict(self.names)
+        # The lowest level first, as in LEVELS: what comes later hides it.
+        for level, names in (
+            ("env", env), ("outputs", outputs), ("workflow", workflow),
+            ("step", step), ("phase", phase), ("captures", captures),
+        ):  # fmt: skip
+            if names:
+                own = levels[level] = dict(names)
+                visible.update(own)
+                if level in BUILT_IN and not self.captured.isdisjoint(own):
+                    # What a flow has captured under such a name, it wants to see, also in later steps.
+                    visible |= {name: self.names[name] for name in self.captured & own.keys()}
         scope = Scope.__new__(Scope)
-        scope._set((inner, *self.frames), {**self.names, **inner.flattened()}, self.sources)
+        captured = self.captured | captures.keys() if captures else self.captured
+        scope._set((Frame(label, levels), *self.frames), visible, self.sources, captured)
+        return scope
+
+    def at(self, directory: str) -> Scope:
+        """The same names, with files and commands seen from another directory."""
+        scope = Scope.__new__(Scope)
+        scope._set(self.frames, self.names, self.sources.at(directory), self.captured)
         return scope
 
     def lookup(self, path: str | Path) -> Answer:
@@ -127,10 +142,14 @@ class Scope:
 
     def origin(self, root: str) -> Origin | None:
         """The frame and level that answer a name; None for computed and unknown names."""
+        found: Origin | None = None
         for frame in self.frames:
-            if (level := frame.level_of(root)) is not None:
-                return Origin(frame.label, level)
-        return None
+            level = frame.level_of(root)
+            if level is not None and (found is None or level == "captures"):
+                found = Origin(frame.label, level)
+            if found is not None and found.level not in BUILT_IN:
+                break
+        return found
 
     # ── what a rendering asks when no plain name answers ─────────────────
 
@@ -158,13 +177,24 @@ class Scope:
             item = item.get(ALIASES[path.root], UNDEFINED)
         return item if item is UNDEFINED else walk(item, path.keys)
 
-    def _set(self, frames: tuple[Frame, ...], names: Mapping[str, Json], sources: Sources) -> None:
-        object.__setattr__(self, "frames", frames)
-        object.__setattr__(self, "names", names)
-        object.__setattr__(self, "sources", sources)
+    def _set(
+        self,
+        frames: tuple[Frame, ...],
+        names: Mapping[str, Json],
+        sources: Sources,
+        captured: frozenset[str] = NOTHING,
+    ) -> None:
+        _set_captured(self, captured)
+        _set_frames(self, frames)
+        _set_names(self, names)
+        _set_sources(self, sources)
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"a Scope is immutable: '{name}' cannot be set; use child()")
 
     def __repr__(self) -> str:
         return f"Scope({' > '.join(frame.label for frame in self.frames)}; {len(self.names)} names)"
+
+
+# A scope refuses to be changed, also by itself; its slots do not, and are faster than `object.__setattr__`.
+_set_captured, _set_frames, _set_names, _set_sources = (vars(Scope)[slot].__set__ for slot in Scope.__slots__)

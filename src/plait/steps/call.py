@@ -7,15 +7,15 @@ verified is what runs.
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from _thread import allocate_lock
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 
 from plait.beneath import read_beneath
-from plait.errors import InputError
-from plait.hints import Protocol
+from plait.errors import InputError, TrustError
+from plait.hints import TYPE_CHECKING, Any, Protocol
 from plait.records import dataclass, field, replace
 from plait.tools import manifest
 from plait.tools.anchors import (
@@ -43,7 +43,7 @@ from plait.tools.chain import (
     settled,
     witness,
 )
-from plait.tools.config import checked_params, config_files, resolved_configs
+from plait.tools.config import checked_params, config_files, resolved_configs, with_defaults
 from plait.tools.environment import (
     DotEnv,
     Environment,
@@ -53,14 +53,25 @@ from plait.tools.environment import (
     resolve_environment,
 )
 from plait.tools.interpreters import Ask, Surroundings
-from plait.tools.invocation import FunctionCall, Invocation, McpCall, ProcessCall, RequestCall, Returned
+from plait.tools.invocation import (
+    FunctionCall,
+    Invocation,
+    McpCall,
+    ProcessCall,
+    RequestCall,
+    Returned,
+    shown_header,
+)
 from plait.tools.items import Item, digest_of
 from plait.tools.rules import Pair, validate
 from plait.tools.signing import in_comment
 from plait.tools.snapshots import Snapshots
 from plait.tools.spaces import Spaces, normal_id
 from plait.tools.trust import Trust, Verdict
-from plait.values import MASK, Json, Secret, detached
+from plait.values import MASK, Json, Secret, detached, json_text
+
+if TYPE_CHECKING:
+    from plait.masking import Masker
 
 
 class Perform(Protocol):
@@ -103,6 +114,10 @@ class Ready:
     records: tuple[Mapping[str, Json], ...]
     """The chain, as the envelope of a result shows it."""
     env_names: tuple[str, ...]
+    secrets: frozenset[str] = field(repr=False)
+    """Whatever counts as one around the tool: hidden in messages, which are for people."""
+    handed: frozenset[str] = field(repr=False)
+    """Those that the tool is given: hidden in its data too, where a mask too many would be a false answer."""
     rests_on: tuple[Place, ...] | None
     """Whatever was looked at for it; None if that cannot be told."""
 
@@ -112,9 +127,26 @@ class Prepared:
     """A call that only has to be carried out."""
 
     ready: Ready
+    params: Mapping[str, Json] = field(repr=False)
+    """The caller's, with the schema's defaults."""
     environment: Environment
     invocation: Invocation
     shadowed: tuple[str, ...]
+
+    @property
+    def given(self) -> dict[str, Json]:
+        """All that the binding was given."""
+        return {**self.params, **self.ready.resolved}
+
+    @property
+    def secrets(self) -> Hidden:
+        """What messages may not show: whatever counts as a secret around the tool."""
+        return Hidden(self.ready.secrets, self.params)
+
+    @property
+    def handed(self) -> Hidden:
+        """What data that is shown may not show: the secrets that the tool was given."""
+        return Hidden(self.ready.handed, self.params)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,16 +172,25 @@ class ToolResult:
         return record if self.success else {**record, "error": self.error}
 
 
-def call_tool(toolbox: Toolbox, item_id: str, params: Mapping[str, Json]) -> ToolResult:
-    """Run a tool and wrap what it gave."""
+def call_tool(
+    toolbox: Toolbox, item_id: str, params: Mapping[str, Json], *, in_clear: bool = False
+) -> ToolResult:
+    """Run a tool and wrap what it gave, to be printed, journaled or logged.
+
+    `in_clear`: the data as it is, for a program that asked for it; otherwise the secrets
+    that the tool was given are masked in it.  Messages never show a secret.
+    """
     prepared = prepare(toolbox, item_id, params)
     began = time.monotonic()
-    returned = toolbox.perform(prepared.invocation)
+    try:
+        returned = toolbox.perform(prepared.invocation)
+    except TrustError as refused:
+        raise _with_parameters(refused, prepared) from None
     duration = time.monotonic() - began
     metadata: dict[str, Json] = {
         "duration_ms": round(duration * 1000, 3),
         "resolved_env_keys": list(prepared.ready.env_names),
-        **returned.metadata,
+        **{name: prepared.handed.masked(fact) for name, fact in returned.metadata.items()},
     }
     if returned.exit_code is not None:
         metadata["exit_code"] = returned.exit_code
@@ -157,13 +198,28 @@ def call_tool(toolbox: Toolbox, item_id: str, params: Mapping[str, Json]) -> Too
         metadata["signal"] = returned.signal
     if returned.overflow is not None:
         metadata["overflow"] = returned.overflow
-    error = returned.error
-    if returned.stderr or error:
-        hidden = _secrets_of(prepared.environment, params)
-        error = error and _without(hidden, error)
-        if returned.stderr:
-            metadata["stderr"] = _end_of(_without(hidden, returned.stderr))
-    return ToolResult(item_id, returned.success, returned.data, error, prepared.ready.records, metadata)
+    if returned.stderr:
+        metadata["stderr"] = _end_of(prepared.secrets.masked(returned.stderr))
+    return ToolResult(
+        item_id,
+        returned.success,
+        returned.data if in_clear else prepared.handed.masked(returned.data),
+        returned.error and prepared.secrets.masked(returned.error),
+        prepared.ready.records,
+        metadata,
+    )
+
+
+def _with_parameters(refused: TrustError, prepared: Prepared) -> TrustError:
+    """The command that approves an MCP tool, with the parameters that say which server is meant."""
+    names = prepared.invocation.chosen_by if isinstance(prepared.invocation, McpCall) else ()
+    chosen = {name: prepared.params[name] for name in names if name in prepared.params}
+    if not chosen or not refused.fix:
+        return refused
+    from shlex import quote
+
+    written = quote(json_text(prepared.secrets.masked(chosen)))
+    return TrustError(refused.what, refused.where, f"{refused.fix} --params {written}", code=refused.code)
 
 
 def dry_run(toolbox: Toolbox, item_id: str, params: Mapping[str, Json]) -> dict[str, Json]:
@@ -197,22 +253,24 @@ def prepare(
     item_id = normal_id(item_id)
 
     def accepted(tool: Item) -> dict[str, Json]:
-        return checked_params(params, tool) if checked else dict(params)
+        return checked_params(params, tool) if checked else with_defaults(params, tool)
 
     ready = toolbox.ready.get(item_id, dry=masked, now=toolbox.clock())
     if ready is None:
         ready = _made_ready(toolbox, item_id, dry=masked, before_trust=accepted)
-    given = accepted(ready.chain.tool)
-    given |= ready.resolved
+    params = accepted(ready.chain.tool)
+    given = {**params, **ready.resolved}
     environment = ready.environment
     invocation = ready.binding.bind(given)  # also before it is masked: what it refuses, a dry run refuses
     if masked:
         environment = _masked(environment)
         invocation = ready.binding.in_environment(environment).bind(detached(given))
     invocation = _limited(invocation, toolbox.timeout)
+    if isinstance(invocation, ProcessCall) and not ready.handed and not _secrets_in(params):
+        invocation = _keeping_overflow(invocation, toolbox)
     # What a tool hides is for people only: finding the bundles of other packages takes longer than a call.
     shadowed = _shadowed(toolbox, item_id) if masked else ()
-    return Prepared(ready, environment, invocation, shadowed)
+    return Prepared(ready, params, environment, invocation, shadowed)
 
 
 # ── what no parameter decides ────────────────────────────────────────────
@@ -294,6 +352,8 @@ def _made_ready(
         resolved={"resolved_config": resolved_configs(asked, configs)} if asked else {},
         records=_records(chain),
         env_names=tuple(sorted(environment.child)),
+        secrets=_secrets_of(environment, environment.secrets),
+        handed=_secrets_of(environment, _named_secrets(chain, environment)),
         rests_on=tuple(dict.fromkeys(_places(toolbox, chain, verdicts, context, around))) if told else None,
     )
     toolbox.ready.keep(item_id, ready, seen, dry=dry, now=now)
@@ -457,6 +517,12 @@ def _limited(invocation: Invocation, timeout: float | None) -> Invocation:
     return replace(invocation, limits=replace(invocation.limits, timeout=timeout))
 
 
+def _keeping_overflow(call: ProcessCall, toolbox: Toolbox) -> ProcessCall:
+    """With a place for output beyond the limit; not where there are secrets: nothing masks them there."""
+    folder = os.path.join(os.path.dirname(toolbox.snapshots.root), "output")
+    return replace(call, limits=replace(call.limits, overflow=folder))
+
+
 def _shadowed(toolbox: Toolbox, item_id: str) -> tuple[str, ...]:
     answering = toolbox.spaces.find(item_id)
     hidden = toolbox.spaces.shadowed(answering) if answering is not None else ()
@@ -474,25 +540,45 @@ def _masked(environment: Environment) -> Environment:
 # ── what people and programs see ─────────────────────────────────────────
 
 _MOST_STDERR = 16384
-_SHORTEST_HIDDEN = 4
-"""What is shorter stands in every text, and to hide it would only show where."""
 
 
-def _secrets_of(environment: Environment, params: Mapping[str, Json]) -> list[str]:
-    """What nobody may read in a tool's messages, in clear and as programs usually write it; longest first."""
-    from base64 import b64encode, urlsafe_b64encode
-    from urllib.parse import quote, quote_plus
+def _named_secrets(chain: Chain, environment: Environment) -> list[str]:
+    """The secrets of the surroundings that the authors of a chain refer to, or at least seem to."""
+    headers = [item.header for item in chain.elements]
+    written = repr([(header.config, header.env_config) for header in headers])
+    return [name for name in environment.secrets if name in written]
 
-    declared = [value.value for value in environment.child.values() if value.secret]
-    known = [environment.lookup[name] for name in environment.secrets if name in environment.lookup]
-    written: set[str] = set()
-    for secret in {*declared, *known, *_secrets_in(dict(params))}:
-        if len(secret) >= _SHORTEST_HIDDEN:
-            data = secret.encode("utf-8", "surrogateescape")
-            written |= {secret, json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]}
-            written |= {quote(data), quote(data, safe=""), quote_plus(data), data.hex()}
-            written |= {code(data).decode().rstrip("=") for code in (b64encode, urlsafe_b64encode)}
-    return sorted(written, key=len, reverse=True)
+
+def _secrets_of(environment: Environment, names: Iterable[str]) -> frozenset[str]:
+    """The variables of the tool that are secret, and what is called so in its surroundings."""
+    declared = {value.value for value in environment.child.values() if value.secret}
+    return frozenset(declared | {environment.lookup[name] for name in names if name in environment.lookup})
+
+
+class Hidden:
+    """Secrets, and those among the parameters; looked for when there is something to hide them in."""
+
+    def __init__(self, secrets: frozenset[str], params: Mapping[str, Json]) -> None:
+        self._secrets, self._params = secrets, params
+
+    def masked(self, value: Any) -> Any:
+        """A text, or any other value, without them."""
+        if value is None or isinstance(value, int | float):
+            return value
+        secrets = self._secrets.union(_secrets_in(self._params))
+        if not secrets:
+            return value
+        from plait.masking import masked  # slow to load, and most calls have nothing to hide
+
+        return masked(value, _masker(secrets).mask)
+
+
+@lru_cache(maxsize=64)
+def _masker(secrets: frozenset[str]) -> Masker:
+    """Made once for all calls of a tool: to compile it takes longer than to use it."""
+    from plait.masking import Masker
+
+    return Masker(secrets)
 
 
 def _secrets_in(value: Json) -> list[str]:
@@ -504,12 +590,6 @@ def _secrets_in(value: Json) -> list[str]:
         case list():
             return [secret for item in value for secret in _secrets_in(item)]
     return []
-
-
-def _without(hidden: Sequence[str], text: str) -> str:
-    for secret in hidden:
-        text = text.replace(secret, MASK)
-    return text
 
 
 def _end_of(text: str) -> str:
@@ -552,7 +632,7 @@ def _shown(prepared: Prepared) -> dict[str, Json]:
                 "request": {
                     "method": call.method,
                     "url": call.url,
-                    "headers": {name: _shown_header(name, value) for name, value in call.headers},
+                    "headers": {name: shown_header(name, value) for name, value in call.headers},
                     "body": None if call.body is None else call.body.decode("utf-8", "replace"),
                 },
                 "limits": {"timeout": call.limits.timeout, "attempts": call.retry.attempts},
@@ -563,7 +643,3 @@ def _shown(prepared: Prepared) -> dict[str, Json]:
             server = list(call.server.command) or call.server.url
             return {"server": server, "tool": call.tool, "params": dict(call.params), "env": env}
 
-
-def _shown_header(name: str, value: str) -> str:
-    hidden = {"authorization", "cookie", "proxy-authorization", "x-api-key", "api-key"}
-    return MASK if name.lower() in hidden else value

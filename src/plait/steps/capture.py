@@ -29,9 +29,17 @@ class Capture:
 
 
 def captured(capture: Capture, ended: Mapping[str, Json]) -> dict[str, Json]:
-    """The name and its facts, as a frame takes them; raises StepError if the output has another format."""
-    value = _formatted(capture, ended)
+    """The name and its facts, as a frame takes them; raises StepError if the output has another format.
+
+    A step that failed need not have come to that: what it printed is null then, for whoever handles it.
+    """
     facts = facts_of(ended)
+    try:
+        value = _formatted(capture, ended)
+    except StepError:
+        if facts["success"]:
+            raise
+        value = None
     return {capture.name: value, capture.name + FACTS: {k: facts[k] for k in facts if k in capture.facts}}
 
 

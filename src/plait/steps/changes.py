@@ -80,6 +80,33 @@ def with_changes(turn: Turn, act: Callable[[], dict[str, Json]]) -> dict[str, Js
     return {**value, "changes": masked(tracker.since(before, turn.directory), turn.run.mask)}
 
 
+def names_of_merge(turn: Turn) -> dict[str, Json]:
+    """`merge.*`: what the run has changed, and where that goes."""
+    tracker = working(turn.run).changes
+    if tracker is None:
+        return {}
+    changed = tracker.since(tracker.base, turn.directory)
+    place = tracker.repository(turn.directory)
+    commits, files = _texts(changed["commits"]), _texts(changed["files_changed"])
+    facts: Json = {
+        "worktree": place["root"] or turn.directory,
+        "source_branch": place["branch"],
+        "target_branch": place["branch"],
+        "session_id": turn.run.id,
+        "commits": list(commits),
+        "commit_count": len(commits),
+        "commit_ids": ", ".join(commits),
+        "modified_files": list(files),
+        "file_count": len(files),
+        "file_list": ", ".join(files),
+    }
+    return _fields(masked(facts, turn.run.mask))
+
+
+def _texts(value: Json) -> list[str]:
+    return [str(one) for one in value] if isinstance(value, list) else []
+
+
 def _fields(value: Json) -> dict[str, Json]:
     return dict(value) if isinstance(value, Mapping) else {}
 

@@ -254,8 +254,7 @@ def _count(value: Json) -> int:
 def title_of(item: Json) -> str:
     """What a person recognises an item by."""
     if isinstance(item, dict):
-        named = next((item[name] for name in TITLE_FIELDS if isinstance(item.get(name), str | int)), None)
-        item = item if named is None else named
+        item = next((item[name] for name in TITLE_FIELDS if isinstance(item.get(name), (str, int))), item)
     shown = " ".join(text(item).split())
     return shown if len(shown) <= TITLE_LENGTH else shown[: TITLE_LENGTH - 1] + "…"
 

@@ -3,17 +3,20 @@
 The check prints, or writes into a file, JSON: `{completion_percentage, status,
 implemented, missing, gaps}`.  Below the threshold the steps of `on_incomplete`
 run with `validation.*`, and the check is repeated.  A result that cannot be
-read counts as a failed check, never as a complete one.
+read, or does not fit the schema that is expected, never counts as complete; nor
+does a file that an earlier check left behind, when this one failed without writing it.
 """
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 
+from plait.errors import PlaitError
 from plait.hints import TYPE_CHECKING
 from plait.records import dataclass
-from plait.run.outcome import Done, Failed, Failure, StepError, expect_done
+from plait.run.outcome import Done, Failed, Failure, Outcome, StepError, expect_done
 from plait.run.perform import Step, Turn
 from plait.steps.hands import working
 from plait.template.sinks import as_text
@@ -36,6 +39,7 @@ class Validation:
     fails: bool = True
     """What is still incomplete in the end fails the step."""
     schema: Json = None
+    """JSON Schema that every result has to fit."""
 
     @property
     def inner(self) -> Sequence[Step]:
@@ -65,18 +69,45 @@ class Validation:
         return {"captures": {**captures, **facts}}
 
     def _checked(self, turn: Turn, scope: Scope, number: int) -> Found:
+        rehearsing = working(turn.run).rehearsal is not None
+        file = None if self.result_file is None or rehearsing else as_text(self.result_file, scope)
+        before = None if file is None else _seen(file, turn)
         outcome = turn.perform(self.check, scope=scope, name=f"check@{number}")
-        if working(turn.run).rehearsal is not None:
+        if rehearsing:
             return Found(completion=self.threshold)
-        if isinstance(outcome, Failed) and self.result_file is None:
-            ended = outcome.failure.as_ended()
-            return read_result(ended.get("output"), failed=True)
-        if self.result_file is not None:
-            path = as_text(self.result_file, scope)
-            data = working(turn.run).hands.read(path, directory=turn.directory)
-            return read_result(data.decode("utf-8", "replace"))
-        value = outcome.value if isinstance(outcome, Done) else None
-        return read_result(value.get("output") if isinstance(value, Mapping) else None)
+        failed = isinstance(outcome, Failed)
+        result = _output(outcome)
+        if file is not None and not (failed and _seen(file, turn) == before):
+            result = working(turn.run).hands.read(file, directory=turn.directory).decode("utf-8", "replace")
+        return read_result(result, failed=failed, promised=self._promises_result, schema=self.schema)
+
+    @property
+    def _promises_result(self) -> bool:
+        """Has the check to say more than that it ended well?  Agents and models always end well."""
+        by = self.check.steps[-1].kind if self.check.steps else ""
+        return self.result_file is not None or self.schema is not None or by in ("agent", "prompt")
+
+
+def _output(outcome: Outcome) -> Json:
+    match outcome:
+        case Done(Mapping() as value):
+            return value.get("output")
+        case Failed(failure):
+            return failure.as_ended().get("output")
+    return None
+
+
+def _seen(file: str, turn: Turn) -> tuple[Json, ...]:
+    """What tells whether a file is written: what it holds, and when and as what it was put there."""
+    try:
+        data = working(turn.run).hands.read(file, directory=turn.directory)
+    except PlaitError:
+        return ()
+    try:
+        found = os.stat(os.path.join(turn.directory, file))
+    except OSError:
+        return (data,)
+    return data, found.st_mtime_ns, found.st_ino
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +141,11 @@ class Found:
         }
 
 
-def read_result(output: Json, *, failed: bool = False) -> Found:
-    """The result that a check printed; text that is no result says only whether the check succeeded."""
+def read_result(output: Json, *, failed: bool = False, promised: bool = False, schema: Json = None) -> Found:
+    """The result that a check printed; text that is no result says only whether the check succeeded.
+
+    Where a result is promised, only a check that failed may say no more than that.
+    """
     data = output
     if isinstance(output, str):
         try:
@@ -121,10 +155,16 @@ def read_result(output: Json, *, failed: bool = False) -> Found:
                 raise _unreadable() from None
             data = None
     if not isinstance(data, Mapping):
+        if promised and not failed:
+            raise _unreadable()
         return Found(0.0 if failed else 100.0, "failed" if failed else "complete", raw=output)
+    if schema is not None:
+        _expect_fit(data, schema)
     completion = data.get("completion_percentage", data.get("completion"))
     status = str(data.get("status", "failed" if failed else "complete"))
     if completion is None:
+        if promised and not failed and "status" not in data:
+            raise _unreadable()
         completion = 0.0 if failed or status in ("incomplete", "failed") else 100.0
     # NaN is below no threshold and above none: it is no share, like all that is not from 0 to 100.
     if isinstance(completion, bool) or not isinstance(completion, int | float) or not 0 <= completion <= 100:
@@ -132,6 +172,15 @@ def read_result(output: Json, *, failed: bool = False) -> Found:
     return Found(
         float(completion), status, data.get("implemented"), data.get("missing"), data.get("gaps"), output
     )
+
+
+def _expect_fit(data: Json, schema: Json) -> None:
+    from plait.steps.result_schema import misfits
+
+    places = misfits(data, schema)
+    if places:
+        what = f"the result of the check does not fit expected_schema: see {', '.join(places)} there"
+        raise StepError(Failure(what, "incomplete"))
 
 
 def _unreadable() -> StepError:

@@ -142,6 +142,7 @@ class Work:
             from os.path import join
 
             directory = join(directory, as_text(self.working_dir, scope, strict=self.strict))
+            scope = scope.at(directory)
         return replace(turn, scope=scope, env={**turn.env, **env}, directory=directory)
 
     def _acted(self, turn: Turn) -> dict[str, Json]:
@@ -173,6 +174,8 @@ class Work:
         return not (self.on_failure or self.on_exit_code or self.on_success or self.validation)
 
     def _succeeded(self, turn: Turn, value: dict[str, Json]) -> dict[str, Json]:
+        if self.is_simple:
+            return value
         scope = self._after(turn.scope, value)
         for name, steps in (("on_exit_code:0", self.on_exit_code.get(0)), ("on_success", self.on_success)):
             if steps is not None:

@@ -6,10 +6,10 @@ the item; reduce and merge see `map.*`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from plait.hints import TYPE_CHECKING
-from plait.records import dataclass, field, replace
+from plait.records import dataclass, replace
 from plait.run.outcome import Done, expect_done
 from plait.run.perform import Step, Turn
 from plait.steps.fan import Fan, results
@@ -36,7 +36,6 @@ class Workflow:
     """Which of the lists of `map.*` the flow reads: they may be large."""
     tracks: frozenset[str] = frozenset()
     """Those of `step`, `workflow` and `git` whose changes or state any template of the flow mentions."""
-    merge_facts: Mapping[str, Json] = field(default_factory=dict)
 
     @property
     def inner(self) -> Sequence[Step]:
@@ -73,8 +72,7 @@ class Workflow:
             turn = replace(turn, scope=_with_captures(turn.scope, "reduce", value))
             order += 1
         if self.merge is not None:
-            facts = dict(self.merge_facts)
-            turn = replace(turn, scope=turn.scope.frame("merge", phase={"merge": facts}))
+            turn = replace(turn, scope=_with_merge(turn))
             value, turn = self._performed(self.merge, turn, order)
         return value
 
@@ -105,6 +103,13 @@ class Workflow:
         if found is None or not isinstance(found.outcome, Done):
             return iter(())
         return results(mine, fan.items.read(found.outcome.value, mine))
+
+
+def _with_merge(turn: Turn) -> Scope:
+    from plait.steps.changes import names_of_merge
+
+    facts = names_of_merge(turn)
+    return turn.scope.frame("merge", phase={"merge": facts}) if facts else turn.scope
 
 
 def _with_captures(scope: Scope, label: str, value: Json) -> Scope:

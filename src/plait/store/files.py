@@ -18,9 +18,7 @@ RESERVE_BYTES: Final = 1 << 20
 def make_own_folder(folder: str) -> None:
     """A folder that nobody else can look into; one that is there must be ours, and no link to another."""
     with explained(folder):
-        os.makedirs(os.path.dirname(folder), exist_ok=True)
-        with suppress(FileExistsError):
-            os.mkdir(folder, 0o700)
+        _make_folder(folder, 0o700)
         status = os.stat(folder, follow_symlinks=False)
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o022:
         raise JournalError(
@@ -29,6 +27,18 @@ def make_own_folder(folder: str) -> None:
             f"look at it, then type: chmod 700 {shlex.quote(folder)}; or remove it",
             code="unsafe-store",
         )
+
+
+def _make_folder(folder: str, mode: int) -> None:
+    """A folder and those above it, unless they are there; a power cut does not take it away again."""
+    above = os.path.dirname(folder)
+    try:
+        if not os.path.isdir(above):
+            _make_folder(above, 0o777)
+        os.mkdir(folder, mode)
+    except FileExistsError:
+        return
+    sync_folder(above)
 
 
 def write_whole(folder: str, name: str, data: bytes) -> None:

@@ -120,8 +120,9 @@ class Runs:
         folder = os.path.join(self._folder, run)
         opened = self._opened_to_write(run, folder, create=True)
         try:
-            opened.journal.presumed_writer.say("created", self._now())
             opened.journal.presumed_writer.say("facts", said)
+            # Last, since a run with this counts as wholly made.
+            opened.journal.presumed_writer.say("created", self._now())
             opened.journal.sync()
             with explained(folder):
                 sync_folder(self._folder)

@@ -52,6 +52,11 @@ class Slot:
     gap: Gap
     place: Place
 
+    @property
+    def variable(self) -> str:
+        """The name of the variable for its value, without its stem."""
+        return str(self.gap.index + 1)
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -63,6 +68,8 @@ class Plan:
     """How the generated variables start; no such name occurs in the script."""
     carrier: str
     """How the environment variables start that bring the values."""
+    script: str | None = None
+    """What the shell is given, if that is the same for all values that fit into the environment."""
 
     @property
     def slots(self) -> Iterator[Slot]:
@@ -89,7 +96,7 @@ def plan(pieces: Sequence[Piece], dialect: Dialect, source: Source, *, lexer: Le
             Problem(refusal.what, Span(source, refusal.start, refusal.end), refusal.fix, code=refusal.code)
             for refusal in checked.refusals
         )
-    return Plan(checked.parts, source, checked.variable, checked.carrier)
+    return Plan(checked.parts, source, checked.variable, checked.carrier, checked.script)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +107,7 @@ class _Checked:
     parts: tuple[str | Slot, ...]
     variable: str
     carrier: str
+    script: str | None
 
 
 @remembered
@@ -114,12 +122,25 @@ def _check(pieces: Sequence[Piece], lexed: Lexed) -> _Checked:
     slots = (Slot(number, gap, lexed.places[number]) for number, gap in enumerate(gaps))
     parts = tuple(next(slots) if isinstance(piece, Gap) else piece for piece in pieces)
     written = "".join(piece for piece in pieces if isinstance(piece, str)).replace("\\\n", "")
+    variable, carrier = _unused("__p", written), _unused("PLAIT_", written)
     return _Checked(
         lexed.refusals or tuple(_contradictions(pieces, lexed.places)),
         parts,
-        _unused("__p", written),
-        _unused("PLAIT_", written),
+        variable,
+        carrier,
+        _script_for_all_values(parts, variable, carrier),
     )
+
+
+def _script_for_all_values(parts: Sequence[str | Slot], variable: str, carrier: str) -> str | None:
+    slots = [part for part in parts if isinstance(part, Slot)]
+    if any(slot.gap.raw or slot.place.spread for slot in slots):
+        return None
+    passed = [slot.variable for slot in slots if slot.place.state != "comment"]
+    emitted = [
+        part if isinstance(part, str) else _reference(part, [part.variable], variable) for part in parts
+    ]
+    return _prelude(variable, carrier, passed, {}) + "".join(emitted)
 
 
 def bind(
@@ -141,10 +162,13 @@ def bind(
     }
     in_file = _too_large(carried)
     env = {plan.carrier + name: value for name, value in carried.items() if name not in in_file}
-    emitted = [part if isinstance(part, str) else _emitted(part, plan.variable) for part in parts]
+    script = plan.script
+    if script is None or in_file:
+        emitted = [part if isinstance(part, str) else _emitted(part, plan.variable) for part in parts]
+        script = _prelude(plan.variable, plan.carrier, list(carried), in_file) + "".join(emitted)
     shown = [part if isinstance(part, str) else _shown(part) for part in parts]
     return BoundScript(
-        script=_prelude(plan, carried, in_file) + "".join(emitted),
+        script=script,
         env=env,
         files=((plan.carrier + "FILE", b"".join(in_file.values())),) if in_file else (),
         shown="".join(shown),
@@ -169,7 +193,7 @@ def _filled(slot: Slot, values: Sequence[Json]) -> _Filled:
     if gap.index >= len(values):
         raise InternalError("a gap of the script has no value", code="lexer")
     value = values[gap.index]
-    name = str(gap.index + 1)
+    name = slot.variable
     if place.spread and isinstance(value, list) and place.state == "bare" and not gap.raw:
         names = [f"{name}_{position}" for position in range(1, len(value) + 1)]
         return _Filled(slot, value, names, value, [revealed_text(item) for item in value])
@@ -329,9 +353,12 @@ _EMITTED: Final[dict[State, str]] = {
 def _emitted(filled: _Filled, stem: str) -> str:
     if filled.slot.gap.raw:
         return filled.texts[0]
-    form = _EMITTED[filled.slot.place.state]
-    references = [f"${{{stem}{name}}}" for name in filled.names]
-    return " ".join([form.replace("@", reference) for reference in references])
+    return _reference(filled.slot, filled.names, stem)
+
+
+def _reference(slot: Slot, names: Sequence[str], stem: str) -> str:
+    form = _EMITTED[slot.place.state]
+    return " ".join([form.replace("@", f"${{{stem}{name}}}") for name in names])
 
 
 def _too_large(carried: dict[str, str]) -> dict[str, bytes]:
@@ -349,36 +376,35 @@ def _too_large(carried: dict[str, str]) -> dict[str, bytes]:
     return {name: _bytes(value) for name, value in carried.items() if name in chosen}
 
 
-def _prelude(plan: Plan, carried: dict[str, str], in_file: dict[str, bytes]) -> str:
+def _prelude(variable: str, carrier: str, names: Sequence[str], in_file: dict[str, bytes]) -> str:
     """Take the values, then hide where they came from.  All on the script's first line, so that lines keep
     their numbers; `unset` first, because a variable that came in exported would stay so.
     """
-    if not carried:
+    if not names:
         return ""
-    variables = [plan.variable + name for name in carried]
-    steps = ["unset " + " ".join(variables)]
-    if direct := [name for name in carried if name not in in_file]:
-        steps.append(" ".join([f"{plan.variable}{name}=${{{plan.carrier}{name}}}" for name in direct]))
-        steps.append("unset " + " ".join([plan.carrier + name for name in direct]))
-    steps.extend(_reading_the_file(plan, in_file))
+    steps = ["unset " + " ".join([variable + name for name in names])]
+    if direct := [name for name in names if name not in in_file]:
+        steps.append(" ".join([f"{variable}{name}=${{{carrier}{name}}}" for name in direct]))
+        steps.append("unset " + " ".join([carrier + name for name in direct]))
+    steps.extend(_reading_the_file(variable, carrier, in_file))
     return "; ".join(steps) + "; "
 
 
-def _reading_the_file(plan: Plan, in_file: dict[str, bytes]) -> Iterator[str]:
+def _reading_the_file(stem: str, carrier: str, in_file: dict[str, bytes]) -> Iterator[str]:
     """The file holds the values one after the other.  The `x` saves newlines at a value's end from `$( )`."""
     if not in_file:
         return
-    path = f'"${{{plan.carrier}FILE}}"'
+    path = f'"${{{carrier}FILE}}"'
     start = 1
     for name, content in in_file.items():
         size = len(content)
-        variable = plan.variable + name
+        variable = stem + name
         cut = f"command -p tail -c +{start} {path} | command -p head -c {size} && echo x"
         failed = "{ echo 'plait: cannot read a large value' >&2; exit 125; }"
         yield f'{variable}=$({cut}); [ "${{{variable}}}" != x ] || {failed}; {variable}=${{{variable}%x}}'
         start += size
     # Children inherit the descriptor; they shall find it empty.
-    yield f": >{path}; unset {plan.carrier}FILE"
+    yield f": >{path}; unset {carrier}FILE"
 
 
 # ── for people ──────────────────────────────────────────────────────────────

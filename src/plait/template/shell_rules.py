@@ -13,8 +13,8 @@ from __future__ import annotations
 import re
 import string
 import sys
-from collections.abc import Iterable, Iterator
-from typing import Final
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, Literal
 
 from plait.records import dataclass
 from plait.template.shell_places import GAP, MAX_DEPTH, Dialect, Findings, Place
@@ -117,13 +117,16 @@ class _Interpreter:
     operands: int = 0
     """How many words of another kind may stand before the option."""
     valued: str = ""
-    """Other options that take the next word; asked only of those with operands."""
+    """Other options that take the next word."""
     long_valued: frozenset[str] = frozenset()
 
 
 _ANYWHERE: Final = sys.maxsize
 _INTERPRETERS: Final = {
-    **dict.fromkeys(_SHELLS, _Interpreter("c", _set("command"), options_between=True)),
+    **dict.fromkeys(
+        _SHELLS,
+        _Interpreter("c", _set("command"), options_between=True, long_valued=_set("rcfile init-file")),
+    ),
     **dict.fromkeys(
         _set("su runuser script"),
         _Interpreter("c", _set("command session-command"), several=True, operands=_ANYWHERE),
@@ -131,12 +134,42 @@ _INTERPRETERS: Final = {
     "flock": _Interpreter(
         "c", _set("command"), operands=1, valued="wE", long_valued=_set("wait timeout conflict-exit-code")
     ),
-    **dict.fromkeys(_set("python pypy"), _Interpreter("c", _set("command"))),
-    **dict.fromkeys(_set("ruby lua Rscript osascript"), _Interpreter("e", several=True)),
-    **dict.fromkeys(_set("node bun"), _Interpreter("ep", _set("eval print"), several=True)),
-    "perl": _Interpreter("eE", several=True),
-    "php": _Interpreter("rRBE", _set("run"), several=True),
+    **dict.fromkeys(_set("python pypy"), _Interpreter("c", _set("command"), valued="WX")),
+    **dict.fromkeys(_set("lua Rscript osascript"), _Interpreter("e", several=True, valued="l")),
+    "ruby": _Interpreter("e", several=True, valued="CEIr"),
+    **dict.fromkeys(
+        _set("node bun"),
+        _Interpreter(
+            "ep",
+            _set("eval print"),
+            several=True,
+            valued="rC",
+            long_valued=_set("require import loader conditions"),
+        ),
+    ),
+    "perl": _Interpreter("eE", several=True, valued="I"),
+    "php": _Interpreter("rRBE", _set("run"), several=True, valued="cd"),
 }
+
+
+@dataclass(frozen=True, slots=True)
+class _Filter:
+    """A program whose first operand is code, unless an option says where the code is."""
+
+    code: str
+    """Options whose word is code."""
+    files: str
+    """Options that name a file with code."""
+    valued: str
+    """Other options that take the next word."""
+
+
+_FILTERS: Final = {
+    **dict.fromkeys(_set("awk gawk mawk nawk original-awk"), _Filter("e", "fE", "Fvil")),
+    **dict.fromkeys(_set("sed gsed"), _Filter("e", "f", "l")),
+}
+"""Asked of command lines only: in shell text authors quote such programs, and what a value does there is
+the printed exception of commands that read their arguments again."""
 _NEAR: Final = 4
 """How many words behind `deno` its subcommand is looked for."""
 _PLAIN_ATTRIBUTES: Final = frozenset("rxglu-")
@@ -578,7 +611,8 @@ def _code_words(words: list[Word], at: int, interpreter: _Interpreter) -> tuple[
             if glued:
                 code.append(at)
             pending = pending or opened
-            at += interpreter.options_between and text[1:] in ("o", "O")  # `-o pipefail`
+            if interpreter.options_between and not text.startswith("--"):
+                at += text.count("o") + text.count("O")  # `-euo pipefail`
             at += _takes_next(text, interpreter.valued, interpreter.long_valued)
         at += 1
     return code, at
@@ -594,3 +628,119 @@ def _code_option(option: str, interpreter: _Interpreter) -> tuple[bool, bool]:
     if interpreter.options_between:
         return False, at > 0
     return 0 < at < len(option) - 1, at == len(option) - 1
+
+
+# ── a command line without a shell ──────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """A word of a command line that a program reads as code."""
+
+    place: int
+    program: int
+    """Which word names the program."""
+    name: str
+    dialect: Dialect | None
+    """Of the shell for which the whole word is a script; None if something else reads it."""
+
+
+_DIALECTS: Final[dict[str, Dialect]] = {
+    **dict.fromkeys(_SHELLS - {"fish"}, "sh"),
+    **dict.fromkeys(("bash", "rbash", "zsh"), "bash"),
+}
+
+
+def runs_another(name: str) -> bool:
+    """Whether a program of this name runs the command behind it."""
+    return name in _PREFIXES
+
+
+def is_interpreter(name: str) -> bool:
+    """Whether a program of this name may read a word as code."""
+    return bool(name) and (
+        _interpreter(name) is not None
+        or name in _FILTERS
+        or name in _REMOTE_SHELLS
+        or name in _RUN_BY_A_SHELL
+        or name == "deno"
+    )
+
+
+_RUN_BY_A_SHELL: Final = _set("watch parallel")
+"""Programs that hand all their words to a shell."""
+
+
+def code_in(argv: Sequence[str]) -> list[Code]:
+    """Which words of a command line are code to a program that stands before them."""
+    words = [_literal_word(text) for text in argv]
+    found: list[Code] = []
+    for at, word in enumerate(words):
+        name = _VERSION.sub("", word.base or "") or (word.base or "")
+        behind = words[at + 1 :]
+        known = _interpreter(word.base or "")
+        if known is not None:
+            places = _code_words(behind, 0, known)[0]
+        elif name in _FILTERS:
+            places = _code_of_filter(argv[at + 1 :], _FILTERS[name])
+        elif name == "deno":
+            places = [place - 1 for place in _code_positions(words[at:])]
+        elif name in _REMOTE_SHELLS:
+            places = list(range(_behind_ssh_options(behind) + 1, len(behind)))
+        elif name in _RUN_BY_A_SHELL:
+            places = list(range(len(behind)))
+        else:
+            places = _split_by_env(argv[at + 1 :]) if name == "env" else []
+        dialect = _DIALECTS.get(name)
+        found += [Code(at + 1 + place, at, name, dialect) for place in places]
+    return found
+
+
+def _literal_word(text: str) -> Word:
+    word = Word(0)
+    word.quoted = True
+    word.add_quoted(text)
+    return word.settle()
+
+
+def _code_of_filter(words: Sequence[str], rules: _Filter) -> list[int]:
+    code: list[int] = []
+    told = False
+    at = 0
+    while at < len(words) and words[at].startswith("-") and words[at] not in ("-", "--"):
+        role, takes_next = _option_of_filter(words[at], rules)
+        told = told or role != "other"
+        if role == "code":
+            code += [at, at + 1] if takes_next else [at]
+        at += 1 + takes_next
+    if not told:
+        code.append(at + (words[at : at + 1] == ["--"]))
+    return [place for place in code if place < len(words)]
+
+
+def _option_of_filter(option: str, rules: _Filter) -> tuple[Literal["code", "file", "other"], bool]:
+    """What an option says about the code, and whether it takes the next word."""
+    if option.startswith("--"):
+        role = next((role for role, names in _LONG_OF_FILTERS if _is_long_option(option, names)), None)
+        return role or "other", role is not None and "=" not in option
+    takes_next = _takes_next(option, rules.code + rules.files + rules.valued, frozenset())
+    if any(letter in option for letter in rules.code):
+        return "code", takes_next
+    return "file" if any(letter in option for letter in rules.files) else "other", takes_next
+
+
+_LONG_OF_FILTERS: Final[tuple[tuple[Literal["code", "file", "other"], frozenset[str]], ...]] = (
+    ("code", _set("expression source")),
+    ("file", _set("file exec")),
+    ("other", _set("assign field-separator line-length")),
+)
+
+
+def _split_by_env(words: Sequence[str]) -> list[int]:
+    """`env -S` makes several words of one."""
+    for at, text in enumerate(words):
+        if not text.startswith("-"):
+            return []
+        if text.startswith("-S") or (text.startswith("--") and _is_long_option(text, _set("split-string"))):
+            return [place for place in (at, at + 1) if place < len(words)]
+    return []

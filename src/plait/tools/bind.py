@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 
-from plait.errors import InputError, LimitError, ValueRefusedError, nearest
+from plait.errors import InputError, LimitError, ShellRefusedError, ValueRefusedError, nearest
 from plait.hints import TYPE_CHECKING, Any, Final
 from plait.records import dataclass, field, field_names, replace
 from plait.template import sinks
@@ -13,7 +13,7 @@ from plait.template.nodes import Text
 from plait.template.program import Piece, Placed
 from plait.template.template import Placeholder, Template
 from plait.tools.chain import Chain
-from plait.tools.config import Config
+from plait.tools.config import CONTEXT, Config
 from plait.tools.environment import Environment
 from plait.tools.invocation import (
     DEFAULT_MAX_OUTPUT,
@@ -30,6 +30,7 @@ from plait.values import Json, Secret, detached, json_text, revealed_text, text
 
 if TYPE_CHECKING:
     from plait.template.shell import BoundScript
+    from plait.template.shell_rules import Code
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +89,10 @@ class Binding:
         context = self._context
         if self._as_json:
             context = {**context, "params_json": json_text(given, reveal=True)}
+        config = Config(self._chain, params=params, context=context, env=self._env, fixed=self._fixed)
         # What is fixed is fixed on every road: as JSON, as `{name}` and as a variable.
         params = {**params, **self._fixed} if self._fixed else params
         call = self._call(params, context)
-        config = Config(self._chain, params=params, context=context, env=self._env)
         match self._chain.primitive:
             case "core/primitives/subprocess":
                 return _process(call, config)
@@ -152,10 +153,11 @@ def _process(call: Call, config: Config) -> ProcessCall:
         )
     clear = config.in_clear()
     words = [*_command_words(command, config, has_args=bool(args)), *args]
-    argv, bound = _argv(words, config, clear)
+    cwd = _directory(call, config)
+    argv, bound = _argv(words, config, clear, _Where(call.environment.plain.get("PATH", os.defpath), cwd))
     return ProcessCall(
         argv=tuple(argv),
-        cwd=_directory(call, config),
+        cwd=cwd,
         env={**_child_environment(call, clear), **bound},
         stdin=_stdin(clear),
         limits=_limits(call, config),
@@ -187,44 +189,99 @@ def _command_words(command: str, config: Config, *, has_args: bool) -> list[str]
     return words
 
 
-_SHELLS: Final[Mapping[str, sinks.Dialect]] = {
-    "sh": "sh",
-    "dash": "sh",
-    "ash": "sh",
-    "ksh": "sh",
-    "bash": "bash",
-    "zsh": "bash",
-}
+def _argv(
+    words: Sequence[Json], config: Config, clear: Config, where: _Where
+) -> tuple[list[str], dict[str, str]]:
+    """The arguments; what a shell would read as a script gets its values by variables.
 
-
-def _argv(words: Sequence[Json], config: Config, clear: Config) -> tuple[list[str], dict[str, str]]:
-    """The arguments; what a shell would read as a script gets its values by variables."""
+    What any other interpreter would read as code holds nothing but its author's text.
+    """
     argv: list[str] = []
     variables: dict[str, str] = {}
+    given: set[int] = set()
     for written in words:
-        dialect = _script_follows(argv)
-        if dialect is not None and isinstance(written, str) and config.template(written).placeholders:
-            bound = _script(written, clear, dialect)
+        template = config.template(written) if isinstance(written, str) else None
+        if template is None or not template.placeholders or _surely_data(template, argv):
+            argv += _words(written, config, clear)
+            continue
+        code = _code_at(len(argv), [*argv, _UNKNOWN], where)
+        if code is not None and code.dialect is not None:
+            bound = _script(written, clear, code.dialect)
             argv.append(bound.script)
             variables |= bound.env
-        else:
-            argv += _words(written, config, clear)
+            continue
+        more = _words(written, config, clear)
+        if not config.only_of_author(template):
+            code = code or _code_at(len(argv), [*argv, *more], where)
+            # Who chooses the program itself chooses what it reads.
+            if code is not None and code.program not in given and code.program < len(argv):
+                raise _value_as_code(written, code, config)
+            given.update(range(len(argv), len(argv) + len(more)))
+        argv += more
     return argv, variables
 
 
-def _script_follows(argv: Sequence[str]) -> sinks.Dialect | None:
-    """The shell that takes the next argument for a script: `sh -c`, also behind `env` and its like."""
-    options = argv[:-1] if argv and argv[-1] == "--" else argv
-    if not options or not _takes_script(options[-1]):
-        return None
-    names = [os.path.basename(word) for word in options[:-1]]
-    return next((_SHELLS[name] for name in names if name in _SHELLS), None)
+@dataclass(frozen=True, slots=True)
+class _Where:
+    """Where a process would look for its program."""
+
+    path: str
+    cwd: str
 
 
-def _takes_script(option: str) -> bool:
-    """`-c`, also among others: `-lc`."""
-    letters = option[1:]
-    return option[:1] == "-" and "c" in letters and letters.isascii() and letters.isalpha()
+_UNKNOWN: Final = "\0"
+"""Stands for a word of which it is asked whether it would be code, whatever it holds."""
+_HARMLESS: Final = frozenset({"--project-path", "--noprofile", "--norc"})
+"""Options of Plait's own runtimes: to load the tables of all others takes longer than to start a tool."""
+
+
+def _surely_data(template: Template, before: Sequence[str]) -> bool:
+    """Is it a path of the call itself, behind nothing that could announce code?"""
+    return all(hole in CONTEXT for hole in template.placeholders) and all(
+        word[:1] not in ("-", "+") or word in _HARMLESS for word in before
+    )
+
+
+def _code_at(place: int, argv: Sequence[str], where: _Where) -> Code | None:
+    """What reads the word at this place, or one behind it, as code."""
+    from plait.template.shell_rules import code_in
+
+    found = [code for code in code_in(_by_real_names(argv, where)) if code.place >= place]
+    return min(found, key=lambda code: code.place, default=None)
+
+
+def _by_real_names(argv: Sequence[str], where: _Where) -> list[str]:
+    """The same words, with the names of programs under which we know them: a link to bash is bash."""
+    from plait.template.shell_rules import is_interpreter, runs_another
+
+    named = list(argv)
+    for at, word in enumerate(argv):
+        name = os.path.basename(word)
+        if is_interpreter(name) or word[:1] in ("-", _UNKNOWN):
+            continue
+        real = os.path.basename(_real_program(word, where))
+        if is_interpreter(real):
+            named[at] = real
+        if at == 0 and not runs_another(name) and not runs_another(real):
+            break
+    return named
+
+
+def _real_program(word: str, where: _Where) -> str:
+    places = [where.cwd] if "/" in word else where.path.split(os.pathsep)
+    candidates = (os.path.join(folder or where.cwd, word) for folder in places)
+    return next((os.path.realpath(path) for path in candidates if os.path.isfile(path)), word)
+
+
+def _value_as_code(written: str, code: Code, config: Config) -> ShellRefusedError:
+    return ShellRefusedError(
+        f"the argument '{written}' is code to {code.name}, and a value in it would become code",
+        config.where,
+        "let the code read the value: from an argument of its own behind it, from config.env, "
+        'or from standard input with input_data: "{params_json}"; '
+        "a brace of the code's own is written with a blank: { x }",
+        code="value-as-code",
+    )
 
 
 def _script(written: str, clear: Config, dialect: sinks.Dialect) -> BoundScript:
@@ -486,7 +543,15 @@ def _mcp(call: Call, config: Config, params: Mapping[str, Json]) -> McpCall:
         tool,
         params,
         _limits(call, config, 60.0),
+        _server_chosen_by(config),
     )
+
+
+def _server_chosen_by(config: Config) -> tuple[str, ...]:
+    written = config.written.get("server")
+    if isinstance(written, Mapping):
+        written = [written.get(key) for key in ("command", "args", "url")]
+    return tuple(sorted(config.asked_of_caller(written) - _in_map(config, "fixed_params").keys()))
 
 
 def _server_url_from_data(config: Config) -> bool:

@@ -4,13 +4,15 @@ Primitive first, tool last, maps merged deeply.  Author-written values may refer
 to other author-written values (`{name}`) and to the environment (`${NAME}`);
 they are filled in the order of their dependencies, and a circle is an error.
 What a caller gives is a leaf: nothing ever looks for a placeholder inside it.
+A key that an author wrote is the author's: a caller's parameter of that name
+takes its place only if the tool's schema declares such a parameter.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 
 from plait.beneath import read_beneath
@@ -52,14 +54,22 @@ class Config:
     """The merged config of a chain, filled on demand, each key once."""
 
     def __init__(
-        self, chain: Chain, *, params: Mapping[str, Json], context: Mapping[str, Json], env: Mapping[str, Any]
+        self,
+        chain: Chain,
+        *,
+        params: Mapping[str, Json],
+        context: Mapping[str, Json],
+        env: Mapping[str, Any],
+        fixed: Mapping[str, Json] | None = None,
     ) -> None:
+        """`params` are the caller's; `fixed` are parameters too, but the author's word."""
         self._plan = _plan_of(chain)
         self.written = self._plan.written
         self.env = env
         self.where = chain.tool.path
-        leaves = {name: value for name, value in params.items() if name not in _OUT_OF_REACH}
-        self._leaves: dict[str, Json] = {**leaves, **context}
+        leaves = {name: value for name, value in params.items() if self._plan.is_open(name)}
+        decided = {name: value for name, value in (fixed or {}).items() if name not in _OUT_OF_REACH}
+        self._leaves: dict[str, Json] = {**leaves, **decided, **context}
         self._filled: dict[str, Json] = {}
         self._open: list[str] = []
 
@@ -113,6 +123,37 @@ class Config:
             hole.kind == "param" and self.from_caller(hole) for hole in written.placeholders
         )
 
+    def asked_of_caller(self, value: Json) -> frozenset[str]:
+        """The names that a text leaves to the caller, directly or through other keys, given or not."""
+        return frozenset(self._asked(value, set()))
+
+    def _asked(self, value: Json, seen: set[str]) -> Iterator[str]:
+        for name in self._plan.wanted(self.template(value)):
+            if name in seen or name in CONTEXT:
+                continue
+            seen.add(name)
+            if name in self.written and name not in self._leaves:
+                yield from self._asked(self.written[name], seen)
+            else:
+                yield name
+
+    def only_of_author(self, template: Template) -> bool:
+        """Is it the author's own text, also through other keys, whatever callers and surroundings say?"""
+        return self._of_author(template, set())
+
+    def _of_author(self, template: Template, seen: set[str]) -> bool:
+        return all(
+            hole.kind == "param" and self._is_of_author(str(hole), seen) for hole in template.placeholders
+        )
+
+    def _is_of_author(self, name: str, seen: set[str]) -> bool:
+        if name in seen:  # looked at already, or a circle, which has an error of its own
+            return True
+        seen.add(name)
+        if name in CONTEXT or self._plan.may_be_given(name):
+            return False
+        return name not in self.written or self._of_author(self.template(self.written[name]), seen)
+
     def unresolved(self, template: Template) -> bool:
         """Does a `{name}` of it stand for nothing?"""
         names = self.names_for(template)
@@ -149,6 +190,10 @@ class _Plan:
     def __init__(self, chain: Chain) -> None:
         self.chain = chain
         self.written = merged_config(chain)
+        schema = chain.tool.header.config_schema or {}
+        properties = schema.get("properties")
+        self._declared = frozenset(properties) if isinstance(properties, Mapping) else frozenset()
+        self._nothing_else = schema.get("additionalProperties") is False
         self._compiled: dict[str, Template] = {}
         self._wanted: dict[int, list[str]] = {}
         self._texts: dict[str, str | None] = {}
@@ -165,6 +210,16 @@ class _Plan:
                 self._compiled[value] = known
                 self._wanted[id(known)] = _param_names(known)
         return known
+
+    def is_open(self, name: str) -> bool:
+        """May a caller's parameter of this name stand for `{name}`?"""
+        if name in _OUT_OF_REACH:
+            return False
+        return name not in self.written or name in self._declared
+
+    def may_be_given(self, name: str) -> bool:
+        """The same, asked before anybody gave it: does the schema take it at all?"""
+        return self.is_open(name) and (name in self._declared or not self._nothing_else)
 
     def mentions(self, name: str) -> bool:
         if name not in self._mentions:
@@ -227,13 +282,16 @@ def deep_merge(below: Mapping[str, Json], above: Mapping[str, Json]) -> dict[str
 
 def checked_params(params: Mapping[str, Json], item: Item) -> dict[str, Json]:
     """The parameters with the schema's defaults; every violation is reported at once."""
-    schema = item.header.config_schema
-    if schema is None:
-        return dict(params)
-    filled: dict[str, Json] = _with_defaults(dict(params), schema)
-    problems = _violations(filled, schema, item)
+    filled, schema = with_defaults(params, item), item.header.config_schema
+    problems = [] if schema is None else _violations(filled, schema, item)
     if problems:
         raise InputError.together(problems)
+    return filled
+
+
+def with_defaults(params: Mapping[str, Json], item: Item) -> dict[str, Json]:
+    """The parameters with the schema's defaults, whatever else the schema says."""
+    filled: dict[str, Json] = _with_defaults(dict(params), item.header.config_schema)
     return filled
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from plait.hints import Literal, TypeAlias
+from plait.hints import Final, Literal, TypeAlias
 from plait.records import dataclass, field
-from plait.values import Json
+from plait.values import MASK, Json
 
 DEFAULT_TIMEOUT = 300.0
 DEFAULT_MAX_OUTPUT = 16 << 20
@@ -21,7 +21,9 @@ DEFAULT_MAX_OUTPUT = 16 << 20
 class Limits:
     timeout: float = DEFAULT_TIMEOUT
     max_output: int = DEFAULT_MAX_OUTPUT
-    """Bytes of output kept in memory; the rest goes to a file."""
+    """Bytes of output; what prints more has failed."""
+    overflow: str = ""
+    """The folder in which all of such an output is kept; without one it is dropped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +98,8 @@ class McpCall:
     tool: str
     params: Mapping[str, Json]
     limits: Limits = Limits(timeout=60.0)
+    chosen_by: tuple[str, ...] = ()
+    """The caller's parameters that decide the server's command line or url, given or not."""
 
 
 Invocation: TypeAlias = ProcessCall | RequestCall | FunctionCall | McpCall
@@ -113,5 +117,17 @@ class Returned:
     stderr: str = ""
     duration: float = 0.0
     overflow: str | None = None
-    """The file that holds output beyond the limit."""
+    """The file that holds all of an output that went beyond the limit."""
     metadata: Mapping[str, Json] = field(default_factory=dict)
+
+
+_SECRET_WORDS: Final = frozenset(
+    {"apikey", "auth", "authorization", "cookie", "cookie2", "credential", "credentials", "key", "passwd"}
+    | {"password", "secret", "session", "signature", "token"}
+)
+
+
+def shown_header(name: str, value: str) -> str:
+    """A header of a request or an answer for people: whatever is called like a credential is masked."""
+    words = name.lower().replace("_", "-").split("-")
+    return value if _SECRET_WORDS.isdisjoint(words) else MASK

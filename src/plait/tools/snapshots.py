@@ -92,10 +92,10 @@ class Snapshots:
         if folder in self._used and os.path.isdir(folder):
             return folder
         try:
-            self._use(folder)
-            if not os.path.isdir(folder):
-                self._create(folder, files, packages)
-                self._make_room()
+            try:
+                self._place(folder, files, packages)
+            except FileNotFoundError:  # somebody removes the whole cache just now
+                self._place(folder, files, packages)
         except OSError as error:
             raise InputError(
                 f"a verified copy cannot be written: {error.strerror}",
@@ -104,6 +104,12 @@ class Snapshots:
                 code="no-snapshot",
             ) from None
         return folder
+
+    def _place(self, folder: str, files: Mapping[str, Item], packages: str) -> None:
+        self._use(folder)
+        if not os.path.isdir(folder):
+            self._create(folder, files, packages)
+            self._make_room()
 
     def _create(self, folder: str, files: Mapping[str, Item], packages: str) -> None:
         import shutil  # slow to import, and a tool is copied once
@@ -126,18 +132,27 @@ class Snapshots:
     def _use(self, folder: str) -> None:
         """From now on, and as long as this process lives, nobody removes this copy."""
         with self._starting:
-            if self._locks < 0:
-                self._expect_own_root()
-                try:
-                    self._locks = _lock_file(self.root)
-                except OSError:
-                    if os.path.isdir(folder):
-                        return  # where nothing can be written nothing can be removed
-                    raise
-        _hold(self._locks, folder)
-        self._used.add(folder)
+            try:
+                self._open_locks()
+            except OSError:
+                if os.path.isdir(folder):
+                    return  # where nothing can be written nothing can be removed
+                raise
+            _hold(self._locks, folder)
+            self._used.add(folder)
         with suppress(OSError):
             os.utime(folder)  # what was used last is removed last
+
+    def _open_locks(self) -> None:
+        """Once; and again after somebody has removed the cache: others would lock another file than we do."""
+        if self._locks >= 0:
+            if _is_at(self._locks, _lock_path(self.root)):
+                return
+            locks, self._locks = self._locks, -1
+            os.close(locks)
+            self._used = set()
+        self._expect_own_root()
+        self._locks = _lock_file(self.root)
 
     def _expect_own_root(self) -> None:
         os.makedirs(self.root, mode=0o700, exist_ok=True)
@@ -228,9 +243,21 @@ _SET: Final = getattr(fcntl, "F_OFD_SETLK", None)
 _SET_OR_WAIT: Final = getattr(fcntl, "F_OFD_SETLKW", None)
 
 
+def _lock_path(root: str) -> str:
+    return os.path.join(root, ".lock")
+
+
 def _lock_file(root: str) -> int:
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-    return os.open(os.path.join(root, ".lock"), flags, 0o600)
+    return os.open(_lock_path(root), flags, 0o600)
+
+
+def _is_at(handle: int, path: str) -> bool:
+    """Is the file that we hold still the one of that name?"""
+    try:
+        return os.path.samestat(os.fstat(handle), os.lstat(path))
+    except FileNotFoundError:
+        return False
 
 
 def _hold(locks: int, folder: str) -> None:

@@ -1,0 +1,485 @@
+"""One command for many items: Plait's map against xargs, threads, GNU parallel and workflow engines.
+
+Everybody does the same work: start `sh` for each item, several at a time, and
+look at how it ended.  Plait also records each item so that a kill loses nothing;
+of the others only the engines do.
+
+    python bench/fanout.py million N FOLDER    what the last table runs in a process of its own
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCES = ROOT / "src"
+if __name__ == "__main__":
+    sys.path.insert(0, str(SOURCES))
+
+from measure import Times, all_cores, race_once_each  # noqa: E402
+from peers import PEERS, Peer, seconds_of  # noqa: E402
+from tables import Bar, Row, Table, compared, shown, times_as  # noqa: E402
+
+from plait.app import flows  # noqa: E402
+from plait.backends.local import LocalThreads  # noqa: E402
+from plait.flows.spool import read_spool, write_spool  # noqa: E402
+from plait.primitives import process  # noqa: E402
+from plait.run.backend import ItemWork  # noqa: E402
+from plait.run.events import StepFinished, StepStarted  # noqa: E402
+from plait.run.journal import Journal, MemoryJournal  # noqa: E402
+from plait.run.outcome import Done  # noqa: E402
+from plait.run.perform import PLAIN, Policy, Step, Turn, perform  # noqa: E402
+from plait.scope import Scope  # noqa: E402
+from plait.steps.fan import Fan  # noqa: E402
+from plait.steps.hands import WorkingRun  # noqa: E402
+from plait.steps.sequence import sequence  # noqa: E402
+from plait.steps.work import Work  # noqa: E402
+from plait.store.journal import SqliteJournal  # noqa: E402
+from plait.values import Json  # noqa: E402
+
+XARGS = "xargs -P"
+BY_FILE, BY_PYTHON, BY_THREADS, BY_PARALLEL = (
+    "plait run FILE", "plait from Python", "subprocess from threads", "GNU parallel",
+)  # fmt: skip
+MOST = 1.3
+"""Times xargs."""
+MOST_ENGINE, MOST_RECORD, MOST_START = 60e-6, 30e-6, 0.150
+"""Seconds for a step without a process, for its record, and for a run above its only command."""
+MOST_MEMORY = 200
+"""Megabytes, for a million items."""
+LEAST_SPEED = 0.8
+"""Of the last tenth of a million items, as a share of that of the first; less is not the machine's mood."""
+SYNC_PAUSE = 0.02
+"""Seconds between two syncs, as in a run."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is done for each item, as Plait and as a shell write it."""
+
+    name: str
+    step: str
+    script: str
+    """Its `$1` is the item."""
+    prints: bool
+
+
+TASKS = (
+    Task("sh -c true", '{shell: "true"}', "true", prints=False),
+    Task(
+        "output captured",
+        '{shell: "echo item ${item.n}", capture_output: said}',
+        'echo item "$1"',
+        prints=True,
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much is measured."""
+
+    items: tuple[tuple[int, int], ...]
+    """Numbers of items, each with its rounds."""
+    parallel: tuple[int, ...]
+    starts: int
+    peers: bool
+    """Engines that take minutes, and a million items."""
+    million: int
+
+
+FULL = Sizes(((1000, 5), (10_000, 2)), (2, 8), starts=15, peers=True, million=1_000_000)
+QUICK = Sizes(((200, 2),), (8,), starts=3, peers=False, million=0)
+
+
+def fanout_tables(sizes: Sizes) -> Iterator[Table]:
+    if shutil.which("xargs") is None:
+        raise SystemExit("bench: xargs is not installed")
+    yield _engine_table()
+    with all_cores():
+        yield _start_table(sizes.starts)
+        for items, rounds in sizes.items:
+            for parallel in sizes.parallel:
+                for task in TASKS:
+                    yield _fan_table(task, items, parallel, rounds, peers=sizes.peers)
+        if sizes.million:
+            yield _million_table(sizes.million)
+
+
+# ── fan-out ──────────────────────────────────────────────────────────────
+
+
+def _fan_table(task: Task, items: int, parallel: int, rounds: int, *, peers: bool) -> Table:
+    process.warm_up()
+    with tempfile.TemporaryDirectory() as folder:
+        file = _flow_file(Path(folder), task, items, parallel)
+        contenders: dict[str, Callable[[int], object]] = {
+            XARGS: lambda _: _by_xargs(task, items, parallel),
+            BY_FILE: lambda _: _by_file(file),
+            BY_PYTHON: lambda _: _by_python(file, items),
+            BY_THREADS: lambda _: _by_threads(task, items, parallel),
+        }
+        slow = items <= 1000
+        if slow and _is_gnu_parallel():
+            contenders[BY_PARALLEL] = lambda _: _by_parallel(task, items, parallel)
+        times = race_once_each(contenders, rounds=rounds)
+    table = compared(
+        f"{items:,} items, {parallel} at a time: {task.name}",
+        "The unit is `xargs` with the same parallelism. Plait's journal is on. `plait run` is a whole "
+        "process, with its start and the reading of the file. Engines say themselves how long the items "
+        f"took, without their own start. The bar: at most {MOST:g} times xargs.",
+        times,
+        to=XARGS,
+        bars={BY_FILE: Bar(MOST), BY_PYTHON: Bar(MOST)},
+    )
+    others = [] if BY_PARALLEL in times or not slow else [Row(BY_PARALLEL, ("not installed", "", ""))]
+    if slow and peers:
+        others += [_peer_row(peer, task, items, parallel, times[XARGS]) for peer in PEERS]
+    return Table(table.title, table.meaning, table.columns, (*table.rows, *others))
+
+
+def _flow_file(folder: Path, task: Task, items: int, parallel: int) -> str:
+    (folder / "items.jsonl").write_text("".join(f'{{"n": {n}}}\n' for n in range(items)))
+    file = folder / "flow.yaml"
+    file.write_text(
+        f"name: fan\nmap: {{input: items.jsonl, max_parallel: {parallel}, agent_template: [{task.step}]}}\n"
+    )
+    return str(file)
+
+
+def _by_xargs(task: Task, items: int, parallel: int) -> None:
+    command = ["xargs", "-P", str(parallel), "-n", "1", "sh", "-c", task.script, "sh"]
+    _expect_lines(task, items, _printed(command, items))
+
+
+def _by_parallel(task: Task, items: int, parallel: int) -> None:
+    command = [
+        "parallel",
+        "--will-cite",
+        "-j",
+        str(parallel),
+        "-n",
+        "1",
+        f"sh -c {_quoted(task.script)} sh {{}}",
+    ]
+    _expect_lines(task, items, _printed(command, items))
+
+
+def _printed(command: Sequence[str], items: int) -> bytes:
+    numbers = "".join(f"{n}\n" for n in range(items)).encode()
+    return subprocess.run(command, input=numbers, stdout=subprocess.PIPE, check=True).stdout
+
+
+def _quoted(script: str) -> str:
+    import shlex
+
+    return shlex.quote(script)
+
+
+def _expect_lines(task: Task, items: int, printed: bytes) -> None:
+    assert printed.count(b"\n") == (items if task.prints else 0), "a contender did something else"
+
+
+def _by_threads(task: Task, items: int, parallel: int) -> None:
+    def one(n: int) -> bytes:
+        command = ["sh", "-c", task.script, "sh", str(n)]
+        return subprocess.run(command, capture_output=True, check=True, stdin=subprocess.DEVNULL).stdout
+
+    with ThreadPoolExecutor(parallel) as pool:
+        _expect_lines(task, items, b"".join(pool.map(one, range(items))))
+
+
+def _by_file(file: str) -> None:
+    # Exit code 0: every item was successful.
+    subprocess.run([sys.executable, "-m", "plait", "run", file, "--quiet"], env=_env(), check=True)
+
+
+def _by_python(file: str, items: int) -> None:
+    assert flows.run_flow(file).counts["successful"] == items
+
+
+def _env() -> dict[str, str]:
+    """As for an installed Plait, whose bytecode is written already."""
+    env = {**os.environ, "PYTHONPATH": str(SOURCES)}
+    env.pop("PYTHONDONTWRITEBYTECODE", None)
+    return env
+
+
+def _is_gnu_parallel() -> bool:
+    """There is another program of that name."""
+    if shutil.which("parallel") is None:
+        return False
+    said = subprocess.run(["parallel", "--version"], capture_output=True, check=False).stdout
+    return said.startswith(b"GNU parallel")
+
+
+def _peer_row(peer: Peer, task: Task, items: int, parallel: int, unit: Times) -> Row:
+    seconds = seconds_of(peer, task.script, items, parallel)
+    if isinstance(seconds, str):
+        return Row(peer.name, (seconds, "", ""))
+    return Row(peer.name, (shown(seconds), times_as(seconds / unit.least), ""))
+
+
+# ── a run of one step ────────────────────────────────────────────────────
+
+
+def _start_table(rounds: int) -> Table:
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "one.yaml")
+        file.write_text('- shell: "true"\n')
+        contenders: dict[str, Callable[[int], object]] = {
+            "sh -c true": lambda _: subprocess.run(["sh", "-c", "true"], check=True),
+            "python -c pass": lambda _: subprocess.run(
+                [sys.executable, "-c", "pass"], env=_env(), check=True
+            ),
+            BY_FILE: lambda _: _by_file(str(file)),
+        }
+        for call in contenders.values():
+            call(0)
+        times = race_once_each(contenders, rounds=rounds)
+    above = times[BY_FILE].least - times["sh -c true"].least
+    rows = [Row(name, (shown(seen.least), shown(seen.median))) for name, seen in times.items()]
+    bar = f"≤ {MOST_START * 1000:g} ms"
+    rows.append(Row("plait run above its command", (shown(above), ""), bar, above <= MOST_START))
+    return Table(
+        "A run of one step",
+        "Whole processes: the file is read and checked, a journal made, one command run and recorded.",
+        ("", "least time", "median"),
+        tuple(rows),
+    )
+
+
+# ── what starts no process ───────────────────────────────────────────────
+
+
+class Nothing:
+    """The action of a step that starts no process."""
+
+    def run(self, turn: Turn) -> dict[str, Json]:  # noqa: ARG002 - the protocol's shape
+        return {"output": "x", "stderr": "", "exit_code": 0, "duration": 0.0}
+
+
+@dataclass(frozen=True)
+class Counted:
+    """The step that writes so many small items down."""
+
+    count: int
+    folder: str
+    name: str = "items"
+    kind: str = "items"
+    title: str = "the items"
+    fingerprint: str = "items"
+    policy: Policy = PLAIN
+    inner: Sequence[Step] = ()
+
+    @property
+    def file(self) -> str:
+        return os.path.join(self.folder, "items.jsonl")
+
+    def run(self, turn: Turn) -> Json:  # noqa: ARG002 - the protocol's shape
+        written = write_spool(((str(n), {"n": n}) for n in range(self.count)), self.file)
+        return {"count": written.count}
+
+    def read(self, value: Json, turn: Turn) -> Iterator[ItemWork]:  # noqa: ARG002 - the protocol's shape
+        for order, key, item in read_spool(self.file):
+            yield ItemWork(order, key, item)
+
+
+def _fan_of(count: int, steps: int, folder: str, *, parallel: int) -> Fan:
+    nothing = Nothing()
+    each = [Work(str(n), "nothing", "nothing", f"f{n}", nothing) for n in range(steps)]
+    return Fan("map", Counted(count, folder), sequence("each", each), "fan", parallel=parallel)
+
+
+class Forgetful(MemoryJournal):
+    """A journal that costs nothing."""
+
+    def append(self, *events: object) -> None:
+        """Keep nothing."""
+
+
+def _engine_table() -> Table:
+    engine, record = _engine_times(), _record_times()
+    rows = [
+        _part("a step of an item", engine["step"], MOST_ENGINE),
+        _part("an item with one step", engine["item"]),
+        _part("a record, 1 thread", record[1]),
+        _part("a record, 8 threads", record[8], MOST_RECORD),
+    ]
+    return Table(
+        "What a step costs besides its work",
+        "Computing time, by the clock of the process. A step that starts no process, in a run whose journal "
+        "keeps nothing; then the end of a step in a journal on disk, which is synced every 20 ms, as in a "
+        "run. An item is a step that holds others, so an item with one step is two.",
+        ("", "least time", "median"),
+        tuple(rows),
+    )
+
+
+def _part(name: str, seen: Times, most: float | None = None) -> Row:
+    cells = (shown(seen.least), shown(seen.median))
+    return Row(name, cells) if most is None else Row(name, cells, f"≤ {most * 1e6:g} µs", seen.least <= most)
+
+
+def _engine_times(*, items: int = 2000, many: int = 11, rounds: int = 7) -> dict[str, Times]:
+    with tempfile.TemporaryDirectory() as folder:
+        contenders = {
+            steps: (lambda _, steps=steps: _performed(Forgetful(), folder, items, steps))
+            for steps in (1, many)
+        }
+        seen = race_once_each(
+            {str(steps): call for steps, call in contenders.items()}, rounds=rounds, clock=time.process_time
+        )
+    one, eleven = seen["1"], seen[str(many)]
+    return {
+        "item": Times(one.least / items, one.median / items),
+        "step": Times(
+            (eleven.least - one.least) / items / (many - 1), (eleven.median - one.median) / items / (many - 1)
+        ),
+    }
+
+
+def _performed(journal: Journal, folder: str, items: int, steps: int, *, parallel: int = 1) -> None:
+    run = WorkingRun("bench", journal)
+    run.backend = LocalThreads()
+    run.folder = folder
+    fan = _fan_of(items, steps, folder, parallel=parallel)
+    turn = Turn(run, "", Scope({}))
+    try:
+        outcome = perform(fan, turn.inner(fan))
+    finally:
+        run.close()
+    assert isinstance(outcome, Done)
+
+
+def _record_times(*, records: int = 8000, rounds: int = 5) -> dict[int, Times]:
+    def appended(threads: int) -> Callable[[int], None]:
+        return lambda number: _appended(folder, f"{threads}-{number}", records, threads)
+
+    with tempfile.TemporaryDirectory() as folder:
+        seen = race_once_each(
+            {str(threads): appended(threads) for threads in (1, 8)}, rounds=rounds, clock=time.process_time
+        )
+    return {
+        threads: Times(seen[str(threads)].least / records, seen[str(threads)].median / records)
+        for threads in (1, 8)
+    }
+
+
+def _appended(folder: str, name: str, records: int, threads: int) -> None:
+    os.mkdir(os.path.join(folder, name))
+    journal = SqliteJournal(os.path.join(folder, name), write=True, create=True)
+    over = threading.Event()
+
+    def append(thread: int) -> None:
+        for n in range(thread, records, threads):
+            value: Json = {"output": "item\n", "stderr": "", "exit_code": 0, "duration": 0.001}
+            journal.append(StepFinished(f"map/item:{n}/0", "shell", "echo", "f", Done(value), 0.001))
+
+    def sync() -> None:
+        while not over.wait(SYNC_PAUSE):
+            journal.sync()
+
+    syncing = threading.Thread(target=sync)
+    syncing.start()
+    workers = [threading.Thread(target=append, args=(thread,)) for thread in range(threads)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    over.set()
+    syncing.join()
+    journal.sync()
+    journal.close()
+
+
+# ── a million items ──────────────────────────────────────────────────────
+
+
+def _million_table(items: int) -> Table:
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, __file__, "million", str(items), folder]
+        said = json.loads(subprocess.run(command, stdout=subprocess.PIPE, env=_env(), check=True).stdout)
+    tenths: Sequence[float] = said["seconds_of_tenths"]
+    first, last = tenths[0], tenths[-1]
+    memory = said["peak_rss_mb"]
+    rows = (
+        Row("peak resident memory", (f"{memory:.0f} MB",), f"< {MOST_MEMORY} MB", memory < MOST_MEMORY),
+        Row("the first tenth", (f"{shown(first / items * 10)} an item",)),
+        Row("the last tenth", (f"{shown(last / items * 10)} an item",)),
+        Row(
+            "speed of last ÷ first",
+            (times_as(first / last),),
+            f"≥ {LEAST_SPEED:g}",
+            first / last >= LEAST_SPEED,
+        ),
+        Row("size of the journal", (f"{said['journal_mb']:.0f} MB",)),
+    )
+    return Table(
+        f"{items:,} items in this process",
+        "A step that does nothing for each, journal on, 8 at a time. Memory must not grow with the items, "
+        "and the last must be as fast as the first.",
+        ("", ""),
+        rows,
+    )
+
+
+def _run_million(items: int, folder: str) -> Mapping[str, Json]:
+    journal = SqliteJournal(folder, write=True, create=True)
+    clock = _Clock(items)
+    run = WorkingRun("bench", journal, watchers=[clock.watch])
+    run.backend = LocalThreads()
+    run.folder = folder
+    fan = _fan_of(items, 1, folder, parallel=8)
+    turn = Turn(run, "", Scope({}))
+    try:
+        outcome = perform(fan, turn.inner(fan))
+    finally:
+        run.close()
+        journal.close()
+    assert isinstance(outcome, Done)
+    assert outcome.value["successful"] == items
+    return {
+        "seconds_of_tenths": clock.tenths(),
+        "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "journal_mb": os.path.getsize(os.path.join(folder, "journal.db")) / 1e6,
+    }
+
+
+class _Clock:
+    """Takes the time whenever another tenth of the items has ended."""
+
+    def __init__(self, items: int) -> None:
+        self.tenth = items // 10
+        self.ended = 0
+        self.marks: list[float] = []
+
+    def watch(self, stamped: object) -> None:
+        event = stamped.event
+        if isinstance(event, StepStarted) and event.kind == "item" and not self.marks:
+            self.marks.append(time.perf_counter())
+        elif isinstance(event, StepFinished) and event.kind == "item":
+            self.ended += 1
+            if self.ended % self.tenth == 0:
+                self.marks.append(time.perf_counter())
+
+    def tenths(self) -> list[Json]:
+        return [later - earlier for earlier, later in zip(self.marks, self.marks[1:], strict=False)]
+
+
+if __name__ == "__main__":
+    _, what, items, folder = sys.argv
+    assert what == "million"
+    print(json.dumps(_run_million(int(items), folder)))

@@ -1,0 +1,188 @@
+"""What a step does: its command becomes an action."""
+
+from __future__ import annotations
+
+from plait.documents import nodes
+from plait.flows import format
+from plait.flows.format import Said, template_of
+from plait.flows.parts import digest, needed, plain_field
+from plait.hints import TYPE_CHECKING, Literal
+from plait.records import replace
+from plait.steps.block import UseBlock
+from plait.steps.sequence import joined
+from plait.steps.shell import Shell
+from plait.steps.watched import Watched
+from plait.steps.work import Action
+from plait.template.template import Template
+from plait.values import Json
+
+if TYPE_CHECKING:
+    from plait.flows.build import Builder, Place
+
+
+def action_of(builder: Builder, said: Said, place: Place, strict: bool) -> tuple[str, Action | None]:
+    command = next((name for name in format.COMMANDS if said.has(name)), None)
+    match command:
+        case "shell":
+            return "shell", Shell(needed(said, "shell"), _interpreter(said), strict)
+        case "test":
+            inner = said.inner("test")
+            script = needed(said, "test") if inner is None else needed(inner, "command")
+            return "shell", Shell(script, "sh", strict)
+        case "tool":
+            return "tool", _tool(builder, said, strict)
+        case "agent" | "claude":
+            return "agent", _agent(builder, said, command, strict)
+        case "prompt":
+            return "prompt", _prompt(said, strict)
+        case "http":
+            return "http", _http(said, strict)
+        case "write_file":
+            return "write_file", _write_file(said, strict)
+        case "foreach":
+            return "foreach", _foreach(builder, said, place, strict)
+        case "use":
+            return "block", _use(builder, said, place, strict)
+    return "validate", None
+
+
+def _tool(builder: Builder, said: Said, strict: bool) -> Action:
+    from plait.steps.tool import Tool
+
+    template = needed(said, "tool")
+    named = said.text("tool") or ""
+    if template.placeholders:
+        return Tool(template, said.template("params"), strict)
+    builder.tools.append(named)
+    return Tool(named, said.template("params"), strict)
+
+
+def _agent(builder: Builder, said: Said, command: str, strict: bool) -> Action:
+    from plait.steps.agent import CLAUDE, Agent
+
+    inner = said.inner(command)
+    options = inner.entries("options") if inner else []
+    model = (inner.get("model") if inner else None) or said.get("model")
+    if model is not None:
+        options = [*options, ("model", model)]
+    tool = (inner.text("tool") if inner else None) or CLAUDE
+    builder.tools.append(tool)
+    prompt = needed(said, command) if inner is None else needed(inner, "prompt")
+    return Agent(prompt, tool, _map_template(options), strict)
+
+
+def _prompt(said: Said, strict: bool) -> Action:
+    from plait.steps.prompt import Prompt
+
+    inner = said.inner("prompt")
+    model = said.text("model")
+    if inner is None:
+        return Prompt(needed(said, "prompt"), model=model, strict=strict)
+    options = {name: value.data() for name, value in inner.entries("options")}
+    return Prompt(
+        needed(inner, "prompt"),
+        inner.template("system"),
+        inner.text("provider"),
+        inner.text("model") or model,
+        options,
+        strict,
+    )
+
+
+def _foreach(builder: Builder, said: Said, place: Place, strict: bool) -> Action:
+    from plait.steps.foreach import Command, Source, Values, foreach
+
+    node = said.get("foreach")
+    assert node is not None
+    inner = said.inner("foreach")
+    source: Source
+    if inner is not None:
+        script = inner.template("command")
+        source = Values(needed(inner, "items"), strict) if script is None else Command(script, strict=strict)
+    elif isinstance(format.pick(format.spelt("step")["foreach"].kind, node), format.Shell):
+        source = Command(template_of(node), strict=strict)
+    else:
+        source = Values(template_of(node), strict)
+    each = builder.steps("do", said.items("do"), place, kind="rounds", title="each item")
+    found = digest(["foreach", node.data()])
+    parallel = said.maybe("parallel")
+    return foreach(
+        source,
+        each,
+        fingerprint=joined([found, each.fingerprint]),
+        items_fingerprint=found,
+        parallel=(said.whole("parallel") or 1) if parallel is None else parallel,
+        max_items=said.whole("max_items"),
+        continue_on_error=said.flag("continue_on_error"),
+    )
+
+
+def _use(builder: Builder, said: Said, place: Place, strict: bool) -> Action:
+    block = place.blocks.get(said.text("use") or "")
+    assert block is not None, "what uses a block that does not exist was refused"
+    steps = builder.steps(
+        "block", block.steps, replace(place, blocks=block.home), kind="block", title=block.name
+    )
+    return UseBlock(steps, said.template("with"), strict)
+
+
+def watched(builder: Builder, action: Action | None, said: Said, older: Said | None) -> Action | None:
+    """The action, with what is asked of the changes that it makes."""
+    commits = said.flag("commit_required") or bool(older and older.flag("commit_required"))
+    outputs = {name: plain_field(value, "file_pattern") for name, value in said.entries("outputs")}
+    if action is None or not (commits or outputs):
+        return action
+    builder.watches = True
+    return Watched(action, commits, said.text("id") or "", outputs)
+
+
+def _http(said: Said, strict: bool) -> Action:
+    from plait.steps.http import Http
+
+    inner = said.inner("http")
+    if inner is None:
+        return Http(needed(said, "http"), strict=strict)
+    expect = inner.get("expect")
+    statuses: Json = [] if expect is None else expect.data()
+    return Http(
+        needed(inner, "url"),
+        inner.text("method"),
+        {name: template_of(value) for name, value in inner.entries("headers")},
+        inner.template("body"),
+        tuple(statuses if isinstance(statuses, list) else [statuses]),
+        strict=strict,
+    )
+
+
+def _write_file(said: Said, strict: bool) -> Action:
+    from plait.steps.write_file import WriteFile
+
+    inner = said.inner("write_file")
+    assert inner is not None
+    mode = inner.get("mode")
+    written = None if mode is None else str(mode.data())
+    # `mode: 0644` without quotes is a decimal number to YAML; its digits are those that are meant.
+    return WriteFile(
+        needed(inner, "path"),
+        needed(inner, "content"),
+        inner.text("format") or "text",  # type: ignore[arg-type]  # one of the words of its table
+        None if written is None else int(written, 8),
+        inner.flag("create_dirs"),
+        strict,
+    )
+
+
+def _interpreter(said: Said) -> Literal["sh", "dash", "bash"]:
+    match said.text("interpreter"):
+        case "bash":
+            return "bash"
+        case "dash":
+            return "dash"
+    return "sh"
+
+
+def _map_template(entries: list[tuple[str, nodes.Node]]) -> Template | None:
+    if not entries:
+        return None
+    keys = tuple((nodes.Scalar(name, node.span), node) for name, node in entries)
+    return template_of(nodes.Mapping(keys, entries[0][1].span))

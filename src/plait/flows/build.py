@@ -1,0 +1,268 @@
+"""A document without problems becomes the steps of a flow.
+
+A step is called by its id, else by its number; its fingerprint is what its
+author said, the environment and strictness that reach it included, and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Sequence as Many
+
+from plait.digests import sha256_hex
+from plait.documents import nodes
+from plait.flows import format
+from plait.flows.actions import action_of, watched
+from plait.flows.compose import Blocks, Composed
+from plait.flows.fields import read_fields
+from plait.flows.format import Said, essence, template_of
+from plait.flows.map_phase import fan
+from plait.flows.mentions import map_lists, tracked
+from plait.flows.parts import (
+    capture_of,
+    commands_of,
+    ordered,
+    policy_of,
+    spelt_out,
+    step_names,
+    title_of,
+    when_of,
+)
+from plait.flows.setup_captures import with_extracts
+from plait.hints import Final
+from plait.records import dataclass, field, replace
+from plait.run.perform import PLAIN, Policy
+from plait.scope import Scope
+from plait.steps.block import UseBlock
+from plait.steps.sequence import Sequence as Steps
+from plait.steps.sequence import joined, sequence
+from plait.steps.validate import Validation
+from plait.steps.work import Action, Handler, Work
+from plait.steps.workflow import Workflow
+from plait.values import Json, json_text
+
+MENDED_ATTEMPTS: Final = 3
+"""So often a step is tried again after an agent that is its handler; to mend is why one asks it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What reaches a step from around it."""
+
+    blocks: Blocks
+    env: Mapping[str, nodes.Node] = field(default_factory=dict)
+    """The env of its phase."""
+    forgiving: bool = False
+    """A failure does not matter: the handler of a handler."""
+
+
+class Builder:
+    """Makes steps of nodes that have no problems."""
+
+    def __init__(
+        self,
+        flow: Composed,
+        said: Said,
+        scope: Scope,
+        *,
+        strict: bool,
+        profile: str | None,
+        max_parallel: int | None,
+    ) -> None:
+        self.flow = flow
+        self.said = said
+        self.scope = scope
+        self.strict = strict
+        self.max_parallel = max_parallel
+        self.tools: list[str] = []
+        self.watches = False
+        """Some step asks for the changes that it makes."""
+        profiles = dict(said.entries("profiles"))
+        chosen = profiles.get(profile) if profile is not None else None
+        env = said.get("env")
+        self.around: Json = [env.data() if env else {}, chosen.data() if chosen else {}]
+        """What the whole flow says that reaches every step."""
+
+    def workflow(self, name: str) -> Workflow:
+        place = Place(self.flow.blocks)
+        document = self.flow.document
+        steps = document.items if isinstance(document, nodes.Sequence) else None
+        if self.said.has("steps"):
+            steps = self.said.items("steps")
+        fields = read_fields(document, "workflow", blocks=self.flow.blocks).fields
+        flow = Workflow(
+            name,
+            steps=None if steps is None else self.steps("steps", steps, place),
+            setup=self.setup(place),
+            fan=fan(self, place),
+            reduce=self.phase("reduce", place),
+            merge=self.phase("merge", place),
+            map_lists=frozenset(map_lists(fields, document)),
+        )
+        tracks = {*tracked(fields), *(("step",) if self.watches else ())}
+        return replace(flow, tracks=frozenset(tracks))
+
+    # ── phases ───────────────────────────────────────────────────────────
+
+    def phase(self, key: str, place: Place) -> Steps | None:
+        node = self.said.get(key)
+        if node is None:
+            return None
+        if isinstance(node, nodes.Sequence):
+            return self.steps(key, node.items, place)
+        said = self.said.inner(key)
+        assert said is not None
+        place = replace(place, env=dict(said.entries("env")))
+        return self.steps(key, said.items("steps"), place, timeout=said.seconds("timeout"))
+
+    def setup(self, place: Place) -> Steps | None:
+        steps = self.phase("setup", place)
+        said = self.said.inner("setup")
+        if steps is None or said is None or not said.has("capture_outputs"):
+            return steps
+        return with_extracts(steps, said)
+
+    def steps(
+        self,
+        name: str,
+        items: Many[nodes.Node],
+        place: Place,
+        *,
+        kind: str = "phase",
+        title: str = "",
+        timeout: float | None = None,
+    ) -> Steps:
+        names = step_names(items)
+        works = [
+            self.work(node, called, at, place)
+            for at, (node, called) in enumerate(zip(items, names, strict=True))
+        ]
+        policy = PLAIN if timeout is None else Policy(timeout=timeout)
+        return sequence(name, works, kind=kind, title=title, policy=policy)
+
+    # ── one step ─────────────────────────────────────────────────────────
+
+    def work(self, node: nodes.Node, name: str, index: int, place: Place) -> Work:
+        if isinstance(node, nodes.Scalar):
+            node = spelt_out(node)
+        assert isinstance(node, nodes.Mapping)
+        said = Said("step", node, self.scope)
+        older = said.inner("metadata")
+        strict = self.strict if (own := said.maybe("strict")) is None else own
+        kind, action = action_of(self, said, place, strict)
+        env = {**place.env, **(dict(older.entries("env")) if older else {}), **dict(said.entries("env"))}
+        title = said.text("name") or said.text("id") or title_of(said, kind)
+        return Work(
+            name=name,
+            kind=kind,
+            title=title,
+            fingerprint=self.fingerprint(node, place, strict, action),
+            action=watched(self, action, said, older),
+            policy=policy_of(said, older),
+            when=when_of(said),
+            env={name: template_of(value) for name, value in env.items()},
+            working_dir=said.template("working_dir"),
+            capture=capture_of(said),
+            output_file=said.template("output_file"),
+            on_failure=self.handler(said, place),
+            on_success=self.following(said.get("on_success"), "on_success", place),
+            on_exit_code={
+                int(code): steps
+                for code, after in said.entries("on_exit_code")
+                if (steps := self.following(after, f"on_exit_code:{code}", place)) is not None
+            },
+            validation=self.validation(said, place),
+            continue_on_error=place.forgiving
+            or said.flag("continue_on_error")
+            or bool(older and older.flag("continue_on_error")),
+            strict=strict,
+            facts={"name": said.text("name") or title, "id": said.text("id") or "", "index": index},
+        )
+
+    def fingerprint(self, node: nodes.Node, place: Place, strict: bool, action: Action | None) -> str:
+        said = essence(node, format.STEP)
+        phase = {name: value.data() for name, value in place.env.items()}
+        own = sha256_hex(
+            json_text([ordered(said), self.around, phase, strict]).encode("utf-8", "surrogatepass")
+        )[:16]
+        block = [step.fingerprint for step in action.inner] if isinstance(action, UseBlock) else []
+        return joined([own, *block]) if block else own
+
+    # ── what follows it ──────────────────────────────────────────────────
+
+    def following(
+        self, node: nodes.Node | None, name: str, place: Place, *, timeout: float | None = None
+    ) -> Steps | None:
+        """One step, or a list of steps."""
+        if node is None:
+            return None
+        items = node.items if isinstance(node, nodes.Sequence) else (node,)
+        return self.steps(name, items, place, kind="handler", timeout=timeout)
+
+    def handler(self, said: Said, place: Place) -> Handler | None:
+        older = said.inner("test")
+        if not said.has("on_failure") and older is not None:
+            said = older
+        node = said.get("on_failure")
+        inner = said.inner("on_failure")
+        if inner is not None:
+            return self.handler_map(inner, place)
+        if node is None or (isinstance(node, nodes.Scalar) and node.value is False):
+            return None
+        if isinstance(node, nodes.Scalar) and node.value is True:
+            return Handler(self.steps("on_failure", (), place, kind="handler"), fails_anyway=False)
+        steps = self.following(node, "on_failure", place)
+        assert steps is not None
+        is_agent = isinstance(node, nodes.Scalar) and str(node.value).startswith("/")
+        return Handler(steps, MENDED_ATTEMPTS if is_agent else 0)
+
+    def handler_map(self, said: Said, place: Place) -> Handler:
+        forgiving = said.flag("continue_on_error") or said.maybe("handler_failure_fatal") is False
+        place = replace(place, forgiving=place.forgiving or forgiving)
+        steps = self.steps(
+            "on_failure", commands_of(said), place, kind="handler", timeout=said.seconds("timeout")
+        )
+        return Handler(steps, _attempts(said), said.maybe("fail_workflow"))
+
+    def validation(self, said: Said, place: Place) -> Validation | None:
+        node = said.get("validate")
+        if node is None:
+            return None
+        inner = said.inner("validate")
+        if inner is None:
+            check = self.following(node, "check", place)
+            assert check is not None
+            return Validation(check)
+        check = self.steps("check", commands_of(inner), place, kind="check", timeout=inner.seconds("timeout"))
+        completes = inner.inner("on_incomplete")
+        steps = self.completing(inner, completes, place)
+        attempts = inner.whole("max_attempts")
+        if attempts is None:
+            attempts = completes.whole("max_attempts") if completes else 2
+        fails = inner.flag("fail_workflow") and (completes is None or completes.flag("fail_workflow"))
+        return Validation(
+            check,
+            threshold=float(inner.number("threshold") or 0),
+            result_file=inner.template("result_file"),
+            schema=None if (schema := inner.get("expected_schema")) is None else schema.data(),
+            on_incomplete=steps,
+            attempts=2 if attempts is None else attempts,
+            fails=fails,
+        )
+
+    def completing(self, said: Said, completes: Said | None, place: Place) -> Steps | None:
+        if completes is None:
+            return self.following(said.get("on_incomplete"), "on_incomplete", place)
+        timeout = completes.seconds("timeout")
+        return self.steps("on_incomplete", commands_of(completes), place, kind="handler", timeout=timeout)
+
+
+def _attempts(said: Said) -> int:
+    """How often a step is tried again after its handler."""
+    attempts = said.whole("max_attempts")
+    if attempts is not None:
+        return attempts
+    if said.has("retry_original"):
+        return 1 if said.flag("retry_original") else 0
+    is_agent = not said.has("steps") and (said.has("claude") or said.has("agent"))
+    return MENDED_ATTEMPTS if is_agent else 0

@@ -1,0 +1,133 @@
+"""The tables of a map: where its items come from, what is done for each, what happens when some fail."""
+
+from __future__ import annotations
+
+from plait.flows.format.kinds import (
+    Choice,
+    Duration,
+    Field,
+    Flag,
+    Form,
+    Many,
+    Map,
+    NoEffect,
+    OneOf,
+    Refused,
+    Shell,
+    Text,
+    Tree,
+    Whole,
+    Word,
+)
+from plait.flows.format.shared import ENV_FIELD, ERROR_FIELDS, PARALLEL, STEP, STEP_LIST, TRIES
+from plait.flows.inputs.spec import FORMATS
+from plait.hints import Final
+
+FORMS: Final = (
+    Form(
+        "map",
+        "map",
+        "The same steps for every item, several at a time.",
+        (
+            Field(
+                "input",
+                OneOf((Text(), Many(Tree()), Map("input")), "a file, a glob, a list, or a map: input"),
+                "where the items come from",
+                required=True,
+            ),
+            Field("json_path", Word(), "which parts of the input are items: JSONPath (RFC 9535)"),
+            Field("filter", Word(), "only items for which this holds: `severity == 'high' && lines > 100`"),
+            Field("sort_by", Word(), "their order: `score DESC, path`; nulls last"),
+            Field(
+                "distinct",
+                OneOf((Word(), Flag()), "a field, or true"),
+                "only the first of items that agree in this field; true: that are equal",
+            ),
+            Field("offset", Whole(0), "leave away so many at the beginning", 0),
+            Field("max_items", Whole(0), "at most so many"),
+            Field("max_parallel", PARALLEL, "so many items at a time", 10),
+            Field(
+                "steps",
+                OneOf((Many(STEP), Map("commands")), "a list of steps"),
+                "what is done for each item",
+                required=True,
+                also=("agent_template", "commands"),
+            ),
+            Field(
+                "id",
+                Text(),
+                "what an item is known by, when a run is resumed: a template; its content if nothing is said",
+            ),
+            Field("timeout", Duration(), "how long one item may take", also=("agent_timeout_secs",)),
+            Field("timeout_config", Map("timeout_config"), "limits of older files; write timeout"),
+            Field("retry", TRIES, "how often a failed item is tried, all its steps again"),
+            ENV_FIELD,
+            Field("error_policy", Map("error_policy"), "what happens when items fail"),
+            *ERROR_FIELDS,
+            Field("workspace", Refused("all items work in the project's own directory"), ""),
+            Field("backend", Word(), "where items run; the flow's own setting if nothing is said"),
+        ),
+    ),
+    Form("commands", "list of steps", "Steps one level further in, as older files have them.", (STEP_LIST,)),
+    Form(
+        "input",
+        "input",
+        "Where items come from, said explicitly.  It has exactly one of the first four.",
+        (
+            Field("file", Text(), "a file below the project"),
+            Field("glob", Text(), "a pattern for files: `src/**/*.py`"),
+            Field("command", Shell(), "shell text that prints the items"),
+            Field("items", Many(Tree()), "the items themselves"),
+            Field(
+                "format",
+                Choice(FORMATS),
+                "how the file or output is read; by its name and first character if nothing is said",
+            ),
+        ),
+        one_of=("file", "glob", "command", "items"),
+    ),
+    Form(
+        "timeout_config",
+        "timeout_config",
+        "Limits of older files.",
+        (
+            Field("agent_timeout_secs", Duration(), "how long one item may take"),
+            Field("command_timeouts", Refused("give each step its timeout"), ""),
+            Field("timeout_policy", NoEffect("an item and each of its steps keep their own limits"), ""),
+            Field("cleanup_grace_period_secs", NoEffect("what runs gets five seconds to end"), ""),
+            Field(
+                "timeout_action", NoEffect("an item that takes too long has failed: see on_item_failure"), ""
+            ),
+            Field("enable_monitoring", NoEffect("a run always shows what runs"), ""),
+        ),
+    ),
+    Form(
+        "error_policy",
+        "error policy",
+        "What happens when items fail.",
+        (
+            *ERROR_FIELDS,
+            Field(
+                "retry_config",
+                Map("retry"),
+                "for on_item_failure: retry: how often, all steps of the item again",
+                also=("retry",),
+            ),
+        ),
+    ),
+    Form(
+        "circuit_breaker",
+        "circuit breaker",
+        "Begins no new items for a while when one failure follows another.",
+        (
+            Field("failure_threshold", Whole(1), "so many failures in a row open it", 5),
+            Field("timeout", Duration(), "how long it stays open", 30),
+            Field("success_threshold", Whole(1), "so many successes in a row close it for good", 3),
+            Field(
+                "half_open_requests",
+                NoEffect("after the pause items begin again; the first failure opens it again"),
+                "",
+            ),
+        ),
+    ),
+)

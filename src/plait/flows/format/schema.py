@@ -1,0 +1,144 @@
+"""The tables for editors: JSON Schema."""
+
+from __future__ import annotations
+
+from plait.flows.format.fitting import LONGEST
+from plait.flows.format.forms import FLOW, FORMS
+from plait.flows.format.kinds import (
+    Choice,
+    Condition,
+    Data,
+    Duration,
+    Each,
+    Field,
+    Flag,
+    Form,
+    Kind,
+    Many,
+    Map,
+    NoEffect,
+    Null,
+    Number,
+    OneHole,
+    OneOf,
+    Refused,
+    Shell,
+    Slash,
+    Text,
+    Tree,
+    Whole,
+    Word,
+)
+from plait.hints import Final
+from plait.values import Json
+
+SCHEMA_DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
+
+
+def json_schema() -> dict[str, Json]:
+    """The format as JSON Schema."""
+    return {
+        "$schema": SCHEMA_DIALECT,
+        "title": "Plait workflow",
+        **_schema(FLOW),
+        "$defs": {form.name: _form_schema(form) for form in FORMS.values()},
+    }
+
+
+def _form_schema(form: Form) -> dict[str, Json]:
+    properties: dict[str, Json] = {}
+    for field in form.fields:
+        for name in field.spellings:
+            properties[name] = _field_schema(field, old=name in field.old)
+    schema: dict[str, Json] = {
+        "description": form.what,
+        "type": "object",
+        "properties": properties,
+        "additionalProperties": False,
+    }
+    rules: list[Json] = [_any_spelling(field) for field in form.fields if field.required]
+    rules += [_at_most_one(list(field.spellings)) for field in form.fields if len(field.spellings) > 1]
+    table = {field.name: field for field in form.fields}
+    one_of = [name for key in form.one_of for name in table[key].spellings]
+    if one_of:
+        rules.append(_at_most_one(one_of))
+        rules.append({"anyOf": [{"required": [name]} for name in (*one_of, *form.alone)]})
+    if form.some_of:
+        names = [name for key in form.some_of for name in table[key].spellings]
+        rules.append({"anyOf": [{"required": [name]} for name in names]})
+    if rules:
+        schema["allOf"] = rules
+    return schema
+
+
+def _any_spelling(field: Field) -> Json:
+    return {"anyOf": [{"required": [name]} for name in field.spellings]}
+
+
+def _at_most_one(names: list[str]) -> Json:
+    """No two of them."""
+    pairs = [[one, other] for at, one in enumerate(names) for other in names[at + 1 :]]
+    return {"not": {"anyOf": [{"required": pair} for pair in pairs]}}
+
+
+def _field_schema(field: Field, *, old: bool) -> Json:
+    if isinstance(field.kind, Refused):
+        return {"not": {}, "description": field.kind.why}
+    if isinstance(field.kind, NoEffect):
+        return {"deprecated": True, "description": f"no effect: {field.kind.why}"}
+    schema = {**_schema(field.kind), "description": field.what}
+    if field.default is not None:
+        schema["default"] = field.default
+    if old:
+        schema["deprecated"] = True
+    return schema
+
+
+_HOLE: Final = {"type": "string", "pattern": "[$]"}
+
+
+def _schema(kind: Kind) -> dict[str, Json]:
+    match kind:
+        case Word(_, pattern):
+            return {"type": "string", "pattern": f"^(?:{pattern})$"} if pattern else {"type": "string"}
+        case Text() | Shell() | OneHole():
+            return {"type": "string"}
+        case Slash():
+            return {"type": "string", "pattern": "^/"}
+        case Null():
+            return {"type": "null"}
+        case Flag():
+            return {"type": "boolean"}
+        case Condition():
+            return {"type": ["string", "boolean", "object"]}
+        case Whole(least, most):
+            return {"anyOf": [_bounded("integer", least, most), _HOLE]}
+        case Number(least, most):
+            return _bounded("number", least, most)
+        case Duration():
+            bound: dict[str, Json] = {"minimum": 0} if kind.zero else {"exclusiveMinimum": 0}
+            text = r"^\s*([0-9]+(\.[0-9]+)?(ms|s|m|h|d))+\s*$|^\s*[0-9]+(\.[0-9]+)?\s*$|[$]"
+            return {
+                "anyOf": [
+                    {"type": "number", **bound, "maximum": LONGEST},
+                    {"type": "string", "pattern": text},
+                ]
+            }
+        case Choice(words):
+            return {"enum": list(words)}
+        case Map(form):
+            return {"$ref": f"#/$defs/{form}"}
+        case Each(inner, keys):
+            each: dict[str, Json] = {"type": "object", "additionalProperties": _schema(inner)}
+            return {**each, "propertyNames": {"pattern": f"^(?:{keys.pattern})$"}} if keys.pattern else each
+        case Many(inner):
+            return {"type": "array", "items": _schema(inner)}
+        case OneOf(kinds):
+            return {"anyOf": [_schema(one) for one in kinds]}
+        case Tree() | Data() | NoEffect() | Refused():
+            return {}
+
+
+def _bounded(name: str, least: float, most: float | None) -> dict[str, Json]:
+    bounds: dict[str, Json] = {"type": name, "minimum": least}
+    return bounds if most is None else {**bounds, "maximum": most}

@@ -1,0 +1,196 @@
+"""Everything that is wrong with a node, held against its kind."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from plait.documents.limits import shown
+from plait.documents.nodes import Mapping, Node, Scalar, Sequence, expect_keys
+from plait.errors import Problem, listed, nearest
+from plait.flows.format.fitting import fits, is_allowed, pick
+from plait.flows.format.forms import FLOW, FORMS, spelt
+from plait.flows.format.kinds import (
+    Choice,
+    Each,
+    Field,
+    Form,
+    Kind,
+    Many,
+    Map,
+    NoEffect,
+    OneOf,
+    Refused,
+    Word,
+)
+from plait.flows.format.shared import STEP
+from plait.source import Span
+
+
+def problems(node: Node, kind: Kind = FLOW, *, called: str = "this file") -> list[Problem]:
+    """Everything about a node that is not as its kind says; those of `WARNED` can be lived with."""
+    return list(_problems(node, kind, called))
+
+
+def _problems(node: Node, kind: Kind, called: str) -> Iterator[Problem]:
+    picked = pick(kind, node)
+    if picked is None:
+        yield _wrong_type(node, kind, called)
+        return
+    match picked:
+        case Map(form):
+            assert isinstance(node, Mapping)
+            yield from _of_map(node, FORMS[form])
+        case Each(inner, keys):
+            assert isinstance(node, Mapping)
+            for key, value in node.entries:
+                if keys.pattern and not re.fullmatch(keys.pattern, str(key.value)):
+                    yield _wrong_key(key, keys, called)
+                yield from _problems(value, inner, f"'{shown(str(key.value))}'")
+        case Many(inner):
+            assert isinstance(node, Sequence)
+            for item in node.items:
+                yield from _problems(item, inner, f"a part of {called}")
+        case _:
+            if isinstance(node, Scalar) and not is_allowed(node, picked):
+                yield _wrong_type(node, picked if isinstance(picked, Choice) else kind, called)
+
+
+def _of_map(node: Mapping, form: Form) -> Iterator[Problem]:
+    table = spelt(form.name)
+    yield from expect_keys(node, table, kind=form.title)
+    seen: dict[str, str] = {}
+    for key, value in node.entries:
+        name = str(key.value)
+        field = table.get(name)
+        if field is None:
+            continue
+        if field.name in seen:
+            yield Problem(
+                f"'{name}' and '{seen[field.name]}' are two spellings of one field",
+                key.span,
+                "keep one of them",
+                code="duplicate-field",
+            )
+        seen[field.name] = name
+        yield from _of_field(key, value, field)
+    yield from _missing(node, form, seen)
+
+
+def _of_field(key: Scalar, value: Node, field: Field) -> Iterator[Problem]:
+    name = str(key.value)
+    match field.kind:
+        case Refused(why):
+            yield Problem(f"'{name}' does not exist here", key.span, why, code="refused-field")
+        case NoEffect(why):
+            yield Problem(f"'{name}' has no effect here: {why}", key.span, "leave it away", code="no-effect")
+        case kind:
+            if name in field.old:
+                yield Problem(
+                    f"'{name}' is an older name of '{field.name}'", key.span, f"write {field.name}",
+                    code="deprecated-field",
+                )  # fmt: skip
+            yield from _problems(value, kind, f"'{name}'")
+
+
+def _missing(node: Mapping, form: Form, seen: dict[str, str]) -> Iterator[Problem]:
+    thing = _a(form.title)
+    for field in form.fields:
+        if field.required and field.name not in seen:
+            yield Problem(
+                f"{thing} needs '{field.name}': {field.what}", _head(node), f"add {field.name}: …",
+                code="missing-field",
+            )  # fmt: skip
+    if form.one_of:
+        found = [name for name in form.one_of if name in seen]
+        if len(found) > 1:
+            yield Problem(
+                f"{thing} has exactly one of {listed(form.one_of, most=20)}; this one has {_and(found)}",
+                node.key_span(seen[found[1]]),
+                "split it, or remove all but one",
+                code="several-commands",
+            )
+        elif not found and not any(name in seen for name in form.alone):
+            yield _nothing_to_do(node, form, thing)
+    if form.some_of and not any(name in seen for name in form.some_of):
+        what = f"{thing} needs one of {listed(form.some_of, most=20)}"
+        yield Problem(what, _head(node), "say what it does", code="missing-field")
+
+
+def _nothing_to_do(node: Mapping, form: Form, thing: str) -> Problem:
+    what = f"{thing} needs one of {listed(form.one_of, most=20)}"
+    slip = next((close for key, _ in node.entries if (close := _misspelt(str(key.value), form))), None)
+    name = node.get("name")
+    fix = f"did you mean '{slip}'?" if slip else "say what it does: shell: …"
+    if (
+        not slip
+        and form.name == "step"
+        and isinstance(name, Scalar)
+        and set(node.data()) <= {"name", "params", "args"}
+    ):
+        fix = "say what it does; a command of an agent is written claude: /name …"
+    return Problem(what, _head(node), fix, code="missing-field")
+
+
+def _misspelt(key: str, form: Form) -> str | None:
+    return None if key in spelt(form.name) else nearest(key, form.one_of)
+
+
+def _head(node: Mapping) -> Span:
+    """Where a map begins: drawn is its first key, not all of it."""
+    return node.entries[0][0].span if node.entries else node.span
+
+
+def _wrong_type(node: Node, kind: Kind, called: str) -> Problem:
+    what = f"{called} is {kind.wanted}, not {type_word(node)}"
+    fix = None
+    if isinstance(kind, Choice) and isinstance(node, Scalar):
+        what = f"{called} is {kind.wanted}"
+        close = nearest(str(node.value), kind.words)
+        fix = f"did you mean '{close}'?" if close else None
+    elif isinstance(node, Scalar) and fits(kind, node):
+        what = f"{called} is {kind.wanted}"
+    elif kind is STEP or (
+        isinstance(kind, OneOf) and kind.said.startswith("a step") and isinstance(node, Scalar)
+    ):
+        fix = "shell text is written shell: …; a command of an agent begins with '/'"
+    return Problem(what, node.span if isinstance(node, Scalar) else _start(node), fix, code="wrong-type")
+
+
+def _start(node: Node) -> Span:
+    match node:
+        case Mapping():
+            return _head(node)
+        case Sequence(items) if items:
+            return _start(items[0])
+    return node.span
+
+
+def _wrong_key(key: Scalar, keys: Word, called: str) -> Problem:
+    return Problem(
+        f"'{shown(str(key.value))}' cannot be a key of {called}: a key is {keys.wanted}", key.span,
+        code="wrong-type",
+    )  # fmt: skip
+
+
+def type_word(node: Node) -> str:
+    match node:
+        case Mapping():
+            return "a map"
+        case Sequence():
+            return "a list"
+        case Scalar(bool()):
+            return "true or false"
+        case Scalar(None):
+            return "nothing"
+        case Scalar(str()):
+            return "text"
+    return "a number"
+
+
+def _a(title: str) -> str:
+    return f"{'an' if title[:1] in 'aeiou' else 'a'} {title}"
+
+
+def _and(names: list[str]) -> str:
+    return f"{', '.join(names[:-1])} and {names[-1]}"

@@ -1,0 +1,96 @@
+"""The step that finds the items of a map."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from itertools import islice
+
+from plait.errors import InputError
+from plait.flows.inputs import CommandInput, InputSpec, Selection, keyed, read_items, select
+from plait.flows.spool import Spooled, expect_spool, read_spool, write_spool
+from plait.hints import Final
+from plait.masking import masked
+from plait.records import dataclass, replace
+from plait.run.backend import ItemWork
+from plait.run.perform import PLAIN, Policy, Step, Turn
+from plait.steps.hands import working
+from plait.template.sinks import as_shell
+from plait.template.template import Template
+from plait.values import Json
+
+COMMAND_TIMEOUT: Final = 300.0
+"""Seconds that a command may take to give the items of a map."""
+MOST_REHEARSED: Final = 1000
+"""Items that a dry run shows."""
+
+
+@dataclass(frozen=True, slots=True)
+class MapItems:
+    """The step that finds the items of a map and writes them down, before the first of them is worked on."""
+
+    input: InputSpec
+    selection: Selection
+    id: Template | None
+    fingerprint: str
+    allow_outside: bool = False
+    strict: bool = False
+    name: str = "items"
+    kind: str = "items"
+    title: str = "the items"
+    policy: Policy = PLAIN
+    inner: tuple[Step, ...] = ()
+
+    def run(self, turn: Turn) -> Json:
+        run = working(turn.run)
+        if run.rehearsal is not None:
+            return self._rehearsed(turn)
+        spooled = write_spool(keyed(self._found(turn), self.id), self._file(turn))
+        return {"count": spooled.count, "digest": spooled.digest}
+
+    def read(self, value: Json, turn: Turn) -> Iterator[ItemWork]:
+        if not isinstance(value, dict):
+            return
+        if "items" in value:
+            yield from (ItemWork(order, key, item) for order, (key, item) in enumerate(value["items"]))
+            return
+        file = self._file(turn)
+        if not turn.run.fresh:
+            expect_spool(file, Spooled(int(value["count"]), str(value["digest"])))
+        for order, key, item in read_spool(file):
+            yield ItemWork(order, key, item)
+
+    def _file(self, turn: Turn) -> str:
+        return os.path.join(working(turn.run).folder, "items.jsonl")
+
+    def _found(self, turn: Turn) -> Iterator[Json]:
+        items = read_items(
+            self.input,
+            directory=turn.directory,
+            run_command=lambda command: self._printed(command, turn),
+            values=turn.scope,
+            json_path=self.selection.json_path,
+            allow_outside=self.allow_outside,
+        )
+        chosen = select(items, replace(self.selection, json_path=None))
+        mask = turn.run.mask
+        return chosen if mask is str else (masked(item, mask) for item in chosen)
+
+    def _printed(self, command: Template, turn: Turn) -> Iterator[bytes]:
+        run, left = working(turn.run), turn.time_left()
+        bound = as_shell(command, turn.scope, strict=self.strict)
+        timeout = COMMAND_TIMEOUT if left is None else min(left, COMMAND_TIMEOUT)
+        return run.hands.lines(bound, cwd=turn.directory, env=turn.env, timeout=timeout, stop=run.stop)
+
+    def _rehearsed(self, turn: Turn) -> Json:
+        """The items that are known without running anything."""
+        run = working(turn.run)
+        if isinstance(self.input, CommandInput):
+            run.rehearse(turn, "items", as_shell(self.input.command, turn.scope, strict=self.strict).shown)
+            return {"count": 0, "items": []}
+        try:
+            found = [[key, item] for key, item in islice(keyed(self._found(turn), self.id), MOST_REHEARSED)]
+        except InputError as error:
+            run.rehearse(turn, "items", f"not known yet: {run.mask(error.what)}")
+            found = []
+        return {"count": len(found), "items": found}

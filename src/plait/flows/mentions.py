@@ -1,0 +1,74 @@
+"""What a flow mentions in its templates, so that a run keeps and watches only what is asked for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from plait.documents import nodes
+from plait.errors import PlaitError
+from plait.flows.fields import Field
+from plait.steps.changes import CHANGES
+from plait.steps.workflow import MAP_LISTS
+from plait.template.nodes import ContextHole, Extract, Path, holes
+from plait.template.template import compile_template
+
+
+def map_lists(fields: Sequence[Field], document: nodes.Node) -> Iterator[str]:
+    """The lists of `map` that anything behind the map reads."""
+    for one in fields:
+        if one.phase in ("reduce", "merge", "block"):
+            for path in _mentioned(one):
+                if path.root == "map":
+                    yield from _lists_at(path.keys)
+    if any(_conditions_on_map(document)):
+        yield from MAP_LISTS
+
+
+def _lists_at(keys: tuple[str | int, ...]) -> Iterator[str]:
+    if not keys:
+        yield from MAP_LISTS
+    elif keys[0] in MAP_LISTS:
+        yield str(keys[0])
+
+
+def _conditions_on_map(node: nodes.Node) -> Iterator[bool]:
+    """Tests of a `when` that is data and looks at the map as a whole, or at one of its lists."""
+    match node:
+        case nodes.Mapping(entries):
+            path = node.get("path")
+            if isinstance(path, nodes.Scalar):
+                yield re.match(r"map(\.(results|results_json|outputs)\b|$)", str(path.value)) is not None
+            for _, value in entries:
+                yield from _conditions_on_map(value)
+        case nodes.Sequence(items):
+            for item in items:
+                yield from _conditions_on_map(item)
+
+
+def tracked(fields: Sequence[Field]) -> Iterator[str]:
+    """Those of `step`, `workflow` and `git` whose changes or state the flow asks for."""
+    for one in fields:
+        for path in _mentioned(one):
+            if path.root == "git" or (path.root in ("step", "workflow") and _asks_for_changes(path)):
+                yield path.root
+            if path.root == "merge":  # tells what the run has changed, and where
+                yield from ("workflow", "git")
+
+
+def _asks_for_changes(path: Path) -> bool:
+    return not path.keys or path.keys[0] in CHANGES
+
+
+def _mentioned(field: Field) -> Iterator[Path]:
+    try:
+        parts = compile_template(str(field.scalar.value)).leaf.program.parts
+    except PlaitError:
+        return
+    for hole in holes(parts):
+        for alternative in hole.alternatives if isinstance(hole, ContextHole) else ():
+            match alternative.origin:
+                case Path() as path:
+                    yield path
+                case Extract(origin=path):
+                    yield path

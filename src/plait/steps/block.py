@@ -1,0 +1,35 @@
+"""A block: steps that stand elsewhere and are used here, under names that whoever uses them gives."""
+
+from __future__ import annotations
+
+from plait.hints import TYPE_CHECKING
+from plait.records import dataclass
+from plait.run.outcome import expect_done
+from plait.template.sinks import as_json_value
+from plait.values import Json
+
+if TYPE_CHECKING:
+    from plait.run.perform import Step, Turn
+    from plait.steps.sequence import Sequence as Steps
+    from plait.template.template import Template
+
+
+@dataclass(frozen=True, slots=True)
+class UseBlock:
+    """The action of a `use:` step: the steps of a block, which know the names of `with`."""
+
+    steps: Steps
+    given: Template | None
+    strict: bool = False
+
+    @property
+    def inner(self) -> list[Step]:
+        return [self.steps]
+
+    def run(self, turn: Turn) -> dict[str, Json]:
+        scope = turn.scope
+        if self.given is not None:
+            scope = scope.frame("with", phase=as_json_value(self.given, scope, strict=self.strict))
+        value = expect_done(turn.perform(self.steps, scope=scope))
+        done: dict[str, Json] = dict(value) if isinstance(value, dict) else {}
+        return {"output": done.get("output"), "stderr": "", "exit_code": 0, "captures": done.get("captures")}

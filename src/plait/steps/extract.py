@@ -1,0 +1,116 @@
+"""Parts of a step's output under names of their own, by pattern or path.
+
+A part that cannot be found fails the step, unless it has a default; no message holds the output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from plait.errors import InputError
+from plait.hints import TYPE_CHECKING
+from plait.records import dataclass
+from plait.run.outcome import Failure, StepError
+from plait.values import UNDEFINED, Json
+
+if TYPE_CHECKING:
+    from plait.run.perform import Step, Turn
+    from plait.steps.work import Action
+
+
+@dataclass(frozen=True, slots=True)
+class ExtractOutput:
+    """One name of `capture_outputs`."""
+
+    name: str
+    source: str = "stdout"
+    pattern: str | None = None
+    json_path: str | None = None
+    max_size: int = 1 << 20
+    default: Json = None
+    has_default: bool = False
+    multiline: str = "preserve"
+
+    def of(self, value: Mapping[str, Json]) -> Json:
+        text = self._text(value)
+        if len(text.encode("utf-8", "surrogatepass")) > self.max_size:
+            raise _not_captured(self.name, f"is larger than {self.max_size:,} bytes")
+        found: Json = text
+        if self.pattern is not None:
+            found = _group(self.pattern, text)
+        if self.json_path is not None:
+            found = _inside_json(self.json_path, text)
+        if found is UNDEFINED:
+            if not self.has_default:
+                raise _not_captured(self.name, "does not hold what is sought")
+            return self.default
+        return self._lines(found) if isinstance(found, str) else found
+
+    def _text(self, value: Mapping[str, Json]) -> str:
+        output, errors = str(value.get("output") or ""), str(value.get("stderr") or "")
+        whole = {"stdout": output, "stderr": errors}.get(self.source, output + errors)
+        return whole.rstrip("\n")
+
+    def _lines(self, text: str) -> Json:
+        lines = text.split("\n")
+        match self.multiline:
+            case "join":
+                return " ".join(line.strip() for line in lines)
+            case "first_line":
+                return lines[0]
+            case "last_line":
+                return lines[-1]
+            case "array":
+                return [line for line in lines if line.strip()]
+        return text
+
+
+@dataclass(frozen=True, slots=True)
+class Extracting:
+    """An action parts of whose output get names."""
+
+    action: Action
+    extracts: tuple[ExtractOutput, ...]
+
+    @property
+    def inner(self) -> tuple[Step, ...]:
+        return tuple(getattr(self.action, "inner", ()))
+
+    def run(self, turn: Turn) -> dict[str, Json]:
+        value = self.action.run(turn)
+        if not value:  # a dry run
+            return value
+        known = value.get("captures")
+        found = {extract.name: extract.of(value) for extract in self.extracts}
+        return {**value, "captures": {**(known if isinstance(known, dict) else {}), **found}}
+
+
+def _group(pattern: str, text: str) -> Json:
+    """The first group that took part, or the whole match; UNDEFINED without one."""
+    import re2
+
+    found = re2.search(pattern, text)
+    if found is None:
+        return UNDEFINED
+    group = found.group(1) if found.re.groups else None
+    return found.group(0) if group is None else group
+
+
+def _inside_json(path: str, text: str) -> Json:
+    import json
+
+    from plait.template.grammar import parse_path
+    from plait.template.program import walk
+
+    try:
+        data = json.loads(text)
+        keys = parse_path(
+            "value" if path in ("$", "") else f"value.{path.removeprefix('$').lstrip('.')}"
+        ).keys
+    except (ValueError, RecursionError, InputError):
+        return UNDEFINED
+    return walk(data, keys)
+
+
+def _not_captured(name: str, why: str) -> StepError:
+    return StepError(Failure(f"the output to be captured as '{name}' {why}", "capture"))

@@ -1,0 +1,63 @@
+"""An action whose changes matter: a commit is wanted of it, or its new files get names."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+
+from plait.hints import TYPE_CHECKING
+from plait.records import dataclass, field
+from plait.run.outcome import Failure, StepError
+from plait.steps.hands import working
+from plait.values import Json
+
+if TYPE_CHECKING:
+    from plait.run.perform import Step, Turn
+    from plait.steps.work import Action
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """An action of which a commit is wanted, or whose new files get names."""
+
+    action: Action
+    commit_required: bool = False
+    id: str = ""
+    outputs: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def inner(self) -> tuple[Step, ...]:
+        return tuple(getattr(self.action, "inner", ()))
+
+    def run(self, turn: Turn) -> dict[str, Json]:
+        tracker = working(turn.run).changes
+        before = None if tracker is None else tracker.snapshot(turn.directory)
+        value = self.action.run(turn)
+        if tracker is None or not value:  # a dry run
+            return value
+        changed = tracker.since(before, turn.directory)
+        if self.commit_required and not changed["commits"]:
+            what = "the step left no commit behind, and one is required"
+            raise StepError(Failure(what, "incomplete", exit_code=1, output={**value, "exit_code": 1}))
+        if not self.outputs:
+            return value
+        inner = value.get("captures")
+        return {
+            **value,
+            "captures": {**(inner if isinstance(inner, dict) else {}), self.id: self._files(changed)},
+        }
+
+    def _files(self, changed: Mapping[str, Json]) -> dict[str, Json]:
+        """Each output: its file, or a list if there are several."""
+        gone = set(changed["files_deleted"])
+        files = [name for name in changed["files_changed"] if name not in gone]
+        found = {
+            name: [
+                file
+                for file in files
+                if fnmatchcase(file, pattern) or fnmatchcase(os.path.basename(file), pattern)
+            ]
+            for name, pattern in self.outputs.items()
+        }
+        return {name: files[0] if len(files) == 1 else files for name, files in found.items()}
