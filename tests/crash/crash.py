@@ -15,7 +15,7 @@ run is resumed until it ends.  Then must hold:
 
 Controls are engines with a flaw; the harness must find it.
 
-    PYTHONPATH=tests python -m crash.crash [--kills 200] [--only NAME] [--seed N]
+    PYTHONPATH=tests python -m crash.crash [--kills 200] [--rounds 5] [--items 60] [--only NAME] [--seed N]
 """
 
 from __future__ import annotations
@@ -132,6 +132,7 @@ def main() -> int:
     parser.add_argument(
         "--rounds", type=int, default=5, help="how often the other ways are tried (default: 5)"
     )
+    parser.add_argument("--items", type=int, default=60, help="of the map (default: 60)")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
     parser.add_argument(
         "--only", choices=[*WAYS, *CONTROLS], action="append", help="this way (again for more)"
@@ -140,7 +141,7 @@ def main() -> int:
     wanted = options.only or [*WAYS, *CONTROLS]
     print(f"seed {options.seed}", flush=True)
     with tempfile.TemporaryDirectory(prefix="plait-crash-") as folder:
-        stage = Stage(Path(folder), options.kills, options.rounds, options.seed)
+        stage = Stage(Path(folder), options.kills, options.rounds, options.seed, options.items)
         _print_row("way", "runs", "deaths", "extra", "per death", "violations", "s")
         results = [_reported(name, stage) for name in wanted]
     print("all holds" if all(results) else "VIOLATIONS: the guarantees do not hold")
@@ -376,22 +377,16 @@ def _in_namespace(stage: Stage, tally: Tally, name: str, play: Way) -> None:
     if os.environ.get(NAMESPACE) == name:
         play(stage, tally)
         return
-    command = [
-        "unshare",
-        "-rm",
-        sys.executable,
-        "-m",
-        "crash.crash",
+    numbers = {"--rounds": stage.rounds, "--seed": stage.seed, "--items": stage.items}
+    options = [
         "--only",
         name,
-        "--seed",
-        str(stage.seed),
+        *(word for option, number in numbers.items() for word in (option, str(number))),
     ]
     env = {**os.environ, NAMESPACE: name, "PYTHONPATH": str(Path(__file__).parents[1])}
+    command = ["unshare", "-rm", sys.executable, "-m", "crash.crash", *options]
     try:
-        done = subprocess.run(
-            [*command, "--rounds", str(stage.rounds)], env=env, capture_output=True, text=True
-        )
+        done = subprocess.run(command, env=env, capture_output=True, text=True)
     except FileNotFoundError:
         tally.skipped = "there is no unshare"
         return
@@ -405,9 +400,12 @@ def _take_over(tally: Tally, name: str, printed: str, errors: str) -> None:
     """The row that another process printed."""
     lines = printed.splitlines()
     row = next((number for number, line in enumerate(lines) if line.startswith(name)), None)
-    if row is None or "not tried" in lines[row]:
-        tally.skipped = (lines[row].partition(": ")[2] if row is not None else errors.strip()[-200:]) or "?"
-        return
+    if row is None and errors.startswith("unshare:"):
+        raise NotPossible(errors.strip())
+    if row is None:
+        raise Failed(f"{name} came to no end: {errors[-500:]}")
+    if "not tried" in lines[row]:
+        raise NotPossible(lines[row].partition(": ")[2])
     runs, deaths, extra, worst, _, _ = lines[row].split()[1:]
     tally.runs, tally.deaths, tally.extra, tally.most_extra = int(runs), int(deaths), int(extra), float(worst)
     tally.blame(*(line.strip() for line in lines[row + 1 :] if line.startswith("    ")))
@@ -542,8 +540,10 @@ def power_cuts(stage: Stage, tally: Tally, *world: str) -> None:
         scene.note_death()
         with trace.open(encoding="ascii", errors="replace") as lines:
             reports, unsafe = power.unsafe_reports(disk, lines, scene.project, engine.output)
-        tally.blame(*unsafe, *([] if reports >= items else ["G16: too little was reported"]))
+        tally.blame(*unsafe)
         disk.survive_kill(scene.runs / str(scene.run))
+    if reports < items:  # of the last life, which ended by itself
+        tally.blame(f"G16: only {reports} steps were reported")
     tally.add(scene, stage.expected(items=items))
 
 

@@ -141,8 +141,15 @@ def _dangers(disk: Disk, project: Path, path: str) -> Iterator[str]:
     if path not in recorded_on(disk):
         yield "was reported, and a power cut could have undone it"
     for name in sorted(disk.unsafe_names):
-        if PurePath(name).is_relative_to(project / ".ai") and "/.new-" not in name:
+        if _needs(path, PurePath(name), project):
             yield f"was reported before the name {PurePath(name).name} was safe"
+
+
+def _needs(path: str, name: PurePath, project: Path) -> bool:
+    """Would a step be lost with this name?  What is found for the map concerns no step before it."""
+    if not name.is_relative_to(project / ".ai") or name.name.startswith(".new-"):
+        return False
+    return name.name != "items.jsonl" or path.startswith("map")
 
 
 def recorded_on(disk: Disk) -> set[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -204,6 +205,41 @@ def test_a_tool_that_closes_its_stdout_or_asks_for_input_harms_nobody(
     assert (run(body("return input()")).error or "").startswith("EOFError")
     print("still here")
     assert capsys.readouterr().out == "still here\n"
+
+
+TAKEN = [
+    # what a tool does to the streams of Plait itself                       what is told
+    ("sys.stdout = None",                                                   "sys.stdout"),
+    ("sys.stderr = io.StringIO()",                                          "sys.stderr"),
+    ("os.close(1)",                                                         "descriptor 1"),
+    ("os.close(0); os.close(2)",                                            "descriptor 0 and descriptor 2"),
+    ("os.dup2(os.open('/dev/null', os.O_WRONLY), 1)",                       "descriptor 1"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("line", "taken"), TAKEN)
+def test_a_stream_that_a_tool_takes_from_plait_is_put_back_and_the_tool_has_failed(
+    line: str, taken: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    before = (sys.stdin, sys.stdout, sys.stderr, *(os.fstat(fd).st_ino for fd in (0, 1, 2)))
+    returned = run(body("import io, os", line, "return 1"))
+    assert returned.error == f"while the function ran, {taken} of Plait itself was replaced or closed"
+    assert (sys.stdin, sys.stdout, sys.stderr, *(os.fstat(fd).st_ino for fd in (0, 1, 2))) == before
+    os.write(1, b"still here")
+    assert capfd.readouterr().out == "still here"
+
+
+def test_a_tool_that_exits_has_failed_whatever_its_code() -> None:
+    real = os._exit
+    returned = run(body("import os", "os._exit(0)"))
+    assert not returned.success
+    assert returned.error == f"os._exit: 0\n  at {PATH}:4 in execute"
+    assert os._exit is real
+
+
+def test_a_child_of_a_tool_exits_as_it_wants() -> None:
+    lines = ("import os", "child = os.fork()", "if child == 0: os._exit(7)", "return os.waitpid(child, 0)[1]")
+    assert run(body(*lines)).data == 7 << 8
 
 
 def test_streams_stand_as_before_after_the_last_call() -> None:

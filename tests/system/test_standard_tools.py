@@ -361,13 +361,18 @@ def test_no_path_and_no_link_leads_out_of_the_project(tree: Path, tool: str, pat
     assert "leaves" in (result.error or "")
 
 
-GUARDED = [".git/config", ".git/hooks/post-checkout", ".ai/tools/x.py", "src/.git/config", ".GIT/config"]
+GUARDED = [
+    ".git/config", ".git/hooks/post-checkout", ".ai/tools/x.py", "src/.git/config", ".GIT/config", ".git",
+    ".venv/bin/python", "sub/venv/pyvenv.cfg", "node_modules/.bin/tsx", ".github/workflows/ci.yml",
+    ".env", ".env.local", "sub/.ENV", ".envrc", "plait.lock", "lib/evil.pth", "sitecustomize.py",
+    ".gitattributes", ".mcp.json", ".vscode/tasks.json", ".claude/settings.json",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("path", GUARDED)
 def test_files_that_can_start_programs_are_not_written(tree: Path, path: str) -> None:
     result = use("core/file/write", tree, path=path, content="pwned")
-    assert (result.error or "").endswith("files below .git and .ai can start programs: change them by hand")
+    assert (result.error or "").endswith("can start programs, or decides what may run: change it by hand")
     assert not (tree / ".ai").exists()
     assert (tree / ".git" / "config").read_text() == "needle"
 

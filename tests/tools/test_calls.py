@@ -645,3 +645,50 @@ def test_a_config_file_signed_as_a_tool_does_not_count(project: MakeProject) -> 
     )
     config.write_bytes(data)
     assert here.refusal("mine").code == "forged"
+
+
+# ── secrets that a header declares ───────────────────────────────────────
+
+SHOW = """import base64, json, os, sys
+given = json.load(sys.stdin)
+said = given["code"] + " " + os.environ.get("HARMLESS", "") + " " + given["city"]
+print("for people: " + said, file=sys.stderr)
+print(json.dumps({"said": said, "coded": base64.b64encode(("x" + given["code"]).encode()).decode()}))
+"""
+
+
+def test_what_a_header_calls_secret_is_shown_nowhere(project: MakeProject) -> None:
+    here = project(HARMLESS="s3cret-of-host").trust()
+    here.script("t", SHOW, header='SECRETS = ["code", "HARMLESS"]\nENV_CONFIG = {"passes": ["HARMLESS"]}')
+    params = {"code": "op3n-sesame", "city": "Bonn"}
+    result = call_tool(here.toolbox, "t", params)
+    assert result.data["said"] == "*** *** Bonn"
+    told = json.dumps([result.record(), dry_run(here.toolbox, "t", params)])
+    assert "op3n" not in told
+    assert "s3cret-of-host" not in told
+    assert result.data["coded"].count("***") == 1
+    assert plait.call("t", params, project=here.root)["data"]["said"] == "op3n-sesame s3cret-of-host Bonn"
+
+
+def test_a_declared_secret_is_no_argument(project: MakeProject) -> None:
+    here = project().trust()
+    here.config("t", config={"command": "echo", "args": ["{code}"]}, secrets=["code"])
+    error = here.refusal("t", {"code": "op3n-sesame"})
+    assert error.code == "secret-in-argv"
+    assert "op3n" not in str(error)
+
+
+def test_output_beyond_the_limit_is_an_error_that_names_its_file(project: MakeProject) -> None:
+    here = project().trust()
+    config = {"command": "seq", "args": ["{n}"], "max_output": 100}
+    here.config("much", config=config)
+    result = here.call("much", n=1000)
+    assert (result["status"], result["data"]) == ("error", None)
+    file = Path(result["metadata"]["overflow"])
+    assert file.parent == here.user / "cache" / "output"
+    assert result["error"].startswith(f"it printed more than 100 bytes; all of it is in {file}")
+    assert file.read_text().endswith("\n1000\n")
+    here.config("hushed", config={"command": "seq", "args": ["1000"], "max_output": 100, "env": {"K": "{k}"}}, secrets=["k"])
+    hushed = here.call("hushed", k="op3n-sesame")
+    assert "what it printed was dropped" in hushed["error"]
+    assert len(list(file.parent.iterdir())) == 1

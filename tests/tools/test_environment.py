@@ -16,6 +16,7 @@ from plait.tools.environment import (
     Environment,
     interpreter_names,
     looks_secret,
+    password_in,
     read_dotenv,
     resolve_environment,
 )
@@ -162,6 +163,24 @@ SECRETS = [
 ]  # fmt: skip
 
 
+def test_a_password_in_a_url_and_whatever_a_header_declares_are_secret() -> None:
+    host = {"DATABASE_URL": "postgres://me:pa55@db/x", "HARMLESS": "s3cret", "CITY": "Bonn"}
+    config = EnvConfig(passes=tuple(host), env={"COPY": "${HARMLESS}", "ALSO": "x"})
+    space = Space("project", "/p")
+    header = Header(env_config=config, secrets=("HARMLESS", "ALSO"))
+    tool = Item("tool", "t", space, "/p/t.yaml", b"", "", header)
+    environment = resolve_environment(
+        Chain((tool,), "core/primitives/subprocess"),
+        host=host,
+        dotenv=DotEnv(),
+        around=Surroundings((), host, "/home"),
+        context={},
+    )
+    hidden = {"DATABASE_URL", "HARMLESS", "COPY", "ALSO"}
+    assert environment.secrets == hidden
+    assert {name for name, value in environment.child.items() if value.secret} == hidden
+
+
 @pytest.mark.parametrize(("host", "dotenv", "config", "secrets"), SECRETS)
 def test_what_is_secret_and_what_is_made_of_it(
     host: dict[str, str], dotenv: str, config: EnvConfig, secrets: set[str]
@@ -176,8 +195,24 @@ def test_what_is_secret_and_what_is_made_of_it(
 NAMES: list[tuple[str, bool]] = [
     ("API_KEY", True), ("APIKEY", True), ("DB_PASSWORD", True), ("github_token", True), ("AUTH", True),
     ("AWS_SECRET_ACCESS_KEY", True), ("PRIVATE_KEY", True), ("GIT_AUTHOR_NAME", False), ("CITY", False),
-    ("KEYBOARD", False),
+    ("KEYBOARD", False), ("OPENAI_KEY", True), ("DB_PWD", True), ("SENTRY_DSN", True), ("PWD", False),
+    ("OLDPWD", False), ("MONKEY", False), ("KEY", False), ("DATABASE_URL", False),
 ]  # fmt: skip
+
+
+URLS = [
+    ("postgres://me:pa55@db.example/x", "pa55"),
+    ("https://:pa55@host", "pa55"),
+    ("https://me@host/a:b@c", None),
+    ("https://host:80/path?a=b@c", None),
+    ("me:pa55@host", None),
+    ("", None),
+]
+
+
+@pytest.mark.parametrize(("value", "password"), URLS)
+def test_a_url_tells_its_password(value: str, password: str | None) -> None:
+    assert password_in(value) == password
 
 
 @pytest.mark.parametrize(("name", "secret"), NAMES)

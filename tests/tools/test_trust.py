@@ -1249,6 +1249,44 @@ def test_what_the_machine_ends_has_ended(world: World) -> None:
     assert world.trust().judge(world.signed()).code == "key-ended"
 
 
+def test_a_user_space_around_the_project_is_believed_only_if_it_is_the_home_of_the_account(
+    world: World,
+) -> None:
+    around = world.top / ".ai"
+    TrustStore(str(around), now=world.now).trust_project(str(world.project), origin="brought along")
+    item = world.write("project", "team/report", PROGRAM)
+    judging = world.trust(user=around, ask=lambda _: True)
+    assert not judging.project_trusted
+    error = refused(judging, item)
+    assert error.fix == (
+        "your user space lies around this project: let USER_SPACE name your home, or a folder apart from it"
+    )
+    with pytest.raises(TrustError, match="lies around this project, which cannot vouch for itself"):
+        judging.trust_project(origin="test")
+    at_home = Trust(str(around), str(world.project), now=world.now, home=str(world.top), machine="/nowhere")
+    assert at_home.project_trusted
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o770, 0o701])
+def test_a_store_that_others_can_even_enter_was_not_made_by_us(world: World, mode: int) -> None:
+    world.trust().trust_project(origin="test")
+    (world.user / "trust").chmod(mode)
+    with pytest.raises(TrustError) as caught:
+        _ = world.trust().project_trusted
+    assert caught.value.code == "unsafe-store"
+    (world.user / "trust").chmod(0o700)
+    assert world.trust().project_trusted
+
+
+def test_what_is_only_looked_at_has_not_run_here(world: World) -> None:
+    world.trust_key()
+    newer, older = world.signed(at=NOW), world.signed(at=NOW - 3600, data=PROGRAM + b"#\n")
+    world.trust().require([newer], running=False)
+    world.trust().require([older])
+    world.trust().require([newer])
+    assert refused(world.trust(), older).code == "rolled-back"
+
+
 def test_a_user_space_inside_the_project_does_not_take_the_keys_of_the_machine_away(world: World) -> None:
     machine_key(world)
     inside = world.project / "home" / ".ai"

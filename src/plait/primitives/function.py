@@ -3,13 +3,15 @@
 The bytes that were verified are the ones compiled; each call runs them in a
 module of its own, so that no call sees what another one left.  What the tool
 prints is caught for its own call alone, whichever threads print at the same
-time; what it raises, `sys.exit` included, is a failed result.
+time; what it raises is a failed result, and so is `sys.exit`, `os._exit`, and a
+standard stream of Plait that it replaced or closed: that is put back.
 
 What a process would keep apart is shared here: the environment, the working
-folder and the modules are those of Plait.  Three things are out of reach: text
-that goes round `sys.stdout` (a child process, a C library), text of threads that
-the tool itself starts, and a call whose time is up.  Python cannot end a thread:
-we stop waiting for it, and it goes on unseen until it returns.
+folder and the modules are those of Plait.  Out of reach are text that goes round
+`sys.stdout` (a child process, a C library), text of threads that the tool itself
+starts, processes that it leaves behind, a crash of the interpreter, and a call
+whose time is up.  Python cannot end a thread: we stop waiting for it, and it goes
+on unseen until it returns.  Whoever needs more is a script (python/script).
 
 Every call runs in a worker thread, also because Ctrl-C then reaches us and not
 the tool.  Workers are kept for the next call: measured on a busy machine, a new
@@ -18,6 +20,7 @@ thread costs 206 µs, a waiting one 19 µs.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import itertools
 import os
@@ -28,7 +31,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from types import CodeType, ModuleType, TracebackType
-from typing import Any, Final, TextIO, cast
+from typing import Any, Final, NoReturn, TextIO, cast
 
 from plait.errors import InputError, PlaitError, ValueRefusedError
 from plait.records import dataclass, field
@@ -85,6 +88,18 @@ def _outcome(call: FunctionCall, log: _Log) -> _Outcome:
     _current.log = log
     catcher.enter()
     try:
+        outcome = _attempted(call)
+    finally:
+        taken = catcher.leave()
+        _current.log = None
+    if taken:
+        what = " and ".join(taken)
+        return _Outcome(error=f"while the function ran, {what} of Plait itself was replaced or closed")
+    return outcome
+
+
+def _attempted(call: FunctionCall) -> _Outcome:
+    try:
         return _judged(_result(call))
     except KeyboardInterrupt:
         raise
@@ -92,9 +107,6 @@ def _outcome(call: FunctionCall, log: _Log) -> _Outcome:
         return _Outcome(error=str(error))
     except BaseException as error:  # whatever a tool raises ends the tool, not Plait
         return _Outcome(error=_complaint(error, call.path))
-    finally:
-        catcher.leave()
-        _current.log = None
 
 
 def _result(call: FunctionCall) -> Json:
@@ -169,7 +181,7 @@ def _complaint(error: BaseException, path: str) -> str:
     except BaseException:  # a message can be code, too
         said = ""
     if isinstance(error, SystemExit):
-        name, said = "sys.exit", "" if error.code is None else said
+        name, said = getattr(error, "called", "sys.exit"), "" if error.code is None else said
     places = _places(error.__traceback__, path)
     if isinstance(error, SyntaxError) and error.filename == path:
         places = [f"{path}:{error.lineno}"]
@@ -261,6 +273,8 @@ def _forget_workers() -> None:
     _IDLE.clear()
     _IDLE_LOCK = threading.Lock()
     _CAUGHT = _Catcher()
+    _current.log = None
+    os._exit = _EXIT
 
 
 # ── what the tool prints ─────────────────────────────────────────────────
@@ -341,34 +355,95 @@ class _Routed:
         self._target().__exit__(*error)
 
 
+class _Exited(SystemExit):
+    called = "os._exit"
+
+
+def _exit_of_tool(status: int) -> NoReturn:
+    """Stands for `os._exit` while tools run: theirs must not end Plait, and look like its success."""
+    if getattr(_current, "log", None) is None:
+        _EXIT(status)
+    raise _Exited(status)
+
+
+_EXIT: Final = os._exit
+
+
 class _Catcher:
     """Puts the routed streams in place while calls run, and takes them away with the last one."""
 
     def __init__(self) -> None:
         self._running = 0
-        self._placed: list[tuple[str, _Routed]] = []
+        self._placed: dict[str, list[_Routed]] = {"stdin": [], "stdout": [], "stderr": []}
+        self._descriptors: dict[int, _Descriptor] = {}
         self._lock = threading.Lock()
 
     def enter(self) -> None:
         with self._lock:
             self._running += 1
-            for name in ("stdin", "stdout", "stderr"):
+            if self._running == 1:
+                self._descriptors = {fd: _Descriptor(fd) for fd in (0, 1, 2)}
+                os._exit = _exit_of_tool
+            for name, placed in self._placed.items():
                 standing = getattr(sys, name)
                 # Somebody else (a test, a notebook) may have put a stream of their own over ours.
                 if standing is not None and not isinstance(standing, _Routed):
-                    routed = _Routed(standing, name)
-                    self._placed.append((name, routed))
-                    setattr(sys, name, routed)
+                    placed.append(_Routed(standing, name))
+                    setattr(sys, name, placed[-1])
 
-    def leave(self) -> None:
+    def leave(self) -> list[str]:
+        """What had to be put back because a tool took it away."""
         with self._lock:
             self._running -= 1
-            if self._running:
-                return
-            for name, routed in reversed(self._placed):
+            taken = [f"descriptor {fd}" for fd, kept in self._descriptors.items() if kept.put_back(fd)]
+            for name, placed in self._placed.items():
+                standing = getattr(sys, name)
+                # While others run, one of them may stand in for a stream for a while (redirect_stdout).
+                lost = placed and (standing is None if self._running else standing not in placed)
+                if lost:
+                    setattr(sys, name, placed[-1])
+                    taken.append(f"sys.{name}")
+            if not self._running:
+                self._restore()
+            return taken
+
+    def _restore(self) -> None:
+        for name, placed in self._placed.items():
+            for routed in reversed(placed):
                 if getattr(sys, name) is routed:
                     setattr(sys, name, routed.real)
-            self._placed.clear()
+            placed.clear()
+        for kept in self._descriptors.values():
+            kept.close()
+        os._exit = _EXIT
+
+
+class _Descriptor:
+    """A standard descriptor as it was, to be put back if a tool closes it."""
+
+    def __init__(self, fd: int) -> None:
+        self._identity = _identity(fd)
+        self._copy = -1 if self._identity is None else os.dup(fd)
+
+    def put_back(self, fd: int) -> bool:
+        if self._identity is None or _identity(fd) == self._identity:
+            return False
+        with contextlib.suppress(OSError):  # the copy was closed, too
+            os.dup2(self._copy, fd)
+        return True
+
+    def close(self) -> None:
+        if self._copy >= 0:
+            with contextlib.suppress(OSError):
+                os.close(self._copy)
+
+
+def _identity(fd: int) -> tuple[int, int] | None:
+    try:
+        status = os.fstat(fd)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 _CAUGHT = _Catcher()

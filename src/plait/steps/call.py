@@ -49,6 +49,7 @@ from plait.tools.environment import (
     Environment,
     author_template,
     interpreter_names,
+    password_in,
     read_dotenv,
     resolve_environment,
 )
@@ -258,7 +259,7 @@ def prepare(
     ready = toolbox.ready.get(item_id, dry=masked, now=toolbox.clock())
     if ready is None:
         ready = _made_ready(toolbox, item_id, dry=masked, before_trust=accepted)
-    params = accepted(ready.chain.tool)
+    params = _with_secrets(accepted(ready.chain.tool), ready.chain)
     given = {**params, **ready.resolved}
     environment = ready.environment
     invocation = ready.binding.bind(given)  # also before it is masked: what it refuses, a dry run refuses
@@ -271,6 +272,25 @@ def prepare(
     # What a tool hides is for people only: finding the bundles of other packages takes longer than a call.
     shadowed = _shadowed(toolbox, item_id) if masked else ()
     return Prepared(ready, params, environment, invocation, shadowed)
+
+
+def _with_secrets(params: dict[str, Json], chain: Chain) -> dict[str, Json]:
+    """The parameters, those that a header calls secret as such."""
+    declared = {name for item in chain.elements for name in item.header.secrets}
+    if declared.isdisjoint(params):
+        return params
+    return {name: _as_secret(value) if name in declared else value for name, value in params.items()}
+
+
+def _as_secret(value: Json) -> Json:
+    match value:
+        case str():
+            return Secret(value)
+        case list():
+            return [_as_secret(item) for item in value]
+        case dict():
+            return {key: _as_secret(item) for key, item in value.items()}
+    return value
 
 
 # ── what no parameter decides ────────────────────────────────────────────
@@ -334,7 +354,7 @@ def _made_ready(
     lib = _read_all(library(anchored, declared), chain)
     asked = chain.tool.header.config_resolve
     configs = config_files(asked, toolbox.spaces, chain.tool.path) if asked else []
-    verdicts = toolbox.trust.require([*chain.elements, *deps, *lib, *configs])
+    verdicts = toolbox.trust.require([*chain.elements, *deps, *lib, *configs], running=not dry)
     trusted = _by_project(verdicts)
     context = _context(toolbox, chain, anchored, deps, lib, project_trusted=trusted)
     around = _surroundings(toolbox, project_trusted=trusted, dry=dry)
@@ -552,7 +572,8 @@ def _named_secrets(chain: Chain, environment: Environment) -> list[str]:
 def _secrets_of(environment: Environment, names: Iterable[str]) -> frozenset[str]:
     """The variables of the tool that are secret, and what is called so in its surroundings."""
     declared = {value.value for value in environment.child.values() if value.secret}
-    return frozenset(declared | {environment.lookup[name] for name in names if name in environment.lookup})
+    secrets = declared | {environment.lookup[name] for name in names if name in environment.lookup}
+    return frozenset(secrets.union(filter(None, map(password_in, secrets))))
 
 
 class Hidden:

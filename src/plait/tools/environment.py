@@ -8,6 +8,7 @@ through which a loader runs code.
 from __future__ import annotations
 
 import fnmatch
+import re
 from collections.abc import Iterable, Mapping, Set
 from functools import cache, lru_cache
 
@@ -26,9 +27,12 @@ _LOADERS: Final = (
     "PYTHON*", "NODE_OPTIONS", "NODE_PATH", "RUBYOPT", "RUBYLIB", "PERL5*", "PERLLIB", "JAVA_TOOL_OPTIONS",
     "_JAVA_OPTIONS", "CLASSPATH", "GIT_*", "GCONV_PATH", "HOSTALIASES", "LOCPATH", "PROMPT_COMMAND", "PS4",
 )  # fmt: skip
-_SECRET_WORDS: Final = (
+_SECRET_PARTS: Final = (
     "pass", "token", "secret", "apikey", "api_key", "private", "credential", "bearer",
 )  # fmt: skip
+_SECRET_WORDS: Final = frozenset({"key", "keys", "pwd", "dsn", "pin", "otp", "sas"})
+"""Words that tell a secret when they stand behind another: DB_PWD is one, PWD is a folder."""
+_PASSWORD_IN_URL: Final = re.compile(r"://[^/\s:@]*:([^/\s@]+)@")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +105,12 @@ def resolve_environment(
     child = {name: EnvValue(host[name], "fixed") for name in FIXED if name in host}
     from_file = dotenv.filled(host)
     lookup = {**from_file, **host}
-    secrets = {name for name in lookup if name not in host or looks_secret(name)}
+    declared = frozenset(name for item in chain.elements for name in item.header.secrets)
+    secrets = {
+        name
+        for name, value in lookup.items()
+        if name not in host or name in declared or looks_secret(name) or password_in(value)
+    }
     for item in reversed(chain.elements):
         config = item.header.env_config
         if config is None:
@@ -110,6 +119,8 @@ def resolve_environment(
         for name, value in _declared(
             config, lookup, secrets, around, context, role, item.path, from_file, host
         ):
+            if name in declared or password_in(value.value):
+                value = replace(value, secret=True)
             child[name] = value
             lookup[name] = value.value
             secrets -= {name}
@@ -121,7 +132,15 @@ def resolve_environment(
 def looks_secret(name: str) -> bool:
     plain = name.casefold()
     is_auth = any(not rest.startswith("or") for rest in plain.split("auth")[1:])  # and no author
-    return is_auth or any(word in plain for word in _SECRET_WORDS)
+    if is_auth or any(part in plain for part in _SECRET_PARTS):
+        return True
+    return not _SECRET_WORDS.isdisjoint(plain.replace("-", "_").split("_")[1:])
+
+
+def password_in(value: str) -> str | None:
+    """The password of a URL that has one, such as postgres://me:…@host."""
+    found = _PASSWORD_IN_URL.search(value) if "://" in value else None
+    return found[1] if found else None
 
 
 def interpreter_names(chain: Chain) -> list[str]:

@@ -101,6 +101,8 @@ class Header:
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
     child_constraints: Mapping[str, Constraint] = field(default_factory=dict)
+    secrets: tuple[str, ...] = ()
+    """Names of variables and parameters whose values nobody may see."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +168,7 @@ class _HeaderReader:
             inputs=self._names("inputs"),
             outputs=self._names("outputs"),
             child_constraints=self._constraints(),
+            secrets=self._names("secrets"),
         )
 
     def unknown(self, kind: str) -> None:

@@ -80,8 +80,9 @@ def _parsed(data: bytes, path: str) -> Json:
 
 
 def expect_own_folder(folder: str) -> None:
+    """A folder as `make_own_folder` makes it: one that came with other files is none of ours."""
     status = os.stat(folder, follow_symlinks=False)
-    if not stat.S_ISDIR(status.st_mode) or _writable_by_others(status):
+    if not stat.S_ISDIR(status.st_mode) or _readable_by_others(status):
         raise _unsafe(folder, "700")
 
 

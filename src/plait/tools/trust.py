@@ -159,8 +159,8 @@ class Trust:
         self._ask = ask
         self._now = now
         self._allow_downgrade = frozenset(allow_downgrade)
-        # A user space inside the project is the project's: what it says about trust is not believed.
-        self._foreign = self.project is not None and _inside(user, self.project, home or _account_home())
+        # A user space that the project brought, or came with: what it says about trust is not believed.
+        self._foreign = self.project and _foreign(user, self.project, home or _account_home())
         self._verified: set[tuple[str, ...]] = set()
         self._signatures: dict[str, Signature | None] = {}
         self._demand: tuple[Stamp | None, bool] = (None, False)
@@ -176,15 +176,19 @@ class Trust:
         held._lock = lock
         return held
 
-    def require(self, items: Sequence[Item]) -> tuple[Verdict, ...]:
-        """The verdicts, if all items may run; one error about all that may not."""
+    def require(self, items: Sequence[Item], *, running: bool = True) -> tuple[Verdict, ...]:
+        """The verdicts, if all items may run; one error about all that may not.
+
+        Not `running`: they are only looked at, and do not count as versions that ran here.
+        """
         verdicts = self._judge_all(items)
         if self._ask is not None and _worth_asking(verdicts):
             verdicts = self._judge_after_asking(items, self._ask)
         refused = [verdict for verdict in verdicts if not verdict.allowed]
         if refused:
             raise self._refusal(refused)
-        self._remember(verdicts)
+        if running:
+            self._remember(verdicts)
         return verdicts
 
     def judge(self, item: Item) -> Verdict:
@@ -197,9 +201,9 @@ class Trust:
             raise InputError("there is no project to trust", fix="name its folder", code="no-project")
         if self._foreign:
             raise TrustError(
-                "the user space lies inside this project, which cannot vouch for itself",
+                f"the user space lies {self._foreign} this project, which cannot vouch for itself",
                 self.store.root,
-                _FOREIGN_FIX,
+                _foreign_fix(self._foreign),
                 code="foreign-store",
             )
         self.store.trust_project(self.project, origin=origin)
@@ -303,7 +307,7 @@ class Trust:
             why = f"you trusted this project; {verdict.why}"
             return Verdict(item, True, why, "project", signature=verdict.signature)
         if self._foreign:
-            return replace(verdict, askable=False, fix=_FOREIGN_FIX)
+            return replace(verdict, askable=False, fix=_foreign_fix(self._foreign))
         if self.project is not None and self._signed_only():
             why = f"{verdict.why}, and this project demands signatures (trust: signed)"
             return replace(verdict, askable=False, why=why)
@@ -421,7 +425,6 @@ class Trust:
 
 _SETTINGS: Final = "plait.yaml"
 _KNOWN_SETTINGS: Final = ("trust",)
-_FOREIGN_FIX: Final = "your user space lies inside this project: let USER_SPACE name a folder outside it"
 
 
 def _worth_asking(verdicts: Iterable[Verdict]) -> bool:
@@ -513,13 +516,22 @@ def _expect_settings(node: MappingNode) -> None:
         raise DocumentError.together(problems)
 
 
-def _inside(user: str, project: str, home: str | None) -> bool:
-    """Does the user space lie in the project, and is the project not the user's whole home?"""
+def _foreign(user: str, project: str, home: str | None) -> Literal["inside", "around"] | None:
+    """Does the user space lie in the project, or the project in it, though neither is the user's home?"""
+    around = os.path.realpath(os.path.dirname(user))
+    home = None if home is None else os.path.realpath(home)
+    if _is_below(os.path.realpath(user), project):
+        return None if home is not None and _is_below(home, project) else "inside"
+    return "around" if _is_below(project, around) and around != home else None
 
-    def below(path: str) -> bool:
-        return os.path.commonpath([os.path.realpath(path), project]) == project
 
-    return below(user) and not (home is not None and below(home))
+def _is_below(path: str, folder: str) -> bool:
+    return os.path.commonpath([path, folder]) == folder
+
+
+def _foreign_fix(where: str) -> str:
+    apart = "a folder outside it" if where == "inside" else "your home, or a folder apart from it"
+    return f"your user space lies {where} this project: let USER_SPACE name {apart}"
 
 
 def _account_home() -> str | None:

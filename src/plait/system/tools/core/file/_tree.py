@@ -14,14 +14,24 @@ import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Final
 
 from plait.beneath import OutsideError, read_beneath
 from plait.errors import InputError
 from plait.values import Json
 
-GUARDED: Final = (".git", ".ai")
-"""Folders whose files can start programs: they are read, not written."""
+GUARDED_FOLDERS: Final = (
+    ".git", ".ai", ".venv", "venv", "node_modules", "site-packages", ".github", ".gitlab", ".husky",
+    ".vscode", ".idea", ".devcontainer", ".claude", ".cursor",
+)  # fmt: skip
+"""Folders whose files start programs without anybody asking for it: they are read, not written."""
+GUARDED_FILES: Final = (
+    ".env", ".env.*", ".envrc", "plait.lock", "*.pth", "sitecustomize.py", "usercustomize.py",
+    ".gitattributes", ".gitconfig", ".gitmodules", ".gitlab-ci.yml", ".pre-commit-config.yaml", ".npmrc",
+    ".yarnrc", ".yarnrc.yml", ".pnpmfile.cjs", ".mcp.json", ".bashrc", ".profile", ".zshenv", ".zshrc",
+)  # fmt: skip
+"""Single files of which the same is true, or which say what others may do; in whatever folder."""
 SKIPPED: Final = (".git", "node_modules", ".venv", "__pycache__")
 """Folders that a walk does not enter; to see one, begin in it."""
 MAX_VISITED: Final = 100_000
@@ -80,11 +90,11 @@ def write_text(root: str, path: Json, content: str) -> bool:
     inside = relative(root, path)
     if not inside:
         raise _not_a_file(path)
-    if any(part.lower() in GUARDED for part in inside.split("/")):
+    if (guarded := _guarded_by(inside)) is not None:
         raise InputError(
             f"'{path}' is not written by this tool",
             root,
-            f"files below {' and '.join(GUARDED)} can start programs: change them by hand",
+            f"'{guarded}' can start programs, or decides what may run: change it by hand",
             code="guarded",
         )
     *folders, name = inside.split("/")
@@ -98,6 +108,13 @@ def write_text(root: str, path: Json, content: str) -> bool:
             "look at its folder and permissions",
             code="unwritable",
         ) from None
+
+
+def _guarded_by(inside: str) -> str | None:
+    """Which entry of the tables stands against a path; some file systems know no case."""
+    *folders, name = (part.casefold() for part in inside.split("/"))
+    folder = next((part for part in (*folders, name) if part in GUARDED_FOLDERS), None)
+    return folder or next((pattern for pattern in GUARDED_FILES if fnmatchcase(name, pattern)), None)
 
 
 @contextmanager

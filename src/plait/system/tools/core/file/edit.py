@@ -13,7 +13,8 @@ __tool_type__ = "python"
 __category__ = "core/file"
 __tool_description__ = (
     "Replace a piece of text in a file of the project by another. The old text must occur exactly once, "
-    "unless all occurrences are to be replaced."
+    "unless all occurrences are to be replaced. Files that can start programs are not changed: those below "
+    ".git, .ai, .venv, node_modules, .github and their like, and .env, plait.lock, *.pth and their like."
 )
 
 CONFIG_SCHEMA = {

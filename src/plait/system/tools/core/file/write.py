@@ -12,7 +12,8 @@ __tool_type__ = "python"
 __category__ = "core/file"
 __tool_description__ = (
     "Write a text file of the project, replacing what it held; folders on the way are made. "
-    "Files below .git and .ai are not written."
+    "Files that can start programs are not written: those below .git, .ai, .venv, node_modules, .github and "
+    "their like, and .env, .envrc, plait.lock, *.pth and their like."
 )
 
 CONFIG_SCHEMA = {
