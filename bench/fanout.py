@@ -29,7 +29,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(SOURCES))
 
 from measure import Times, all_cores, race_once_each  # noqa: E402
-from peers import PEERS, Peer, seconds_of  # noqa: E402
+from peers import PEERS, seconds_of  # noqa: E402
 from tables import Bar, Row, Table, compared, shown, times_as  # noqa: E402
 
 from plait.app import flows  # noqa: E402
@@ -144,9 +144,17 @@ def _fan_table(task: Task, items: int, parallel: int, rounds: int, *, peers: boo
         to=XARGS,
         bars={BY_FILE: Bar(MOST), BY_PYTHON: Bar(MOST)},
     )
-    others = [] if BY_PARALLEL in times or not slow else [Row(BY_PARALLEL, ("not installed", "", ""))]
-    if slow and peers:
-        others += [_peer_row(peer, task, items, parallel, times[XARGS]) for peer in PEERS]
+    if not slow:
+        return table
+    others = [] if BY_PARALLEL in times else [Row(BY_PARALLEL, ("not installed", "", ""))]
+    seconds = {peer.name: seconds_of(peer, task.script, items, parallel) for peer in PEERS if peers}
+    others += [_peer_row(name, took, times[XARGS]) for name, took in seconds.items()]
+    known = [took for took in seconds.values() if isinstance(took, float)]
+    if BY_PARALLEL in times:
+        known.append(times[BY_PARALLEL].least)
+    if known:
+        share = times[BY_FILE].least / min(known)
+        others.append(Row("plait run ÷ the fastest of those", ("", times_as(share), ""), "< 1", share < 1))
     return Table(table.title, table.meaning, table.columns, (*table.rows, *others))
 
 
@@ -225,11 +233,10 @@ def _is_gnu_parallel() -> bool:
     return said.startswith(b"GNU parallel")
 
 
-def _peer_row(peer: Peer, task: Task, items: int, parallel: int, unit: Times) -> Row:
-    seconds = seconds_of(peer, task.script, items, parallel)
+def _peer_row(name: str, seconds: float | str, unit: Times) -> Row:
     if isinstance(seconds, str):
-        return Row(peer.name, (seconds, "", ""))
-    return Row(peer.name, (shown(seconds), times_as(seconds / unit.least), ""))
+        return Row(name, (seconds, "", ""))
+    return Row(name, (shown(seconds), times_as(seconds / unit.least), ""))
 
 
 # ── a run of one step ────────────────────────────────────────────────────

@@ -6,7 +6,8 @@
     ```text       is not run; any other kind of block is refused, so that none goes unnoticed
 
 In expected output `…` stands for any characters of a line, and a line of `…` alone for any lines.
-The blocks of one file share one folder and one set of names, as a reader would use them.
+The blocks of one file share one folder and one set of names, as a reader would use them; a line that
+is only `$ cd FOLDER` leads all that follow it there.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import ast
 import doctest
 import errno
+import importlib.util
 import inspect
 import io
 import os
@@ -22,7 +24,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import redirect_stdout
+from contextlib import chdir, redirect_stdout
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -127,16 +129,31 @@ def agrees(expected: str, actual: str) -> bool:
     return re.fullmatch("".join(lines), actual.rstrip("\n") + "\n" if actual.strip() else "") is not None
 
 
+@dataclass(slots=True)
+class Reader:
+    """Somebody who types what a page says: where they are, and where their home is."""
+
+    directory: Path
+    home: Path
+
+    @classmethod
+    def at(cls, directory: Path) -> Reader:
+        # Beside the folder and not around it: a home that holds a project may not vouch for it.
+        return cls(directory, directory.parent / "home")
+
+
 def problems(page: str, directory: Path) -> list[str]:
     """What differs from what the page says; its examples run in `directory`."""
     names: dict[str, Any] = {"__name__": "__example__"}
     found: list[str] = []
+    reader = Reader.at(directory)
     for block in blocks(page):
         match block.kind:
             case "python":
-                found += python_problems(block, names)
+                with chdir(reader.directory):
+                    found += python_problems(block, names)
             case "console":
-                found += console_problems(block, directory)
+                found += console_problems(block, reader)
             case "yaml":
                 found += yaml_problems(block)
             case "text":
@@ -148,7 +165,7 @@ def problems(page: str, directory: Path) -> list[str]:
     return found
 
 
-def console_problems(block: Block, directory: Path) -> Iterator[str]:
+def console_problems(block: Block, reader: Reader) -> Iterator[str]:
     steps: list[tuple[int, str, list[str]]] = []
     for number, line in enumerate(block.text.splitlines(), block.line):
         if line.startswith("$ "):
@@ -164,16 +181,18 @@ def console_problems(block: Block, directory: Path) -> Iterator[str]:
         yield f"line {block.line}: a console block without a command"
     for number, command, output in steps:
         expected = "".join(f"{line}\n" for line in output)
-        actual = printed_by(command, directory)
+        if led := re.fullmatch(r"cd ([\w./-]+)", command):
+            reader.directory = (reader.directory / led[1]).resolve(strict=True)
+        actual = "" if led else printed_by(command, reader)
         if not agrees(expected, actual):
             yield f"line {number}: $ {command}\n--- the page says\n{expected}--- it prints\n{actual}"
 
 
-def printed_by(command: str, directory: Path) -> str:
+def printed_by(command: str, reader: Reader) -> str:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
-    environment = {"PATH": path, "HOME": str(directory), "LC_ALL": "C.UTF-8", "USER": "ada"}
+    environment = {"PATH": path, "HOME": str(reader.home), "LC_ALL": "C.UTF-8", "USER": "ada"}
     done = subprocess.run(
-        ["sh", "-c", command], cwd=directory, env=environment, stdin=subprocess.DEVNULL,
+        ["sh", "-c", command], cwd=reader.directory, env=environment, stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=COMMAND_TIMEOUT,
     )  # fmt: skip
     return done.stdout.decode("utf-8", "replace")
@@ -224,12 +243,9 @@ def yaml_problems(block: Block) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("path", WITH_EXAMPLES, ids=name_of)
-def test_every_example_gives_what_its_page_says(
-    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_example_gives_what_its_page_says(path: Path, tmp_path: Path) -> None:
     directory = tmp_path / "examples"
     shutil.copytree(EXAMPLES, directory)
-    monkeypatch.chdir(directory)
     page = path.read_text(encoding="utf-8")
     assert page.startswith("# "), "a page begins with its title"
     if found := problems(page, directory):
@@ -244,6 +260,7 @@ WRONG = [
     ("```console\n$ printf 'a\\nb\\n'\na\n```", "line 2: $ printf"),
     ("```console\n$ plait --version; echo\nplait 99\n```", "line 2: $ plait --version"),
     ("```console\na\n```", "line 2: output without a command"),
+    ("```console\n$ mkdir d\n$ cd d\n$ ls ..\n```", "line 4: $ ls .."),
     ("```python\n1 + 1  # → 3\n```", "line 2: 1 + 1"),
     ("```python\nprint('a')  # → b\n```", "line 2: print('a')"),
     ("```python\n>>> 1 + 1\n3\n```", "Expected:\n    3\nGot:\n    2"),
@@ -264,6 +281,7 @@ RIGHT = [
     "```console\n$ printf 'one\\ntwo\\nthree\\n'\none\n…\nthree\n```",
     "```console\n$ echo took 31 ms\ntook … ms\n```",
     "```console\n$ cat <<END\n> a\n> END\na\n```",
+    "```console\n$ mkdir d\n$ cd d\n$ touch a\n```\n```python\nimport os\nos.listdir()  # → ['a']\n```",
     "```python\nx = [1,\n     2]\nx  # → [1, 2]\nprint(x)  # → [1, 2]\n```\n```python\n>>> x[0]\n1\n```",
     "```yaml\na: [1, 2]\n```",
     "```text\nanything\n```",
@@ -327,7 +345,7 @@ def test_every_page_is_reached_from_the_index(path: Path) -> None:
 @cache
 def options_of(command: str) -> frozenset[str]:
     """The options that the command's own help names."""
-    helped = printed_by(f"plait {command} --help", ROOT)
+    helped = printed_by(f"plait {command} --help", Reader.at(ROOT))
     return frozenset(re.findall(r"(?<![\w-])--[a-z][a-z-]*", helped.partition("options:")[2]))
 
 
@@ -585,19 +603,49 @@ def test_the_table_of_dependencies_is_the_one_of_the_package() -> None:
     assert [code_in(row[0]) for row in rows] == wanted
 
 
-# ── the picture and the demo ─────────────────────────────────────────────────────────────────────
+# ── the pictures and the demo ────────────────────────────────────────────────────────────────────
 
 
-def test_the_picture_shows_what_the_commands_print(tmp_path: Path) -> None:
-    drawing = ElementTree.parse(DOCS / "pictures" / "check.svg").getroot()
+def rows_of(picture: str) -> list[str]:
+    """The lines of text in a picture of a terminal, but for empty ones."""
+    drawing = ElementTree.parse(DOCS / "pictures" / picture).getroot()
     rows: dict[str, str] = {}
     for text in drawing.iter("{http://www.w3.org/2000/svg}text"):
         rows[text.attrib["y"]] = rows.get(text.attrib["y"], "") + (text.text or "")
+    return list(rows.values())
+
+
+def test_the_picture_shows_what_the_commands_print(tmp_path: Path) -> None:
     directory = tmp_path / "examples"
     shutil.copytree(EXAMPLES, directory)
-    session = "".join(f"{row}\n" for row in rows.values())
-    assert list(console_problems(Block("console", session, 1), directory)) == []
+    session = "".join(f"{row}\n" for row in rows_of("check.svg"))
+    assert list(console_problems(Block("console", session, 1), Reader.at(directory))) == []
     assert session.count("$ plait ") == 2
+
+
+def picture_maker() -> Any:
+    spec = importlib.util.spec_from_file_location("pictures", DOCS / "pictures" / "make.py")
+    assert spec is not None
+    assert spec.loader is not None
+    made = importlib.util.module_from_spec(spec)
+    sys.modules["pictures"] = made  # its dataclasses look for their module
+    spec.loader.exec_module(made)
+    return made
+
+
+def steady(rows: list[str]) -> list[str]:
+    """The lines of a run without its id, times and rates; items that run together come in any order."""
+    found = re.search(r"run (\w{8})\b", "\n".join(rows))
+    assert found, rows
+    lines = (re.sub(r"~?\d+:\d\d(?!:)|\S+/s(?!\S)", "", row.replace(found[1], "ID")) for row in rows)
+    return sorted(" ".join(line.split()) for line in lines)
+
+
+def test_the_picture_of_a_run_shows_what_a_terminal_shows() -> None:
+    maker = picture_maker()
+    recorded = [maker.text_of(line) for line in maker.stopped_and_resumed()]
+    assert steady(rows_of("run.svg")) == steady([line for line in recorded if line])
+    assert recorded[-1].startswith("  try again    plait retry ")
 
 
 def test_the_demo_runs_and_every_value_arrives() -> None:

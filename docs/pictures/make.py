@@ -1,33 +1,66 @@
-"""Record `plait check` and `plait explain` in a terminal and draw it: `python docs/pictures/make.py`.
+"""Record Plait in a terminal and draw it: `python docs/pictures/make.py`.
 
-The commands run behind a pseudo-terminal, so the colours in the picture are those
+    check.svg   `plait check` and `plait explain` of the examples
+    run.svg     `plait run`, stopped in the middle, and `plait resume`
+
+The commands run behind a pseudo-terminal, so the colours in the pictures are those
 that Plait prints.  Only the codes that Plait uses are understood: bold, dim, the
-eight colours, reset.
+eight colours, reset, and to go up and begin a line anew.
 """
 
 from __future__ import annotations
 
+import codecs
 import os
 import pty
 import re
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import groupby
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from xml.sax.saxutils import escape
 
 HERE = Path(__file__).resolve().parent
 EXAMPLES = HERE.parent.parent / "examples"
-COMMANDS = [
+CHECKS = [
     ["check", "broken.yaml"],
     ["explain", "fix-worst.yaml", "map.agent_template[2].shell", "--values-file", "item.json"],
 ]
-COLUMNS = 150
+WIDE, NARROW = 150, 100
+LIMIT = 30.0
+"""Seconds after which a wait is given up."""
 CHARACTER, LINE, MARGIN, TITLE = 8.4, 19, 16, 34
 FONTS = "ui-monospace,SFMono-Regular,Menlo,Consolas,DejaVu Sans Mono,monospace"
 INK, PAPER, FRAME = "#d7dce2", "#15191f", "#222831"
 COLOURS = {31: "#ff7b72", 32: "#7ee787", 33: "#e3b341", 34: "#79c0ff", 35: "#d2a8ff", 36: "#76e3ea"}
+
+FLOW = """\
+name: lint
+map:
+  input: src/*.py
+  max_parallel: 2
+  steps:
+    - name: lint
+      shell: ./lint ${item:path}
+reduce:
+  - name: count
+    shell: echo ${map.successful} of ${map.total} files are fine
+"""
+FILES = ("app", "cache", "cli", "io", "old", "parse", "store", "views")
+# Two of the files take as long as there is a file `hold`: the run is stopped while they are at work.
+LINT = """\
+#!/bin/sh
+case $1 in
+  */old.py) echo "$1:14: unexpected indent" >&2; exit 1 ;;
+  */parse.py | */store.py) while [ -e hold ]; do sleep 0.05; done ;;
+esac
+"""
+HELD = ("parse.py", "store.py")
 
 
 @dataclass(frozen=True)
@@ -48,26 +81,162 @@ class Style:
                 return replace(self, colour=COLOURS.get(code, INK))
 
 
+Cell = tuple[str, Style]
+
+
+@dataclass
+class Screen:
+    """What stands on a terminal, line by line."""
+
+    lines: list[list[Cell]] = field(default_factory=lambda: [[]])
+    row: int = 0
+    column: int = 0
+    style: Style = Style()
+
+    def show(self, received: str) -> None:
+        for piece in re.split(r"(\x1b\[[0-9;?]*[A-Za-z]|[\r\n])", received):
+            if piece == "\r":
+                self.column = 0
+            elif piece == "\n":
+                self.row += 1
+                self.lines += [[]] * (self.row == len(self.lines))
+            elif piece.startswith("\x1b["):
+                self._obey(piece[2:-1], piece[-1])
+            else:
+                self._write(piece)
+
+    def _obey(self, numbers: str, what: str) -> None:
+        match what:
+            case "m":
+                for code in numbers.split(";"):
+                    self.style = self.style.after(int(code or 0))
+            case "A":
+                self.row = max(0, self.row - int(numbers or 1))
+            case "K":
+                self.lines[self.row] = []
+            case "J":
+                del self.lines[self.row + 1 :]
+
+    def _write(self, text: str) -> None:
+        line = self.lines[self.row]
+        line += [(" ", Style())] * (self.column - len(line))
+        line[self.column : self.column + len(text)] = [(sign, self.style) for sign in text]
+        self.column += len(text)
+
+    def text(self) -> str:
+        return "\n".join(map(text_of, self.lines))
+
+
+def text_of(line: list[Cell]) -> str:
+    return "".join(sign for sign, _ in line).rstrip()
+
+
+def shown(text: str) -> list[Cell]:
+    return [(sign, Style()) for sign in text]
+
+
 def main() -> None:
-    lines: list[str] = []
-    for command in COMMANDS:
-        lines += [f"\x1b[32m$\x1b[0m plait {' '.join(command)}", *recorded(command).splitlines(), ""]
-    (HERE / "check.svg").write_text(drawn([list(runs(line)) for line in lines[:-1]]), encoding="utf-8")
+    for name, label, lines in (
+        ("check", "plait check and plait explain in a terminal", checked()),
+        ("run", "plait run in a terminal, stopped and resumed", stopped_and_resumed()),
+    ):
+        (HERE / f"{name}.svg").write_text(drawn(lines, label), encoding="utf-8")
 
 
-def recorded(command: list[str]) -> str:
-    """What a terminal receives from a command."""
+# ── what is recorded ─────────────────────────────────────────────────────
+
+
+def checked() -> list[list[Cell]]:
+    lines: list[list[Cell]] = []
+    for command in CHECKS:
+        lines += [*session(command, EXAMPLES, columns=WIDE), []]
+    return lines[:-1]
+
+
+def stopped_and_resumed() -> list[list[Cell]]:
+    """A run that is stopped while two items are at work, and goes on afterwards.
+
+    Of the first part: the screen at the moment of the Ctrl-C, and the lines that were printed after it.
+    """
+    with TemporaryDirectory(prefix="plait-picture-") as folder:
+        project = Path(folder, "lint")
+        (project / "src").mkdir(parents=True)
+        (project / "flow.yaml").write_text(FLOW)
+        (project / "lint").write_text(LINT)
+        (project / "lint").chmod(0o755)
+        (project / "hold").touch()
+        for name in FILES:
+            (project / "src" / f"{name}.py").touch()
+
+        def is_half_way(screen: str) -> bool:
+            return (
+                "○ reduce" in screen
+                and "5/8" in screen
+                and all(re.search(rf"{name} .* 0:0[1-9]", screen) for name in HELD)
+            )
+
+        moment = Moment(is_half_way)
+        after = session(["run", "flow.yaml"], project, stop_at=moment)
+        said = [line for line in after if text_of(line).startswith(("stopping", "stopped"))]
+        (project / "hold").unlink()
+        return [*moment.lines, shown("^C"), *said, [], *session(["resume"], project)]
+
+
+@dataclass
+class Moment:
+    """When a command is interrupted, and what stood on the screen then."""
+
+    is_it: Callable[[str], bool]
+    lines: list[list[Cell]] = field(default_factory=list)
+
+    def has_come(self, screen: Screen) -> bool:
+        if self.lines or not self.is_it(screen.text()):
+            return False
+        self.lines = [list(line) for line in screen.lines if line]
+        return True
+
+
+def session(
+    command: list[str], directory: Path, *, columns: int = NARROW, stop_at: Moment | None = None
+) -> list[list[Cell]]:
+    """What a terminal shows after a command."""
+    screen = Screen()
+    screen.show(f"\x1b[32m$\x1b[0m plait {' '.join(command)}\r\n")
     ours, theirs = pty.openpty()
-    environment = {**os.environ, "TERM": "xterm", "COLUMNS": str(COLUMNS), "LC_ALL": "C.UTF-8"}
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": str(columns), "LINES": "40", "LC_ALL": "C.UTF-8"}
     environment.pop("NO_COLOR", None)
     argv = [sys.executable, "-m", "plait", *command]
-    child = subprocess.Popen(argv, cwd=EXAMPLES, env=environment, stdout=theirs, stderr=theirs)
+    child = subprocess.Popen(
+        argv, cwd=directory, env=environment, stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs,
+        start_new_session=True,
+    )  # fmt: skip
     os.close(theirs)
-    received = b"".join(chunks(ours))
+    deadline = time.monotonic() + LIMIT
+    for received in texts(ours):
+        screen.show(received)
+        if stop_at is not None and stop_at.has_come(screen):
+            child.send_signal(signal.SIGINT)
+        if time.monotonic() > deadline:
+            child.kill()
+            raise SystemExit(f"plait {' '.join(command)} did not come to its end:\n{screen.text()}")
     os.close(ours)
-    if child.wait() not in (0, 2):
-        raise SystemExit(received.decode("utf-8", "replace"))
-    return received.decode("utf-8").replace("\r\n", "\n")
+    child.wait()
+    while not screen.lines[-1]:
+        screen.lines.pop()
+    return screen.lines
+
+
+def texts(descriptor: int) -> Iterator[str]:
+    """What comes, without halves of characters and codes."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    pending = ""
+    for chunk in chunks(descriptor):
+        received = pending + decoder.decode(chunk)
+        cut = re.search(r"\x1b(?:\[[0-9;?]*)?$", received)
+        whole = received[: cut.start()] if cut else received
+        pending = received[len(whole) :]
+        yield whole
+    yield pending
 
 
 def chunks(descriptor: int) -> Iterator[bytes]:
@@ -81,19 +250,11 @@ def chunks(descriptor: int) -> Iterator[bytes]:
         yield chunk
 
 
-def runs(line: str) -> Iterator[tuple[str, Style]]:
-    """Pieces of text of one style each."""
-    style = Style()
-    for piece in re.split(r"(\x1b\[[0-9;]*m)", line):
-        if piece.startswith("\x1b["):
-            for code in piece[2:-1].split(";"):
-                style = style.after(int(code or 0))
-        elif piece:
-            yield piece, style
+# ── how it is drawn ──────────────────────────────────────────────────────
 
 
-def drawn(lines: list[list[tuple[str, Style]]]) -> str:
-    columns = max(sum(len(text) for text, _ in line) for line in lines)
+def drawn(lines: list[list[Cell]], label: str) -> str:
+    columns = max(map(len, lines))
     width = round(columns * CHARACTER + 2 * MARGIN)
     height = len(lines) * LINE + 2 * MARGIN + TITLE
     dots = "".join(
@@ -104,17 +265,18 @@ def drawn(lines: list[list[tuple[str, Style]]]) -> str:
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
         f'width="{width}" height="{height}" '
-        f'role="img" aria-label="plait check and plait explain in a terminal">\n'
+        f'role="img" aria-label="{label}">\n'
         f'<rect width="{width}" height="{height}" rx="9" fill="{PAPER}"/>\n'
         f'<path d="M0 9a9 9 0 0 1 9-9h{width - 18}a9 9 0 0 1 9 9v{TITLE - 9}H0z" fill="{FRAME}"/>{dots}\n'
         f'<g font-family="{FONTS}" font-size="14" xml:space="preserve">\n{rows}\n</g>\n</svg>\n'
     )
 
 
-def row(line: list[tuple[str, Style]], y: float) -> str:
+def row(line: list[Cell], y: float) -> str:
     """Each piece has its own place and width: carets stay under their characters in any font."""
     column, texts = 0, []
-    for text, style in line:
+    for style, cells in groupby(line, key=lambda cell: cell[1]):
+        text = "".join(sign for sign, _ in cells)
         bold = ' font-weight="bold"' if style.bold else ""
         dim = ' opacity="0.6"' if style.dim else ""
         x, length = MARGIN + column * CHARACTER, len(text) * CHARACTER

@@ -180,11 +180,11 @@ class InternalError(PlaitError):
     exit_code = 4
 
 
-def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that was probably meant."""
+def nearest(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str | None:
+    """The known name that was probably meant; nearer to 1, it has to be more alike."""
     from difflib import get_close_matches  # only errors need it, and it is slow to import
 
-    found = get_close_matches(name, list(known), n=1, cutoff=0.6)
+    found = get_close_matches(name, list(known), n=1, cutoff=cutoff)
     return found[0] if found else None
 
 

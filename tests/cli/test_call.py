@@ -53,6 +53,45 @@ def test_text_is_printed_as_it_is_and_anything_else_as_json(
     assert capsys.readouterr() == (printed, "")
 
 
+CONTROLS = [
+    # what the tool gives                              what a terminal gets
+    ("return 'a\\x1b]0;evil\\x07\\x9b2J\\tb\\n'",      "a\\u001b]0;evil\\u0007\\u009b2J\tb\r\n"),
+    ("return {'a': '\\x1b[2J\\x9b'}",                  '{"a":"\\u001b[2J\\u009b"}\r\n'),
+    ("return 'a\\u202eb\\r'",                          "a\\u202eb\\u000d\r\n"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("body", "printed"), CONTROLS)
+def test_what_a_tool_gives_cannot_drive_a_terminal(body: str, printed: str, trusted: Path) -> None:
+    tool(trusted, "t.py", function(body))
+    master, slave = os.openpty()
+    done = subprocess.run([sys.executable, "-m", "plait", "call", "t"], stdout=slave, timeout=60, check=False)
+    os.close(slave)
+    shown = os.read(master, 65536).decode()
+    os.close(master)
+    assert (done.returncode, shown) == (0, printed)
+    piped = subprocess.run([sys.executable, "-m", "plait", "call", "t"], capture_output=True, timeout=60)
+    assert ("\x9b" in piped.stdout.decode()) == ("009b" in printed)
+
+
+def test_what_a_tool_printed_beyond_the_limits_is_told(trusted: Path, home: Path, capsys: Capsys) -> None:
+    config = "version: '1'\nexecutor_id: core/primitives/subprocess\nconfig: {{command: sh, max_output: 9, args: [-c, '{}']}}\n"
+    tool(trusted, "out.yaml", config.format("seq 100"))
+    tool(trusted, "err.yaml", config.format("seq 100 >&2; echo ok"))
+    assert main(["call", "out"]) == 1
+    folder = home / ".ai" / "cache" / "output"
+    [first] = folder.iterdir()
+    assert capsys.readouterr() == (
+        "",
+        f"'out' failed (exit code 0): it printed more than 9 bytes; all of it is in {first} "
+        "(raise config.max_output, or let it print less)\n",
+    )
+    assert main(["call", "err"]) == 0
+    [second] = set(folder.iterdir()) - {first}
+    told = f"note: it wrote more to standard error than is kept; all of it is in {second}\n"
+    assert capsys.readouterr() == ("ok\n", told)
+
+
 FAILURES = [
     # the tool                             stdout                                  stderr
     (function("raise ValueError('no')"),   "",                                     "'t' failed: ValueError: no"),
@@ -336,6 +375,13 @@ def test_no_variable_of_the_environment_trusts(monkeypatch: pytest.MonkeyPatch) 
 
 
 # ── what a call loads ────────────────────────────────────────────────────
+
+
+def test_a_call_of_a_script_does_not_load_what_only_shell_text_needs(trusted: Path) -> None:
+    tool(trusted, "t.py", '__executor_id__ = "core/runtimes/python/script"\nprint(1)\n')
+    code = "import sys; from plait.cli import main; main(['call', 't']); print('plait.template.shell_rules' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60, check=True)
+    assert done.stdout == b"1\nFalse\n"
 
 
 @pytest.mark.usefixtures("trusted")

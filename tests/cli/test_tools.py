@@ -55,7 +55,7 @@ def test_a_tool_that_cannot_be_read_has_its_reason_in_the_table_and_hides_no_oth
 ) -> None:
     (trusted / ".ai" / "tools" / "broken.yaml").write_text("executor_id: [\n")
     rows = table(capsys, status=2)
-    assert rows["broken", "project"][2].startswith("cannot be read: ")
+    assert rows["broken", "project"][2].startswith("cannot be used: ")
     assert ("team/report", "project") in rows
 
 
@@ -70,7 +70,7 @@ def test_an_ambiguous_id_has_its_problem_in_the_table_and_hides_no_other(
     assert rows["team/report", "project"] == [
         "—",
         "—",
-        "cannot be read: 'team/report' names 2 files in the project space: "
+        "cannot be used: 'team/report' names 2 files in the project space: "
         "tools/team/report.py, tools/team/report.yaml",
     ]
     assert rows["team/report", "user (shadowed)"][0] == "python/function"
@@ -84,7 +84,7 @@ def test_an_ambiguous_id_has_its_problem_in_the_table_and_hides_no_other(
     )
     assert main(["verify"]) == 2
     shown = capsys.readouterr()
-    assert "✗ team/report  project: cannot be read\n" in shown.out
+    assert "✗ team/report  project: cannot be used\n" in shown.out
     assert "fix: rename or remove all but one\n" in shown.err
 
 
@@ -260,3 +260,14 @@ def test_the_runtime_of_the_documentation_adds_a_language_with_one_file(
     assert main(["call", "greet", "-p", "name=Ada"]) == 0
     expected = [*(word.replace("PROJECT", str(trusted)) for word in words), '{"name":"Ada"}']
     assert capsys.readouterr().out.splitlines() == expected
+
+
+def test_a_circle_is_seen_in_the_table_and_by_verify(trusted: Path, capsys: Capsys) -> None:
+    for name, executor in (("a", "b"), ("b", "a")):
+        (trusted / ".ai" / "tools" / f"{name}.yaml").write_text(f"version: '1'\nexecutor_id: {executor}\n")
+    assert main(["tools"]) == 2
+    shown = capsys.readouterr()
+    assert "cannot be used: the chain runs in a circle: a → b → a" in shown.out
+    assert shown.err == "2 tools cannot be used: a, b\n"
+    assert main(["verify"]) == 2
+    assert "the chain runs in a circle: a → b → a" in capsys.readouterr().err

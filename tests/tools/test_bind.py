@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plait.errors import InputError, PlaitError, ShellRefusedError
+from plait.errors import InputError, PlaitError, ShellRefusedError, ValueRefusedError
 from plait.records import replace
 from plait.tools.bind import Call, bind
 from plait.tools.chain import Chain
@@ -302,6 +302,77 @@ def test_parameters_as_variables_never_replace_the_environment() -> None:
         "P_NONE": "",
         "P_FIXED": "author",
     }
+
+
+def test_two_parameters_that_would_be_one_variable_are_refused() -> None:
+    with pytest.raises(
+        ValueRefusedError, match="the parameters PATH and path would both be the variable P_PATH"
+    ):
+        process({"params_env": "P_"}, {"path": "a", "PATH": "b"})
+
+
+# ── who sends a request ──────────────────────────────────────────────────
+
+AUTH = [
+    # auth                                                            header
+    ({"type": "bearer", "token": "${API_KEY}"},                       ("Authorization", "Bearer hunter2")),
+    ({"token": "{t}"},                                                ("Authorization", "Bearer given")),
+    ({"type": "bearer", "key": "k"},                                  ("Authorization", "Bearer k")),
+    ({"type": "api_key", "header": "X-Api-Key", "key": "${API_KEY}"}, ("X-Api-Key", "hunter2")),
+    ({"type": "basic", "username": "me", "password": "${API_KEY}"},   ("Authorization", "Basic bWU6aHVudGVyMg==")),
+    ("Token ${API_KEY}",                                              ("Authorization", "Token hunter2")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("auth", "header"), AUTH)
+def test_a_request_says_who_sends_it(auth: Any, header: tuple[str, str]) -> None:
+    assert request({"auth": auth}, {"t": "given"}).headers == (header,)
+
+
+NOBODY = [
+    # auth                                                  what                                fix
+    ({"type": "bearer", "token": "${UNSET}"},               "config.auth.token is nothing",     "give a value"),
+    ({"type": "bearer", "token": "{unset}"},                "config.auth.token is nothing",     "give a value"),
+    ({"type": "bearer"},                                    "config.auth.token is nothing",     "give a value"),
+    ({"type": "basic", "username": "me"},                   "config.auth.password is nothing",  "give a value"),
+    ({"type": "basic", "username": "", "password": "x"},    "config.auth.username is nothing",  "give a value"),
+    ("${UNSET}",                                            "config.auth is nothing",           "give a value"),
+    ({"type": "barer", "token": "x"},                       "config.auth is text, or a map",    "did you mean type: bearer?"),
+    ({"tokn": "x"},                                         "config.auth is not told by 'tokn'", "did you mean 'token'?"),
+    (["x"],                                                 "config.auth is text, or a map",    "write {type: bearer"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("auth", "what", "fix"), NOBODY)
+def test_a_request_that_would_say_nothing_is_not_sent(auth: Any, what: str, fix: str) -> None:
+    with pytest.raises(InputError) as caught:
+        request({"auth": auth})
+    assert caught.value.what.startswith(what)
+    assert str(caught.value.fix).startswith(fix)
+
+
+SLIPS = [
+    # primitive       config                                  told
+    ("http_client",   {"url": "https://x/", "metod": "PUT"},  "config.metod is used by nothing"),
+    ("subprocess",    {"command": "a", "imput_data": "x"},    "config.imput_data is used by nothing"),
+    ("subprocess",    {"command": "a", "timeouts": 3},        "config.timeouts is used by nothing"),
+    ("subprocess",    {"command": "{comand}", "comand": "a"}, None),
+    ("subprocess",    {"command": "a", "colour": "red"},      None),
+    ("subprocess",    {"command": "a", "url": "x"},           None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("primitive", "config", "told"), SLIPS)
+def test_a_key_that_is_almost_one_of_ours_is_named(
+    primitive: str, config: dict[str, Any], told: str | None
+) -> None:
+    if told is None:
+        bound(primitive, config)
+        return
+    with pytest.raises(InputError) as caught:
+        bound(primitive, config)
+    assert caught.value.what == told
+    assert "did you mean '" in str(caught.value.fix)
 
 
 # ── what an author may have written wrongly ──────────────────────────────

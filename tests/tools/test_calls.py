@@ -688,7 +688,42 @@ def test_output_beyond_the_limit_is_an_error_that_names_its_file(project: MakePr
     assert file.parent == here.user / "cache" / "output"
     assert result["error"].startswith(f"it printed more than 100 bytes; all of it is in {file}")
     assert file.read_text().endswith("\n1000\n")
-    here.config("hushed", config={"command": "seq", "args": ["1000"], "max_output": 100, "env": {"K": "{k}"}}, secrets=["k"])
+    here.config(
+        "hushed",
+        config={"command": "seq", "args": ["1000"], "max_output": 100, "env": {"K": "{k}"}},
+        secrets=["k"],
+    )
     hushed = here.call("hushed", k="op3n-sesame")
     assert "what it printed was dropped" in hushed["error"]
     assert len(list(file.parent.iterdir())) == 1
+
+
+def test_a_project_that_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"there is no folder '.*/nowhere'"):
+        plait.call("core/file/list", project=tmp_path / "nowhere")
+
+
+def test_names_that_a_file_may_not_set_are_told(project: MakeProject) -> None:
+    here = project().trust()
+    here.write(".env", "PATH=/evil\nLD_PRELOAD=x\nCITY=Bonn\n")
+    here.config("t", config={"command": "true"})
+    assert here.dry("t")["refused_env"] == ["PATH", "LD_PRELOAD"]
+    assert here.call("t")["metadata"]["refused_env"] == ["PATH", "LD_PRELOAD"]
+
+
+def test_a_dry_run_of_a_newer_version_does_not_forbid_the_older(project: MakeProject) -> None:
+    here = project()
+    here.trust_key()
+    tool = here.script("t", "print(1)\n")
+    older = here.sign(tool).read_bytes()
+    newer = sign_bytes(
+        tool.read_bytes() + b"#\n", kind="tool", item_id="t", extension=".py", key=KEY, now=SIGNED_AT + 60
+    )
+    tool.write_bytes(newer)
+    here.dry("t")
+    tool.write_bytes(older)
+    assert here.data("t") == 1
+    tool.write_bytes(newer)
+    assert here.data("t") == 1
+    tool.write_bytes(older)
+    assert here.refusal("t").code == "rolled-back"

@@ -70,7 +70,7 @@ def test_no_name_of_execution_or_context_comes_from_a_caller(name: str) -> None:
     assert config({"a": f"<{{{name}}}>"}, {name: "evil"}, context={name: "call"}).value("a") == "<call>"
 
 
-REACH = [
+REACH: list[tuple[dict[str, Any] | None, dict[str, Any], Any]] = [
     # the schema declares   config                              what {a} becomes for a caller's {"h": "evil"}
     (None,                  {"a": "{h}", "h": "author"},          "author"),
     (None,                  {"a": "{b}", "b": "{h}", "h": "x"},   "x"),

@@ -314,6 +314,11 @@ def project_root(project: str | PathLike[str] | None) -> str:
     """The folder that was named, or the nearest one above that has a `.ai`."""
     if project is not None:
         named = os.fspath(project)
+        if not os.path.isdir(named):
+            from plait.errors import InputError
+
+            fix = "name the folder of the project"
+            raise InputError(f"there is no folder '{named}'", fix=fix, code="no-directory")
         return _real_path(named if os.path.isabs(named) else os.path.join(os.getcwd(), named))
     folder = start = os.getcwd()  # which has no links in it
     while folder != os.path.dirname(folder):

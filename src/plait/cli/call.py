@@ -9,10 +9,11 @@ road, stopped before the tool.
 from __future__ import annotations
 
 import gc
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
 
 from plait.cli.consent import add_project, toolbox_of
-from plait.cli.output import error_data, show_error, write_bytes, write_json, write_value
+from plait.cli.output import error_data, printable, show_error, write_given, write_json
 from plait.cli.values import expect_map, file_text, given_text, read_json
 from plait.errors import InputError, PlaitError
 from plait.hints import TYPE_CHECKING, Final
@@ -77,7 +78,7 @@ def _call(options: argparse.Namespace) -> int:
         return 0
     result = steps.call_tool(tools, options.tool, params)
     if options.json:
-        write_json(result.record())
+        write_given(result.record())
     else:
         _show(result)
     return 0 if result.success else 1
@@ -188,15 +189,24 @@ def _takes_text(schema: Mapping[str, Json]) -> bool:
 
 def _show(result: ToolResult) -> None:
     data = result.data if result.success else _besides_error(result)
-    if isinstance(data, str):
-        if data.endswith("\n"):
-            write_bytes(data.encode("utf-8", "surrogateescape"))
-        elif data:
-            write_value(data)
-    elif result.success or data is not None:
-        write_json(data)
+    if data != "" and (result.success or data is not None):
+        write_given(data)
+    for note in _notes(result):
+        print(f"note: {printable(note)}", file=sys.stderr)
     if not result.success:
         show_error(_failure(result))
+
+
+def _notes(result: ToolResult) -> Iterator[str]:
+    """What else there is to know; where the output of a tool that printed too much is, its error says."""
+    facts = result.metadata
+    said = facts.get("stderr_overflow") or facts.get("overflow")
+    if isinstance(said, str) and said not in (result.error or ""):
+        yield f"it wrote more to standard error than is kept; all of it is in {said}"
+    if isinstance(refused := facts.get("refused_env"), list):
+        yield f".env may not set {', '.join(refused)}: they decide which programs run"
+    if isinstance(log := facts.get("log"), str):
+        yield f"before its result it printed:\n{log}"
 
 
 def _besides_error(result: ToolResult) -> Json:

@@ -2,7 +2,8 @@
 
 Colour is for terminals only and honours `NO_COLOR`; everything piped is plain and
 stable.  What an error prints cannot drive a terminal: control characters are
-replaced.  A result is written as it is, byte for byte.
+replaced.  A result is written as it is, byte for byte, to a file or a pipe; what
+a tool gave is written to a terminal with its control characters escaped.
 """
 
 from __future__ import annotations
@@ -94,6 +95,25 @@ def write_value(value: Json) -> None:
 
 def write_json(value: Json) -> None:
     write_bytes(json_line(value))
+
+
+def write_given(value: Json) -> None:
+    """What somebody else gave: text with one newline at its end, anything else as JSON."""
+    if isinstance(value, str):
+        data = _encoded(value if value.endswith("\n") else f"{value}\n")
+    else:
+        data = json_line(value)
+    if sys.stdout.isatty():
+        data = without_controls(data.decode("utf-8", "surrogateescape")).encode("utf-8", "backslashreplace")
+    write_bytes(data)
+
+
+_CONTROLS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\udc80-\udcff]")
+
+
+def without_controls(text: str) -> str:
+    """A text that cannot drive a terminal: controls, and marks that turn the writing round, are spelt out."""
+    return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def json_line(value: Json) -> bytes:

@@ -46,6 +46,8 @@ def rows(record: Mapping[str, Json], paint: Paint) -> Iterator[tuple[str, str]]:
         yield "params", json_text(record["params"])
     else:
         yield from _mcp(record)
+    if refused := record.get("refused_env"):
+        yield "refused", f"{' '.join(refused)} (.env may not set them)"
     if limits := record.get("limits"):
         yield "limits", ", ".join(_limit(name, value) for name, value in limits.items())
 

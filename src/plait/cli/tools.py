@@ -17,7 +17,7 @@ from plait.cli.arguments import one_of
 from plait.cli.consent import add_project, toolbox_of
 from plait.cli.output import Paint, aligned, cut, error_data, paint_for, printable, width, write_json
 from plait.cli.signers import signed_by
-from plait.errors import InputError, PlaitError
+from plait.errors import InputError, PlaitError, listed
 from plait.records import dataclass
 from plait.tools.rules import judge, short_id
 from plait.tools.spaces import Space, Spaces
@@ -120,7 +120,10 @@ def _row(tools: Toolbox, item_id: str, space: Space, shadowed_by: str | None) ->
             return None
         path = found.path
         item = tools.chains.items.get(found)
-        return Row(item_id, space, path, shadowed_by, item, tools.trust.judge(item))
+        verdict = tools.trust.judge(item)
+        if shadowed_by is None:
+            tools.chains.get(item_id)  # also what stands behind it: a circle, an executor that is not there
+        return Row(item_id, space, path, shadowed_by, item, verdict)
     except PlaitError as error:
         return Row(item_id, space, path, shadowed_by, error=error)
 
@@ -130,8 +133,16 @@ def status_of(judged: Iterable[Row]) -> int:
     return UNREADABLE if any(row.error is not None for row in judged) else 0
 
 
+def tell_broken(judged: Iterable[Row]) -> None:
+    """Why the exit code is not 0, for those who do not read the table."""
+    if broken := [row.id for row in judged if row.error is not None]:
+        count = "1 tool" if len(broken) == 1 else f"{len(broken)} tools"
+        print(f"{count} cannot be used: {printable(listed(broken))}", file=sys.stderr)
+
+
 def _list(tools: Toolbox, *, everything: bool, as_json: bool) -> int:
     all_rows = rows(tools)
+    tell_broken(all_rows)
     shown = [row for row in all_rows if everything or not row.runtime]
     if as_json:
         write_json([_record(row) for row in shown])
@@ -155,7 +166,7 @@ def _cells(row: Row, store: TrustStore) -> tuple[str, str, str, str, str]:
     space = row.space.label + (" (shadowed)" if row.shadowed_by else "")
     if item is None or row.verdict is None:
         what = row.error.what if row.error else ""
-        return row.id, space, "—", "—", f"cannot be read: {what}"
+        return row.id, space, "—", "—", f"cannot be used: {what}"
     runtime = short_id(item.header.executor_id or "—")
     return row.id, space, runtime, signed_by(row.verdict, store), item.header.description or "—"
 

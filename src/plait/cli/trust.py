@@ -156,6 +156,8 @@ def _status(tools: Toolbox, *, as_json: bool) -> None:
         state = "brings nothing along"
     elif trust.project_trusted:
         state = paint("trusted", "green")
+    elif trust.store.trusts(here):
+        state = paint("trusted", "yellow") + ", but it demands signatures (trust: signed): see plait verify"
     else:
         brought = "1 file" if len(brings) == 1 else f"{len(brings)} files"
         command = f"plait trust {shlex.quote(here)}"

@@ -71,7 +71,7 @@ def _show(judged: list[Row], *, in_full: bool) -> None:
     installed = 0
     for row in judged:
         if row.verdict is None:
-            print(f"{paint('✗', 'red')} {row.id}  {row.space}: cannot be read")
+            print(f"{paint('✗', 'red')} {row.id}  {row.space}: cannot be used")
             if row.error is not None:
                 show_error(row.error)
         elif row.verdict.by == "manifest" and not in_full:

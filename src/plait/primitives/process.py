@@ -697,6 +697,7 @@ class _Printed:
                     prefix=f"plait-{self.name}-", dir=self.folder, delete=False
                 )
                 self.file.write(self.kept)
+                self.room_in_file -= len(self.kept)
             self.file.write(data[: self.room_in_file])
         except OSError:  # the disk is full: what is there is worth having, what follows is dropped
             self.room_in_file = 0

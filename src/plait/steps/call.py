@@ -199,6 +199,8 @@ def call_tool(
         metadata["signal"] = returned.signal
     if returned.overflow is not None:
         metadata["overflow"] = returned.overflow
+    if prepared.environment.refused:
+        metadata["refused_env"] = list(prepared.environment.refused)
     if returned.stderr:
         metadata["stderr"] = _end_of(prepared.secrets.masked(returned.stderr))
     return ToolResult(
@@ -233,6 +235,7 @@ def dry_run(toolbox: Toolbox, item_id: str, params: Mapping[str, Json]) -> dict[
         "validated_pairs": [pair.record() for pair in prepared.ready.pairs],
         "shadows": list(prepared.shadowed),
         "trust": [verdict.record() for verdict in prepared.ready.verdicts],
+        "refused_env": list(prepared.environment.refused),
         **_shown(prepared),
     }
 
@@ -663,4 +666,3 @@ def _shown(prepared: Prepared) -> dict[str, Json]:
         case McpCall() as call:
             server = list(call.server.command) or call.server.url
             return {"server": server, "tool": call.tool, "params": dict(call.params), "env": env}
-

@@ -225,10 +225,11 @@ class Runs:
     def remove_old(self, keep: int, days: float) -> tuple[str, ...]:
         """Remove what began more than so many days ago, but for the newest `keep`; which those were."""
         before = self._now() - days * 86_400
-        summaries = self.list()
-        broken = set(self._ids()) - {summary.id for summary in summaries}
-        old = [summary.id for summary in summaries[max(keep, 0) :] if summary.started < before]
-        never_made = [run for run in broken if self._changed(run) < before]
+        ids = self._ids()
+        # Each start of a run asks for this, so no journal is opened that cannot matter.
+        newest_first = self.list() if len(ids) > max(keep, 0) else []
+        old = [summary.id for summary in newest_first[max(keep, 0) :] if summary.started < before]
+        never_made = [run for run in ids if self._changed(run) < before and self._summary(run) is None]
         removed = tuple(run for run in [*old, *never_made] if self._is_removed(run))
         self._finish_removing()
         return removed

@@ -69,7 +69,7 @@ class Plan:
     carrier: str
     """How the environment variables start that bring the values."""
     script: str | None = None
-    """What the shell is given, if that is the same for all values that fit into the environment."""
+    """What the shell is given for all values that fit into the environment and become one word each."""
 
     @property
     def slots(self) -> Iterator[Slot]:
@@ -128,13 +128,13 @@ def _check(pieces: Sequence[Piece], lexed: Lexed) -> _Checked:
         parts,
         variable,
         carrier,
-        _script_for_all_values(parts, variable, carrier),
+        _usual_script(parts, variable, carrier),
     )
 
 
-def _script_for_all_values(parts: Sequence[str | Slot], variable: str, carrier: str) -> str | None:
+def _usual_script(parts: Sequence[str | Slot], variable: str, carrier: str) -> str | None:
     slots = [part for part in parts if isinstance(part, Slot)]
-    if any(slot.gap.raw or slot.place.spread for slot in slots):
+    if any(slot.gap.raw for slot in slots):
         return None
     passed = [slot.variable for slot in slots if slot.place.state != "comment"]
     emitted = [
@@ -163,7 +163,7 @@ def bind(
     in_file = _too_large(carried)
     env = {plan.carrier + name: value for name, value in carried.items() if name not in in_file}
     script = plan.script
-    if script is None or in_file:
+    if script is None or in_file or any(_spreads(each.slot, each.value) for each in filled):
         emitted = [part if isinstance(part, str) else _emitted(part, plan.variable) for part in parts]
         script = _prelude(plan.variable, plan.carrier, list(carried), in_file) + "".join(emitted)
     shown = [part if isinstance(part, str) else _shown(part) for part in parts]
@@ -194,11 +194,16 @@ def _filled(slot: Slot, values: Sequence[Json]) -> _Filled:
         raise InternalError("a gap of the script has no value", code="lexer")
     value = values[gap.index]
     name = slot.variable
-    if place.spread and isinstance(value, list) and place.state == "bare" and not gap.raw:
+    if _spreads(slot, value):
         names = [f"{name}_{position}" for position in range(1, len(value) + 1)]
         return _Filled(slot, value, names, value, [revealed_text(item) for item in value])
     passed = gap.raw or place.state != "comment"
     return _Filled(slot, value, (name,), (value,), (revealed_text(value),) if passed else ())
+
+
+def _spreads(slot: Slot, value: Json) -> bool:
+    """Does each element of a list become a word of its own?"""
+    return isinstance(value, list) and slot.place.spread and slot.place.state == "bare" and not slot.gap.raw
 
 
 # ── a second look, that does not trust the lexer ────────────────────────────

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 
-from plait.errors import InputError, LimitError, ShellRefusedError, ValueRefusedError, nearest
+from plait.errors import InputError, LimitError, Problem, ShellRefusedError, ValueRefusedError, nearest
 from plait.hints import TYPE_CHECKING, Any, Final
 from plait.records import dataclass, field, field_names, replace
 from plait.template import sinks
@@ -13,7 +13,7 @@ from plait.template.nodes import Text
 from plait.template.program import Piece, Placed
 from plait.template.template import Placeholder, Template
 from plait.tools.chain import Chain
-from plait.tools.config import CONTEXT, Config
+from plait.tools.config import CONTEXT, EXECUTION_KEYS, Config
 from plait.tools.environment import Environment
 from plait.tools.invocation import (
     DEFAULT_MAX_OUTPUT,
@@ -67,6 +67,7 @@ class Binding:
         self._project, self._cwd = project, cwd
         self._env = _lookup(environment)
         author = Config(chain, params={}, context=context, env=self._env)
+        _expect_no_slip(author, chain.primitive)
         self._fixed = _in_map(author, "fixed_params")
         self._fixed_in_clear = _in_map(author.in_clear(), "fixed_params") if self._fixed else {}
         self._key = author.value("params_key")
@@ -109,6 +110,37 @@ class Binding:
 
     def _call(self, params: Mapping[str, Json], context: Mapping[str, Json]) -> Call:
         return Call(self._chain, params, context, self._environment, self._project, self._cwd)
+
+
+_TAKES: Final = {
+    "core/primitives/subprocess": frozenset(
+        {"command", "args", "env", "cwd", "input_data", "timeout", "max_output", "fixed_params", "params_key"}
+        | {"params_env"}
+    ),
+    "core/primitives/http_client": frozenset(
+        {"method", "url", "headers", "body", "auth", "retry", "max_redirects", "timeout", "max_output"}
+        | {"fixed_params", "params_key"}
+    ),
+}
+
+
+def _expect_no_slip(config: Config, primitive: str) -> None:
+    """A key that nothing uses and that is almost one of ours was meant to be it."""
+    known = _TAKES.get(primitive)
+    if known is None or config.written.keys() <= EXECUTION_KEYS:
+        return
+    unused = config.written.keys() - EXECUTION_KEYS - config.mentioned
+    slips = {key: guess for key in sorted(unused) if (guess := nearest(key, known, cutoff=0.8)) is not None}
+    if slips:
+        raise InputError.together(
+            Problem(
+                f"config.{key} is used by nothing",
+                config.where,
+                f"did you mean '{guess}'? (a key of your own stands somewhere as {{{key}}})",
+                code="bad-config",
+            )
+            for key, guess in slips.items()
+        )
 
 
 def _handed_over(params: Mapping[str, Json], fixed: Mapping[str, Json], key: Json) -> dict[str, Json]:
@@ -236,7 +268,9 @@ _HARMLESS: Final = frozenset({"--project-path", "--noprofile", "--norc"})
 
 
 def _surely_data(template: Template, before: Sequence[str]) -> bool:
-    """Is it a path of the call itself, behind nothing that could announce code?"""
+    """Is it the author's program, or a path of the call itself behind nothing that could announce code?"""
+    if not before and all(hole.kind == "env" for hole in template.placeholders):
+        return True
     return all(hole in CONTEXT for hole in template.placeholders) and all(
         word[:1] not in ("-", "+") or word in _HARMLESS for word in before
     )
@@ -350,12 +384,23 @@ def _params_as_variables(call: Call, config: Config) -> dict[str, str]:
     prefix = config.value("params_env")
     if not isinstance(prefix, str) or not prefix:
         return {}
-    plain = {name: value for name, value in call.params.items() if not isinstance(value, Mapping | list)}
-    return {
-        prefix + name.upper(): revealed_text(value)
-        for name, value in plain.items()
-        if name.isidentifier() and name.isascii()
+    plain = {
+        name: value
+        for name, value in call.params.items()
+        if not isinstance(value, Mapping | list) and name.isidentifier() and name.isascii()
     }
+    variables: dict[str, str] = {}
+    for name, value in plain.items():
+        if (variable := prefix + name.upper()) in variables:
+            alike = sorted(other for other in plain if other.upper() == name.upper())
+            raise ValueRefusedError(
+                f"the parameters {' and '.join(alike)} would both be the variable {variable}",
+                config.where,
+                "give one of them another name, or read both from standard input",
+                code="bad-env",
+            )
+        variables[variable] = revealed_text(value)
+    return variables
 
 
 def _stdin(config: Config) -> bytes:
@@ -441,13 +486,55 @@ def _headers(config: Config) -> list[tuple[str, str]]:
     if not isinstance(written, Mapping):
         raise _bad_config(config, "headers", "a map", "write headers: {Accept: text/plain}")
     headers = [(name, _header(value, config)) for name, value in written.items()]
-    auth = config.written.get("auth")
-    if isinstance(auth, Mapping):
-        key = _header(auth.get("token", auth.get("key", "")), config)
-        if key:
-            bearer = auth.get("type", "bearer") == "bearer"
-            headers.append((str(auth.get("header") or "Authorization"), f"Bearer {key}" if bearer else key))
+    if (auth := config.written.get("auth")) is not None:
+        headers.append(_authorisation(auth, config))
     return headers
+
+
+_AUTH: Final = {
+    # how a request says who sends it, and the keys that it takes
+    "bearer": ("token", "key"),
+    "api_key": ("key", "token", "header"),
+    "header": ("key", "token", "header"),
+    "basic": ("username", "password"),
+}
+
+
+def _authorisation(auth: Json, config: Config) -> tuple[str, str]:
+    """The header that says who sends a request; to say nothing there is an error, not a request of nobody."""
+    if isinstance(auth, str):
+        return "Authorization", _credential(auth, "auth", config)
+    kind = auth.get("type", "bearer") if isinstance(auth, Mapping) else None
+    if not isinstance(auth, Mapping) or kind not in _AUTH:
+        guess = nearest(str(kind), _AUTH)
+        fix = f"did you mean type: {guess}?" if guess else "write {type: bearer, token: …}"
+        raise _bad_config(config, "auth", f"text, or a map whose type is {', '.join(_AUTH)}", fix)
+    known = ("type", "header", *_AUTH[kind])
+    for key in auth.keys() - set(known):
+        raise _bad_config(config, "auth", f"not told by '{key}'", _known_or_nearest(key, known))
+    if kind == "basic":
+        from base64 import b64encode
+
+        user, password = (_credential(auth.get(key), f"auth.{key}", config) for key in _AUTH[kind])
+        pair = f"{user}:{password}".encode("utf-8", "surrogateescape")
+        return "Authorization", f"Basic {b64encode(pair).decode('ascii')}"
+    key = next((name for name in _AUTH[kind][:2] if name in auth), _AUTH[kind][0])
+    value = _credential(auth.get(key), f"auth.{key}", config)
+    return str(auth.get("header") or "Authorization"), f"Bearer {value}" if kind == "bearer" else value
+
+
+def _credential(written: Json, key: str, config: Config) -> str:
+    template = config.template(written) if isinstance(written, str) else None
+    missing = template is None or config.unresolved(template)
+    if missing or not (value := _header(written, config)).strip():
+        fix = "give a value to what it names, or remove config.auth to send the request without"
+        raise _bad_config(config, key, "nothing: the request would go out without it", fix)
+    return value
+
+
+def _known_or_nearest(key: str, known: Sequence[str]) -> str:
+    guess = nearest(key, known)
+    return f"did you mean '{guess}'?" if guess else f"known: {', '.join(known)}"
 
 
 def _header(value: Json, config: Config) -> str:
@@ -473,9 +560,7 @@ def _retry(config: Config) -> Retry:
     }
     known = field_names(Retry)
     for key in given.keys() - set(known):
-        guess = nearest(key, known)
-        fix = f"did you mean '{guess}'?" if guess else f"known: {', '.join(known)}"
-        raise _bad_config(config, "retry", f"not told by '{key}'", fix)
+        raise _bad_config(config, "retry", f"not told by '{key}'", _known_or_nearest(key, known))
     retry = replace(Retry(), **given)
     if not _is_whole(retry.attempts, least=1):
         raise _bad_config(config, "retry.attempts", "a whole number, 1 or more", "write attempts: 3")

@@ -101,6 +101,11 @@ class Config:
     def _is_text_without_holes(self, written: Json) -> bool:
         return isinstance(written, str) and self._plan.text(written) is not None
 
+    @property
+    def mentioned(self) -> frozenset[str]:
+        """Every name that a `{name}` of the authors refers to."""
+        return frozenset(_param_names(self.template(self.written)))
+
     def mentions(self, name: str) -> bool:
         """Does an author's text possibly have a hole of this name?"""
         return self._plan.mentions(name)
