@@ -108,10 +108,7 @@ PEERS = (
 def seconds_of(peer: Peer, script: str, items: int, parallel: int) -> float | str:
     """How long the items took; or why nobody knows."""
     with tempfile.TemporaryDirectory() as folder:
-        has = subprocess.run(
-            [PYTHON, "-c", f"import {peer.module}"], cwd=folder, capture_output=True, check=False
-        )
-        if has.returncode != 0:
+        if not _has(peer, folder):
             return "not installed"
         Path(folder, "fan.py").write_text(_HEAD + peer.program)
         command = [PYTHON, "fan.py", script, str(items), str(parallel)]
@@ -125,6 +122,13 @@ def seconds_of(peer: Peer, script: str, items: int, parallel: int) -> float | st
             print(done.stderr.decode("utf-8", "replace")[-2000:], file=sys.stderr)
             return "failed"
         return float(done.stdout.split()[-1])
+
+
+def _has(peer: Peer, folder: str) -> bool:
+    if not os.access(PYTHON, os.X_OK):
+        return False
+    command = [PYTHON, "-c", f"import {peer.module}"]
+    return subprocess.run(command, cwd=folder, capture_output=True, check=False).returncode == 0
 
 
 def _own_home(folder: str) -> dict[str, str]:

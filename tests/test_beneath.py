@@ -159,7 +159,7 @@ def found(root: Path, place: str, way: beneath.Way | None) -> bytes | str:
     except OutsideError:
         return "outside"
     except OSError as error:
-        return errno.errorcode[error.errno]
+        return errno.errorcode[error.errno or 0]
     try:
         return os.read(handle, 100) if stat.S_ISREG(os.fstat(handle).st_mode) else "folder"
     finally:

@@ -594,6 +594,22 @@ def test_each_guarantee_is_printed_with_what_shows_it_in_both_places() -> None:
         assert set(re.findall("`make ([a-z-]+)`", shown_by)) <= targets, number
 
 
+SHARED = {
+    # the files that flows on the page of the format extend and import
+    "base.yaml": "name: base\n",
+    "lib/checks.yaml": "blocks: {lint: {steps: [{shell: 'true'}]}}\nsteps: [{use: lint}]\n",
+}
+FLOWS = [block for block in blocks(page_of("workflow.md")) if block.kind == "yaml"]
+
+
+@pytest.mark.parametrize("flow", FLOWS, ids=lambda block: f"line {block.line}")
+def test_every_flow_on_the_page_of_the_format_is_one(flow: Block, tmp_path: Path) -> None:
+    for name, text in {**SHARED, "flow.yaml": flow.text}.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert printed_by("plait check flow.yaml", Reader.at(tmp_path)) == "no problems in 1 file\n"
+
+
 def test_the_table_of_dependencies_is_the_one_of_the_package() -> None:
     import tomllib
 

@@ -76,7 +76,7 @@ def test_the_prompt_comes_on_standard_input_and_only_declared_variables_pass(pro
     )
     assert argv == ["-p", "--output-format", "text"]
     assert prompt == "Fix a b; $(rm -rf /)\n'\""
-    assert (folder, key, other) == (str(project.root), "key-1", None)
+    assert (folder, key, other) == (str(project.root), "***", None)  # it passed, and is masked in what was printed
 
 
 def test_options_are_words_of_their_own(project: Project) -> None:
@@ -137,7 +137,7 @@ def test_what_an_agent_says_is_text_whatever_it_looks_like(project: Project) -> 
         directory=str(project.root),
     )
     assert isinstance(outcome, Done)
-    assert outcome.value["output"] == "42"
+    assert outcome.value["output"] == "42\n"
 
 
 def test_an_agent_that_fails_fails_its_step(project: Project) -> None:

@@ -410,7 +410,8 @@ def test_a_secret_that_an_author_puts_into_a_request_is_masked_in_the_answer(pro
         config={"url": "https://tracker.example/", "auth": {"type": "bearer", "token": "${TRACKER_TOKEN}"}},
     )
 
-    def echo(call: Invocation) -> Returned:
+    def echo(invocation: Invocation) -> Returned:
+        call = invocation
         assert isinstance(call, RequestCall)
         return Returned(
             True, {"headers": [list(pair) for pair in call.headers]}, metadata={"seen": "t0ken-t0ken"}
@@ -445,7 +446,7 @@ def test_the_command_that_approves_a_server_shows_no_secret(project: MakeProject
         config={"server": {"url": "https://m.example/{key}/{zone}"}, "tool_name": "add"},
     )
 
-    def refuse(_: Invocation) -> Returned:
+    def refuse(invocation: Invocation) -> Returned:  # noqa: ARG001 - the protocol's name
         raise TrustError("not approved", fix="type: plait trust mcp s add", code="mcp-unapproved")
 
     tools = replace(here.toolbox, perform=refuse)

@@ -79,7 +79,10 @@ Why: TypeAlias = Literal["ended", "timeout", "cancelled"]
 
 
 class Cancel(Protocol):
-    """A `threading.Event`, or whatever else can say that the call is no longer wanted."""
+    """A `threading.Event`, or whatever else can say that the call is no longer wanted.
+
+    If it has `at_once`, and that becomes true, what still runs gets no more grace.
+    """
 
     def is_set(self) -> bool: ...
 
@@ -196,6 +199,7 @@ def call_process(call: ProcessCall, *, cancel: Cancel | None = None) -> Returned
         duration=finished.duration,
         overflow=finished.stdout_file or finished.stderr_file,
         metadata=metadata,
+        printed=None if cut else finished.stdout.decode("utf-8", "surrogateescape"),
     )
 
 
@@ -570,11 +574,15 @@ class _Watch:
 
     def end(self, grace: float) -> None:
         """End whatever is left of the job, reading on, so that nobody blocks on a full pipe."""
-        self.cancel = None
+        cancel, self.cancel = self.cancel, None
         self.job.end(grace)
         deadline = time.monotonic() + grace + guardian.GIVE_UP + 1
         while not (self.over or self.lost or self.refused) and (left := deadline - time.monotonic()) > 0:
-            self.serve(left)
+            hurried = cancel is not None and getattr(cancel, "at_once", False)
+            if hurried:
+                self.job.end(0.0)
+                cancel = None
+            self.serve(left if cancel is None else min(left, CANCEL_PAUSE))
         self.read_what_is_there()
 
     def read_what_is_there(self) -> None:

@@ -41,7 +41,7 @@ class Agent:
             return {}
         params = {**self._options(turn), "prompt": prompt, "directory": turn.directory}
         try:
-            value = called(turn, self.tool, params)
+            value = called(turn, self.tool, params, as_text=True)
         except ProcessError as error:
             if error.code != "no-program":
                 raise

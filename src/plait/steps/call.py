@@ -160,6 +160,8 @@ class ToolResult:
     error: str | None
     chain: tuple[Mapping[str, Json], ...]
     metadata: Mapping[str, Json]
+    printed: str | None = None
+    """What a process printed, letter by letter, for those who asked for text."""
 
     def record(self) -> dict[str, Json]:
         record: dict[str, Json] = {
@@ -210,7 +212,12 @@ def call_tool(
         returned.error and prepared.secrets.masked(returned.error),
         prepared.ready.records,
         metadata,
+        returned.printed if in_clear else _text_of(prepared.handed.masked(returned.printed)),
     )
+
+
+def _text_of(value: Json) -> str | None:
+    return value if isinstance(value, str) else None
 
 
 def _with_parameters(refused: TrustError, prepared: Prepared) -> TrustError:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from plait.errors import InputError, RequestError
 from plait.hints import TYPE_CHECKING
 from plait.masking import masked
-from plait.records import dataclass
+from plait.records import dataclass, replace
 from plait.run.outcome import Failure, Interrupted, StepError
 from plait.run.perform import Turn
 from plait.steps.hands import Rehearsed, working
@@ -49,8 +49,10 @@ class Tool:
         return called(turn, tool_id, params)
 
 
-def called(turn: Turn, tool_id: str, params: Mapping[str, Json]) -> dict[str, Json]:
-    """How a call of a tool ended, as a step says it; its data is the output."""
+def called(
+    turn: Turn, tool_id: str, params: Mapping[str, Json], *, as_text: bool = False
+) -> dict[str, Json]:
+    """How a call of a tool ended, as a step says it; its data is the output, or what it printed."""
     run = working(turn.run)
     if run.rehearsal is not None:
         run.rehearsal.append(Rehearsed(turn.path, "tool", run.mask(f"{tool_id} {json_text(dict(params))}")))
@@ -61,6 +63,8 @@ def called(turn: Turn, tool_id: str, params: Mapping[str, Json]) -> dict[str, Js
         raise StepError(Failure(run.mask(str(error)), kind_of_error(error))) from None
     if result.metadata.get("cancelled") and run.is_stopping():
         raise Interrupted
+    if as_text and result.printed is not None:
+        result = replace(result, data=result.printed)
     return _expect_success(result, turn)
 
 

@@ -363,7 +363,8 @@ def _emitted(filled: _Filled, stem: str) -> str:
 
 def _reference(slot: Slot, names: Sequence[str], stem: str) -> str:
     form = _EMITTED[slot.place.state]
-    return " ".join([form.replace("@", f"${{{stem}{name}}}") for name in names])
+    references = [f"${{{stem}{name}}}" for name in names]
+    return " ".join([form.replace("@", reference) for reference in references])
 
 
 def _too_large(carried: dict[str, str]) -> dict[str, bytes]:

@@ -119,6 +119,8 @@ class Returned:
     overflow: str | None = None
     """The file that holds all of an output that went beyond the limit."""
     metadata: Mapping[str, Json] = field(default_factory=dict)
+    printed: str | None = field(default=None, repr=False)
+    """What a process printed, letter by letter; `data` is what that means."""
 
 
 _SECRET_WORDS: Final = frozenset(
