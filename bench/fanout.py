@@ -34,13 +34,13 @@ from tables import Bar, Row, Table, compared, shown, times_as  # noqa: E402
 
 from plait.app import flows  # noqa: E402
 from plait.backends.local import LocalThreads  # noqa: E402
+from plait.engine.backend import ItemWork  # noqa: E402
+from plait.engine.events import StepFinished, StepStarted  # noqa: E402
+from plait.engine.journal import Journal, MemoryJournal  # noqa: E402
+from plait.engine.outcome import Done  # noqa: E402
+from plait.engine.perform import PLAIN, Policy, Step, Turn, perform  # noqa: E402
 from plait.flows.spool import read_spool, write_spool  # noqa: E402
 from plait.primitives import process  # noqa: E402
-from plait.run.backend import ItemWork  # noqa: E402
-from plait.run.events import StepFinished, StepStarted  # noqa: E402
-from plait.run.journal import Journal, MemoryJournal  # noqa: E402
-from plait.run.outcome import Done  # noqa: E402
-from plait.run.perform import PLAIN, Policy, Step, Turn, perform  # noqa: E402
 from plait.scope import Scope  # noqa: E402
 from plait.steps.fan import Fan  # noqa: E402
 from plait.steps.hands import WorkingRun  # noqa: E402

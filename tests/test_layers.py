@@ -17,7 +17,7 @@ ORDER = {
     "documents": 0,
     "template": 1,
     "scope": 2,
-    **dict.fromkeys(["tools", "run"], 3),
+    **dict.fromkeys(["tools", "engine"], 3),
     "steps": 4,
     "flows": 5,
     **dict.fromkeys(["primitives", "store", "backends", "workspace"], 6),  # the hands
@@ -130,10 +130,10 @@ BAD = [
     # path                     code                                                   what is wrong with it
     ("errors.py",              "import plait.template.grammar",                       "errors.py may not know template"),
     ("template/nodes.py",      "from plait.scope import Scope",                       "template/nodes.py may not know scope"),
-    ("scope/frames.py",        "def f():\n  from plait import run",                   "scope/frames.py may not know run"),
-    ("tools/chain.py",         "from plait.run.events import Event",                  "tools/chain.py may not know run"),
-    ("run/perform.py",         "import plait.tools.chain as c",                       "run/perform.py may not know tools"),
-    ("run/perform.py",         "from plait.steps import call",                        "run/perform.py may not know steps"),
+    ("scope/frames.py",        "def f():\n  from plait import engine", "scope/frames.py may not know engine"),
+    ("tools/chain.py",         "from plait.engine.events import Event",                  "tools/chain.py may not know engine"),
+    ("engine/perform.py",         "import plait.tools.chain as c",                       "engine/perform.py may not know tools"),
+    ("engine/perform.py",         "from plait.steps import call",                        "engine/perform.py may not know steps"),
     ("steps/shell.py",         "from plait.primitives.process import start",          "steps/shell.py may not know primitives"),
     ("steps/shell.py",         "from ..flows import names",                           "steps/shell.py may not know flows"),
     ("flows/workflow.py",      "import importlib; importlib.import_module('plait.store.journal')", "flows/workflow.py may not know store"),
@@ -160,7 +160,7 @@ BAD = [
     ("tools/config.py",        "if '${' in x: pass",                                  "tools/config.py:1 parses ${"),
     ("tools/config.py",        "if x[:2] == '${': pass",                              "tools/config.py:1 parses ${"),
     ("tools/config.py",        "OPEN = '${'",                                         "tools/config.py:1 parses ${"),
-    ("run/perform.py",         "async def f(): pass",                                 "run/perform.py is asynchronous"),
+    ("engine/perform.py",         "async def f(): pass",                                 "engine/perform.py is asynchronous"),
     ("primitives/process.py",  "import asyncio",                                      "primitives/process.py is asynchronous"),
 ]  # fmt: skip
 
@@ -173,8 +173,8 @@ def test_a_module_that_breaks_a_rule_is_found(path: str, code: str, wrong: str) 
 GOOD = [
     ("values.py",              "from plait.errors import PlaitError"),
     ("documents/files.py",     "import os, pathlib, time\nfrom plait.errors import InputError"),
-    ("steps/call.py",          "from plait.tools import chain\nfrom plait.run import perform"),
-    ("store/journal.py",       "from plait.run.journal import Journal\nfrom plait.flows import names"),
+    ("steps/call.py",          "from plait.tools import chain\nfrom plait.engine import perform"),
+    ("store/journal.py",       "from plait.engine.journal import Journal\nfrom plait.flows import names"),
     ("app.py",                 "from plait import primitives, store, backends, workspace, flows"),
     ("cli/__init__.py",        "import plait\nfrom plait import app, web, __version__"),
     ("primitives/process.py",  "import subprocess"),

@@ -10,8 +10,8 @@ import pytest
 import plait
 
 PUBLIC = [
-    "PlaitError", "PromptTemplateError", "Scope", "Secret", "ShellResult", "Template", "call", "compile",
-    "escape_shell_value", "matches", "render", "resolve_prompt", "sh",
+    "FlowResult", "PlaitError", "PromptTemplateError", "Scope", "Secret", "ShellResult", "Template", "call", "compile",
+    "escape_shell_value", "matches", "render", "resolve_prompt", "run", "sh",
 ]  # fmt: skip
 
 

@@ -19,12 +19,14 @@ if TYPE_CHECKING:
         resolve_prompt,
         sh,
     )
+    from plait.app.flows import FlowResult, run
     from plait.errors import PlaitError, PromptTemplateError
     from plait.scope import Scope
     from plait.template.template import Template
     from plait.values import Secret
 
 _HOME = {
+    "FlowResult": "app.flows",
     "PlaitError": "errors",
     "PromptTemplateError": "errors",
     "Scope": "scope",
@@ -37,10 +39,12 @@ _HOME = {
     "matches": "app",
     "render": "app",
     "resolve_prompt": "app",
+    "run": "app.flows",
     "sh": "app",
 }
 
 __all__ = [
+    "FlowResult",
     "PlaitError",
     "PromptTemplateError",
     "Scope",
@@ -53,6 +57,7 @@ __all__ = [
     "matches",
     "render",
     "resolve_prompt",
+    "run",
     "sh",
 ]
 

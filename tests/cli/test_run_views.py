@@ -24,10 +24,7 @@ from plait.cli import lines, logs, main, runs, show
 from plait.cli.lines import JsonView, PlainView, QuietView, View, clean, clock, json_line, speed, summary
 from plait.cli.live import ASCII, LiveView, frame
 from plait.cli.run import given_inputs, show_rehearsal, stopping_by_signal, view_for, watched
-from plait.errors import InputError
-from plait.records import dataclass, field
-from plait.run.engine import Stop
-from plait.run.events import (
+from plait.engine.events import (
     Event,
     Noted,
     RunEnded,
@@ -38,9 +35,12 @@ from plait.run.events import (
     StepRetrying,
     StepStarted,
 )
-from plait.run.journal import MemoryJournal, Stamped
-from plait.run.outcome import Done, Failed, Failure, Outcome, Skipped
-from plait.run.progress import fold
+from plait.engine.journal import MemoryJournal, Stamped
+from plait.engine.outcome import Done, Failed, Failure, Outcome, Skipped
+from plait.engine.progress import fold
+from plait.engine.run import Stop
+from plait.errors import InputError
+from plait.records import dataclass, field
 from plait.steps.hands import Rehearsed
 from plait.values import Json
 

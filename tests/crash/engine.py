@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from plait.run.events import Event
+    from plait.engine.events import Event
 
 
 def main() -> None:
@@ -49,7 +49,7 @@ def shift_clock(seconds: float) -> None:
 
 
 def forgetful() -> None:
-    from plait.run.events import StepFinished
+    from plait.engine.events import StepFinished
     from plait.store.writer import Writer
 
     really_append = Writer.append
@@ -61,7 +61,7 @@ def forgetful() -> None:
 
 
 def amnesiac() -> None:
-    from plait.run.engine import Run
+    from plait.engine.run import Run
 
     def known(*_: object) -> None:
         return None

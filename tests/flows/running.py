@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from plait.app.flows import FlowResult, Options, resume_flow, retry_flow, run_flow
+from plait.engine.events import Event, Noted, StepCounted, StepFinished
+from plait.engine.outcome import Done, Failed, Skipped
 from plait.errors import InputError
 from plait.flows.check import Finding, check_file
-from plait.run.events import Event, Noted, StepCounted, StepFinished
-from plait.run.outcome import Done, Failed, Skipped
 
 GIT = {
     "GIT_CONFIG_GLOBAL": "/dev/null",

@@ -27,10 +27,10 @@ from hypothesis import strategies as st
 
 from flows.running import Place, new_place
 from plait.app.flows import flow_runs, run_flow
+from plait.engine.events import StepRetrying
+from plait.engine.outcome import Failed
+from plait.engine.run import Stop
 from plait.errors import InputError
-from plait.run.engine import Stop
-from plait.run.events import StepRetrying
-from plait.run.outcome import Failed
 
 DEADLINE = 20.0
 

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plait.documents import Mapping, parse
+from plait.engine.expressions import compile_filter
 from plait.errors import DocumentError, InputError, LimitError, MissingNamesError, PlaitError
 from plait.flows.inputs import (
     Selection,
@@ -30,7 +31,6 @@ from plait.flows.inputs import (
 )
 from plait.flows.inputs.json_stream import stream_elements
 from plait.records import replace
-from plait.run.expressions import compile_filter
 from plait.scope import Scope
 from plait.template.program import FACTS
 from plait.template.template import Template, compile_template

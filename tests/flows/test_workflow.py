@@ -10,14 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plait.documents import parse
+from plait.engine.outcome import StepError
+from plait.engine.perform import Turn, inside
+from plait.engine.retry import Retry
 from plait.errors import InputError, InternalError, PlaitError
 from plait.flows import format
 from plait.flows.check import RULES
 from plait.flows.parts import step_names
 from plait.flows.workflow import Loaded, load_workflow
-from plait.run.outcome import StepError
-from plait.run.perform import Turn, inside
-from plait.run.retry import Retry
 from plait.steps.shell import Shell
 from plait.steps.work import Work
 from steps.fakes import FakeHands, Finished, new_run, printed

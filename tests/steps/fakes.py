@@ -7,12 +7,12 @@ from typing import Any
 
 from plait.app import compile
 from plait.backends.local import LocalThreads
+from plait.engine.journal import MemoryJournal
+from plait.engine.outcome import Failed, Failure, Outcome, StepError
+from plait.engine.perform import Policy, Step, Turn, perform
+from plait.engine.run import Stop
 from plait.errors import InputError
 from plait.records import dataclass, field
-from plait.run.engine import Stop
-from plait.run.journal import MemoryJournal
-from plait.run.outcome import Failed, Failure, Outcome, StepError
-from plait.run.perform import Policy, Step, Turn, perform
 from plait.scope import Scope
 from plait.source import Source
 from plait.steps.call import ToolResult

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from plait.engine.outcome import Done
 from plait.errors import ProcessError, TrustError
 from plait.records import dataclass, field
-from plait.run.outcome import Done
 from plait.steps.agent import CLAUDE, Agent
 from plait.steps.call import ToolResult, call_tool
 from plait.values import Json, Secret
@@ -76,7 +76,11 @@ def test_the_prompt_comes_on_standard_input_and_only_declared_variables_pass(pro
     )
     assert argv == ["-p", "--output-format", "text"]
     assert prompt == "Fix a b; $(rm -rf /)\n'\""
-    assert (folder, key, other) == (str(project.root), "***", None)  # it passed, and is masked in what was printed
+    assert (folder, key, other) == (
+        str(project.root),
+        "***",
+        None,
+    )  # it passed, and is masked in what was printed
 
 
 def test_options_are_words_of_their_own(project: Project) -> None:

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plait.run.outcome import Done, StepError
-from plait.run.perform import Policy
-from plait.run.retry import Retry
+from plait.engine.outcome import Done, StepError
+from plait.engine.perform import Policy
+from plait.engine.retry import Retry
 from plait.steps.capture import Capture, Format, Stream, captured, stripped
 from plait.steps.shell import Shell
 from plait.steps.work import Handler
@@ -89,7 +89,9 @@ def test_an_output_of_another_format_fails_the_step_and_is_not_quoted(
 def test_of_a_failed_step_an_output_of_another_format_is_null(
     format: Format, output: str, message: str
 ) -> None:
-    value, facts = captured(Capture("n", format), {"output": output, "stderr": "why", "exit_code": 2}).values()
+    value, facts = captured(
+        Capture("n", format), {"output": output, "stderr": "why", "exit_code": 2}
+    ).values()
     assert value is None, message
     assert (facts["exit_code"], facts["stderr"]) == (2, "why")
 

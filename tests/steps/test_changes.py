@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from plait.run.journal import MemoryJournal
-from plait.run.outcome import Failure, StepError
+from plait.engine.journal import MemoryJournal
+from plait.engine.outcome import Failure, StepError
 from plait.steps.changes import CHANGES, Tracker
 from plait.steps.work import Handler
 from plait.steps.workflow import Workflow

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from plait.engine.backend import ItemWork
+from plait.engine.events import Noted, StepCounted
+from plait.engine.journal import MemoryJournal, Stamped
+from plait.engine.outcome import Done, Failed, Failure, Interrupted, Outcome, Skipped, StepError
+from plait.engine.perform import PLAIN, Policy, Step, Turn
+from plait.engine.retry import Retry
+from plait.engine.run import Stop
 from plait.errors import TrustError
 from plait.records import dataclass
-from plait.run.backend import ItemWork
-from plait.run.engine import Stop
-from plait.run.events import Noted, StepCounted
-from plait.run.journal import MemoryJournal, Stamped
-from plait.run.outcome import Done, Failed, Failure, Interrupted, Outcome, Skipped, StepError
-from plait.run.perform import PLAIN, Policy, Step, Turn
-from plait.run.retry import Retry
 from plait.steps.fan import FEW, Circuit, ErrorPolicy, Fan, OnItemFailure, results, title_of
 from plait.steps.workflow import Workflow
 from plait.values import Json

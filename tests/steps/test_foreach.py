@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from plait.run.journal import MemoryJournal
-from plait.run.outcome import Done, Failure, Outcome, StepError
-from plait.run.perform import Policy
-from plait.run.retry import Retry
+from plait.engine.journal import MemoryJournal
+from plait.engine.outcome import Done, Failure, Outcome, StepError
+from plait.engine.perform import Policy
+from plait.engine.retry import Retry
 from plait.steps.foreach import Command, Source, Values, foreach
 from plait.steps.shell import Shell
 from plait.steps.work import Work

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from plait.engine.outcome import Done
+from plait.engine.perform import Policy
+from plait.engine.retry import Retry
 from plait.errors import RequestError
-from plait.run.outcome import Done
-from plait.run.perform import Policy
-from plait.run.retry import Retry
 from plait.scope import Scope
 from plait.steps.http import Http
 from plait.tools.invocation import RequestCall, Returned

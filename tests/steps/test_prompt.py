@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from plait.run.outcome import Done
+from plait.engine.outcome import Done
 from plait.steps.prompt import Prompt
 from plait.values import Secret
 from steps.fakes import FakeHands, FakeModel, failure_of, new_run, performed, step, text_of

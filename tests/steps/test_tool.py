@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from plait.engine.journal import MemoryJournal
+from plait.engine.outcome import Done, Interrupted
+from plait.engine.perform import Policy
+from plait.engine.retry import Retry
 from plait.errors import PlaitError, RequestError, TrustError
-from plait.run.journal import MemoryJournal
-from plait.run.outcome import Done, Interrupted
-from plait.run.perform import Policy
-from plait.run.retry import Retry
 from plait.steps.call import ToolResult
 from plait.steps.tool import Tool
 from plait.steps.work import Handler

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plait.run.outcome import Done, Failed, StepError
-from plait.run.perform import Turn
+from plait.engine.outcome import Done, Failed, StepError
+from plait.engine.perform import Turn
 from plait.steps.result_schema import is_schema
 from plait.steps.validate import Validation, read_result
 from plait.values import Json

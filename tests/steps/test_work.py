@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from plait.engine.journal import MemoryJournal
+from plait.engine.outcome import Done, Failed, Failure, Outcome, Skipped
+from plait.engine.perform import Policy, Turn
+from plait.engine.retry import Retry
 from plait.records import dataclass
-from plait.run.journal import MemoryJournal
-from plait.run.outcome import Done, Failed, Failure, Outcome, Skipped
-from plait.run.perform import Policy, Turn
-from plait.run.retry import Retry
 from plait.scope import Scope
 from plait.steps.shell import Shell
 from plait.steps.work import Handler, Work

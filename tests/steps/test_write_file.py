@@ -10,7 +10,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plait.run.outcome import Done
+from plait.engine.outcome import Done
 from plait.steps.write_file import FileFormat, WriteFile
 from plait.values import Json, Secret
 from steps.fakes import FakeHands, failure_of, new_run, performed, step, text_of

@@ -18,16 +18,16 @@ from pathlib import Path
 
 import pytest
 
+from plait.engine.events import RunEnded, RunStarted, StepFinished, StepStarted
+from plait.engine.outcome import Done
 from plait.errors import JournalError
-from plait.run.events import RunEnded, RunStarted, StepFinished, StepStarted
-from plait.run.outcome import Done
 from plait.store import Opened, Runs, SqliteJournal
 from plait.store.schema import migrate, open_to_write
 
 WRITER = """
 import sys, threading
-from plait.run.events import StepFinished, StepStarted
-from plait.run.outcome import Done
+from plait.engine.events import StepFinished, StepStarted
+from plait.engine.outcome import Done
 from plait.store import Runs
 
 opened = Runs(sys.argv[1]).open(sys.argv[2], write=True)
@@ -330,8 +330,8 @@ def test_all_threads_hear_of_a_fault_and_none_is_told_that_its_record_is_safe(ru
 FULL = """
 import sys
 from plait.errors import JournalError
-from plait.run.events import RunStarted, StepFinished
-from plait.run.outcome import Done
+from plait.engine.events import RunStarted, StepFinished
+from plait.engine.outcome import Done
 from plait.store import Runs
 
 opened = Runs(sys.argv[1]).create({})
@@ -511,8 +511,8 @@ def test_the_write_ahead_log_does_not_grow_without_end(runs: Runs) -> None:
 
 MANY = """
 import resource, sys
-from plait.run.events import StepFinished
-from plait.run.outcome import Done
+from plait.engine.events import StepFinished
+from plait.engine.outcome import Done
 from plait.store import Runs
 
 def megabytes():

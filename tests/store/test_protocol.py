@@ -13,8 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from plait.errors import InternalError, ValueRefusedError
-from plait.run.events import (
+from plait.engine.events import (
     Event,
     Noted,
     RunEnded,
@@ -25,8 +24,9 @@ from plait.run.events import (
     StepRetrying,
     StepStarted,
 )
-from plait.run.journal import Journal, MemoryJournal, Recorded
-from plait.run.outcome import Done, Failed, Failure, Outcome, Skipped
+from plait.engine.journal import Journal, MemoryJournal, Recorded
+from plait.engine.outcome import Done, Failed, Failure, Outcome, Skipped
+from plait.errors import InternalError, ValueRefusedError
 from plait.store import Runs, SqliteJournal
 from plait.store.rows import LARGE, original, split, storable
 from plait.values import Json, Secret

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from plait.engine.events import RunEnded, RunStarted, StepFinished, StepForgotten, StepStarted
+from plait.engine.outcome import Done, Failed, Failure, Skipped
 from plait.errors import InputError, JournalError
-from plait.run.events import RunEnded, RunStarted, StepFinished, StepForgotten, StepStarted
-from plait.run.outcome import Done, Failed, Failure, Skipped
 from plait.store import Opened, Runs
 from plait.store.lock import is_held
 from plait.store.logs import SHORT, TRUNCATED, Logs

@@ -17,8 +17,8 @@ from plait.records import dataclass
 from plait.values import Json
 
 if TYPE_CHECKING:
+    from plait.engine.run import Stop
     from plait.primitives.mcp import Offered, PinFile
-    from plait.run.engine import Stop
     from plait.scope import Scope, Sources
     from plait.source import Source
     from plait.steps.call import Toolbox
@@ -245,7 +245,7 @@ def escape_shell_value(value: Json) -> str:
 
 def matches(document: Json, condition: Json) -> bool:
     """Does a document meet a condition?"""
-    from plait.run.conditions import matches as evaluate
+    from plait.engine.conditions import matches as evaluate
 
     return evaluate(document, condition)
 

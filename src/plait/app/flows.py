@@ -11,20 +11,20 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from plait.engine.events import RunEnded, RunStarted, Status, StepForgotten
+from plait.engine.outcome import Failed, Failure, Interrupted, StepError
+from plait.engine.perform import Step, Turn, inside
+from plait.engine.run import Run, Stop, Watch, changed_steps
 from plait.errors import InputError, PlaitError, Problem, TrustError, nearest
 from plait.hints import TYPE_CHECKING, Final
 from plait.records import dataclass, field
-from plait.run.engine import Run, Stop, Watch, changed_steps
-from plait.run.events import RunEnded, RunStarted, Status, StepForgotten
-from plait.run.outcome import Failed, Failure, Interrupted, StepError
-from plait.run.perform import Step, Turn, inside
 from plait.values import Json
 
 if TYPE_CHECKING:
     from plait.app.hands import RealHands
+    from plait.engine.backend import Backend
+    from plait.engine.journal import Journal, Recorded
     from plait.flows.workflow import Loaded
-    from plait.run.backend import Backend
-    from plait.run.journal import Journal, Recorded
     from plait.steps.hands import Rehearsed, WorkingRun
     from plait.store import Opened, Runs, RunSummary
     from plait.tools.trust import Ask as AskTrust
@@ -192,7 +192,7 @@ def rehearse_flow(
     """What a run would do, with the values that are known before it: nothing is run or written."""
     from tempfile import TemporaryDirectory
 
-    from plait.run.journal import MemoryJournal
+    from plait.engine.journal import MemoryJournal
 
     flow = _Flow(os.path.abspath(path), options or Options(), project)
     loaded = flow.load(lenient=True)
@@ -202,7 +202,7 @@ def rehearse_flow(
 
 def rehearse_resume(run: str | None = None, *, project: str | None = None) -> list[Rehearsed]:
     """What a resumed run would do again, and what it would remember."""
-    from plait.run.journal import Overlay
+    from plait.engine.journal import Overlay
 
     runs, name = find_run(run, project)
     with runs.open(name, write=False) as opened:
@@ -512,8 +512,8 @@ def _of_items(journal: Journal, top: str, rest: str) -> Iterator[Recorded]:
 
 def _say_done(loaded: Loaded, journal: Journal, paths: Sequence[str]) -> None:
     """The user says of steps that may run only once that they did their work."""
-    from plait.run.events import StepFinished
-    from plait.run.outcome import Done
+    from plait.engine.events import StepFinished
+    from plait.engine.outcome import Done
 
     known = dict(_flow_steps(loaded))
     for path in paths:

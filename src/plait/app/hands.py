@@ -6,10 +6,10 @@ import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 
+from plait.engine.run import Stop
 from plait.errors import LimitError, ProcessError
 from plait.hints import TYPE_CHECKING, Final
 from plait.primitives.process import Finished, run_shell
-from plait.run.engine import Stop
 from plait.values import Json
 
 if TYPE_CHECKING:

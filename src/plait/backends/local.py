@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 
-from plait.run.backend import Finished, ItemWork, Perform
+from plait.engine.backend import Finished, ItemWork, Perform
 
 
 class LocalThreads:

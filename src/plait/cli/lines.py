@@ -16,8 +16,7 @@ from contextlib import AbstractContextManager, nullcontext
 from threading import Lock
 
 from plait.cli.output import Paint, cut, paint_for, printable
-from plait.hints import Final, Protocol, TextIO
-from plait.run.events import (
+from plait.engine.events import (
     Event,
     Noted,
     RunEnded,
@@ -29,9 +28,9 @@ from plait.run.events import (
     StepRetrying,
     StepStarted,
 )
-from plait.run.journal import Stamped
-from plait.run.outcome import Done, Failed, Failure, Outcome, Skipped, to_record
-from plait.run.progress import (
+from plait.engine.journal import Stamped
+from plait.engine.outcome import Done, Failed, Failure, Outcome, Skipped, to_record
+from plait.engine.progress import (
     FailedStep,
     ItemEnded,
     News,
@@ -47,6 +46,7 @@ from plait.run.progress import (
     StepBegan,
     StepEnded,
 )
+from plait.hints import Final, Protocol, TextIO
 from plait.values import Json, json_text
 
 PROGRESS_PAUSE: Final = 10.0

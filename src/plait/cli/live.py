@@ -30,10 +30,10 @@ from plait.cli.lines import (
     summary,
     write_lines,
 )
+from plait.engine.journal import Stamped
+from plait.engine.progress import FailedStep, Note, Part, Progress, Running
 from plait.hints import Final
 from plait.records import dataclass
-from plait.run.journal import Stamped
-from plait.run.progress import FailedStep, Note, Part, Progress, Running
 
 FRAMES_PER_SECOND: Final = 10
 WIDEST_BAR: Final = 30

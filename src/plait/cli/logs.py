@@ -11,13 +11,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from plait.cli.consent import add_project
 from plait.cli.lines import Line, clean, clean_block, clock, first_line, json_line, write_lines
 from plait.cli.run import expect_folder
+from plait.engine.events import RunStarted, StepFinished, StepRetrying, StepStarted
+from plait.engine.journal import Journal, Stamped, is_below
+from plait.engine.outcome import Done, Failed, Failure, Outcome, Skipped, to_record
+from plait.engine.progress import told
 from plait.errors import InputError, nearest
 from plait.hints import TYPE_CHECKING, Final
 from plait.records import dataclass
-from plait.run.events import RunStarted, StepFinished, StepRetrying, StepStarted
-from plait.run.journal import Journal, Stamped, is_below
-from plait.run.outcome import Done, Failed, Failure, Outcome, Skipped, to_record
-from plait.run.progress import told
 from plait.values import Json, json_text
 
 if TYPE_CHECKING:

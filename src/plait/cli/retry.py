@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from plait.cli.lines import Result
 from plait.cli.run import add_watching, expect_folder, parallel, reporting, view_for, watched
+from plait.engine.run import Stop, Watch
 from plait.errors import InputError
 from plait.hints import TYPE_CHECKING, Final
-from plait.run.engine import Stop, Watch
 
 if TYPE_CHECKING:
     import argparse

@@ -17,9 +17,9 @@ from plait.cli.consent import add_project, ask_for_trust, at_a_terminal
 from plait.cli.lines import JsonView, PlainView, QuietView, Result, View, clean, clean_block, json_line
 from plait.cli.output import error_data, paint_for
 from plait.cli.values import expect_map, file_text, given_text, read_json
+from plait.engine.run import Stop, Watch
 from plait.errors import InputError, PlaitError
 from plait.hints import TYPE_CHECKING, Final, TextIO
-from plait.run.engine import Stop, Watch
 from plait.values import Json
 
 if TYPE_CHECKING:

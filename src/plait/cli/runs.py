@@ -11,8 +11,8 @@ from plait.cli.consent import add_project
 from plait.cli.lines import clean, clock
 from plait.cli.output import aligned, paint_for, width, write_json
 from plait.cli.run import expect_folder, whole
+from plait.engine.events import Status
 from plait.hints import TYPE_CHECKING, Final, Protocol, TextIO
-from plait.run.events import Status
 from plait.values import Json
 
 if TYPE_CHECKING:

@@ -20,11 +20,11 @@ from plait.cli.lines import (
     write_lines,
 )
 from plait.cli.run import expect_folder
+from plait.engine.events import Status
+from plait.engine.journal import Journal, Recorded
+from plait.engine.outcome import Done, Failed, Skipped
+from plait.engine.progress import Part, Progress, fold, told
 from plait.hints import TYPE_CHECKING, Final
-from plait.run.events import Status
-from plait.run.journal import Journal, Recorded
-from plait.run.outcome import Done, Failed, Skipped
-from plait.run.progress import Part, Progress, fold, told
 from plait.values import Json
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ from collections.abc import Sequence as Many
 
 from plait.digests import sha256_hex
 from plait.documents import nodes
+from plait.engine.perform import PLAIN, Policy
 from plait.flows import format
 from plait.flows.actions import action_of, watched
 from plait.flows.compose import Blocks, Composed
@@ -31,7 +32,6 @@ from plait.flows.parts import (
 from plait.flows.setup_captures import with_extracts
 from plait.hints import Final
 from plait.records import dataclass, field, replace
-from plait.run.perform import PLAIN, Policy
 from plait.scope import Scope
 from plait.steps.block import UseBlock
 from plait.steps.sequence import Sequence as Steps

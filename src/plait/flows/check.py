@@ -304,7 +304,7 @@ def _condition(step: documents.Mapping) -> Iterator[Finding]:
     """A `when` that is a map, or that never holds; one that is text is checked with its names."""
     node = step.get("when")
     if isinstance(node, documents.Mapping):
-        from plait.run.conditions import check
+        from plait.engine.conditions import check
 
         for problem in check(node.data(), locate=lambda place: _span_at(node, place)):
             yield Finding(problem)
@@ -387,7 +387,7 @@ def check_field(field: Field, profile: str) -> list[Finding]:
 
 
 def _when(field: Field) -> list[Finding]:
-    from plait.run.expressions import read_when
+    from plait.engine.expressions import read_when
 
     try:
         read_when(field.scalar.value, source=field.scalar.source())

@@ -6,14 +6,14 @@ import os
 from collections.abc import Iterator
 from itertools import islice
 
+from plait.engine.backend import ItemWork
+from plait.engine.perform import PLAIN, Policy, Step, Turn
 from plait.errors import InputError
 from plait.flows.inputs import CommandInput, InputSpec, Selection, keyed, read_items, select
 from plait.flows.spool import Spooled, expect_spool, read_spool, write_spool
 from plait.hints import Final
 from plait.masking import masked
 from plait.records import dataclass, replace
-from plait.run.backend import ItemWork
-from plait.run.perform import PLAIN, Policy, Step, Turn
 from plait.steps.hands import working
 from plait.template.sinks import as_shell
 from plait.template.template import Template

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from plait.documents import nodes
+from plait.engine.retry import ONCE_ONLY, Retry
 from plait.flows.format import Said, template_of
 from plait.flows.inputs import read_input, read_selection
 from plait.flows.map_items import MapItems
 from plait.flows.parts import digest, retry_of
 from plait.hints import TYPE_CHECKING
 from plait.records import replace
-from plait.run.retry import ONCE_ONLY, Retry
 from plait.steps.fan import Circuit, ErrorPolicy, Fan
 from plait.steps.sequence import joined
 from plait.template.template import Template

@@ -27,11 +27,11 @@ from collections.abc import Callable, Iterator, Mapping
 
 from plait.documents import nodes
 from plait.documents.files import read_text
+from plait.engine.operators import OPERATORS, RefusedError
 from plait.errors import InputError, PlaitError, Problem, listed, nearest
 from plait.flows import format
 from plait.hints import Final
 from plait.records import dataclass
-from plait.run.operators import OPERATORS, RefusedError
 from plait.scope import Scope
 from plait.scope.computed import Sources
 from plait.source import Span

@@ -6,13 +6,13 @@ from collections.abc import Sequence as Many
 
 from plait.digests import sha256_hex
 from plait.documents import nodes
+from plait.engine.expressions import Expression, read_when
+from plait.engine.perform import PLAIN, Policy
+from plait.engine.retry import ONCE_ONLY, Retry
 from plait.flows import format
 from plait.flows.format import Said, template_of
 from plait.hints import TYPE_CHECKING, Any, Final
 from plait.records import replace
-from plait.run.expressions import Expression, read_when
-from plait.run.perform import PLAIN, Policy
-from plait.run.retry import ONCE_ONLY, Retry
 from plait.steps.capture import Capture
 from plait.template.template import Template
 from plait.values import Json, json_text

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from plait.documents import nodes
+from plait.engine.operators import OPERATORS, RefusedError
 from plait.errors import InputError, Problem
 from plait.flows.format import Said
 from plait.flows.parts import digest
 from plait.records import replace
-from plait.run.operators import OPERATORS, RefusedError
 from plait.scope import Scope
 from plait.steps.extract import Extracting, ExtractOutput
 from plait.steps.sequence import Sequence as Steps

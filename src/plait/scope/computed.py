@@ -14,8 +14,8 @@ import os
 import stat
 import threading
 from collections import OrderedDict
-from copy import copy
 from collections.abc import Callable, Mapping
+from copy import copy
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from plait.beneath import OutsideError, open_beneath

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from plait.engine.outcome import Failure, StepError
+from plait.engine.perform import Turn
 from plait.errors import InputError, ProcessError
 from plait.hints import Final
 from plait.records import dataclass
-from plait.run.outcome import Failure, StepError
-from plait.run.perform import Turn
 from plait.steps.hands import Rehearsed, working
 from plait.steps.tool import called
 from plait.template.sinks import as_json_value, as_text

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from plait.engine.outcome import expect_done
 from plait.hints import TYPE_CHECKING
 from plait.records import dataclass
-from plait.run.outcome import expect_done
 from plait.template.sinks import as_json_value
 from plait.values import Json
 
 if TYPE_CHECKING:
-    from plait.run.perform import Step, Turn
+    from plait.engine.perform import Step, Turn
     from plait.steps.sequence import Sequence as Steps
     from plait.template.template import Template
 

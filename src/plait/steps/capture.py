@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
+from plait.engine.outcome import Failure, StepError
 from plait.hints import Literal, NoReturn, TypeAlias
 from plait.records import dataclass
-from plait.run.outcome import Failure, StepError
 from plait.template.program import FACTS
 from plait.values import Json
 

@@ -16,12 +16,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from threading import Lock
 
 from plait.digests import sha256_hex
+from plait.engine.outcome import StepError, expect_done
+from plait.engine.perform import PLAIN, Policy, Step, Turn
 from plait.errors import ProcessError
 from plait.hints import TYPE_CHECKING, Final
 from plait.masking import masked
 from plait.records import dataclass, replace
-from plait.run.outcome import StepError, expect_done
-from plait.run.perform import PLAIN, Policy, Step, Turn
 from plait.steps.hands import working
 from plait.values import Json
 

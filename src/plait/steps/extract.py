@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from plait.engine.outcome import Failure, StepError
 from plait.errors import InputError
 from plait.hints import TYPE_CHECKING
 from plait.records import dataclass
-from plait.run.outcome import Failure, StepError
 from plait.values import UNDEFINED, Json
 
 if TYPE_CHECKING:
-    from plait.run.perform import Step, Turn
+    from plait.engine.perform import Step, Turn
     from plait.steps.work import Action
 
 

@@ -12,15 +12,15 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 
+from plait.engine.backend import Backend, ItemWork
+from plait.engine.events import StepCounted
+from plait.engine.journal import Recorded
+from plait.engine.outcome import Done, Failed, Failure, Outcome, Skipped, StepError, expect_done
+from plait.engine.perform import PLAIN, Policy, Skip, Step, Turn, perform
+from plait.engine.retry import ONCE_ONLY, Retry
 from plait.errors import InputError
 from plait.hints import TYPE_CHECKING, Literal, Protocol, TypeAlias
 from plait.records import dataclass, replace
-from plait.run.backend import Backend, ItemWork
-from plait.run.events import StepCounted
-from plait.run.journal import Recorded
-from plait.run.outcome import Done, Failed, Failure, Outcome, Skipped, StepError, expect_done
-from plait.run.perform import PLAIN, Policy, Skip, Step, Turn, perform
-from plait.run.retry import ONCE_ONLY, Retry
 from plait.steps.capture import stripped
 from plait.steps.hands import working
 from plait.template.program import FACTS

@@ -10,12 +10,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 
+from plait.engine.backend import ItemWork
+from plait.engine.outcome import Failed, Failure, StepError
+from plait.engine.perform import PLAIN, Policy, Step, Turn
 from plait.hints import Final, Literal, TypeAlias
 from plait.masking import masked
 from plait.records import dataclass, replace
-from plait.run.backend import ItemWork
-from plait.run.outcome import Failed, Failure, StepError
-from plait.run.perform import PLAIN, Policy, Step, Turn
 from plait.steps.fan import ErrorPolicy, Fan, results
 from plait.steps.hands import working
 from plait.steps.sequence import Sequence as Steps

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from plait.engine.backend import Backend
+from plait.engine.outcome import Failed, Outcome
+from plait.engine.run import Run, Stop
 from plait.hints import TYPE_CHECKING, Protocol
 from plait.records import dataclass, field
-from plait.run.backend import Backend
-from plait.run.engine import Run, Stop
-from plait.run.outcome import Failed, Outcome
 from plait.values import Json
 
 if TYPE_CHECKING:
-    from plait.run.perform import Step, Turn
+    from plait.engine.perform import Step, Turn
     from plait.steps.call import ToolResult
     from plait.steps.changes import Tracker
     from plait.template.shell import BoundScript

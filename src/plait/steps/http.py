@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from plait.engine.outcome import Failure, StepError
+from plait.engine.perform import Turn
 from plait.errors import RequestError
 from plait.hints import TYPE_CHECKING, Final
 from plait.masking import masked
 from plait.records import dataclass, field
-from plait.run.outcome import Failure, StepError
-from plait.run.perform import Turn
 from plait.steps.hands import Rehearsed, working
 from plait.template.nodes import ContextHole, Path, Text
 from plait.template.sinks import as_header, as_json, as_json_value, as_url

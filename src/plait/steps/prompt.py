@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
+from plait.engine.outcome import Failure, StepError
+from plait.engine.perform import Turn
 from plait.masking import masked
 from plait.records import dataclass, field
-from plait.run.outcome import Failure, StepError
-from plait.run.perform import Turn
 from plait.steps.hands import ModelCall, Rehearsed, working
 from plait.template.sinks import as_text
 from plait.template.template import Template

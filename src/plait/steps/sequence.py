@@ -10,10 +10,10 @@ from collections.abc import Iterable
 from collections.abc import Sequence as Many
 
 from plait.digests import sha256_hex
+from plait.engine.outcome import Done, Failed, Skipped, StepError
+from plait.engine.perform import PLAIN, Policy, Step, Turn
 from plait.hints import TYPE_CHECKING
 from plait.records import dataclass
-from plait.run.outcome import Done, Failed, Skipped, StepError
-from plait.run.perform import PLAIN, Policy, Step, Turn
 from plait.values import Json
 
 if TYPE_CHECKING:

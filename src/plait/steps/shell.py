@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from plait.engine.outcome import Failure, StepError
+from plait.engine.perform import Turn
 from plait.hints import Literal
 from plait.records import dataclass
-from plait.run.outcome import Failure, StepError
-from plait.run.perform import Turn
 from plait.steps.hands import Ended, working
 from plait.template.sinks import as_shell
 from plait.template.template import Template

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from plait.engine.outcome import Failure, Interrupted, StepError
+from plait.engine.perform import Turn
 from plait.errors import InputError, RequestError
 from plait.hints import TYPE_CHECKING
 from plait.masking import masked
 from plait.records import dataclass, replace
-from plait.run.outcome import Failure, Interrupted, StepError
-from plait.run.perform import Turn
 from plait.steps.hands import Rehearsed, working
 from plait.steps.http import kind_of_error, kind_of_status
 from plait.template.sinks import as_json_value, as_text
@@ -49,9 +49,7 @@ class Tool:
         return called(turn, tool_id, params)
 
 
-def called(
-    turn: Turn, tool_id: str, params: Mapping[str, Json], *, as_text: bool = False
-) -> dict[str, Json]:
+def called(turn: Turn, tool_id: str, params: Mapping[str, Json], *, as_text: bool = False) -> dict[str, Json]:
     """How a call of a tool ended, as a step says it; its data is the output, or what it printed."""
     run = working(turn.run)
     if run.rehearsal is not None:

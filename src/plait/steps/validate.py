@@ -13,11 +13,11 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 
+from plait.engine.outcome import Done, Failed, Failure, Outcome, StepError, expect_done
+from plait.engine.perform import Step, Turn
 from plait.errors import PlaitError
 from plait.hints import TYPE_CHECKING
 from plait.records import dataclass
-from plait.run.outcome import Done, Failed, Failure, Outcome, StepError, expect_done
-from plait.run.perform import Step, Turn
 from plait.steps.hands import working
 from plait.template.sinks import as_text
 from plait.values import Json

@@ -6,14 +6,14 @@ import os
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 
+from plait.engine.outcome import Failure, StepError
 from plait.hints import TYPE_CHECKING
 from plait.records import dataclass, field
-from plait.run.outcome import Failure, StepError
 from plait.steps.hands import working
 from plait.values import Json
 
 if TYPE_CHECKING:
-    from plait.run.perform import Step, Turn
+    from plait.engine.perform import Step, Turn
     from plait.steps.work import Action
 
 

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from plait.engine.outcome import Done, Failed, Failure, Outcome, Skipped, StepError, expect_done
+from plait.engine.perform import PLAIN, Policy, Skip, Step, Turn
 from plait.hints import TYPE_CHECKING, Protocol
 from plait.records import dataclass, field, replace
-from plait.run.outcome import Done, Failed, Failure, Outcome, Skipped, StepError, expect_done
-from plait.run.perform import PLAIN, Policy, Skip, Step, Turn
 from plait.steps.capture import Capture, captured, facts_of
 from plait.steps.hands import working
 from plait.steps.sequence import Sequence as Steps

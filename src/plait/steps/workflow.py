@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from plait.engine.outcome import Done, expect_done
+from plait.engine.perform import Step, Turn
 from plait.hints import TYPE_CHECKING
 from plait.records import dataclass, replace
-from plait.run.outcome import Done, expect_done
-from plait.run.perform import Step, Turn
 from plait.steps.fan import Fan, results
 from plait.steps.hands import working
 from plait.steps.sequence import Sequence as Steps

@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 
+from plait.engine.outcome import Failure, StepError
+from plait.engine.perform import Turn
 from plait.errors import InputError
 from plait.hints import TYPE_CHECKING, Literal, TypeAlias
 from plait.records import dataclass
-from plait.run.outcome import Failure, StepError
-from plait.run.perform import Turn
 from plait.steps.hands import Rehearsed, working
 from plait.template.nodes import Text
 from plait.template.sinks import as_text

@@ -1,4 +1,4 @@
-"""The journal of one run in a SQLite file: what `plait.run.journal` asks for, that outlives the process.
+"""The journal of one run in a SQLite file: what `plait.engine.journal` asks for, that outlives the process.
 
 `append` returns when the system has the record, so that the death of this
 process cannot undo it; `sync` when the disk has it.  Opened for reading it can
@@ -11,9 +11,9 @@ import os
 import time
 from collections.abc import Callable, Iterator
 
+from plait.engine.events import Event
+from plait.engine.journal import Recorded, Stamped
 from plait.errors import InternalError
-from plait.run.events import Event
-from plait.run.journal import Recorded, Stamped
 from plait.store.blobs import Blobs
 from plait.store.reader import Reader
 from plait.store.writer import Writer

@@ -13,9 +13,9 @@ import sqlite3
 from collections.abc import Iterator
 from threading import RLock
 
+from plait.engine.journal import Recorded, Stamped
 from plait.errors import JournalError
 from plait.hints import Any, Final
-from plait.run.journal import Recorded, Stamped
 from plait.store.blobs import Blobs
 from plait.store.faults import explained, fault_of
 from plait.store.rows import (

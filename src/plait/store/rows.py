@@ -13,10 +13,7 @@ import json
 import re
 from collections.abc import Callable
 
-from plait.errors import InternalError
-from plait.hints import Final, TypeAlias
-from plait.records import dataclass
-from plait.run.events import (
+from plait.engine.events import (
     Event,
     Noted,
     RunEnded,
@@ -28,8 +25,11 @@ from plait.run.events import (
     StepRetrying,
     StepStarted,
 )
-from plait.run.journal import Recorded, Stamped
-from plait.run.outcome import Done, Failed, Failure, Outcome, Skipped
+from plait.engine.journal import Recorded, Stamped
+from plait.engine.outcome import Done, Failed, Failure, Outcome, Skipped
+from plait.errors import InternalError
+from plait.hints import Final, TypeAlias
+from plait.records import dataclass
 from plait.values import Json, json_text
 
 LARGE: Final = 32 * 1024

@@ -17,10 +17,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 
+from plait.engine.events import Status
 from plait.errors import InputError, JournalError, listed, nearest
 from plait.hints import Final, TypeAlias
 from plait.records import dataclass, field
-from plait.run.events import Status
 from plait.store.faults import explained
 from plait.store.files import make_own_folder, sync_folder
 from plait.store.journal import SqliteJournal

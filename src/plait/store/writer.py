@@ -17,10 +17,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from threading import Lock
 
+from plait.engine.events import Event, RunEnded
+from plait.engine.outcome import Failure
 from plait.errors import JournalError
 from plait.hints import Final
-from plait.run.events import Event, RunEnded
-from plait.run.outcome import Failure
 from plait.store.blobs import Blobs
 from plait.store.faults import explained, fault_of, same
 from plait.store.files import Reserve, sync_folder

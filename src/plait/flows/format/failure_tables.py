@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from plait.engine.retry import RETRIABLE_KINDS
 from plait.flows.format.kinds import (
     Choice,
     Data,
@@ -34,7 +35,6 @@ from plait.flows.format.shared import (
     TIMEOUT_MEANING,
 )
 from plait.hints import Final
-from plait.run.retry import RETRIABLE_KINDS
 
 _INSTEAD_OF_STEPS: Final = (
     Field("shell", Shell(), "instead of steps: shell text"),

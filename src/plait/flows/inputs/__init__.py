@@ -20,6 +20,7 @@ holds beside the item under the name `item:facts`.
 
 from __future__ import annotations
 
+from plait.engine.expressions import item_facts
 from plait.flows.inputs.json_path import JsonPath, compile_json_path
 from plait.flows.inputs.keys import item_key, keyed
 from plait.flows.inputs.selection import Selection, read_selection, select
@@ -34,7 +35,6 @@ from plait.flows.inputs.spec import (
     PlainInput,
     read_input,
 )
-from plait.run.expressions import item_facts
 
 __all__ = [
     "CommandInput",

@@ -15,9 +15,9 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
+from plait.engine.operators import OPERATORS, RefusedError, Test, kind_of
 from plait.errors import InputError, LimitError
 from plait.records import dataclass, field
-from plait.run.operators import OPERATORS, RefusedError, Test, kind_of
 from plait.source import Source, Span
 from plait.template.program import walk
 from plait.values import UNDEFINED, Json

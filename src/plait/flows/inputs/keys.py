@@ -12,8 +12,8 @@ from json import JSONEncoder
 from typing import Final
 
 from plait.digests import sha256_hex
+from plait.engine.expressions import item_facts
 from plait.errors import InputError
-from plait.run.expressions import item_facts
 from plait.scope import Scope
 from plait.source import Span
 from plait.template.program import FACTS

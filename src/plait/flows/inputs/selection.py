@@ -12,12 +12,12 @@ from typing import TypeVar
 
 from plait.digests import sha256
 from plait.documents import Mapping, Scalar
+from plait.engine.expressions import Expression, compile_filter, find, item_path
 from plait.errors import InputError, PlaitError, Problem
 from plait.flows.inputs.json_path import JsonPath, compile_json_path
 from plait.flows.inputs.keys import canonical
 from plait.flows.inputs.sorting import Order, compile_order
 from plait.records import dataclass
-from plait.run.expressions import Expression, compile_filter, find, item_path
 from plait.source import Source
 from plait.values import UNDEFINED, Json
 

@@ -17,10 +17,10 @@ from contextlib import ExitStack
 from itertools import chain, islice
 from typing import IO, Any, Final
 
+from plait.engine.expressions import find, item_path
+from plait.engine.operators import kind_of
 from plait.errors import InputError, Problem, nearest
 from plait.records import dataclass
-from plait.run.expressions import find, item_path
-from plait.run.operators import kind_of
 from plait.source import Source, Span
 from plait.values import UNDEFINED, Json, Secret, json_text
 

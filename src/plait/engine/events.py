@@ -5,9 +5,9 @@ Order is that of the journal; `at` is the wall clock, for people only.
 
 from __future__ import annotations
 
+from plait.engine.outcome import Failure, Outcome
 from plait.hints import Literal, TypeAlias
 from plait.records import dataclass, field
-from plait.run.outcome import Failure, Outcome
 from plait.values import Json
 
 Status: TypeAlias = Literal["running", "done", "failed", "interrupted"]

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from plait.engine.events import Event, StepFinished, StepRetrying, StepStarted
+from plait.engine.journal import MemoryJournal
+from plait.engine.outcome import Done, Failed, Failure, Interrupted, Outcome, Skipped, StepError
+from plait.engine.perform import PLAIN, Policy, Skip, Step, Turn, inside, perform
+from plait.engine.retry import Retry
 from plait.errors import InputError, InternalError, PlaitError, ProcessError, TrustError
 from plait.records import dataclass, field
-from plait.run.events import Event, StepFinished, StepRetrying, StepStarted
-from plait.run.journal import MemoryJournal
-from plait.run.outcome import Done, Failed, Failure, Interrupted, Outcome, Skipped, StepError
-from plait.run.perform import PLAIN, Policy, Skip, Step, Turn, inside, perform
-from plait.run.retry import Retry
 from plait.steps.foreach import Values, foreach
 from plait.steps.sequence import Sequence as Steps
 from plait.steps.work import Handler, Work

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from itertools import islice
 from random import Random
 
+from plait.engine.outcome import Failure
 from plait.hints import Literal, TypeAlias
 from plait.records import dataclass
-from plait.run.outcome import Failure
 
 Backoff: TypeAlias = Literal["fixed", "linear", "exponential", "fibonacci"]
 RETRIABLE_KINDS = (

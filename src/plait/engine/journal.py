@@ -10,10 +10,10 @@ import time
 from collections.abc import Iterator
 from threading import Lock
 
+from plait.engine.events import Event, StepFinished, StepForgotten, StepStarted
+from plait.engine.outcome import Outcome
 from plait.hints import Protocol
 from plait.records import dataclass
-from plait.run.events import Event, StepFinished, StepForgotten, StepStarted
-from plait.run.outcome import Outcome
 
 
 @dataclass(frozen=True, slots=True)

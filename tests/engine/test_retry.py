@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plait.run.outcome import Failure
-from plait.run.retry import RETRIABLE_KINDS, Backoff, Retry
+from plait.engine.outcome import Failure
+from plait.engine.retry import RETRIABLE_KINDS, Backoff, Retry
 
 DELAYS: list[tuple[Retry, list[float]]] = [
     # retry                                                                     pauses

@@ -10,10 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plait.records import dataclass
-from plait.run.backend import ItemWork
-from plait.run.engine import Stop
-from plait.run.events import (
+from plait.engine.backend import ItemWork
+from plait.engine.events import (
     Event,
     Noted,
     RunEnded,
@@ -24,10 +22,10 @@ from plait.run.events import (
     StepRetrying,
     StepStarted,
 )
-from plait.run.journal import MemoryJournal, Stamped
-from plait.run.outcome import Done, Failed, Failure, Interrupted, Outcome, Skipped, StepError
-from plait.run.perform import PLAIN, Policy, Step, Turn
-from plait.run.progress import (
+from plait.engine.journal import MemoryJournal, Stamped
+from plait.engine.outcome import Done, Failed, Failure, Interrupted, Outcome, Skipped, StepError
+from plait.engine.perform import PLAIN, Policy, Step, Turn
+from plait.engine.progress import (
     MOST_KEPT,
     FailedStep,
     Note,
@@ -41,6 +39,8 @@ from plait.run.progress import (
     fold,
     told,
 )
+from plait.engine.run import Stop
+from plait.records import dataclass
 from plait.scope import Scope
 from plait.steps.fan import Fan
 from plait.steps.sequence import sequence

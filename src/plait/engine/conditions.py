@@ -40,9 +40,9 @@ from functools import partial
 from math import isfinite
 from typing import Final, NoReturn, TypeAlias
 
+from plait.engine.operators import OPERATORS, Operator, RefusedError, Test, kind_of
 from plait.errors import ConditionError, InputError, LimitError, Problem, listed, nearest
 from plait.records import dataclass
-from plait.run.operators import OPERATORS, Operator, RefusedError, Test, kind_of
 from plait.source import Span
 from plait.template.grammar import parse_path
 from plait.template.program import walk

@@ -13,8 +13,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plait.errors import ConditionError, LimitError
-from plait.run.conditions import (
+from plait.engine.conditions import (
     MAX_DEPTH,
     MAX_NODES,
     Place,
@@ -22,7 +21,8 @@ from plait.run.conditions import (
     compile_condition,
     matches,
 )
-from plait.run.operators import MAX_PATTERN, OPERATORS
+from plait.engine.operators import MAX_PATTERN, OPERATORS
+from plait.errors import ConditionError, LimitError
 from plait.source import Source, Span
 from plait.values import UNDEFINED, Json, Secret
 
@@ -158,7 +158,7 @@ def test_a_condition_with_a_mistake_is_refused_before_any_document() -> None:
 
 def test_the_pattern_engine_is_imported_only_by_a_pattern() -> None:
     program = (
-        "import sys; from plait.run.conditions import matches;"
+        "import sys; from plait.engine.conditions import matches;"
         "matches({}, {'path': 'a', 'value': 1}); before = 're2' in sys.modules;"
         "matches({}, {'path': 'a', 'op': 'regex', 'value': 'x'}); print(before, 're2' in sys.modules)"
     )

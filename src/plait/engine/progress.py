@@ -12,9 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 
-from plait.hints import Final, Literal, TypeAlias
-from plait.records import dataclass, field
-from plait.run.events import (
+from plait.engine.events import (
     Noted,
     RunEnded,
     RunStarted,
@@ -25,8 +23,10 @@ from plait.run.events import (
     StepRetrying,
     StepStarted,
 )
-from plait.run.journal import Stamped, is_below
-from plait.run.outcome import Done, Failed, Failure, Outcome
+from plait.engine.journal import Stamped, is_below
+from plait.engine.outcome import Done, Failed, Failure, Outcome
+from plait.hints import Final, Literal, TypeAlias
+from plait.records import dataclass, field
 from plait.values import Json
 
 MOST_KEPT: Final = 50

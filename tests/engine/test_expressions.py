@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plait.documents import Mapping, Scalar, parse
-from plait.errors import ConditionError, LimitError, MissingNamesError, PlaitError
-from plait.run.expressions import (
+from plait.engine.expressions import (
     FUNCTIONS,
     MAX_DEPTH,
     MAX_TEXT,
@@ -20,6 +19,7 @@ from plait.run.expressions import (
     read_when,
     truth,
 )
+from plait.errors import ConditionError, LimitError, MissingNamesError, PlaitError
 from plait.scope import Scope
 from plait.template.program import FACTS
 from plait.template.template import compile_template
@@ -378,7 +378,9 @@ def test_laws_of_comparison(a: Json, b: Json) -> None:
     assert holds("!(a == 1 || b)") is holds("a != 1 && !b")
 
 
-plain_values = st.none() | st.booleans() | st.integers(-20, 20) | st.sampled_from(["", "3", " 3 ", "-7.5", "x"])
+plain_values = (
+    st.none() | st.booleans() | st.integers(-20, 20) | st.sampled_from(["", "3", " 3 ", "-7.5", "x"])
+)
 
 
 @given(

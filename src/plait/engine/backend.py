@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from plait.engine.outcome import Outcome
 from plait.hints import Protocol
 from plait.records import dataclass
-from plait.run.outcome import Outcome
 from plait.values import Json
 
 

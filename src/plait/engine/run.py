@@ -17,14 +17,14 @@ import time
 from collections.abc import Callable, Iterable
 from random import Random
 
+from plait.engine.events import Event, Noted, StepFinished, StepStarted
+from plait.engine.journal import Journal, Stamped
+from plait.engine.outcome import Failed, Interrupted, Outcome
 from plait.errors import InputError
 from plait.hints import TYPE_CHECKING, Final
-from plait.run.events import Event, Noted, StepFinished, StepStarted
-from plait.run.journal import Journal, Stamped
-from plait.run.outcome import Failed, Interrupted, Outcome
 
 if TYPE_CHECKING:
-    from plait.run.perform import Step, Turn
+    from plait.engine.perform import Step, Turn
 
 SYNC_PAUSE: Final = 0.02
 """Seconds between two syncs, while there is something to sync."""

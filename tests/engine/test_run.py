@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from threading import Event as Signal
 
-from plait.run.events import Event, StepFinished, StepStarted
-from plait.run.journal import MemoryJournal
-from plait.run.outcome import Done
-from plait.run.perform import Policy, Turn
-from plait.run.retry import Retry
+from plait.engine.events import Event, StepFinished, StepStarted
+from plait.engine.journal import MemoryJournal
+from plait.engine.outcome import Done
+from plait.engine.perform import Policy, Turn
+from plait.engine.retry import Retry
 from plait.values import Json
 from steps.fakes import Acting, failing, new_run, performed, step, steps
 

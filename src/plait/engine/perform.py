@@ -11,16 +11,16 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
+from plait.engine.events import StepFinished, StepRetrying, StepStarted
+from plait.engine.outcome import Done, Failed, Failure, Interrupted, Outcome, Skipped, StepError
+from plait.engine.retry import ONCE_ONLY, Retry
 from plait.errors import InternalError, JournalError, PlaitError, TrustError
 from plait.hints import TYPE_CHECKING, Protocol
 from plait.records import dataclass, field, replace
-from plait.run.events import StepFinished, StepRetrying, StepStarted
-from plait.run.outcome import Done, Failed, Failure, Interrupted, Outcome, Skipped, StepError
-from plait.run.retry import ONCE_ONLY, Retry
 from plait.values import Json
 
 if TYPE_CHECKING:
-    from plait.run.engine import Run
+    from plait.engine.run import Run
     from plait.scope import Scope
 
 

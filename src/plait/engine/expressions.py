@@ -45,10 +45,10 @@ from math import isfinite
 from typing import Any, Final, NoReturn, TypeAlias
 
 from plait.documents.limits import shown as shortened
+from plait.engine.conditions import Locate, compile_condition, shown
+from plait.engine.operators import OPERATORS, RefusedError, Test, kind_of
 from plait.errors import ConditionError, InputError, InternalError, LimitError, Problem, listed, nearest
 from plait.records import dataclass, field, replace
-from plait.run.conditions import Locate, compile_condition, shown
-from plait.run.operators import OPERATORS, RefusedError, Test, kind_of
 from plait.source import Source, Span
 from plait.template.filters import FILTERS
 from plait.template.grammar import parse_path
