@@ -74,9 +74,7 @@ def kill_and_resume(project: Path) -> int:
 def recorded_items(project: Path) -> int:
     import json
 
-    done = subprocess.run(
-        [*PLAIT, "runs", "--json"], cwd=project, capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([*PLAIT, "runs", "--json"], cwd=project, capture_output=True, text=True, check=True)
     runs = json.loads(done.stdout)
     newest = runs[0] if isinstance(runs, list) else runs["runs"][0]
     return int(newest["counts"].get("done", 0))
