@@ -124,12 +124,10 @@ class Sources:
             with open(self._open(path, directory), "rb") as file:
                 data = file.read(MAX_FILE + 1)
         except OutsideError:
-            raise InputError(
-                "this file is outside the project",
-                fix="name a file below the project, or allow files outside in the flow",
-                code="file-outside",
-            ) from None
+            raise _outside() from None
         except FileNotFoundError:
+            if not self._allow_outside and self._leads_out(path, directory):
+                raise _outside() from None
             return UNDEFINED
         except OSError as error:
             raise InputError(
@@ -145,6 +143,12 @@ class Sources:
             )
         return data.decode("utf-8", "surrogateescape")
 
+    def _leads_out(self, path: str, directory: str) -> bool:
+        """Does a path whose folders are not there lead out of the project, as it is written?"""
+        root = os.path.realpath(self._root or directory)
+        full = os.path.normpath(os.path.join(os.path.realpath(directory), path))
+        return os.path.commonpath([root, full]) != root
+
     def _open(self, path: str, directory: str) -> int:
         """A handle of a regular file, which nothing that races with us can make one outside."""
         if self._allow_outside:
@@ -159,6 +163,14 @@ class Sources:
             os.close(handle)
             raise OSError(errno.EINVAL, "it is not a regular file")
         return handle
+
+
+def _outside() -> InputError:
+    return InputError(
+        "this file is outside the project",
+        fix="name a file below the project, or allow files outside in the flow",
+        code="file-outside",
+    )
 
 
 def _below(path: str, directory: str) -> str:
