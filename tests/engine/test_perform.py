@@ -17,8 +17,10 @@ from plait.engine.journal import MemoryJournal
 from plait.engine.outcome import Done, Failed, Failure, Interrupted, Outcome, Skipped, StepError
 from plait.engine.perform import PLAIN, Policy, Skip, Step, Turn, inside, perform
 from plait.engine.retry import Retry
+from plait.engine.run import Run
 from plait.errors import InputError, InternalError, PlaitError, ProcessError, TrustError
 from plait.records import dataclass, field
+from plait.scope import Scope
 from plait.steps.foreach import Values, foreach
 from plait.steps.sequence import Sequence as Steps
 from plait.steps.work import Handler, Work
@@ -500,3 +502,22 @@ def test_a_retried_step_says_so_in_its_events() -> None:
     assert performed(flow, new_run(journal=journal)) == Done({"output": "at last", "captures": {}})
     retrying = [event for event in events_of(journal) if isinstance(event, StepRetrying)]
     assert retrying == [StepRetrying("flow/a", 1, Failure("no", "exit", 1, path="flow/a"), 0.0)]
+
+
+def test_a_step_that_may_run_once_is_asked_about_when_its_guardian_was_lost() -> None:
+    class Lost:
+        name, kind, title, fingerprint, inner = "pay", "shell", "pay", "f", ()
+        policy = Policy(once=True)
+
+        def run(self, turn: Turn) -> Json:
+            raise ProcessError("the guardian has ended", code="guardian")
+
+    journal = MemoryJournal()
+    first = Run("r", journal)
+    with pytest.raises(ProcessError):
+        perform(Lost(), Turn(first, "pay", Scope()))
+    first.close()
+    again = Run("r", journal.reopened())
+    with pytest.raises(InputError, match="may run only once"):
+        perform(Lost(), Turn(again, "pay", Scope()))
+    again.close()

@@ -18,6 +18,7 @@ from plait.engine.run import Run, Stop, Watch, changed_steps
 from plait.errors import InputError, PlaitError, Problem, TrustError, nearest
 from plait.hints import TYPE_CHECKING, Final
 from plait.records import dataclass, field
+from plait.template.program import FACTS
 from plait.values import Json
 
 if TYPE_CHECKING:
@@ -81,8 +82,11 @@ def run(
     *,
     project: str | os.PathLike[str] | None = None,
     strict: bool | None = None,
+    max_parallel: int | None = None,
+    profile: str | None = None,
     backend: str | None = None,
     resume: str | None = None,
+    accept_changes: bool = False,
 ) -> FlowResult:
     """Run a flow file to its end; `resume` goes on with an earlier run instead.
 
@@ -90,10 +94,11 @@ def run(
     """
     where = None if project is None else os.fspath(project)
     if resume is not None:
-        return resume_flow(resume, project=where)
+        return resume_flow(resume, project=where, accept_changes=accept_changes, max_parallel=max_parallel)
     if path is None:
         raise InputError("a run needs a file", fix="plait.run('flow.yaml')", code="no-file")
-    return run_flow(os.fspath(path), Options(inputs or {}, strict=strict, backend=backend), project=where)
+    options = Options(inputs or {}, strict, max_parallel, profile, backend)
+    return run_flow(os.fspath(path), options, project=where)
 
 
 def run_flow(
@@ -349,7 +354,15 @@ def _outcome(id: str, loaded: Loaded, run: WorkingRun, flow: _Flow) -> FlowResul
         refused = isinstance(error, TrustError)
         failure = Failure(run.mask(str(error)), "trust" if refused else "refused")
         return FlowResult(id, "failed", failure, counts=_counts(loaded, run), trust_refused=refused)
-    return FlowResult(id, "done", value=value, counts=_counts(loaded, run))
+    return FlowResult(id, "done", value=_for_callers(value), counts=_counts(loaded, run))
+
+
+def _for_callers(value: Json) -> Json:
+    """The value of a flow without the facts beside its captures, which are for templates."""
+    captures = value.get("captures") if isinstance(value, dict) else None
+    if not isinstance(value, dict) or not isinstance(captures, dict):
+        return value
+    return {**value, "captures": {name: one for name, one in captures.items() if not name.endswith(FACTS)}}
 
 
 def _first_turn(id: str, loaded: Loaded, run: WorkingRun, flow: _Flow) -> Turn:

@@ -226,6 +226,8 @@ def _tried(step: Step, turn: Turn) -> Outcome:
     except PlaitError as error:
         if error.code == "cancelled" and turn.run.is_stopping():
             raise Interrupted from None
+        if error.code == "guardian" and step.policy.once:
+            raise  # nobody knows how far it came: that is a question, not an outcome
         kind = "timeout" if error.code == "timeout" else "refused"
         return Failed(Failure(turn.run.mask(str(error)), kind, path=turn.path))
 

@@ -93,7 +93,8 @@ class Fan:
         watch = _Watch(self, turn, total)
         work = self.items.read(value, turn) if total else iter(())
         backend: Backend = working(turn.run).backend
-        parallel = self._parallel(turn.scope)
+        # What a dry run shows is in the order of the items.
+        parallel = 1 if working(turn.run).rehearsal is not None else self._parallel(turn.scope)
         backend.run_items(watch.while_wanted(work), watch.perform, watch.finished, parallel=parallel)
         turn.run.expect_going()
         watch.expect_enough_successes()
