@@ -509,7 +509,7 @@ def test_a_step_that_may_run_once_is_asked_about_when_its_guardian_was_lost() ->
         name, kind, title, fingerprint, inner = "pay", "shell", "pay", "f", ()
         policy = Policy(once=True)
 
-        def run(self, turn: Turn) -> Json:
+        def run(self, turn: Turn) -> Json:  # noqa: ARG002 - the protocol's shape
             raise ProcessError("the guardian has ended", code="guardian")
 
     journal = MemoryJournal()
