@@ -47,6 +47,9 @@ COMMANDS = {
 HASTY = ("call",)
 """Commands that programs run a thousand times: what they need to start is counted in milliseconds."""
 
+QUICK = ("run", "resume", "retry")
+"""Commands that load much, none of which is garbage."""
+
 WELCOME = """\
 Plait runs tools, shell commands and agents from plain files; a value never becomes code.
 Begin:   plait render 'Hello ${name}' --values '{"name": "world"}'
@@ -72,10 +75,18 @@ def enter() -> NoReturn:
     status = main()
     sys.stderr.flush()
     # Python takes itself apart before it ends, which takes longer than to start it; the system frees a
-    # process at once.  Only where nobody waits for the end: no function registered for it, no thread.
-    if "atexit" not in sys.modules and "threading" not in sys.modules:
+    # process at once.
+    if not _somebody_waits_for_the_end():
         os._exit(status)
     sys.exit(status)
+
+
+def _somebody_waits_for_the_end() -> bool:
+    """Is a function registered for it, or does another thread still run?"""
+    atexit, threading = sys.modules.get("atexit"), sys.modules.get("threading")
+    registered = atexit is not None and atexit._ncallbacks() > 0
+    threads = threading is not None and (threading.active_count() > 1 or threading._threading_atexits)
+    return bool(registered or threads)
 
 
 def _run(arguments: list[str]) -> int:
@@ -96,7 +107,7 @@ def _run_command(command: str, arguments: list[str]) -> int:
         raise _unknown_command(command)
     from importlib import import_module
 
-    if command in HASTY:
+    if command in (*HASTY, *QUICK):
         import gc
 
         gc.disable()  # what is loaded now stays; the command itself says when there may be garbage

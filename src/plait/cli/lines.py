@@ -442,9 +442,8 @@ def name_of(failed: FailedStep) -> str:
 
 
 def failure_line(failed: FailedStep) -> str:
-    # What to do stands below the failure; in one line there is room for what is wrong.
-    wrong = [line for line in failed.lines if not line.startswith("fix: ")]
-    said = f"  {clean(wrong[-1], None)}" if wrong else ""
+    # Where it is and what to do stand below the failure; in one line there is room for what is wrong.
+    said = f"  {clean(failed.line, None)}" if failed.line else ""
     return f"✗ {clean(failed.title)}   {clean(failed.how)}{said}"
 
 

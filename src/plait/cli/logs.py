@@ -194,8 +194,12 @@ def _how(outcome: Outcome) -> tuple[str, str]:
 
 def _printed(outcome: Outcome) -> Iterator[str]:
     match outcome:
-        case Done(dict(value)) | Failed(Failure(output=dict(value))):
+        case Done(dict(value)):
             yield from _blocks(value)
+        case Failed(Failure(message=message, output=dict(value))):
+            yield from _blocks(value)
+            if value.get("exit_code") == 0:  # nothing that it printed says why it failed
+                yield from clean_block(message).rstrip("\n").split("\n")
         case Failed(failure):
             yield from clean_block(failure.message).rstrip("\n").split("\n")
 

@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from plait.cli.lines import Result
-from plait.cli.run import add_watching, expect_folder, parallel, reporting, show_rehearsal, view_for, watched
+from plait.cli.run import (
+    add_watching,
+    expect_folder,
+    load_all,
+    parallel,
+    reporting,
+    show_rehearsal,
+    view_for,
+    watched,
+)
 from plait.engine.run import Stop, Watch
 from plait.hints import TYPE_CHECKING, Final
 
@@ -54,6 +63,8 @@ def run(options: argparse.Namespace) -> int:
 
 def _resume(options: argparse.Namespace) -> int:
     from plait.app import flows
+
+    load_all()
 
     expect_folder(options.project)
     if options.dry_run:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from plait.cli.lines import Result
-from plait.cli.run import add_watching, expect_folder, parallel, reporting, view_for, watched
+from plait.cli.run import add_watching, expect_folder, load_all, parallel, reporting, view_for, watched
 from plait.engine.run import Stop, Watch
 from plait.errors import InputError
 from plait.hints import TYPE_CHECKING, Final
@@ -41,6 +41,8 @@ def run(options: argparse.Namespace) -> int:
 
 def _retry(options: argparse.Namespace) -> int:
     from plait.app import flows
+
+    load_all()
 
     expect_folder(options.project)
     _expect_choice(options)

@@ -12,7 +12,7 @@ from plait.cli.lines import clean, clock
 from plait.cli.output import aligned, paint_for, width, write_json
 from plait.cli.run import expect_folder, whole
 from plait.engine.events import Status
-from plait.hints import TYPE_CHECKING, Final, Protocol, TextIO
+from plait.hints import TYPE_CHECKING, Final, Literal, Protocol, TextIO
 from plait.values import Json
 
 if TYPE_CHECKING:
@@ -25,7 +25,13 @@ EXAMPLES: Final = (
     "plait runs --json",
 )
 HEAD: Final = ("RUN", "STATUS", "STARTED", "TIME", "ITEMS", "FAILED", "FLOW", "FILE")
-COLOURS: Final = {"running": "cyan", "done": "green", "failed": "red", "interrupted": "yellow"}
+COLOURS: Final = {
+    "running": "cyan",
+    "done": "green",
+    "failed": "red",
+    "interrupted": "yellow",
+    "unreadable": "red",
+}
 
 
 class Summary(Protocol):
@@ -38,13 +44,15 @@ class Summary(Protocol):
     @property
     def file(self) -> str: ...
     @property
-    def status(self) -> Status: ...
+    def status(self) -> Status | Literal["unreadable"]: ...
     @property
     def started(self) -> float: ...
     @property
     def ended(self) -> float | None: ...
     @property
     def counts(self) -> Mapping[str, int]: ...
+    @property
+    def problem(self) -> str: ...
 
 
 def configure(parser: Parser) -> None:
@@ -85,6 +93,7 @@ def record(one: Summary) -> dict[str, Json]:
         "started": one.started,
         "ended": one.ended,
         "counts": dict(one.counts),
+        **({"problem": one.problem} if one.problem else {}),
     }
 
 
@@ -98,6 +107,10 @@ def _cells(one: Summary, now: float) -> tuple[str, ...]:
         "—" if until is None else clock(until - one.started),
         str(sum(one.counts.values())) if one.counts else "—",
         str(failed) if failed else "—",
-        clean(one.flow),
-        os.path.relpath(one.file) if os.path.isabs(one.file) else one.file,
+        clean(one.flow) or "—",
+        clean(one.problem, None)
+        if one.problem
+        else os.path.relpath(one.file)
+        if os.path.isabs(one.file)
+        else one.file,
     )

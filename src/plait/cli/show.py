@@ -62,7 +62,8 @@ def run(options: argparse.Namespace) -> int:
         progress = fold(opened.journal.events())
         status = progress.status
         if progress.ended is None:  # it runs, or whoever ran it died
-            status = next((one.status for one in runs.list() if one.id == name), "interrupted")
+            known = [one.status for one in runs.list() if one.id == name and one.status != "unreadable"]
+            status = known[0] if known else "interrupted"
         if options.json:
             print(json_line(record(name, status, progress, opened.journal)))
         else:
