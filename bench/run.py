@@ -1,6 +1,7 @@
 """Measure Plait against f-strings and its peers, print tables, and write docs/benchmarks.md.
 
     python bench/run.py                   half an hour; writes docs/benchmarks.md
+    python bench/run.py --brief           ten minutes: without the engines that take minutes themselves
     python bench/run.py --quick           a minute; prints only
     python bench/run.py --only fanout     some of the tables, engine, startup, tools or fanout; prints only
 
@@ -15,7 +16,7 @@ import os
 import platform
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from importlib.metadata import version
 from pathlib import Path
@@ -51,6 +52,15 @@ class Rounds:
 FULL = Rounds(
     hot=400, first=1500, linear=2, sizes=SIZES, yaml=3, processes=60, calls=40, commands=1000, fanout=MANY
 )
+BRIEF = replace(
+    FULL,
+    hot=150,
+    first=600,
+    processes=40,
+    calls=30,
+    commands=500,
+    fanout=Sizes(((1000, 3),), (2, 8), starts=10, peers=False, million=100_000),
+)
 QUICK = Rounds(
     hot=40, first=100, linear=1, sizes=SIZES[:2], yaml=1, processes=10, calls=10, commands=200, fanout=FEW
 )
@@ -58,7 +68,7 @@ QUICK = Rounds(
 
 def main() -> int:
     options = _options()
-    rounds = QUICK if options.quick else FULL
+    rounds = QUICK if options.quick else BRIEF if options.brief else FULL
     start = perf_counter()
     machine = f"{_machine()}, {pin_to_one_core()}"
     print(machine, flush=True)
@@ -99,6 +109,7 @@ PARTS: dict[str, Callable[[Rounds], Iterator[Table]]] = {
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Measure Plait against f-strings and its peers.")
     parser.add_argument("--quick", action="store_true", help="fewer rounds, and no page is written")
+    parser.add_argument("--brief", action="store_true", help="fewer rounds, and only quick peers of a map")
     parser.add_argument("--only", choices=PARTS, help="these tables alone, and no page is written")
     return parser.parse_args()
 
