@@ -25,7 +25,6 @@ from time import perf_counter
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "src"))  # this tree, whatever is installed
 
-from engine import SIZES, first_tables, hot_tables, linearity_table, yaml_table  # noqa: E402
 from fanout import FULL as MANY  # noqa: E402
 from fanout import QUICK as FEW  # noqa: E402
 from fanout import Sizes, fanout_tables  # noqa: E402
@@ -33,6 +32,7 @@ from measure import pin_to_one_core  # noqa: E402
 from startup import startup_tables  # noqa: E402
 from tables import Table  # noqa: E402
 
+from engine import SIZES, first_tables, hot_tables, linearity_table, yaml_table  # noqa: E402
 from tools import tool_tables  # noqa: E402
 
 
