@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from threading import Event as Flag
 from threading import Thread
+from typing import Literal
 
 import pytest
 from hypothesis import given
@@ -674,10 +675,11 @@ class Row:
     id: str
     flow: str
     file: str
-    status: Status
+    status: Status | Literal["unreadable"]
     started: float
     ended: float | None
     counts: Mapping[str, int]
+    problem: str = ""
 
 
 def test_runs_are_a_table() -> None:
@@ -687,6 +689,7 @@ def test_runs_are_a_table() -> None:
         Row("k3f9", "fix", "a.yaml", "running", began, None, {}),
         Row("b2c1", "evil\x1b[2J\x07", "b.yaml", "failed", began, began + 75, {"done": 4, "failed": 2}),
         Row("c0de", "old", "c.yaml", "interrupted", began, None, {"done": 1}),
+        Row("d1ce", "", "", "unreadable", began, None, {}, "the journal\x1b is damaged"),
     ]
     runs.show(rows, stream, now=began + 5)
     assert stream.getvalue() == (
@@ -694,7 +697,10 @@ def test_runs_are_a_table() -> None:
         "k3f9   running       2026-11-16 02:30   0:05   —       —        fix     a.yaml\n"
         "b2c1   failed        2026-11-16 02:30   1:15   6       2        evil�   b.yaml\n"
         "c0de   interrupted   2026-11-16 02:30   —      1       —        old     c.yaml\n"
+        "d1ce   unreadable    2026-11-16 02:30   —      —       —        —       the journal� is damaged\n"
     )
+    assert runs.record(rows[3])["problem"] == "the journal\x1b is damaged"
+    assert "problem" not in runs.record(rows[0])
 
 
 def test_a_project_without_runs_says_how_to_begin() -> None:
@@ -808,6 +814,18 @@ def test_a_step_and_the_attempt_inside_it_print_once() -> None:
         (0.0, over("setup/0", "shell", "greet", value)),
     ]
     assert logged(story) == ["── setup/0/run   greet › greet   done   0:01", "hello", "stderr:", "careful"]
+
+
+def test_a_step_that_ended_well_and_failed_says_why_after_what_it_printed() -> None:
+    ended = {"output": "{bad\n", "stderr": "why\n", "exit_code": 0}
+    failed = Failed(Failure("the output captured as 'n' is not JSON", "capture", output=ended))
+    assert logged([*STORY[:3], (0.0, over("setup/0", "shell", "x", failed))])[-5:] == [
+        "── setup/0   setup › x   capture   0:01",
+        "{bad",
+        "stderr:",
+        "why",
+        "the output captured as 'n' is not JSON",
+    ]
 
 
 def test_what_a_step_printed_cannot_drive_a_terminal() -> None:

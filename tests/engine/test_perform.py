@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from plait.engine.events import Event, StepFinished, StepRetrying, StepStarted
 from plait.engine.journal import MemoryJournal
-from plait.engine.outcome import Done, Failed, Failure, Interrupted, Outcome, Skipped, StepError
+from plait.engine.outcome import Done, Failed, Failure, Interrupted, Outcome, OutOfTime, Skipped, StepError
 from plait.engine.perform import PLAIN, Policy, Skip, Step, Turn, inside, perform
 from plait.engine.retry import Retry
 from plait.engine.run import Run
@@ -272,6 +272,76 @@ def test_a_step_that_may_run_only_once_asks_instead_of_running_again() -> None:
     assert performed(again, new_run(journal=journal.reopened(), repeat=["a"])) == Done("done")
 
 
+def test_the_question_of_a_step_inside_is_no_outcome_of_those_around_it() -> None:
+    journal = MemoryJournal()
+    once = Policy(once=True)
+
+    def around(inner: Step) -> Step:
+        class Around(Fake):
+            def run(self, turn: Turn) -> Json:
+                outcome = turn.perform(inner)
+                return outcome.value if isinstance(outcome, Done) else None
+
+        return Around([], Policy(tries(3), failure_is_final=True), "b", inner=[inner])
+
+    with pytest.raises(KeyboardInterrupt):
+        performed(around(Fake([KeyboardInterrupt()], once)), new_run(journal=journal))
+    again = Fake(["done"], once)
+    for _ in range(2):
+        with pytest.raises(InputError, match=r"\(b/a\) may run only once"):
+            performed(around(again), new_run(journal=journal.reopened()))
+    assert journal.recorded("b") is None
+    assert performed(around(again), new_run(journal=journal.reopened(), repeat=["b/a"])) == Done("done")
+
+
+# ── the time of a whole ──────────────────────────────────────────────────
+
+
+def test_a_step_for_which_there_is_no_time_is_neither_begun_nor_recorded() -> None:
+    run, one = new_run(), Fake(["done"])
+    with pytest.raises(OutOfTime):
+        performed(one, run, deadline=time.monotonic() - 1)
+    assert (one.turns, events_of(run.journal)) == ([], [])  # type: ignore[arg-type]
+
+
+class Slow(Fake):
+    """Takes all the time that it has."""
+
+    def run(self, turn: Turn) -> Json:
+        while turn.time_left():
+            pass
+        return super().run(turn)
+
+
+LATE: list[tuple[Json | BaseException, Policy, Outcome | None]] = [
+    # how a step ends for which its list has no time    policy                        what is recorded of it
+    ("done",                                    PLAIN,                          Done("done")),
+    (ProcessError("slow", code="timeout"),      PLAIN,                          Failed(Failure("slow", "timeout", path="c/a"))),
+    (ProcessError("slow", code="timeout"),      Policy(failure_is_final=True),  None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("answer", "policy", "recorded"), LATE)
+def test_a_whole_whose_time_is_over_fails_once_and_leaves_the_rest_for_later(
+    answer: Json | BaseException, policy: Policy, recorded: Outcome | None
+) -> None:
+    first, second = Slow([answer], policy), Fake(["done"], name="b")
+
+    class Whole(Fake):
+        def run(self, turn: Turn) -> Json:
+            turn.perform(first)
+            turn.perform(second)
+            return None
+
+    run = new_run()
+    whole = Whole([], Policy(timeout=0.01), "c", inner=[first, second])
+    assert performed(whole, run) == Failed(Failure("took longer than 0.01 s", "timeout", path="c"))
+    known = run.journal.recorded("c/a")
+    assert (None if known is None else known.outcome) == recorded
+    assert second.turns == []
+    assert run.journal.recorded("c/b") is None
+
+
 def test_a_start_that_must_not_be_lost_is_recorded_before_the_step_runs() -> None:
     journal = MemoryJournal()
     seen: list[list[Event]] = []
@@ -413,7 +483,8 @@ def plans(draw: st.DrawFn, name: str, depth: int) -> Plan:
     return Plan(
         name,
         fails=draw(st.sampled_from([0, 0, 1, 9])),
-        attempts=draw(st.integers(1, 2)),
+        # A loop that is tried again does all its items again, those that were done included.
+        attempts=draw(st.integers(1, 2)) if kind != "loop" else 1,
         captures=draw(st.booleans()) and kind != "loop",
         skipped=draw(st.sampled_from([False, False, False, True])),
         handler=inner if kind == "handled" else (),

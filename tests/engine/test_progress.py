@@ -363,6 +363,7 @@ TOLD = [
     (Failure("ended by signal 9: a", "signal", 137),       ("signal", ("ended by signal 9: a",))),
     (Failure("took longer than 3 s", "timeout"),           ("timeout", ("took longer than 3 s",))),
     (Failure("1\n2\n\n3\n4\n5\n6 \n", "failed"),           ("failed", ("2", "3", "4", "5", "6"))),
+    (Failure("1\n2\n3\n4\n5\n6", "refused"),                ("refused", ("1", "2", "3", "4", "5"))),
     (Failure("x" * 5000, "failed"),                        ("failed", ("x" * 400,))),
 ]  # fmt: skip
 
@@ -370,6 +371,25 @@ TOLD = [
 @pytest.mark.parametrize(("failure", "words"), TOLD)
 def test_a_failure_in_few_words(failure: Failure, words: tuple[str, tuple[str, ...]]) -> None:
     assert told(failure) == words
+
+
+ONE_LINE = [
+    (Failure("exit code 2: a\nb", "exit", 2),                              "b"),
+    (Failure("exit code 2", "exit", 2),                                    ""),
+    (Failure("f.yaml:2:9: no 'b'\n  2 | ${b}\n    | ^^^^\nfix: a", "refused"), "f.yaml:2:9: no 'b'"),
+    (Failure("'x' was ended\nfix: give it more time", "timeout"),          "'x' was ended"),
+    (Failure("Traceback\nValueError: no", "failed"),                       "ValueError: no"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("failure", "line"), ONE_LINE)
+def test_in_one_line_an_error_of_ours_says_what_is_wrong_and_a_program_its_last_word(
+    failure: Failure, line: str
+) -> None:
+    progress = fold([opened()])
+    failed, _ = progress.add(ended("map", outcome=Failed(failure)))
+    assert isinstance(failed, FailedStep)
+    assert failed.line == line
 
 
 # ── bounds and properties ────────────────────────────────────────────────

@@ -148,6 +148,50 @@ def test_an_unknown_name_is_explained_with_its_place_and_what_is_known() -> None
     )
 
 
+PATHS = [
+    # a step                                                        where it leads out, by line
+    ("write_file: {path: ../x, content: a}",                        [3]),
+    ("write_file: {path: a/../../x, content: a}",                   [3]),
+    ("write_file: {path: a/../x, content: a}",                      []),
+    ("write_file: {path: ..x, content: a}",                         []),
+    ("write_file: {path: '${p}/../../x', content: a}",              []),     # seen when it is filled
+    ("write_file: {path: /etc/x, content: a}",                      [3]),
+    ("write_file: {path: PROJECT/x, content: a}",                   []),
+    ("{shell: pwd, output_file: ../x}",                             [3]),
+    ("{shell: pwd, output_file: ../x, working_dir: sub}",           []),
+    ("{shell: pwd, output_file: ../../x, cwd: sub}",                [3]),
+    ("{shell: pwd, output_file: ../x, working_dir: '${p}'}",        []),
+    ("{shell: pwd, working_dir: ..}",                               [3]),
+    ("{shell: pwd, working_dir: /etc}",                             [3]),
+    ("{shell: pwd, working_dir: PROJECT}",                          []),
+    ("{shell: pwd, working_dir: PROJECT-2}",                        [3]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("step", "lines"), PATHS)
+def test_a_path_that_leads_out_of_the_project_is_found(tmp_path: Path, step: str, lines: list[int]) -> None:
+    (tmp_path / ".ai").mkdir()
+    (tmp_path / "flows").mkdir()
+    file = tmp_path / "flows/flow.yaml"
+    step = step.replace("PROJECT", str(tmp_path))
+    file.write_text(f"parameters: {{required: [p]}}\nsteps:\n  - {step}\n")
+    outside = check_file(str(file))
+    assert [(one.code, one.problem.place[1]) for one in outside] == [("file-outside", line) for line in lines]
+
+
+EMPTY = ["steps: []", "agent_template: []", "commands: []", "agent_template: {commands: []}"]
+
+
+@pytest.mark.parametrize("said", EMPTY)
+def test_a_map_without_steps_is_found(said: str) -> None:
+    assert found(f"map:\n  input: [1]\n  {said}\n") == ["3 error missing-field"]
+
+
+def test_a_backend_that_does_not_exist_is_found() -> None:
+    assert found("backend: locl\nsteps:\n  - shell: pwd\n") == ["1 error wrong-type backend"]
+    assert found("map:\n  backend: moon\n  input: [1]\n  steps: [{shell: pwd}]\n") == ["2 error wrong-type backend"]
+
+
 def test_a_name_of_another_phase_says_where_it_exists() -> None:
     [finding] = findings("reduce: [{claude: '${item.path}'}]\n")
     assert finding.problem.fix == (

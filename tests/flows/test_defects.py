@@ -1371,3 +1371,159 @@ def test_d32_a_failed_item_keeps_why(place: Place) -> None:
     assert isinstance(outcome, Failed)
     assert (outcome.failure.exit_code, outcome.failure.kind) == (4, "exit")
     assert "e" in outcome.failure.message
+
+
+# ── questions, limits and places ─────────────────────────────────────────
+
+
+def killed_while_it_ran(place: Place, flow: str) -> str:
+    """The id of a run that was killed after its first line in the ledger."""
+    place.write("flow.yaml", flow)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "plait", "run", "flow.yaml"],
+        cwd=place.root,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    until(lambda: bool(ledger(place)))
+    process.kill()
+    process.wait(DEADLINE)
+    return flow_runs(str(place.root))[0].id
+
+
+ONCE = """\
+map:
+  input: [a]
+  steps:
+    - {shell: "echo s >> ledger; test -e go || sleep 20", once: true ON_SUCCESS}
+    - {shell: "echo t >> ledger"}
+"""
+
+
+@pytest.mark.parametrize("more", ["", ", on_success: 'true'"])
+@pytest.mark.parametrize(("answer", "lines"), [("repeat", ["s", "s", "t"]), ("done", ["s", "t"])])
+def test_an_item_with_a_step_that_may_run_once_asks_until_it_is_answered(
+    place: Place, more: str, answer: str, lines: list[str]
+) -> None:
+    run = killed_while_it_ran(place, ONCE.replace(" ON_SUCCESS", more))
+    place.write("go", "")
+    for _ in range(2):
+        asked = place.resume(run)
+        assert "may run only once" in asked.message
+        assert (asked.result.status, asked.failed) == ("failed", [])
+    path = asked.message.partition("--repeat ")[2].partition(",")[0]
+    assert path.startswith("map/item:")
+    answered = place.resume(run, **{answer: [path]})
+    assert (answered.result.status, answered.result.counts["successful"]) == ("done", 1)
+    assert ledger(place) == lines
+
+
+@pytest.mark.parametrize("answer", ["repeat", "done"])
+@pytest.mark.parametrize("path", ["map/bogus", "map/item:bogus/0", "steps/0/run"])
+def test_an_answer_for_a_step_that_is_not_there_is_refused(place: Place, answer: str, path: str) -> None:
+    run = place.run("map: {input: [a], steps: [{shell: 'true'}, {shell: 'false'}]}\n").result.run
+    with pytest.raises(InputError, match=f"there is no step '{path}'"):
+        place.resume(run, **{answer: [path]})
+
+
+LONG = "seq 1 2500000"  # more than the 16 MiB that are kept in memory
+
+
+def test_a_long_output_is_put_into_its_file_whole(place: Place) -> None:
+    ran = place.done(
+        f"- {{shell: {LONG}, output_file: all.txt}}\n- shell: tail -n 1 all.txt; wc -l < all.txt\n"
+    )
+    assert ran.outputs["steps/1"].split() == ["2500000", "2500000"]
+
+
+def test_a_long_output_is_not_captured_in_part(place: Place) -> None:
+    ran = place.run(f"- {{shell: {LONG}, capture_output: x}}\n- shell: echo next >> ledger\n")
+    assert ran.message == "printed more than 16,777,216 bytes, which cannot be captured; write it to a file"
+    assert ledger(place) == []
+
+
+def test_a_long_output_that_may_hold_a_secret_is_not_put_into_a_file_in_part(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKEN", "correct horse")
+    ran = place.run(f"secrets: {{TOKEN: TOKEN}}\nsteps:\n  - {{shell: {LONG}, output_file: all.txt}}\n")
+    assert ran.message == (
+        "printed more than 16,777,216 bytes, which cannot be put into output_file where secrets have to be "
+        "masked; write it to a file"
+    )
+    assert not (place.root / "all.txt").exists()
+
+
+@pytest.mark.parametrize("policy", ["skip", "dlq"])
+def test_items_for_which_a_flow_has_no_time_are_left_for_later(place: Place, policy: str) -> None:
+    # The second item waits until it is ended, so the third is never begun.
+    flow = f"""\
+timeout: 1s
+map:
+  input: [1, 2, 3]
+  max_parallel: 1
+  on_item_failure: {policy}
+  steps: [{{shell: "echo ${{item}} >> ledger; test ${{item}} = 1 || test -e go || sleep 20"}}]
+"""
+    ran = place.run(flow)
+    assert (ran.result.status, ran.message) == ("failed", "took longer than 1 s")
+    assert ledger(place) == ["1", "2"]
+    assert [path for path in ran.finished if path.count("/") == 1] == ["map/items", "map/0"]
+    place.write("go", "")
+    again = place.resume(ran.result.run)
+    assert again.result.counts == {
+        "total": 3,
+        "successful": 3,
+        "failed": 0,
+        "skipped": 0,
+        "success_rate": 100.0,
+    }
+    assert ledger(place) == ["1", "2", "2", "3"]
+
+
+def test_a_phase_without_time_fails_as_a_whole_and_its_next_step_is_not_begun(place: Place) -> None:
+    flow = """\
+map: {input: [1], steps: [{shell: "true"}]}
+reduce:
+  timeout: 300ms
+  steps:
+    - {shell: sleep 20, continue_on_error: true}
+    - {shell: echo next >> ledger}
+"""
+    ran = place.run(flow)
+    assert (ran.message, ledger(place)) == ("took longer than 0.3 s", [])
+    assert "reduce/1" not in ran.finished
+
+
+def test_no_value_and_no_link_leads_a_step_out_of_the_project(place: Place) -> None:
+    (place.root / "link").symlink_to("/etc")
+    (place.root / "sub").mkdir()
+    ran = place.run(
+        """\
+map:
+  input: [/etc, .., link, sub/../.., sub, sub/../sub]
+  steps: [{shell: "pwd >> $TOP/ledger", working_dir: "${item}", env: {TOP: "${workflow.dir}"}}]
+"""
+    )
+    assert ran.result.counts["failed"] == 4
+    assert ledger(place) == [str(place.root / "sub")] * 2
+
+
+@pytest.mark.parametrize("named", ["/etc", "..", "sub/../.."])
+def test_a_place_outside_the_project_that_is_written_out_is_refused_before_anything_runs(
+    place: Place, named: str
+) -> None:
+    assert "out of the project" in place.refusal(f"- {{shell: pwd, working_dir: {named}}}\n")
+
+
+def test_a_loop_with_a_failed_round_has_failed_and_the_flow_goes_on(place: Place) -> None:
+    ran = place.done(
+        """\
+- foreach: [1, 2]
+  do: [{shell: "echo r ${item}; test ${item} = 2"}]
+  continue_on_error: true
+  capture_output: rounds
+- shell: echo ${rounds:json} ${rounds.success} ${rounds.exit_code}
+"""
+    )
+    assert ran.outputs["steps/1"] == '["r 1","r 2"] false 1'

@@ -18,6 +18,7 @@ from plait.flows import format
 from plait.flows.check import RULES
 from plait.flows.parts import step_names
 from plait.flows.workflow import Loaded, load_workflow
+from plait.steps.fan import Item
 from plait.steps.shell import Shell
 from plait.steps.work import Work
 from steps.fakes import FakeHands, Finished, new_run, printed
@@ -327,6 +328,13 @@ POLICIES = [
     ("", "continue_on_failure: false",                                   ("stop", None, None)),
     ("on_item_failure: retry", "on_item_failure: stop",                  ("retry", None, None)),
     ("retry: 2", "",                                                     ("retry", None, None)),
+    ("retry: 2, on_item_failure: skip", "",                              ("skip", None, None)),
+    ("retry: 2, continue_on_failure: false", "",                         ("stop", None, None)),
+    ("on_item_failure: retry, continue_on_failure: false", "",           ("stop", None, None)),
+    ("continue_on_failure: true", "on_item_failure: stop",               ("dlq", None, None)),
+    ("on_item_failure: skip", "continue_on_failure: false",              ("skip", None, None)),
+    ("max_failures: 3", "error_policy: {max_failures: 2}",               ("dlq", 3, None)),
+    ("max_failures: 3, error_policy: {max_failures: 3}", "",             ("dlq", 3, None)),
 ]  # fmt: skip
 
 
@@ -334,12 +342,53 @@ POLICIES = [
 def test_an_error_policy_stands_in_the_map_or_the_flow(
     tmp_path: Path, of_map: str, of_flow: str, expected: tuple[Any, ...]
 ) -> None:
-    fan = load(
-        tmp_path, f"{of_flow}\nmap:\n  input: [1]\n  steps: [{{shell: ls}}]\n  {of_map}\n"
-    ).workflow.fan
+    fan = load(tmp_path, f"{of_flow}\nmap: {{input: [1], steps: [{{shell: ls}}], {of_map}}}\n").workflow.fan
     assert fan is not None
     errors = fan.errors
     assert (errors.on_item_failure, errors.max_failures, errors.failure_threshold) == expected
+
+
+TRIES = [
+    # map fields                                                         flow fields            attempts
+    ("retry: 2",                                                         "",                    2),
+    ("retry: 2, on_item_failure: dlq",                                   "",                    2),
+    ("retry: 2, continue_on_failure: false",                             "",                    2),
+    ("error_policy: {on_item_failure: skip, retry_config: {attempts: 4}}", "",                  4),
+    ("on_item_failure: dlq",          "error_policy: {retry_config: {attempts: 4}}",            4),
+    ("retry: 2",                      "error_policy: {retry_config: {attempts: 4}}",            2),
+    ("on_item_failure: retry",                                           "",                    3),
+    ("on_item_failure: dlq",                                             "",                    1),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("of_map", "of_flow", "attempts"), TRIES)
+def test_an_item_is_tried_as_often_as_is_said_whatever_its_failure_means(
+    tmp_path: Path, of_map: str, of_flow: str, attempts: int
+) -> None:
+    fan = load(tmp_path, f"{of_flow}\nmap: {{input: [1], steps: [{{shell: ls}}], {of_map}}}\n").workflow.fan
+    assert fan is not None
+    assert Item(fan, "k", "t", "f").policy.retry.attempts == attempts
+
+
+TWICE = "is said twice, here and in error_policy, and not the same"
+CONTRADICTIONS = [
+    # map fields                                                         what is said about it
+    ("max_failures: 1, error_policy: {max_failures: 2}",                 f"max_failures {TWICE}"),
+    ("on_item_failure: dlq, error_policy: {on_item_failure: skip}",      f"on_item_failure {TWICE}"),
+    ("retry: 2, error_policy: {retry_config: {attempts: 3}}",            "retry and retry_config contradict each other"),
+    ("on_item_failure: dlq, continue_on_failure: false",
+     "on_item_failure and continue_on_failure contradict each other"),
+    ("on_item_failure: stop, error_policy: {continue_on_failure: true}",
+     "on_item_failure and continue_on_failure contradict each other"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("of_map", "what"), CONTRADICTIONS)
+def test_a_map_that_contradicts_itself_is_refused(tmp_path: Path, of_map: str, what: str) -> None:
+    with pytest.raises(InputError) as caught:
+        load(tmp_path, f"map: {{input: [1], steps: [{{shell: ls}}], {of_map}}}\n")
+    assert [problem.what for problem in caught.value.problems] == [what]
+    assert caught.value.where is not None
 
 
 def test_the_command_line_has_the_last_word_on_parallel_items_and_strictness(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from plait.app import compile
@@ -37,6 +38,7 @@ class Finished:
     signal: int | None = None
     duration: float = 0.25
     truncated: bool = False
+    stdout_truncated: bool = False
     stdout_file: str | None = None
     stderr_file: str | None = None
 
@@ -54,6 +56,7 @@ class FakeHands:
     on_request: Callable[[RequestCall], Returned] | None = None
     files: dict[str, bytes] = field(default_factory=dict)
     model: Provider | None = None
+    top: str = "/project"
     asked: list[Any] = field(default_factory=list)
 
     def shell(
@@ -89,6 +92,13 @@ class FakeHands:
         self.asked.append({"write": path, "mode": mode, "create_dirs": create_dirs})
         self.files[path] = data
         return f"{directory}/{path}"
+
+    def copy(self, source: str, path: str, *, directory: str) -> str:
+        self.files[path] = Path(source).read_bytes()
+        return f"{directory}/{path}"
+
+    def is_inside(self, directory: str) -> bool:
+        return f"{directory}/".startswith(f"{self.top}/")
 
     def lines(
         self,

@@ -127,7 +127,7 @@ def test_an_agent_works_where_its_step_does(project: Project) -> None:
     folder.mkdir()
     outcome = performed(
         step("a", Agent(text_of("x")), working_dir=text_of("sub")),
-        new_run(RealTools(project=project)),
+        new_run(RealTools(project=project, top=str(project.root))),
         directory=str(project.root),
     )
     assert isinstance(outcome, Done)

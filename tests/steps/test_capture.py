@@ -46,7 +46,12 @@ FORMATS: list[tuple[Format, Json, Json]] = [
     ("boolean",  "true\n",          True),
     ("boolean",  " false ",         False),
     ("boolean",  "TRUE",            True),
-    ("boolean",  "anything",        True),
+    ("boolean",  "False\n",         False),
+    ("boolean",  "1",               True),
+    ("boolean",  "0\n",             False),
+    ("boolean",  "yes",             True),
+    ("boolean",  "No",              False),
+    ("boolean",  " \n",             True),
     ("string",   {"of": "a tool"},  {"of": "a tool"}),
     ("number",   [1],               [1]),
 ]  # fmt: skip
@@ -73,6 +78,8 @@ REFUSED: list[tuple[Format, str, str]] = [
     ("number",  "nan",       "the output captured as 'n' is not a number"),
     ("number",  "inf",       "the output captured as 'n' is not a number"),
     ("number",  "1" * 5000,  "the output captured as 'n' is not a number"),
+    ("boolean", "anything",  "the output captured as 'n' is not true or false, yes or no, 1 or 0"),
+    ("boolean", "2",         "the output captured as 'n' is not true or false, yes or no, 1 or 0"),
 ]  # fmt: skip
 
 
@@ -110,6 +117,31 @@ def test_a_handler_runs_although_the_output_of_the_failed_step_has_another_forma
         assert isinstance(outcome, Done)
         assert outcome.value["output"] == "<> 3 false bad Traceback | 3"
     assert len(mend.ran) == 1
+
+
+@pytest.mark.parametrize("handled", [True, False])
+def test_what_a_command_printed_is_known_although_it_has_another_format(handled: bool) -> None:
+    hands = FakeHands(lambda _: printed("{bad\n", stderr="why\n"))
+    seen = "<${n}> ${n.exit_code} ${n.success} ${n.stderr} ${n.output}"
+    handler = Handler(steps(step("m", saying(f"${{error.output}} {seen}"), capture="m"), name="on_failure"))
+    tried = step(
+        "a",
+        Shell(text_of("x")),
+        capture=Capture("n", "json"),
+        on_failure=handler if handled else None,
+        continue_on_error=not handled,
+    )
+    outcome = performed(steps(tried, step("b", saying(f"${{m:-}} | {seen}"))), new_run(hands))
+    assert isinstance(outcome, Done)
+    ended = "<> 0 false why {bad"
+    assert outcome.value["output"] == (f"{{bad {ended} | {ended}" if handled else f" | {ended}")
+
+
+def test_the_failure_of_a_capture_carries_how_the_command_ended() -> None:
+    hands = FakeHands(lambda _: printed("{bad\n", stderr="why\n"))
+    tried = step("a", Shell(text_of("x")), capture=Capture("n", "json"))
+    ended = failure_of(performed(tried, new_run(hands))).as_ended()
+    assert (ended["output"], ended["stderr"], ended["exit_code"]) == ("{bad\n", "why\n", 0)
 
 
 STREAMS: list[tuple[Stream, str]] = [("stdout", "out"), ("stderr", "err"), ("both", "outerr")]

@@ -91,6 +91,13 @@ def test_retry_tries_an_item_as_often_as_it_is_told() -> None:
     assert len(action.ran) == 3
 
 
+@pytest.mark.parametrize("policy", ["dlq", "skip", "stop", "retry"])
+def test_attempts_and_what_follows_them_are_two_things(policy: OnItemFailure) -> None:
+    action = picky(1)
+    performed(fan([1], action, errors=ErrorPolicy(policy, Retry(3, "fixed", 0.0))))
+    assert len(action.ran) == 3
+
+
 def test_no_items_are_no_failure() -> None:
     outcome = performed(fan([], Acting()))
     assert counts(outcome) == (0, 0, 0, 0)

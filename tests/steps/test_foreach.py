@@ -11,6 +11,8 @@ from plait.engine.journal import MemoryJournal
 from plait.engine.outcome import Done, Failure, Outcome, StepError
 from plait.engine.perform import Policy
 from plait.engine.retry import Retry
+from plait.records import replace
+from plait.steps.capture import Capture
 from plait.steps.foreach import Command, Source, Values, foreach
 from plait.steps.shell import Shell
 from plait.steps.work import Work
@@ -18,6 +20,7 @@ from plait.values import Json
 from steps.fakes import (
     Acting,
     FakeHands,
+    Finished,
     failing,
     failure_of,
     new_run,
@@ -126,7 +129,25 @@ def test_the_first_failure_stops_the_loop_and_fails_the_step() -> None:
 def test_continue_on_error_runs_every_item_and_keeps_its_place() -> None:
     hands = FakeHands(lambda said: printed(f"{said}\n", exit_code=1 if "b" in said else 0))
     made = loop(list("abc"), step("s", Shell(text_of("${item:raw}"))), continue_on_error=True)
-    assert output_of(performed(made, new_run(hands))) == ["a", "b", "c"]
+    failure = failure_of(performed(made, new_run(hands)))
+    assert failure.message == "1 of 3 items failed: exit code 1: b"
+    assert (failure.exit_code, failure.as_ended()["output"]) == (1, ["a", "b", "c"])
+
+
+def test_a_loop_with_a_failed_item_has_failed_and_its_list_may_go_on() -> None:
+    made = replace(
+        loop(list("ab"), step("s", failing(times=1)), continue_on_error=True),
+        capture=Capture("seen"),
+        continue_on_error=True,
+    )
+    after = step("after", saying("${seen:json} ${seen.success} ${seen.exit_code}"))
+    assert output_of(performed(steps(made, after))) == '["","at last"] false 1'
+
+
+def test_the_beginning_of_a_list_is_no_list() -> None:
+    hands = FakeHands(lambda _: Finished(b"a\nb\n", truncated=True, stdout_truncated=True))
+    failure = failure_of(performed(loop(Command(text_of("names")), step("s", Acting())), new_run(hands)))
+    assert failure.message == "printed more than 4 bytes, which cannot be a list of items; write it to a file"
 
 
 def test_parallel_items_run_at_the_same_time_and_give_their_outputs_in_order() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -240,6 +241,62 @@ def test_a_step_knows_its_names_and_its_attempt() -> None:
     )
     performed(steps(made))
     assert said == ["A 0 flow/a 1", "A 0 flow/a 2"]
+
+
+def test_output_file_gets_all_of_an_output_that_is_too_long_to_be_kept(tmp_path: Path) -> None:
+    (tmp_path / "all").write_bytes(b"all of it")
+    ended = Finished(b"all", truncated=True, stdout_truncated=True, stdout_file=str(tmp_path / "all"))
+    hands = FakeHands(lambda _: ended)
+    performed(step("a", Shell(text_of("x")), output_file=text_of("out.txt")), new_run(hands))
+    assert hands.files == {"out.txt": b"all of it"}
+
+
+CUT = [
+    # what of the step asks for the output      which stream was cut             why it fails
+    ({"capture": "seen"},                       {"stdout_truncated": True},      "captured"),
+    ({"capture": capture("s", stream="both")},  {"stdout_truncated": True},      "captured"),
+    ({"capture": capture("s", stream="both")},  {},                              "captured"),
+    ({"capture": capture("s", stream="stderr")}, {},                             "captured"),
+    ({"output_file": "out.txt"},                {"stdout_truncated": True},
+     "put into output_file where secrets have to be masked"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("asks", "cut", "why"), CUT)
+def test_a_part_of_an_output_is_not_passed_on_as_the_whole(
+    asks: dict[str, Any], cut: dict[str, bool], why: str
+) -> None:
+    if "output_file" in asks:
+        asks = {"output_file": text_of(asks["output_file"])}
+    hands = FakeHands(lambda _: Finished(b"12345", b"12345" if not cut else b"", truncated=True, **cut))
+    failure = failure_of(performed(step("a", Shell(text_of("x")), **asks), new_run(hands)))
+    assert failure.message == f"printed more than 5 bytes, which cannot be {why}; write it to a file"
+    assert hands.files == {}
+
+
+@pytest.mark.parametrize(("stream", "is_cut"), [("stdout", {}), ("stderr", {"stdout_truncated": True})])
+def test_a_stream_that_was_not_cut_is_captured(stream: Any, is_cut: dict[str, bool]) -> None:
+    hands = FakeHands(lambda _: Finished(b"12345", b"123" if is_cut else b"12345", truncated=True, **is_cut))
+    made = step("a", Shell(text_of("x")), capture=capture("seen", stream=stream))
+    outcome = performed(steps(made, step("b", saying("${seen}"))), new_run(hands))
+    assert output_of(outcome) == ("123" if is_cut else "12345")
+
+
+OUTSIDE = ["/etc", "..", "sub/../..", "../project2", "/project/../etc", "a\0b"]
+
+
+@pytest.mark.parametrize("named", OUTSIDE)
+def test_a_step_works_nowhere_outside_the_project(named: str) -> None:
+    hands = FakeHands()
+    made = step("a", Shell(text_of("x")), working_dir=text_of("${v}"))
+    failure = failure_of(performed(made, new_run(hands), {"v": named}))
+    assert failure.message == (
+        "flow.yaml:1:1: working_dir is outside the project\n"
+        "1 | ${v}\n"
+        "  | ^^^^\n"
+        "fix: name a folder of the project"
+    )
+    assert hands.asked == []
 
 
 def test_output_file_gets_the_output_whole() -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -184,11 +186,57 @@ def test_what_is_no_run_is_left_out_of_the_list(tmp_path: Path, runs: Runs) -> N
     runs.create({}).close()
     folder = tmp_path / ".ai/state/runs"
     (folder / "never-made").mkdir()
-    (folder / "damaged").mkdir()
-    (folder / "damaged/journal.db").write_bytes(b"not a database" * 100)
     (folder / "empty").mkdir()
     (folder / "empty/journal.db").touch()
+    (folder / "begun").mkdir()
+    with closing(sqlite3.connect(folder / "begun/journal.db")) as connection:
+        connection.execute("PRAGMA journal_mode=WAL")
     assert len(runs.list()) == 1
+
+
+def damage(journal: Path) -> None:
+    journal.write_bytes(b"not a database" * 100)
+
+
+def make_newer(journal: Path) -> None:
+    with closing(sqlite3.connect(journal)) as connection:
+        connection.execute("PRAGMA user_version=99")
+
+
+UNREADABLE = [
+    (damage, "the journal cannot be used: it is damaged"),
+    (make_newer, "the journal has version 99, and this Plait knows versions up to 1"),
+]
+
+
+@pytest.mark.parametrize(("spoil", "problem"), UNREADABLE)
+def test_a_run_that_cannot_be_read_is_listed_with_its_problem_found_and_never_removed(
+    spoil: Callable[[Path], None], problem: str, runs: Runs, clock: Clock
+) -> None:
+    with runs.create({"flow": "fix"}) as opened:
+        opened.journal.append(started(opened))
+    spoil(Path(opened.folder, "journal.db"))
+    os.utime(opened.folder, (0, 0))
+    (summary,) = runs.list()
+    assert (summary.id, summary.status, summary.problem) == (opened.id, "unreadable", problem)
+    assert runs.find() == runs.find("last") == runs.find(opened.id[:4]) == opened.id
+    with pytest.raises(JournalError) as refused:
+        runs.open(runs.find(), write=False)
+    assert refused.value.what == problem
+    clock.now += 400 * DAY
+    assert runs.remove_old(keep=0, days=30) == ()
+    assert Path(opened.folder).exists()
+
+
+def test_a_run_that_cannot_be_read_takes_no_place_of_one_that_can(runs: Runs, clock: Clock) -> None:
+    with runs.create({}) as good:
+        pass
+    with runs.create({}) as bad:
+        pass
+    damage(Path(bad.folder, "journal.db"))
+    clock.now += 400 * DAY
+    assert runs.remove_old(keep=1, days=30) == ()
+    assert sorted(one.id for one in runs.list()) == sorted([good.id, bad.id])
 
 
 # ── one engine ───────────────────────────────────────────────────────────

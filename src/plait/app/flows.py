@@ -8,11 +8,12 @@ already knows.
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from plait.engine.events import RunEnded, RunStarted, Status, StepForgotten
-from plait.engine.outcome import Failed, Failure, Interrupted, StepError
+from plait.engine.outcome import Failed, Failure, Interrupted, OutOfTime, StepError, too_long
 from plait.engine.perform import Step, Turn, inside
 from plait.engine.run import Run, Stop, Watch, changed_steps
 from plait.errors import InputError, PlaitError, Problem, TrustError, nearest
@@ -74,6 +75,13 @@ class Options:
             "profile": self.profile,
             "backend": self.backend,
         }
+
+
+def load_all() -> None:
+    """Load the parts that every run takes, before there is anything to wait for."""
+    import plait.app.hands
+    import plait.flows.workflow
+    import plait.store  # noqa: F401 - for those who come after
 
 
 def run(
@@ -140,6 +148,7 @@ def resume_flow(
         loaded = flow.load()
         if not accept_changes:
             _expect_unchanged(loaded, opened.journal)
+        _expect_steps(loaded, opened.journal, [*repeat, *done])
         _say_done(loaded, opened.journal, done)
         return _worked(
             flow,
@@ -350,6 +359,8 @@ def _outcome(id: str, loaded: Loaded, run: WorkingRun, flow: _Flow) -> FlowResul
     except Interrupted:
         why = Failure(run.stop.why or "interrupted", "stopped")
         return FlowResult(id, "interrupted", why, counts=_counts(loaded, run))
+    except OutOfTime:
+        return FlowResult(id, "failed", too_long(loaded.timeout or 0), counts=_counts(loaded, run))
     except PlaitError as error:
         refused = isinstance(error, TrustError)
         failure = Failure(run.mask(str(error)), "trust" if refused else "refused")
@@ -523,6 +534,18 @@ def _of_items(journal: Journal, top: str, rest: str) -> Iterator[Recorded]:
             yield from _recorded_like(journal, item.path + rest)
 
 
+def _expect_steps(loaded: Loaded, journal: Journal, paths: Sequence[str]) -> None:
+    """Every path is that of a step, and where it is inside an item, the item has begun."""
+    known = dict(_flow_steps(loaded))
+    for path in paths:
+        if _step_at(known, path) is None or ("/item:" in path and not _has_begun(journal, path)):
+            raise _no_step(path, known)
+
+
+def _has_begun(journal: Journal, path: str) -> bool:
+    return journal.was_started(path) or journal.recorded(path) is not None
+
+
 def _say_done(loaded: Loaded, journal: Journal, paths: Sequence[str]) -> None:
     """The user says of steps that may run only once that they did their work."""
     from plait.engine.events import StepFinished
@@ -530,15 +553,33 @@ def _say_done(loaded: Loaded, journal: Journal, paths: Sequence[str]) -> None:
 
     known = dict(_flow_steps(loaded))
     for path in paths:
-        step = known.get(path) or known.get(_starred(path))
-        if step is None:
-            raise _no_step(path, known)
+        step = _step_at(known, path)
+        assert step is not None, "paths are looked at before"
         value: Json = {"output": "", "stderr": "", "exit_code": 0, "duration": 0.0}
         journal.append(StepFinished(path, step.kind, step.title, step.fingerprint, Done(value), 0.0))
 
 
+def _step_at(known: Mapping[str, Step], path: str) -> Step | None:
+    """The step at a path of a run; that of an action is below the step whose action it is."""
+    from plait.steps.work import Attempt, Work
+
+    found = known.get(path) or known.get(_starred(path))
+    if found is not None:
+        return found
+    above, _, name = path.rpartition("/")
+    work = known.get(_starred(above))
+    is_attempt = name == "run" or name.startswith("again@")
+    return Attempt(work, name) if is_attempt and isinstance(work, Work) and not work.is_simple else None
+
+
 def _starred(path: str) -> str:
-    return "/".join("item:*" if part.startswith("item:") else part for part in path.split("/"))
+    """A path of a run as one of the flow: of any item, and of any time that a handler or check is run."""
+    return "/".join(
+        "item:*" if part.startswith("item:") else _HANDLED.sub(r"\1", part) for part in path.split("/")
+    )
+
+
+_HANDLED: Final = re.compile(r"^(on_failure|on_incomplete|check)@\d+$")
 
 
 def _no_step(path: str, known: Mapping[str, Step]) -> InputError:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from plait.engine.run import Stop
 from plait.errors import LimitError, ProcessError
 from plait.hints import TYPE_CHECKING, Final
-from plait.primitives.process import Finished, run_shell
+from plait.primitives.process import MAX_OVERFLOW, Finished, run_shell
 from plait.values import Json
 
 if TYPE_CHECKING:
@@ -188,6 +188,25 @@ class RealHands:
         from plait.primitives.files import write_file
 
         return write_file(self._project, path, data, directory=directory, mode=mode, create_dirs=create_dirs)
+
+    def copy(self, source: str, path: str, *, directory: str) -> str:
+        from mmap import ACCESS_READ, mmap
+
+        from plait.primitives.files import write_file
+
+        with open(source, "rb") as file:
+            if os.fstat(file.fileno()).st_size >= MAX_OVERFLOW:
+                raise LimitError(
+                    f"it printed more than {MAX_OVERFLOW:,} bytes, which are not kept",
+                    fix="let the command itself write the file",
+                    code="file-too-large",
+                )
+            data = memoryview(mmap(file.fileno(), 0, access=ACCESS_READ))
+        return write_file(self._project, path, data, directory=directory, create_dirs=True)
+
+    def is_inside(self, directory: str) -> bool:
+        top = os.path.realpath(self._project)
+        return os.path.commonpath([top, os.path.realpath(directory)]) == top
 
 
 GIT_TIMEOUT: Final = 120.0

@@ -81,12 +81,10 @@ def load_all() -> None:
     import gc
 
     from plait import app
+    from plait.app import flows
 
     app.warm_up()
-    import plait.app.hands
-    import plait.flows.workflow
-    import plait.store  # noqa: F401 - all three for what comes
-
+    flows.load_all()
     gc.freeze()
     gc.enable()
 

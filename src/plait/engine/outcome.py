@@ -2,7 +2,7 @@
 
 A step that cannot do its work raises `StepError`; one whose run is being stopped
 raises `Interrupted`, which is no outcome: nothing is recorded of it, and a resumed
-run does it again.
+run does it again.  So it is with `OutOfTime`: what a step is inside of has no time left.
 """
 
 from __future__ import annotations
@@ -70,6 +70,14 @@ class StepError(Exception):
 
 class Interrupted(BaseException):
     """The run is being stopped."""
+
+
+class OutOfTime(BaseException):
+    """The time of a whole is over: it fails, and not those of its steps that it has no time for."""
+
+
+def too_long(seconds: float) -> Failure:
+    return Failure(f"took longer than {seconds:g} s", "timeout")
 
 
 def expect_done(outcome: Outcome) -> Json:

@@ -12,8 +12,19 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 
 from plait.engine.events import StepFinished, StepRetrying, StepStarted
-from plait.engine.outcome import Done, Failed, Failure, Interrupted, Outcome, Skipped, StepError
+from plait.engine.outcome import (
+    Done,
+    Failed,
+    Failure,
+    Interrupted,
+    Outcome,
+    OutOfTime,
+    Skipped,
+    StepError,
+    too_long,
+)
 from plait.engine.retry import ONCE_ONLY, Retry
+from plait.engine.run import QUESTIONS
 from plait.errors import InternalError, JournalError, PlaitError, TrustError
 from plait.hints import TYPE_CHECKING, Protocol
 from plait.records import dataclass, field, replace
@@ -62,6 +73,8 @@ class Policy:
     """Rather ask than do it a second time, when nobody knows whether the first was finished."""
     failure_is_final: bool = False
     """A recorded failure is remembered like a success: a dead letter, until somebody retries it."""
+    failure_is_skipped: bool = False
+    """A failure that is not tried again any more counts as if there had been nothing to do."""
 
 
 PLAIN = Policy()
@@ -146,6 +159,10 @@ class Turn:
         """Seconds; None if nobody set a limit."""
         return None if self.deadline is None else max(0.0, self.deadline - time.monotonic())
 
+    def is_over(self) -> bool:
+        """What this step is inside of has no time left."""
+        return self.deadline is not None and time.monotonic() >= self.deadline
+
 
 def perform(step: Step, turn: Turn) -> Outcome:
     """Run a step, unless this run has already finished it."""
@@ -158,8 +175,15 @@ def remembered(step: Step, turn: Turn) -> Outcome | None:
 
 
 def _performed(step: Step, turn: Turn, *, is_last: bool = False) -> Outcome:
+    if turn.is_over():
+        raise OutOfTime
     began = time.monotonic()
     outcome = _attempted(step, turn, began)
+    cut_short = _is_timeout(outcome) and turn.is_over()
+    if cut_short and step.policy.failure_is_final:
+        raise OutOfTime  # the step had not taken too long, so nobody may remember that it failed
+    if isinstance(outcome, Failed) and step.policy.failure_is_skipped:
+        outcome = Skipped(outcome.failure.message)
     emit = turn.run.emit_last if is_last else turn.run.emit
     emit(
         StepFinished(
@@ -172,7 +196,13 @@ def _performed(step: Step, turn: Turn, *, is_last: bool = False) -> Outcome:
             turn.order,
         )
     )
+    if cut_short:
+        raise OutOfTime
     return outcome
+
+
+def _is_timeout(outcome: Outcome) -> bool:
+    return isinstance(outcome, Failed) and outcome.failure.kind == "timeout"
 
 
 def _attempted(step: Step, turn: Turn, began: float) -> Outcome:
@@ -183,7 +213,7 @@ def _attempted(step: Step, turn: Turn, began: float) -> Outcome:
         run.expect_going()
         started = StepStarted(turn.path, step.kind, step.title, attempt, turn.order)
         run.emit_start(started, at_once=policy.once)
-        outcome = _tried(step, _for_attempt(turn, attempt, policy))
+        outcome = _in_time(step, turn, attempt)
         if not isinstance(outcome, Failed):
             return outcome
         delay = next(delays, None)
@@ -196,6 +226,16 @@ def _attempted(step: Step, turn: Turn, began: float) -> Outcome:
         run.emit(StepRetrying(turn.path, attempt, outcome.failure, delay))
         run.pause(delay)
         attempt += 1
+
+
+def _in_time(step: Step, turn: Turn, attempt: int) -> Outcome:
+    """One attempt; it fails if its own time is over before all that is inside it has begun."""
+    try:
+        return _tried(step, _for_attempt(turn, attempt, step.policy))
+    except OutOfTime:
+        if step.policy.timeout is None or turn.is_over():
+            raise
+        return Failed(replace(too_long(step.policy.timeout), path=turn.path))
 
 
 def _for_attempt(turn: Turn, attempt: int, policy: Policy) -> Turn:
@@ -224,6 +264,8 @@ def _tried(step: Step, turn: Turn) -> Outcome:
         # No outcome: no handler may go on after it, and once it is put right the step is done anew.
         raise
     except PlaitError as error:
+        if error.code in QUESTIONS:
+            raise  # as above: whoever answers it resumes the run
         if error.code == "cancelled" and turn.run.is_stopping():
             raise Interrupted from None
         if error.code == "guardian" and step.policy.once:

@@ -33,6 +33,8 @@ MOST_KEPT: Final = 50
 """Failures, and notes, that are kept; all are counted."""
 LAST_LINES: Final = 5
 LINE_LENGTH: Final = 400
+OWN_WORDS: Final = frozenset({"refused", "timeout", "network", "capture", "incomplete", "stopped"})
+"""Kinds of failures whose message is written by Plait, and not by a program."""
 WINDOW: Final = 30.0
 """Seconds whose finishes make the rate …"""
 FEW: Final = 10
@@ -60,6 +62,8 @@ class FailedStep:
     at: float
     order: int = 0
     replayed: bool = False
+    line: str = ""
+    """That of the lines which says most, where there is room for one only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -521,7 +525,17 @@ class Progress:
         if not reported or not isinstance(event.outcome, Failed):
             return ()
         how, lines = told(event.outcome.failure)
-        failed = FailedStep(event.path, event.kind, event.title, how, lines, at, event.order, event.replayed)
+        failed = FailedStep(
+            event.path,
+            event.kind,
+            event.title,
+            how,
+            lines,
+            at,
+            event.order,
+            event.replayed,
+            _one_of(lines, event.outcome.failure),
+        )
         self._unlist(event.path)
         self.failures.append(failed)
         self.failure_count += 1
@@ -596,14 +610,21 @@ def fold(events: Iterable[Stamped]) -> Progress:
 
 
 def told(failure: Failure) -> tuple[str, tuple[str, ...]]:
-    """How something failed, in a word or two, and the last lines it said."""
+    """How something failed, in a word or two, and the lines that say why."""
     message = failure.message
     how = failure.kind
     if failure.kind == "exit" and failure.exit_code is not None:
         how = f"exit {failure.exit_code}"
         message = message.removeprefix(f"exit code {failure.exit_code}").removeprefix(": ")
     lines = [line.rstrip()[:LINE_LENGTH] for line in message.splitlines() if line.strip()]
-    return how, tuple(lines[-LAST_LINES:])
+    return how, tuple(lines[:LAST_LINES] if failure.kind in OWN_WORDS else lines[-LAST_LINES:])
+
+
+def _one_of(lines: Sequence[str], failure: Failure) -> str:
+    """An error of ours says first what is wrong, then where and what to do; a program says it last."""
+    if not lines:
+        return ""
+    return lines[0] if failure.kind in OWN_WORDS else lines[-1]
 
 
 def _parent(path: str) -> str:

@@ -116,7 +116,8 @@ def check_file(
     except PlaitError as error:
         return [Finding(problem) for problem in error.problems]
     if (profile or profile_of(document)) == "workflow":
-        return check_workflow(compose(document, path, project=project), names=names)
+        root = _project_of(path) if project is None else project
+        return check_workflow(compose(document, path, project=project), names=names, project=root)
     return check_document(document, path, profile=profile, names=names)
 
 
@@ -143,8 +144,10 @@ def _sorted(findings: Iterable[Finding]) -> list[Finding]:
 # ── a workflow ───────────────────────────────────────────────────────────
 
 
-def check_workflow(flow: Composed, *, names: Iterable[str] = ()) -> list[Finding]:
-    """All findings of a flow that was put together."""
+def check_workflow(
+    flow: Composed, *, names: Iterable[str] = (), project: str | None = None
+) -> list[Finding]:
+    """All findings of a flow that was put together; absolute paths are judged where the project is known."""
     found = [Finding(problem) for problem in flow.problems]
     # Blocks that lead back to themselves could be read for ever.
     broken = any(problem.code in ("cycle", "too-deep", "too-many-steps") for problem in flow.problems)
@@ -158,7 +161,19 @@ def check_workflow(flow: Composed, *, names: Iterable[str] = ()) -> list[Finding
         found += check_field(field, "workflow")
     for steps in reading.lists:
         found += _in_list(steps)
+        found += (finding for step in steps for finding in _outside(step, project))
     return _sorted(found)
+
+
+def _project_of(path: str) -> str:
+    """The nearest folder above that has a `.ai`, or the file's own."""
+    own = folder = os.path.dirname(os.path.realpath(path))
+    while not os.path.isdir(os.path.join(folder, ".ai")):
+        above = os.path.dirname(folder)
+        if above == folder:
+            return own
+        folder = above
+    return folder
 
 
 def _of_format(problem: Problem) -> Finding:
@@ -183,6 +198,7 @@ def _map_problems(document: documents.Node) -> Iterator[Problem]:
     node = document.get("map") if isinstance(document, documents.Mapping) else None
     if not isinstance(node, documents.Mapping):
         return
+    yield from _no_steps(node)
     sound = documents.Mapping(tuple(_of_right_kind(node, SELECTION)), node.span)
     said = sound.get("input")
     try:
@@ -194,6 +210,16 @@ def _map_problems(document: documents.Node) -> Iterator[Problem]:
             read_input(said)
     except PlaitError as error:
         yield from error.problems
+
+
+def _no_steps(node: documents.Mapping) -> Iterator[Problem]:
+    for key in ("steps", "agent_template", "commands"):
+        steps = node.get(key)
+        if isinstance(steps, documents.Mapping):
+            steps = steps.get("commands") or steps.get("steps")
+        if isinstance(steps, documents.Sequence) and not steps.items:
+            what, fix = "this map has no steps, so nothing is done for its items", "write at least one step"
+            yield Problem(what, node.key_span(key), fix, code="missing-field")
 
 
 def _parameter_problems(document: documents.Node) -> Iterator[Problem]:
@@ -325,6 +351,41 @@ def _expected_schema(step: documents.Mapping) -> Iterator[Finding]:
         what, fix = "this is not JSON Schema", "every keyword has its form: type: object, required: [a]"
         where = check.key_span("expected_schema") if isinstance(check, documents.Mapping) else node.span
         yield Finding(Problem(what, where, fix, code="wrong-type"))
+
+
+def _outside(step: documents.Node, project: str | None) -> Iterator[Finding]:
+    """Paths that are written out and leave the project; those with holes are judged when they are filled."""
+    if not isinstance(step, documents.Mapping):
+        return
+    written = step.get("write_file")
+    path = written.get("path") if isinstance(written, documents.Mapping) else None
+    place = step.get("working_dir") or step.get("cwd")
+    for node in (place, path, step.get("output_file")):
+        if node is None or (said := _literal(node)) is None:
+            continue
+        if _leaves(said, None if node is place else place, project):
+            what, fix = "this path leads out of the project", "name a place below the project"
+            yield Finding(Problem(what, node.span, fix, code="file-outside"))
+
+
+def _literal(node: documents.Node) -> str | None:
+    said = node.value if isinstance(node, documents.Scalar) else None
+    return said if isinstance(said, str) and "$" not in said else None
+
+
+def _leaves(path: str, place: documents.Node | None, project: str | None) -> bool:
+    """A relative path is seen from the project, or from the step's own folder in it, if that is known."""
+    if os.path.isabs(path):
+        return project is not None and not _is_below(path, project)
+    if place is None:
+        return os.path.normpath(path).startswith(os.pardir + os.sep) or os.path.normpath(path) == os.pardir
+    start = _literal(place)
+    return start is not None and _leaves(os.path.join(start, path), None, project)
+
+
+def _is_below(path: str, project: str) -> bool:
+    tops = {os.path.normpath(os.path.abspath(project)), os.path.realpath(project)}
+    return any(os.path.commonpath([os.path.normpath(path), top]) == top for top in tops)
 
 
 def _span_at(node: documents.Node, place: tuple[str | int, ...]) -> Span:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import islice
 
 from plait.engine.backend import ItemWork
@@ -23,6 +23,8 @@ COMMAND_TIMEOUT: Final = 300.0
 """Seconds that a command may take to give the items of a map."""
 MOST_REHEARSED: Final = 1000
 """Items that a dry run shows."""
+UNKNOWN: Final[Mapping[str, Json]] = {"count": None, "items": []}
+"""What a dry run says of items that only a run can find: not even how many there are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +89,10 @@ class MapItems:
         run = working(turn.run)
         if isinstance(self.input, CommandInput):
             run.rehearse(turn, "items", as_shell(self.input.command, turn.scope, strict=self.strict).shown)
-            return {"count": 0, "items": []}
+            return dict(UNKNOWN)
         try:
             found = [[key, item] for key, item in islice(keyed(self._found(turn), self.id), MOST_REHEARSED)]
         except InputError as error:
             run.rehearse(turn, "items", f"not known yet: {run.mask(error.what)}")
-            found = []
+            return dict(UNKNOWN)
         return {"count": len(found), "items": found}

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from collections.abc import Sequence as Many
+from itertools import pairwise
+
 from plait.documents import nodes
 from plait.engine.retry import ONCE_ONLY, Retry
+from plait.errors import InputError, Problem
 from plait.flows.format import Said, template_of
 from plait.flows.inputs import read_input, read_selection
 from plait.flows.map_items import MapItems
 from plait.flows.parts import digest, retry_of
-from plait.hints import TYPE_CHECKING
+from plait.hints import TYPE_CHECKING, Final
 from plait.records import replace
 from plait.steps.fan import Circuit, ErrorPolicy, Fan
 from plait.steps.sequence import joined
@@ -16,6 +21,10 @@ from plait.template.template import Template
 
 if TYPE_CHECKING:
     from plait.flows.build import Builder, Place
+
+GOES_ON: Final = "continue_on_failure"
+SAID_ONCE: Final = ("on_item_failure", GOES_ON, "max_failures", "failure_threshold", "circuit_breaker")
+"""What both a map and its error_policy may say."""
 
 
 def fan(builder: Builder, place: Place) -> Fan | None:
@@ -72,29 +81,21 @@ def _parallel(builder: Builder, said: Said) -> int | Template:
 
 
 def _errors(builder: Builder, said: Said) -> ErrorPolicy:
-    """From the map, else from the flow; written out, or in a map of their own."""
-    places = [
-        one
-        for one in (said, said.inner("error_policy"), builder.said, builder.said.inner("error_policy"))
-        if one
-    ]
-    retries = [one.inner("retry_config") for one in places if one.form == "error_policy"]
-    retry = retry_of(said.get("retry"), said.inner("retry")) or retry_of(
-        None, next((one for one in retries if one), None)
-    )
-    first = next((one for one in places if one.has("on_item_failure")), said)
-    failing = first.text("on_item_failure") or "dlq"
-    if any(one.has("continue_on_failure") and not one.flag("continue_on_failure") for one in places):
-        failing = "stop"
-    if said.has("retry") and not first.has("on_item_failure"):
-        failing = "retry"
+    """From the map, else from the flow; in each of them written out, or in a map of its own."""
+    own, around = _levels(said), _levels(builder.said)
+    problems = [problem for level in (own, around) for problem in _contradictions(level)]
+    if problems:
+        raise InputError.together(problems)
+    places = [*own, *around]
+    failing = _failing(own) or _failing(around)
+    retry = _retry(places)
     circuit = next((one.inner("circuit_breaker") for one in places if one.has("circuit_breaker")), None)
     threshold = next(
         (one.number("failure_threshold") for one in places if one.has("failure_threshold")), None
     )
     most = next((one.whole("max_failures") for one in places if one.has("max_failures")), None)
     return ErrorPolicy(
-        on_item_failure=failing,  # type: ignore[arg-type]  # one of the words of its table
+        on_item_failure=failing or ("retry" if said.has("retry") else "dlq"),  # type: ignore[arg-type]  # its words
         retry=retry or (Retry(attempts=3) if failing == "retry" else ONCE_ONLY),
         max_failures=most,
         failure_threshold=threshold,
@@ -106,6 +107,58 @@ def _errors(builder: Builder, said: Said) -> ErrorPolicy:
             circuit.whole("success_threshold") or 3,
         ),
     )
+
+
+def _levels(said: Said) -> list[Said]:
+    """A map or flow, and the map of its own that says what happens when items fail."""
+    return [one for one in (said, said.inner("error_policy")) if one is not None]
+
+
+def _failing(level: Many[Said]) -> str | None:
+    """What a failure means, as far as a map or flow says it; trying again is another question."""
+    goes_on = next((one.flag(GOES_ON) for one in level if one.has(GOES_ON)), None)
+    if goes_on is False:
+        return "stop"
+    said = next((one.text("on_item_failure") for one in level if one.has("on_item_failure")), None)
+    return said or ("dlq" if goes_on else None)
+
+
+def _retry(places: Many[Said]) -> Retry | None:
+    retries = (_retry_said(one) for one in places)
+    return next((retry for retry in retries if retry is not None), None)
+
+
+def _retry_said(one: Said) -> Retry | None:
+    match one.form:
+        case "map":
+            return retry_of(one.get("retry"), one.inner("retry"))
+        case "error_policy":
+            return retry_of(None, one.inner("retry_config"))
+    return None
+
+
+def _contradictions(level: Many[Said]) -> Iterator[Problem]:
+    """What one map or flow says twice, and not the same."""
+    for first, second in pairwise(level):
+        for name in SAID_ONCE:
+            one, other = first.get(name), second.get(name)
+            if one is not None and other is not None and one.data() != other.data():
+                yield _says_both(first, name, second, name, "keep one of them")
+        if first.form == "map" and first.has("retry") and second.has("retry_config"):
+            yield _says_both(first, "retry", second, "retry_config", "keep one of them")
+    failing = next((one for one in level if one.has("on_item_failure")), None)
+    going = next((one for one in level if one.has(GOES_ON)), None)
+    if failing is not None and going is not None:
+        word = failing.text("on_item_failure")
+        if word in (("stop",) if going.flag(GOES_ON) else ("dlq", "skip")):
+            yield _says_both(failing, "on_item_failure", going, GOES_ON, f"leave {GOES_ON} away")
+
+
+def _says_both(one: Said, name: str, other: Said, name_there: str, fix: str) -> Problem:
+    what = f"{name} and {name_there} contradict each other"
+    if name == name_there:
+        what = f"{name} is said twice, here and in error_policy, and not the same"
+    return Problem(what, one.span(name), fix, (other.span(name_there),), code="contradiction")
 
 
 def _without_holes(node: nodes.Mapping) -> nodes.Mapping:

@@ -94,7 +94,7 @@ def load_workflow(
     """The flow in a file; InputError with everything that is wrong with it or with what it is given."""
     environ = environ or {}
     flow = compose(documents.load(path), path, project=project)
-    findings = _expect_workflow(flow, path)
+    findings = _expect_workflow(flow, path, project)
     problems = [finding.problem for finding in findings if finding.severity == "error"]
     if problems:
         raise InputError.together(problems)
@@ -124,9 +124,9 @@ def load_workflow(
     )
 
 
-def _expect_workflow(flow: Composed, path: str) -> list[Finding]:
+def _expect_workflow(flow: Composed, path: str, project: str | None) -> list[Finding]:
     if profile_of(flow.document) == "workflow" or flow.problems:
-        return check_workflow(flow)
+        return check_workflow(flow, project=project)
     found = format.problems(flow.document)
     if found:
         raise InputError.together(found)

@@ -48,7 +48,7 @@ def read_file(root: str, path: str, *, directory: str) -> bytes:
 def write_file(
     root: str,
     path: str,
-    data: bytes,
+    data: bytes | memoryview,
     *,
     directory: str,
     mode: int | None = None,
@@ -96,7 +96,7 @@ def _folder(root: str, steps: list[str], *, create: bool = False) -> Iterator[in
         os.close(held)
 
 
-def _put(folder: int, name: str, data: bytes, mode: int | None) -> None:
+def _put(folder: int, name: str, data: bytes | memoryview, mode: int | None) -> None:
     beside = f".{name[:100]}.{os.urandom(6).hex()}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     handle = os.open(beside, flags, 0o666, dir_fd=folder)

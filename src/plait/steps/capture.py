@@ -7,16 +7,23 @@ The value itself answers `${name}` and its own fields; `.stderr`, `.exit_code`,
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from plait.engine.outcome import Failure, StepError
-from plait.hints import Literal, NoReturn, TypeAlias
+from plait.hints import Final, Literal, NoReturn, TypeAlias
 from plait.records import dataclass
 from plait.template.program import FACTS
 from plait.values import Json
 
 Format: TypeAlias = Literal["string", "json", "lines", "number", "boolean"]
 Stream: TypeAlias = Literal["stdout", "stderr", "both"]
+
+MISREAD: Final = "misread"
+"""In the record of a step that ended well, and whose output had not the format in which it is captured."""
+CUT: Final = "cut"
+"""In the record of a process: how many bytes there are of each stream that had more."""
+STREAMS: Final = {"stdout": ("output",), "stderr": ("stderr",), "both": ("output", "stderr")}
+BOOLEANS: Final = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,16 +36,19 @@ class Capture:
 
 
 def captured(capture: Capture, ended: Mapping[str, Json]) -> dict[str, Json]:
-    """The name and its facts, as a frame takes them; raises StepError if the output has another format.
+    """The name and its facts, as a frame takes them.
 
+    Raises StepError if the output has another format, or only its beginning is there.
     A step that failed need not have come to that: what it printed is null then, for whoever handles it.
     """
     facts = facts_of(ended)
+    if facts["success"]:
+        expect_whole(ended, *STREAMS[capture.stream], use="captured")
     try:
         value = _formatted(capture, ended)
-    except StepError:
+    except _Mismatch as mismatch:
         if facts["success"]:
-            raise
+            raise StepError(_failure(capture, mismatch.wanted, ended)) from None
         value = None
     return {capture.name: value, capture.name + FACTS: {k: facts[k] for k in facts if k in capture.facts}}
 
@@ -51,9 +61,22 @@ def facts_of(ended: Mapping[str, Json]) -> dict[str, Json]:
         "stdout": output,
         "stderr": stripped(ended.get("stderr", "")),
         "exit_code": ended.get("exit_code", 0),
-        "success": ended.get("exit_code", 0) == 0,
+        "success": ended.get("exit_code", 0) == 0 and MISREAD not in ended,
         "duration": ended.get("duration", 0.0),
     }
+
+
+def expect_whole(ended: Mapping[str, Json], *fields: str, use: str) -> None:
+    """The beginning of an output looks like an output, so nobody may take it for one."""
+    kept = _bytes_kept(ended, fields)
+    if kept is not None:
+        why = f"printed more than {kept:,} bytes, which cannot be {use}; write it to a file"
+        raise StepError(Failure(why, "capture", output={**ended, MISREAD: True}))
+
+
+def _bytes_kept(ended: Mapping[str, Json], fields: Iterable[str]) -> int | None:
+    cut = ended.get(CUT)
+    return next((cut[name] for name in fields if name in cut), None) if isinstance(cut, Mapping) else None
 
 
 def stripped(output: Json) -> Json:
@@ -62,6 +85,8 @@ def stripped(output: Json) -> Json:
 
 
 def _formatted(capture: Capture, ended: Mapping[str, Json]) -> Json:
+    if _bytes_kept(ended, STREAMS[capture.stream]) is not None:
+        raise _Mismatch("whole")
     output = _stream(capture, ended)
     if not isinstance(output, str):
         return output  # a tool's data is of its own type
@@ -72,12 +97,11 @@ def _formatted(capture: Capture, ended: Mapping[str, Json]) -> Json:
         case "lines":
             return text.split("\n") if text else []
         case "json":
-            return _json(capture, text)
+            return _json(text)
         case "number":
-            return _number(capture, text)
+            return _number(text)
         case "boolean":
-            said = text.strip()
-            return said == "true" if said in ("true", "false") else ended.get("exit_code", 0) == 0
+            return _boolean(text, succeeded=ended.get("exit_code", 0) == 0)
 
 
 def _stream(capture: Capture, ended: Mapping[str, Json]) -> Json:
@@ -89,11 +113,11 @@ def _stream(capture: Capture, ended: Mapping[str, Json]) -> Json:
     return output
 
 
-def _json(capture: Capture, text: str) -> Json:
+def _json(text: str) -> Json:
     try:
         value: Json = json.loads(text, parse_constant=_not_json)
     except (ValueError, RecursionError):
-        raise _mismatch(capture, "JSON") from None
+        raise _Mismatch("JSON") from None
     return value
 
 
@@ -101,7 +125,7 @@ def _not_json(constant: str) -> NoReturn:
     raise ValueError(constant)
 
 
-def _number(capture: Capture, text: str) -> Json:
+def _number(text: str) -> Json:
     for kind in (int, float):
         try:
             number = kind(text.strip())
@@ -109,8 +133,26 @@ def _number(capture: Capture, text: str) -> Json:
             continue
         if number == number and number not in (float("inf"), float("-inf")):
             return number
-    raise _mismatch(capture, "a number")
+    raise _Mismatch("a number")
 
 
-def _mismatch(capture: Capture, wanted: str) -> StepError:
-    return StepError(Failure(f"the output captured as '{capture.name}' is not {wanted}", "capture"))
+def _boolean(text: str, *, succeeded: bool) -> bool:
+    """What it says, in any case; a command that says nothing answers by its exit code."""
+    said = text.strip().lower()
+    if not said:
+        return succeeded
+    if said not in BOOLEANS:
+        raise _Mismatch("true or false, yes or no, 1 or 0")
+    return BOOLEANS[said]
+
+
+class _Mismatch(Exception):
+    def __init__(self, wanted: str) -> None:
+        super().__init__(wanted)
+        self.wanted = wanted
+
+
+def _failure(capture: Capture, wanted: str, ended: Mapping[str, Json]) -> Failure:
+    """With all that the step printed, for handlers and logs; it ended well, so that is said beside it."""
+    what = f"the output captured as '{capture.name}' is not {wanted}"
+    return Failure(what, "capture", output={**ended, MISREAD: True})

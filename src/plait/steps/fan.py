@@ -16,7 +16,7 @@ from plait.engine.backend import Backend, ItemWork
 from plait.engine.events import StepCounted
 from plait.engine.journal import Recorded
 from plait.engine.outcome import Done, Failed, Failure, Outcome, Skipped, StepError, expect_done
-from plait.engine.perform import PLAIN, Policy, Skip, Step, Turn, perform
+from plait.engine.perform import PLAIN, Policy, Step, Turn, perform
 from plait.engine.retry import ONCE_ONLY, Retry
 from plait.errors import InputError
 from plait.hints import TYPE_CHECKING, Literal, Protocol, TypeAlias
@@ -53,6 +53,7 @@ class Circuit:
 @dataclass(frozen=True, slots=True)
 class ErrorPolicy:
     on_item_failure: OnItemFailure = "dlq"
+    """What a failure means when it is not tried again any more."""
     retry: Retry = ONCE_ONLY
     max_failures: int | None = None
     """Stop when so many have failed."""
@@ -134,22 +135,21 @@ class Item:
     @property
     def policy(self) -> Policy:
         errors = self.fan.errors
-        retry = errors.retry if errors.on_item_failure == "retry" else ONCE_ONLY
         # Where the first failure stops everything, it is no dead letter: resuming tries it again.
         final = errors.on_item_failure != "stop"
-        return Policy(retry=retry, timeout=self.fan.item_timeout, failure_is_final=final)
+        return Policy(
+            retry=errors.retry,
+            timeout=self.fan.item_timeout,
+            failure_is_final=final,
+            failure_is_skipped=errors.on_item_failure == "skip",
+        )
 
     @property
     def inner(self) -> Sequence[Step]:
         return self.fan.each.steps
 
     def run(self, turn: Turn) -> Json:
-        try:
-            return self.fan.each.run(turn)
-        except StepError as error:
-            if self.fan.errors.on_item_failure == "skip":
-                raise Skip(error.failure.message) from None
-            raise
+        return self.fan.each.run(turn)
 
 
 class _Watch:

@@ -2,7 +2,8 @@
 
 The items are found once and recorded with the run, so that a resumed run goes on
 with the very same ones; each knows `item`, `index` and `total`.  The output is
-the list of what each item gave, in order.
+the list of what each item gave, in order.  One item that fails makes it fail; with
+`continue_on_error` the other items are done first, and the flow goes on.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from plait.engine.perform import PLAIN, Policy, Step, Turn
 from plait.hints import Final, Literal, TypeAlias
 from plait.masking import masked
 from plait.records import dataclass, replace
+from plait.steps.capture import expect_whole
 from plait.steps.fan import ErrorPolicy, Fan, results
 from plait.steps.hands import working
 from plait.steps.sequence import Sequence as Steps
@@ -98,6 +100,10 @@ class Foreach:
         }
         if isinstance(outcome, Failed):
             raise StepError(_as_one(outcome.failure, found, record))
+        failed = sum(one["status"] == "failed" for one in found)
+        if failed:
+            why = Failure(f"{failed} of {len(found)} items failed", path=turn.path)
+            raise StepError(_as_one(why, found, record))
         return record
 
     def _results(self, turn: Turn) -> Iterator[dict[str, Json]]:
@@ -156,7 +162,9 @@ def _as_list(found: Json) -> list[Json]:
 
 
 def _printed(command: Shell, turn: Turn) -> list[Json]:
-    output = command.run(turn).get("output")
+    ended = command.run(turn)
+    expect_whole(ended, "output", use="a list of items")
+    output = ended.get("output")
     return _lines(output) if isinstance(output, str) else []
 
 

@@ -33,9 +33,15 @@ class Ended(Protocol):
     @property
     def duration(self) -> float: ...
     @property
-    def truncated(self) -> bool: ...
+    def truncated(self) -> bool:
+        """Some output is not in `stdout` or `stderr`."""
+
     @property
-    def stdout_file(self) -> str | None: ...
+    def stdout_truncated(self) -> bool: ...
+    @property
+    def stdout_file(self) -> str | None:
+        """All that it printed, if it was too long and there is such a file."""
+
     @property
     def stderr_file(self) -> str | None: ...
 
@@ -88,8 +94,14 @@ class Hands(Protocol):
     def read(self, path: str, *, directory: str) -> bytes:
         """A file below the project; an InputError if there is none."""
 
+    def is_inside(self, directory: str) -> bool:
+        """Is a folder the project, or below it, wherever links lead?"""
+
     def write(self, path: str, data: bytes, *, directory: str, mode: int | None, create_dirs: bool) -> str:
         """Put a whole file in place, below the project, at once or not at all; its full path."""
+
+    def copy(self, source: str, path: str, *, directory: str) -> str:
+        """Put a copy of a long output in place, as `write` does; a LimitError if there is not all of it."""
 
     def lines(
         self, bound: BoundScript, *, cwd: str, env: Mapping[str, str], timeout: float | None, stop: Stop

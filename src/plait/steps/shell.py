@@ -6,6 +6,7 @@ from plait.engine.outcome import Failure, StepError
 from plait.engine.perform import Turn
 from plait.hints import Literal
 from plait.records import dataclass
+from plait.steps.capture import CUT
 from plait.steps.hands import Ended, working
 from plait.template.sinks import as_shell
 from plait.template.template import Template
@@ -58,12 +59,21 @@ def ended_record(ended: Ended, turn: Turn) -> dict[str, Json]:
     }
     if ended.truncated:
         record["truncated"] = True
+        record[CUT] = _cut(ended)
         record |= {
             name: path
             for name, path in (("output_file", ended.stdout_file), ("stderr_file", ended.stderr_file))
             if path
         }
     return record
+
+
+def _cut(ended: Ended) -> dict[str, Json]:
+    """How many bytes are there of each stream that had more."""
+    out = {"output": len(ended.stdout)} if ended.stdout_truncated else {}
+    # Both have the same limit, so a stream that was cut is as long as any.
+    err = {} if out and len(ended.stderr) < len(ended.stdout) else {"stderr": len(ended.stderr)}
+    return {**out, **err}
 
 
 def expect_success(record: dict[str, Json], signal: int | None = None) -> dict[str, Json]:

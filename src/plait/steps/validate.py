@@ -79,7 +79,13 @@ class Validation:
         result = _output(outcome)
         if file is not None and not (failed and _seen(file, turn) == before):
             result = working(turn.run).hands.read(file, directory=turn.directory).decode("utf-8", "replace")
-        return read_result(result, failed=failed, promised=self._promises_result, schema=self.schema)
+        return read_result(
+            result,
+            threshold=self.threshold,
+            failed=failed,
+            promised=self._promises_result,
+            schema=self.schema,
+        )
 
     @property
     def _promises_result(self) -> bool:
@@ -141,10 +147,18 @@ class Found:
         }
 
 
-def read_result(output: Json, *, failed: bool = False, promised: bool = False, schema: Json = None) -> Found:
+def read_result(
+    output: Json,
+    *,
+    threshold: float = 100.0,
+    failed: bool = False,
+    promised: bool = False,
+    schema: Json = None,
+) -> Found:
     """The result that a check printed; text that is no result says only whether the check succeeded.
 
-    Where a result is promised, only a check that failed may say no more than that.
+    A status that it does not name follows from the completion.  Where a result is promised, only a
+    check that failed may say no more than that.
     """
     data = output
     if isinstance(output, str):
@@ -161,16 +175,18 @@ def read_result(output: Json, *, failed: bool = False, promised: bool = False, s
     if schema is not None:
         _expect_fit(data, schema)
     completion = data.get("completion_percentage", data.get("completion"))
-    status = str(data.get("status", "failed" if failed else "complete"))
+    status = data.get("status")
     if completion is None:
         if promised and not failed and "status" not in data:
             raise _unreadable()
+        status = status or ("failed" if failed else "complete")
         completion = 0.0 if failed or status in ("incomplete", "failed") else 100.0
     # NaN is below no threshold and above none: it is no share, like all that is not from 0 to 100.
     if isinstance(completion, bool) or not isinstance(completion, int | float) or not 0 <= completion <= 100:
         raise _unreadable()
+    status = status or ("complete" if completion >= threshold else "incomplete")
     return Found(
-        float(completion), status, data.get("implemented"), data.get("missing"), data.get("gaps"), output
+        float(completion), str(status), data.get("implemented"), data.get("missing"), data.get("gaps"), output
     )
 
 

@@ -14,9 +14,10 @@ from collections.abc import Mapping, Sequence
 
 from plait.engine.outcome import Done, Failed, Failure, Outcome, Skipped, StepError, expect_done
 from plait.engine.perform import PLAIN, Policy, Skip, Step, Turn
+from plait.errors import InputError
 from plait.hints import TYPE_CHECKING, Protocol
 from plait.records import dataclass, field, replace
-from plait.steps.capture import Capture, captured, facts_of
+from plait.steps.capture import Capture, captured, expect_whole, facts_of
 from plait.steps.hands import working
 from plait.steps.sequence import Sequence as Steps
 from plait.template.sinks import as_env, as_text
@@ -139,11 +140,23 @@ class Work:
         scope = turn.scope.frame("step env", env=dict(env)) if env else turn.scope
         directory = turn.directory
         if self.working_dir is not None:
-            from os.path import join
-
-            directory = join(directory, as_text(self.working_dir, scope, strict=self.strict))
+            directory = self._directory(self.working_dir, turn.with_scope(scope))
             scope = scope.at(directory)
         return replace(turn, scope=scope, env={**turn.env, **env}, directory=directory)
+
+    def _directory(self, named: Template, turn: Turn) -> str:
+        from os.path import join, normpath
+
+        directory = normpath(join(turn.directory, as_text(named, turn.scope, strict=self.strict)))
+        if "\0" not in directory and working(turn.run).hands.is_inside(directory):
+            return directory
+        written = next((leaf.source for leaf in named.leaves()), None)
+        raise InputError(
+            "working_dir is outside the project",
+            None if written is None else written.placed(0, len(written.text)),
+            "name a folder of the project",
+            code="file-outside",
+        )
 
     def _acted(self, turn: Turn) -> dict[str, Json]:
         outcome = self._tried(turn, "run")
@@ -227,11 +240,16 @@ class Work:
         if self.output_file is None:
             return
         path = as_text(self.output_file, turn.scope, strict=self.strict)
-        output = value.get("output")
+        hands = working(turn.run).hands
+        whole = value.get("output_file")
+        if isinstance(whole, str):
+            hands.copy(whole, path, directory=turn.directory)
+            return
+        expect_whole(value, "output", use="put into output_file where secrets have to be masked")
         from plait.values import text
 
-        data = text(output).encode("utf-8", "surrogateescape")
-        working(turn.run).hands.write(path, data, directory=turn.directory, mode=None, create_dirs=True)
+        data = text(value.get("output")).encode("utf-8", "surrogateescape")
+        hands.write(path, data, directory=turn.directory, mode=None, create_dirs=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from contextlib import suppress
 
 from plait.engine.events import Status
 from plait.errors import InputError, JournalError, listed, nearest
-from plait.hints import Final, TypeAlias
+from plait.hints import Final, Literal, TypeAlias
 from plait.records import dataclass, field
 from plait.store.faults import explained
 from plait.store.files import make_own_folder, sync_folder
@@ -27,6 +27,7 @@ from plait.store.journal import SqliteJournal
 from plait.store.lock import RunLock, is_held
 from plait.store.logs import Logs
 from plait.store.rows import RUN_ENDED, RUN_STARTED, to_json
+from plait.store.schema import was_made
 from plait.values import Json
 
 ITEM: Final = "item"
@@ -46,11 +47,13 @@ class RunSummary:
     id: str
     flow: str
     file: str
-    status: Status
+    status: Status | Literal["unreadable"]
     started: float
     ended: float | None = None
     counts: Mapping[str, int] = field(default_factory=dict)
     """Of its items: done, failed, skipped."""
+    problem: str = ""
+    """Why its journal cannot be read, if it cannot: then `started` is when its folder last changed."""
 
 
 Summaries: TypeAlias = list[RunSummary]
@@ -191,7 +194,7 @@ class Runs:
         return found[0]
 
     def list(self) -> Summaries:
-        """Newest first; what is no run, or was never wholly made, is left out."""
+        """Newest first, also those that cannot be read; what was never wholly made is left out."""
         found = [summary for run in self._ids() if (summary := self._summary(run)) is not None]
         return sorted(found, key=lambda summary: (summary.started, summary.id), reverse=True)
 
@@ -213,21 +216,29 @@ class Runs:
     def _summary(self, run: str) -> RunSummary | None:
         folder = os.path.join(self._folder, run)
         is_running = is_held(os.path.join(folder, "lock"))
-        try:
-            opened = Opened(run, folder, SqliteJournal(folder, write=False), None)
-        except JournalError:
+        path = os.path.join(folder, "journal.db")
+        if not _has_data(path):
             return None
-        with opened:
-            return _summed_up(opened, is_running=is_running)
+        try:
+            with Opened(run, folder, SqliteJournal(folder, write=False), None) as opened:
+                return _summed_up(opened, is_running=is_running)
+        except JournalError as error:
+            if error.code == "old-journal" and not was_made(path):
+                return None
+            return RunSummary(run, "", "", "unreadable", self._changed(run), problem=error.what)
 
     # ── removing ─────────────────────────────────────────────────────────
 
     def remove_old(self, keep: int, days: float) -> tuple[str, ...]:
-        """Remove what began more than so many days ago, but for the newest `keep`; which those were."""
+        """Remove what began more than so many days ago, but for the newest `keep`; which those were.
+
+        A run that cannot be read stays: a newer version, or a backup, may make it readable.
+        """
         before = self._now() - days * 86_400
         ids = self._ids()
         # Each start of a run asks for this, so no journal is opened that cannot matter.
-        newest_first = self.list() if len(ids) > max(keep, 0) else []
+        found = self.list() if len(ids) > max(keep, 0) else []
+        newest_first = [summary for summary in found if not summary.problem]
         old = [summary.id for summary in newest_first[max(keep, 0) :] if summary.started < before]
         never_made = [run for run in ids if self._changed(run) < before and self._summary(run) is None]
         removed = tuple(run for run in [*old, *never_made] if self._is_removed(run))
@@ -259,6 +270,16 @@ class Runs:
         for name in _listed(self._folder):
             if name.startswith(_REMOVING):
                 shutil.rmtree(os.path.join(self._folder, name), ignore_errors=True)
+
+
+def _has_data(journal: str) -> bool:
+    """Was it ever begun?  What cannot be looked at may have been."""
+    try:
+        return os.stat(journal).st_size > 0
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
 
 
 def _listed(folder: str) -> Iterator[str]:

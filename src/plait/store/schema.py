@@ -105,6 +105,16 @@ def open_to_read(path: str) -> sqlite3.Connection:
     return connection
 
 
+def was_made(path: str) -> bool:
+    """Has it tables at all?  Whoever was to make them may have died before."""
+    with explained(path):
+        connection = _readable(path)
+        try:
+            return _version(connection) > 0
+        finally:
+            connection.close()
+
+
 def _connect(path: str, mode: str, *, more: str = "") -> sqlite3.Connection:
     name = path.replace("%", "%25").replace("?", "%3f").replace("#", "%23")
     # Which thread uses it when is settled by the locks of those who hold it.

@@ -22,6 +22,7 @@ from plait.flows.format.kinds import (
 )
 from plait.flows.format.shared import (
     ALLOWED,
+    BACKENDS,
     ENV,
     ENV_FIELD,
     ERROR_FIELDS,
@@ -111,7 +112,7 @@ FORMS: Final = (
                 "full: every event is on the disk before the next step begins",
                 "normal",
             ),
-            Field("backend", Word(), "where items run", "local"),
+            Field("backend", Choice(BACKENDS), "where items run", "local"),
             Field("allow", Many(Choice(ALLOWED)), "outside_files: `file:` and inputs may leave the project"),
             Field("template", Refused("write extends, or imports and use"), ""),
             Field("workflows", Refused("one file is one flow; share steps by blocks"), ""),

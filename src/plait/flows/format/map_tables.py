@@ -19,7 +19,7 @@ from plait.flows.format.kinds import (
     Whole,
     Word,
 )
-from plait.flows.format.shared import ENV_FIELD, ERROR_FIELDS, PARALLEL, STEP, STEP_LIST, TRIES
+from plait.flows.format.shared import BACKENDS, ENV_FIELD, ERROR_FIELDS, PARALLEL, STEP, STEP_LIST, TRIES
 from plait.flows.inputs.spec import FORMATS
 from plait.hints import Final
 
@@ -65,7 +65,7 @@ FORMS: Final = (
             Field("error_policy", Map("error_policy"), "what happens when items fail"),
             *ERROR_FIELDS,
             Field("workspace", Refused("all items work in the project's own directory"), ""),
-            Field("backend", Word(), "where items run; the flow's own setting if nothing is said"),
+            Field("backend", Choice(BACKENDS), "where items run; the flow's own setting if nothing is said"),
         ),
     ),
     Form("commands", "list of steps", "Steps one level further in, as older files have them.", (STEP_LIST,)),
@@ -110,7 +110,8 @@ FORMS: Final = (
             Field(
                 "retry_config",
                 Map("retry"),
-                "for on_item_failure: retry: how often, all steps of the item again",
+                "how often a failed item is tried, all its steps again; "
+                "three times if only on_item_failure: retry is said",
                 also=("retry",),
             ),
         ),

@@ -49,6 +49,7 @@ ON_INCOMPLETE: Final = OneOf(
 )
 AFTERWARDS: Final = OneOf((Many(HANDLED), Map("step"), Slash(), Shell()), "a step, or a list of steps")
 ALLOWED: Final = ("outside_files",)
+BACKENDS: Final = ("local",)
 TYPES: Final = ("string", "number", "integer", "boolean", "array", "object", "any")
 PARAMETER: Final = OneOf((Map("named_parameter"), NAME), "a name, or a map: parameter")
 PARAMETERS: Final = OneOf(
