@@ -189,7 +189,9 @@ def test_a_map_without_steps_is_found(said: str) -> None:
 
 def test_a_backend_that_does_not_exist_is_found() -> None:
     assert found("backend: locl\nsteps:\n  - shell: pwd\n") == ["1 error wrong-type backend"]
-    assert found("map:\n  backend: moon\n  input: [1]\n  steps: [{shell: pwd}]\n") == ["2 error wrong-type backend"]
+    assert found("map:\n  backend: moon\n  input: [1]\n  steps: [{shell: pwd}]\n") == [
+        "2 error wrong-type backend"
+    ]
 
 
 def test_a_name_of_another_phase_says_where_it_exists() -> None:

@@ -10,6 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plait.documents import parse
+from plait.engine.events import Noted
+from plait.engine.journal import MemoryJournal
 from plait.engine.outcome import StepError
 from plait.engine.perform import Turn, inside
 from plait.engine.retry import Retry
@@ -448,7 +450,7 @@ def test_the_tools_that_a_flow_names_are_known_before_it_runs(tmp_path: Path) ->
     flow = (
         "[{tool: team/a, params: {x: 1}}, {tool: '${last.output}'}, {agent: {prompt: p, tool: team/b}}, /do]"
     )
-    assert load(tmp_path, flow).uses == ("team/a", "team/b", "core/agents/claude")
+    assert tuple(load(tmp_path, flow).uses) == ("team/a", "team/b", "core/agents/claude")
 
 
 # ── fingerprints ─────────────────────────────────────────────────────────
@@ -882,9 +884,40 @@ def test_a_dry_run_starts_nothing_to_find_the_items(tmp_path: Path) -> None:
     loaded.workflow.run(Turn(run, "", loaded.scope("r1"), directory=str(tmp_path)))
     run.close()
     assert run.rehearsal is not None
-    assert [(one.kind, one.shown) for one in run.rehearsal] == [("items", "ls")]
+    assert [(one.kind, one.shown) for one in run.rehearsal] == [("items", "ls"), ("shell", "cat ${item}")]
     assert hands.asked == []
     assert list(tmp_path.iterdir()) == [tmp_path / "flow.yaml"]
+
+
+OPEN = """
+parameters: {required: [p]}
+setup:
+  - {shell: count, capture: n}
+  - {when: "${n} == 1", shell: hidden}
+  - {when: "${n.exists} && ${p}", shell: both}
+  - {when: "${p} == 'x'", shell: known}
+  - {when: "${p} == 'y'", shell: never}
+map: {input: {command: ls}, steps: [{shell: "cat ${item} ${item.a}"}, {when: "${item.b}", shell: maybe}]}
+reduce: [{shell: "echo ${map.total}"}]
+"""
+
+
+def test_a_dry_run_shows_what_only_a_run_can_know_with_holes_and_conditions(tmp_path: Path) -> None:
+    loaded = load(tmp_path, OPEN, given={"p": "x"})
+    run = new_run(FakeHands(), folder=str(tmp_path), rehearsing=True)
+    loaded.workflow.run(Turn(run, "", loaded.scope("r1"), directory=str(tmp_path)))
+    run.close()
+    assert run.rehearsal is not None
+    assert [(one.path, one.shown) for one in run.rehearsal] == [
+        ("setup/0", "count"),
+        ("setup/1", "if ${n} == 1: hidden"),
+        ("setup/2", "if ${n.exists} && ${p}: both"),
+        ("setup/3", "known"),
+        ("map/items", "ls"),
+        ("map/item:*/0", "cat ${item} ${item.a}"),
+        ("map/item:*/1", "if ${item.b}: maybe"),
+        ("reduce/0", "echo ${map.total}"),
+    ]
 
 
 def test_an_input_that_does_not_exist_is_never_run_as_a_command(tmp_path: Path) -> None:
@@ -893,6 +926,37 @@ def test_an_input_that_does_not_exist_is_never_run_as_a_command(tmp_path: Path) 
     with pytest.raises(StepError, match="there is no file 'touch gone'"):
         finished(loaded, tmp_path, hands)
     assert hands.asked == []
+
+
+def test_a_short_secret_is_warned_of_and_never_quoted(tmp_path: Path) -> None:
+    text = "secrets: {PIN: PIN, KEY: KEY}\nsteps: [{shell: pwd}]\n"
+    (warning,) = load(tmp_path, text, environ={"PIN": "12345", "KEY": "123456"}).warnings
+    assert (warning.severity, warning.code) == ("warning", "short-secret")
+    assert warning.problem.what == (
+        "the secret 'PIN' has fewer than 6 characters: they are masked wherever they occur, also in data"
+    )
+    assert "12345" not in str(warning.problem)
+
+
+def test_a_field_that_items_lack_is_noted_once(tmp_path: Path) -> None:
+    text = (
+        "map:\n  input: [{a: 1}, {a: 2}, {b: 3}]\n  steps:\n"
+        "    - shell: echo ${item.a} ${item.b:-} ${item.c}\n"
+    )
+    loaded, journal = load(tmp_path, text), MemoryJournal()
+    run = new_run(FakeHands(), journal, folder=str(tmp_path))
+    loaded.workflow.run(Turn(run, "", loaded.scope("r1"), directory=str(tmp_path)))
+    run.close()
+    notes = [one.event.message for one in journal.events() if isinstance(one.event, Noted)]
+    assert sorted(note.replace(f"{tmp_path}/", "") for note in notes) == [
+        "flow.yaml:4:19: '${item.a}' stays as it is written: an item has no such field",
+        "flow.yaml:4:41: '${item.c}' stays as it is written: an item has no such field",
+    ]
+
+
+def test_the_tools_of_a_flow_have_places(tmp_path: Path) -> None:
+    uses = load(tmp_path, "steps:\n  - tool: a/b\n  - tool: a/b\n  - agent: {prompt: x, tool: c/d}\n").uses
+    assert {name: span.position for name, span in uses.items()} == {"a/b": (2, 5), "c/d": (4, 24)}
 
 
 def test_the_last_layer_of_variables_wins(tmp_path: Path) -> None:

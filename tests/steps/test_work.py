@@ -264,7 +264,7 @@ CUT = [
 
 @pytest.mark.parametrize(("asks", "cut", "why"), CUT)
 def test_a_part_of_an_output_is_not_passed_on_as_the_whole(
-    asks: dict[str, Any], cut: dict[str, bool], why: str
+    asks: dict[str, Any], cut: dict[str, Any], why: str
 ) -> None:
     if "output_file" in asks:
         asks = {"output_file": text_of(asks["output_file"])}
@@ -275,7 +275,7 @@ def test_a_part_of_an_output_is_not_passed_on_as_the_whole(
 
 
 @pytest.mark.parametrize(("stream", "is_cut"), [("stdout", {}), ("stderr", {"stdout_truncated": True})])
-def test_a_stream_that_was_not_cut_is_captured(stream: Any, is_cut: dict[str, bool]) -> None:
+def test_a_stream_that_was_not_cut_is_captured(stream: Any, is_cut: dict[str, Any]) -> None:
     hands = FakeHands(lambda _: Finished(b"12345", b"123" if is_cut else b"12345", truncated=True, **is_cut))
     made = step("a", Shell(text_of("x")), capture=capture("seen", stream=stream))
     outcome = performed(steps(made, step("b", saying("${seen}"))), new_run(hands))

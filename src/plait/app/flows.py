@@ -18,7 +18,7 @@ from plait.engine.perform import Step, Turn, inside
 from plait.engine.run import Run, Stop, Watch, changed_steps
 from plait.errors import InputError, PlaitError, Problem, TrustError, nearest
 from plait.hints import TYPE_CHECKING, Final
-from plait.records import dataclass, field
+from plait.records import dataclass, field, replace
 from plait.template.program import FACTS
 from plait.values import Json
 
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 KEEP_RUNS: Final = 200
 KEEP_DAYS: Final = 30.0
+NOTED: Final = frozenset({"refused-variable", "short-secret"})
+"""Warnings that depend on what a run is given, so that no check of the file tells of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,6 +342,9 @@ def _worked(
     resumed = not opened.journal.is_fresh()
     workflow = loaded.workflow
     run.emit(RunStarted(opened.id, workflow.name, flow.path, flow.project, resumed, workflow.phases))
+    for finding in loaded.warnings:
+        if finding.code in NOTED:
+            run.note("", str(finding.problem))
     result = FlowResult(opened.id, "failed")
     try:
         result = _outcome(opened.id, loaded, run, flow)
@@ -464,7 +469,8 @@ def _expect_tools(flow: _Flow, loaded: Loaded, ask: AskTrust | None) -> None:
         except TrustError:
             raise
         except PlaitError as error:
-            problems += error.problems
+            place = loaded.uses[tool_id]
+            problems += [replace(one, where=one.where or place) for one in error.problems]
     if problems:
         raise InputError.together(problems)
 

@@ -42,7 +42,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from math import isfinite
-from typing import Any, Final, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
 
 from plait.documents.limits import shown as shortened
 from plait.engine.conditions import Locate, compile_condition, shown
@@ -57,6 +57,9 @@ from plait.template.program import Answer, Rendering, ask, getter, walk
 from plait.template.program import Lookup as Names
 from plait.template.template import Constant, Leaf, Template, compile_template
 from plait.values import UNDEFINED, Json, Secret, revealed_text
+
+if TYPE_CHECKING:
+    from plait.scope import Scope
 
 MAX_TEXT: Final = 10_000
 """Characters of an expression."""
@@ -86,6 +89,19 @@ class Expression:
     def holds(self, subject: Json) -> bool:
         """Is it true?  Of an item for a filter; of a scope, or a map of names, for a when."""
         return truth(self._root(self._state(subject)))
+
+    def is_open(self, scope: Scope) -> bool:
+        """Does a when ask for something that is not known there, as much is not in a dry run?"""
+        holes = (one for one in self.operands if isinstance(one, ContextHole) and one.default is None)
+        paths = (_asked_for(alternative.origin) for hole in holes for alternative in hole.alternatives)
+        return any(path is not None and scope.lookup(path) is UNDEFINED for path in paths)
+
+
+def _asked_for(origin: object) -> Path | None:
+    """`${x.exists}` asks for x."""
+    if not isinstance(origin, Path):
+        return None
+    return replace(origin, keys=origin.keys[:-1]) if origin.keys[-1:] == ("exists",) else origin
 
 
 def compile_filter(text: str, source: Source | None = None) -> Expression:

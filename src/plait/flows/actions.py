@@ -53,7 +53,7 @@ def _tool(builder: Builder, said: Said, strict: bool) -> Action:
     named = said.text("tool") or ""
     if template.placeholders:
         return Tool(template, said.template("params"), strict)
-    builder.tools.append(named)
+    builder.tools.setdefault(named, said.span("tool"))
     return Tool(named, said.template("params"), strict)
 
 
@@ -66,7 +66,7 @@ def _agent(builder: Builder, said: Said, command: str, strict: bool) -> Action:
     if model is not None:
         options = [*options, ("model", model)]
     tool = (inner.text("tool") if inner else None) or CLAUDE
-    builder.tools.append(tool)
+    builder.tools.setdefault(tool, inner.span("tool") if inner and inner.has("tool") else said.span(command))
     prompt = needed(said, command) if inner is None else needed(inner, "prompt")
     return Agent(prompt, tool, _map_template(options), strict)
 

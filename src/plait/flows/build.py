@@ -33,6 +33,7 @@ from plait.flows.setup_captures import with_extracts
 from plait.hints import Final
 from plait.records import dataclass, field, replace
 from plait.scope import Scope
+from plait.source import Span
 from plait.steps.block import UseBlock
 from plait.steps.sequence import Sequence as Steps
 from plait.steps.sequence import joined, sequence
@@ -74,7 +75,8 @@ class Builder:
         self.scope = scope
         self.strict = strict
         self.max_parallel = max_parallel
-        self.tools: list[str] = []
+        self.tools: dict[str, Span] = {}
+        """Those that are named, and where that is done first."""
         self.watches = False
         """Some step asks for the changes that it makes."""
         profiles = dict(said.entries("profiles"))

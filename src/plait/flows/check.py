@@ -144,9 +144,7 @@ def _sorted(findings: Iterable[Finding]) -> list[Finding]:
 # ── a workflow ───────────────────────────────────────────────────────────
 
 
-def check_workflow(
-    flow: Composed, *, names: Iterable[str] = (), project: str | None = None
-) -> list[Finding]:
+def check_workflow(flow: Composed, *, names: Iterable[str] = (), project: str | None = None) -> list[Finding]:
     """All findings of a flow that was put together; absolute paths are judged where the project is known."""
     found = [Finding(problem) for problem in flow.problems]
     # Blocks that lead back to themselves could be read for ever.

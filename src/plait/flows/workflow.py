@@ -22,12 +22,16 @@ from plait.flows.compose import Composed, compose
 from plait.flows.format import Said
 from plait.flows.names import profile_of
 from plait.flows.parameters import Parameter, Surroundings, declared, resolve, surroundings
-from plait.hints import Any
+from plait.hints import Any, Final
 from plait.records import dataclass, field, replace
 from plait.scope import Scope
 from plait.scope.computed import Sources
+from plait.source import Span
 from plait.steps.workflow import Workflow
 from plait.values import Json
+
+SHORT_SECRET: Final = 6
+"""Characters; what is shorter may well occur in data that is not secret."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +44,8 @@ class Loaded:
     parameters: Mapping[str, Json]
     surroundings: Surroundings = field(repr=False)
     declared: Mapping[str, Parameter]
-    uses: tuple[str, ...] = ()
-    """The tools that its steps name."""
+    uses: Mapping[str, Span] = field(default_factory=dict)
+    """The tools that its steps name, and where."""
     warnings: tuple[Finding, ...] = ()
     strict: bool = False
     timeout: float | None = None
@@ -113,8 +117,8 @@ def load_workflow(
         values,
         around,
         parameters,
-        uses=tuple(dict.fromkeys(builder.tools)),
-        warnings=(*_warnings(findings), *_refused_variables(around, said)),
+        uses=builder.tools,
+        warnings=(*_warnings(findings), *_refused_variables(around, said), *_short_secrets(around, said)),
         strict=strictly,
         timeout=said.seconds("timeout"),
         durability=said.text("durability") or "normal",
@@ -165,6 +169,17 @@ def _given(
 
 def _warnings(findings: Many[Finding]) -> tuple[Finding, ...]:
     return tuple(finding for finding in findings if finding.severity == "warning")
+
+
+def _short_secrets(around: Surroundings, said: Said) -> Iterator[Finding]:
+    for name, secret in around.secrets.items():
+        if len(secret.reveal()) < SHORT_SECRET:
+            what = (
+                f"the secret '{name}' has fewer than {SHORT_SECRET} characters: "
+                "they are masked wherever they occur, also in data"
+            )
+            where, fix = said.span("secrets"), "choose a longer one, or do not declare it"
+            yield Finding(Problem(what, where, fix, code="short-secret"), "warning")
 
 
 def _refused_variables(around: Surroundings, said: Said) -> Iterator[Finding]:

@@ -89,6 +89,8 @@ class Fan:
     def run(self, turn: Turn) -> Json:
         found, turn = turn.perform_next(self.items, 0)
         value = expect_done(found)
+        if _is_unknown(value):
+            return self._rehearsed(turn)
         total = _count(value)
         turn.run.emit(StepCounted(turn.path, total))
         watch = _Watch(self, turn, total)
@@ -100,6 +102,12 @@ class Fan:
         turn.run.expect_going()
         watch.expect_enough_successes()
         return watch.counts()
+
+    def _rehearsed(self, turn: Turn) -> Json:
+        """In a dry run, of items that only a run can find: the steps once, with their holes."""
+        assert working(turn.run).rehearsal is not None
+        expect_done(turn.perform(Item(self, "*", "each item", self.each.fingerprint)))
+        return {}
 
     def _parallel(self, scope: Scope) -> int:
         if isinstance(self.parallel, int):
@@ -245,6 +253,10 @@ class _Watch:
             "skipped": self.skipped,
             "success_rate": round(100 * self.successful / self.total, 2) if self.total else 0,
         }
+
+
+def _is_unknown(value: Json) -> bool:
+    return isinstance(value, dict) and "count" in value and value["count"] is None
 
 
 def _count(value: Json) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 
 from plait.engine.backend import Backend
 from plait.engine.outcome import Failed, Outcome
@@ -141,6 +142,11 @@ class WorkingRun(Run):
     """In a dry run: where steps say what they would do, instead of doing it."""
     changes: Tracker | None = None
     """Knows what steps change, in a flow that asks for it."""
+
+    @cached_property
+    def noted(self) -> set[str]:
+        """What need not be said again in this run."""
+        return set()
 
     def rehearse(self, turn: Turn, kind: str, shown: str) -> None:
         """Say what a step would do."""

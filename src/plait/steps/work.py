@@ -20,11 +20,13 @@ from plait.records import dataclass, field, replace
 from plait.steps.capture import Capture, captured, expect_whole, facts_of
 from plait.steps.hands import working
 from plait.steps.sequence import Sequence as Steps
+from plait.steps.unfilled import ItemHole, item_holes, note_unfilled
 from plait.template.sinks import as_env, as_text
 from plait.values import Json
 
 if TYPE_CHECKING:
     from plait.scope import Scope
+    from plait.source import Source
     from plait.steps.validate import Validation
     from plait.template.template import Template
 
@@ -39,7 +41,12 @@ class Action(Protocol):
 class Expression(Protocol):
     """A compiled `when`."""
 
+    @property
+    def source(self) -> Source: ...
+
     def holds(self, scope: Scope) -> bool: ...
+
+    def is_open(self, scope: Scope) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +86,13 @@ class Work:
     """`step.*`: name, id, index."""
     attempts: Policy | None = None
     """Its own: the policy of an action that something may follow."""
+    item_holes: tuple[ItemHole, ...] = ()
+    """What its templates want of an item, and may not find."""
 
     def __post_init__(self) -> None:
+        if not self.strict:
+            holes = item_holes(self.action, *self.env.values(), self.working_dir, self.output_file)
+            object.__setattr__(self, "item_holes", holes)
         if self.attempts is None and not self.is_simple:
             # Were the whole tried again as well, three attempts would be nine, with handlers in between.
             object.__setattr__(self, "attempts", self.policy)
@@ -103,9 +115,26 @@ class Work:
 
     def run(self, turn: Turn) -> Json:
         scope = turn.scope.frame("step", step=self._names(turn))
-        if self.when is not None and not self.when.holds(scope):
-            raise Skip("its condition does not hold")
-        turn = self._placed(turn.with_scope(scope))
+        if self.when is not None:
+            if working(turn.run).rehearsal is not None and self.when.is_open(scope):
+                return self._rehearsed_if(self.when, turn.with_scope(scope))
+            if not self.when.holds(scope):
+                raise Skip("its condition does not hold")
+        return self._done(turn.with_scope(scope))
+
+    def _rehearsed_if(self, when: Expression, turn: Turn) -> Json:
+        """Only the run will know whether it is done: it is shown with its condition."""
+        shown = working(turn.run).rehearsal
+        assert shown is not None
+        before = len(shown)
+        value = self._done(turn)
+        shown[before:] = [replace(one, shown=f"if {when.source.text}: {one.shown}") for one in shown[before:]]
+        return value
+
+    def _done(self, turn: Turn) -> Json:
+        turn = self._placed(turn)
+        if self.item_holes and working(turn.run).rehearsal is None:
+            note_unfilled(self.item_holes, turn)
         value = self._acted(turn)
         if working(turn.run).rehearsal is None:
             self._put_into_file(turn, value)

@@ -83,8 +83,9 @@ class Workflow:
     def _with_map(self, turn: Turn, fan: Fan, value: Json) -> Scope:
         facts: dict[str, Json] = dict(value) if isinstance(value, dict) else {}
         if working(turn.run).rehearsal is not None and (turn.run.fresh or not turn.replaying):
-            # A dry run knows how many items there are, and not what would become of them.
-            return turn.scope.frame("map", phase={"map": {"total": facts.get("total", 0)}})
+            # A dry run knows at most how many items there are, and not what would become of them.
+            known = {"total": facts["total"]} if "total" in facts else {}
+            return turn.scope.frame("map", phase={"map": known})
         wanted = self.map_lists
         if wanted:
             found = list(self._results(turn, fan))
