@@ -443,6 +443,14 @@ def _million_table(items: int) -> Table:
     )
 
 
+def _peak_memory() -> float:
+    """Megabytes.  Not by `getrusage`, which counts what the process was before it became this program."""
+    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) / 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
 def _run_million(items: int, folder: str) -> Mapping[str, Json]:
     journal = SqliteJournal(folder, write=True, create=True)
     clock = _Clock(items)
@@ -460,7 +468,7 @@ def _run_million(items: int, folder: str) -> Mapping[str, Json]:
     assert outcome.value["successful"] == items
     return {
         "seconds_of_tenths": clock.tenths(),
-        "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "peak_rss_mb": _peak_memory(),
         "journal_mb": os.path.getsize(os.path.join(folder, "journal.db")) / 1e6,
     }
 

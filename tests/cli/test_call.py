@@ -393,3 +393,19 @@ def test_a_call_loads_neither_bundles_nor_http_nor_mcp_nor_what_only_errors_need
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.stdout.splitlines()[1:] == ["[]"]
+
+
+def test_a_variable_of_the_loader_comes_from_dotenv_only_where_it_is_allowed(
+    trusted: Path, capsys: Capsys
+) -> None:
+    (trusted / ".env").write_text("PYTHONPATH=/odd/place\n")
+    tool(
+        trusted,
+        "t.sh",
+        script("# env_config:\n#   env:\n#     PYTHONPATH: ${PYTHONPATH:-none}\n", "echo $PYTHONPATH"),
+    )
+    assert main(["call", "t"]) == 0
+    assert "/odd/place" not in capsys.readouterr().out
+    assert main(["call", "t", "--json", "--allow-env", "PYTHONPATH"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert "refused_env" not in said["metadata"]

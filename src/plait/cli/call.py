@@ -51,6 +51,13 @@ def configure(parser: Parser) -> None:
         "--trust", action="store_true", help="trust the project first, and whatever it brings"
     )
     parser.add_argument("--timeout", metavar="S", help="end the tool after so many seconds")
+    parser.add_argument(
+        "--allow-env",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="let .env set this variable although programs are found or loaded by it: PATH (again for more)",
+    )
     parser.add_argument("--json", action="store_true", help="print status, data, chain and metadata")
 
 
@@ -95,12 +102,13 @@ def _toolbox(options: argparse.Namespace) -> Toolbox:
     tools = toolbox_of(options, asking=True)
     if options.trust and not tools.trust.project_trusted:
         _trust_first(tools)
-    if options.timeout is None:
+    if options.timeout is None and not options.allow_env:
         return tools
     from plait.cli.arguments import seconds
     from plait.records import replace
 
-    return replace(tools, timeout=seconds(options.timeout))
+    timeout = None if options.timeout is None else seconds(options.timeout)
+    return replace(tools, timeout=timeout, dotenv_allowed=frozenset(options.allow_env))
 
 
 def _trust_first(tools: Toolbox) -> None:

@@ -475,6 +475,9 @@ def _demands_signatures(root: str) -> bool:
     contents = read_beneath(root, _SETTINGS)
     if contents is None:
         return False
+    plain = [line for line in contents[0].splitlines() if line.strip() and not line.startswith(b"#")]
+    if plain in ([], [b"trust: project"], [b"trust: signed"]):
+        return plain == [b"trust: signed"]  # as `plait init` writes it; to load YAML takes longer than a call
     from plait.documents import Mapping as MappingNode
     from plait.documents import Scalar, parse
 
