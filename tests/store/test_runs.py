@@ -290,7 +290,8 @@ def test_a_child_process_does_not_keep_the_lock(runs: Runs) -> None:
     opened = runs.create({})
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE, close_fds=False):
         opened.close()
-        runs.open(opened.id, write=True).close()
+        with runs.open(opened.id, write=True) as again:
+            assert again.id == opened.id
 
 
 # ── removing ─────────────────────────────────────────────────────────────

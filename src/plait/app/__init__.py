@@ -19,6 +19,7 @@ from plait.values import Json
 if TYPE_CHECKING:
     from plait.engine.run import Stop
     from plait.primitives.mcp import Offered, PinFile
+    from plait.primitives.process import Finished
     from plait.scope import Scope, Sources
     from plait.source import Source
     from plait.steps.call import Toolbox
@@ -145,13 +146,8 @@ def sh(
     strict: bool = False,
 ) -> ShellResult:
     """Run shell text whose values are bound to variables, never pasted into the text."""
-    from plait.primitives.process import run_shell
-
-    _expect_run_options(cwd, env, timeout)
     bound = bound_script(template, values, shell=shell, strict=strict)
-    finished = run_shell(
-        bound, shell=shell, cwd=cwd, env=dict(os.environ) if env is None else env, timeout=timeout
-    )
+    finished = _in_shell(bound, shell, cwd, env, timeout)
     return ShellResult(
         finished.stdout.decode("utf-8", "surrogateescape"),
         finished.stderr.decode("utf-8", "surrogateescape"),
@@ -172,15 +168,24 @@ def sh_through(
     strict: bool = False,
 ) -> int:
     """Like `sh`, on our own standard streams: output appears as it is written, and none of it is kept."""
-    import os
+    bound = bound_script(template, values, shell=shell, strict=strict)
+    return _in_shell(bound, shell, cwd, env, timeout, passthrough=True).exit_code
 
+
+def _in_shell(
+    bound: BoundScript,
+    shell: str,
+    cwd: str | PathLike[str] | None,
+    env: Mapping[str, str] | None,
+    timeout: float | None,
+    *,
+    passthrough: bool = False,
+) -> Finished:
     from plait.primitives.process import run_shell
 
     _expect_run_options(cwd, env, timeout)
-    bound = bound_script(template, values, shell=shell, strict=strict)
     environment = dict(os.environ) if env is None else env
-    finished = run_shell(bound, shell=shell, cwd=cwd, env=environment, timeout=timeout, passthrough=True)
-    return finished.exit_code
+    return run_shell(bound, shell=shell, cwd=cwd, env=environment, timeout=timeout, passthrough=passthrough)
 
 
 def _expect_run_options(cwd: object, env: object, timeout: object) -> None:

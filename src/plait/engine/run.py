@@ -267,7 +267,7 @@ class _Teller:
             closing = self._closing
             try:
                 self._pass_on()
-            except BaseException as error:
+            except BaseException as error:  # `close` raises it, in the thread that can do something about it
                 self._failure = error
                 return
             if closing:

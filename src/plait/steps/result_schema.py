@@ -6,10 +6,8 @@ itself, which may hold anything, is never quoted.
 
 from __future__ import annotations
 
-from functools import lru_cache
-
-from plait.hints import Any, Final
-from plait.tools.schemas import surely_meets
+from plait.hints import Final
+from plait.tools.schemas import surely_meets, validator
 from plait.values import Json, json_text
 
 MOST_SHOWN: Final = 5
@@ -18,7 +16,7 @@ MOST_SHOWN: Final = 5
 def is_schema(schema: Json) -> bool:
     """Can it be used as JSON Schema?  One that refers to another document cannot: nothing is fetched."""
     try:
-        _validator(json_text(schema))
+        validator(json_text(schema))
     except ValueError:
         return False
     return True
@@ -28,11 +26,11 @@ def misfits(result: Json, schema: Json) -> list[str]:
     """The places of the schema that a result does not meet: `properties.gaps.type`."""
     if surely_meets(result, schema):
         return []
-    validator = _validator(json_text(schema))
+    asked = validator(json_text(schema))
     try:
-        errors = list(validator.iter_errors(result))
+        errors = list(asked.iter_errors(result))
     except UnicodeEncodeError:  # bytes that a command printed and that are no text: their number counts
-        errors = list(validator.iter_errors(_encodable(result)))
+        errors = list(asked.iter_errors(_encodable(result)))
     places = [".".join(str(step) for step in error.schema_path) for error in errors]
     return list(dict.fromkeys(places))[:MOST_SHOWN]
 
@@ -46,16 +44,3 @@ def _encodable(value: Json) -> Json:
         case list():
             return [_encodable(inner) for inner in value]
     return value
-
-
-@lru_cache(maxsize=64)
-def _validator(schema: str) -> Any:
-    import json
-
-    import jsonschema_rs  # large, and few flows need it
-
-    return jsonschema_rs.validator_for(json.loads(schema), retriever=_no_retrieval)
-
-
-def _no_retrieval(uri: str) -> Json:
-    raise ValueError(f"a schema may not fetch {uri}")

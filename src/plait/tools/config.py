@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
 
 from plait.beneath import read_beneath
 from plait.errors import InputError, Problem
@@ -24,7 +23,7 @@ from plait.template.sinks import as_json_value
 from plait.template.template import Template, compile_template
 from plait.tools.chain import Chain
 from plait.tools.items import ConfigResolve, Header, Item, digest_of
-from plait.tools.schemas import surely_meets
+from plait.tools.schemas import surely_meets, validator
 from plait.tools.spaces import Space, Spaces
 from plait.values import Json, Secret, detached
 
@@ -352,7 +351,7 @@ def _violations(params: Mapping[str, Json], schema: Mapping[str, Json], item: It
     if surely_meets(plain, schema):
         return []
     try:
-        validator = _validator(json.dumps(schema))
+        asked = validator(json.dumps(schema))
     except ValueError as error:
         first = str(error).splitlines()[0]
         return [
@@ -365,15 +364,8 @@ def _violations(params: Mapping[str, Json], schema: Mapping[str, Json], item: It
             "look at 'plait tools show " + item.id + "' for its parameters",
             code="schema-violation",
         )
-        for error in validator.iter_errors(plain)
+        for error in asked.iter_errors(plain)
     ]
-
-
-@lru_cache(maxsize=256)
-def _validator(schema: str) -> Any:
-    import jsonschema_rs  # ten megabytes, slow to load, that few calls need
-
-    return jsonschema_rs.validator_for(json.loads(schema), retriever=_no_retrieval)
 
 
 def _said(error: Any) -> str:
@@ -397,10 +389,6 @@ def _place(path: Sequence[str | int]) -> str:
     return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path).lstrip(".") + (
         ": " if path else ""
     )
-
-
-def _no_retrieval(uri: str) -> Json:
-    raise ValueError(f"a schema may not fetch {uri}")
 
 
 def _config_file(space: Space, path: str) -> Item | None:

@@ -8,9 +8,11 @@ library decides then, and says what is wrong.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 
-from plait.hints import Final
+from plait.hints import Any, Final
 from plait.values import Json
 
 _EXACT: Final = 1 << 53
@@ -20,6 +22,18 @@ _EXACT: Final = 1 << 53
 def surely_meets(value: Json, schema: Json) -> bool:
     """Is the schema one that this module knows whole, and does the value meet it?"""
     return _is_known_again(schema) and _meets(value, schema)
+
+
+@lru_cache(maxsize=256)
+def validator(schema: str) -> Any:
+    """The library's validator for a schema in JSON; ValueError if it is none, or refers to another."""
+    import jsonschema_rs  # ten megabytes, slow to load, that few calls need
+
+    return jsonschema_rs.validator_for(json.loads(schema), retriever=_no_retrieval)
+
+
+def _no_retrieval(uri: str) -> Json:
+    raise ValueError(f"a schema may not fetch {uri}")
 
 
 # ── schemas that are known ───────────────────────────────────────────────
