@@ -4,8 +4,10 @@
 that is not listed, or has other bytes, does not run.  Of a file whose bytes are
 those that are listed, it also tells the header, so that nobody has to read it.
 
-    python -m plait.tools.manifest         write it
-    python -m plait.tools.manifest check   say what has changed since
+    python -m plait.tools.manifest [FOLDER]         write it
+    python -m plait.tools.manifest check [FOLDER]   say what has changed since
+
+Without a folder it is that of Plait itself; the author of a bundle names the bundle's.
 """
 
 from __future__ import annotations
@@ -139,14 +141,17 @@ def _said(root: str, relative: str) -> Json:
 
 
 def main(arguments: list[str]) -> int:
-    if arguments == ["check"]:
-        wrong = check()
-        print("\n".join(wrong) or f"{SYSTEM} is as its manifest says")
-        return 1 if wrong else 0
-    if arguments:
-        print("usage: python -m plait.tools.manifest [check]", file=sys.stderr)
+    checking = arguments[:1] == ["check"]
+    folders = arguments[1:] if checking else arguments
+    root = folders[0] if folders else SYSTEM
+    if len(folders) > 1 or not os.path.isdir(root):
+        print("usage: python -m plait.tools.manifest [check] [FOLDER]", file=sys.stderr)
         return 2
-    write()
+    if checking:
+        wrong = check(root)
+        print("\n".join(wrong) or f"{root} is as its manifest says")
+        return 1 if wrong else 0
+    write(root)
     return 0
 
 
