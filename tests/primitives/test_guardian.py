@@ -5,6 +5,7 @@ The whole, a hundred times each: tests/attack/process_attack.py.
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -13,8 +14,11 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from attack.process_attack import (
     FORMS,
@@ -96,22 +100,199 @@ def test_an_orphan_is_ended_with_the_job_that_has_left_it(token: str) -> None:
     assert tree_of(token, 0) == []
 
 
-def test_a_job_that_is_let_go_is_ended(token: str) -> None:
+def endless(token: str) -> jobs.Job:
+    """A job that runs, and would run for ever."""
+    job, printed = started("echo; while :; do sleep 60; done", token)
+    assert os.read(printed, 1) == b"\n"
+    os.close(printed)
+    return job
+
+
+def started(script: str, token: str, *, awaited: bool = False, **more_env: str) -> tuple[jobs.Job, int]:
+    """A job, and what it prints."""
     read, write = os.pipe()
-    nothing = os.open(os.devnull, os.O_RDWR)
-    script = "echo; while :; do sleep 60; done"
-    job = jobs.start(["sh", "-c", script, token], cwd=None, env=os.environ, stdio=(nothing, write, nothing))
-    assert os.read(read, 1) == b"\n"
+    job = jobs.start(
+        ["sh", "-c", script, token],
+        cwd=None,
+        env={**os.environ, **more_env},
+        stdio=(None, write, write),
+        awaited=awaited,
+    )
+    os.close(write)
+    return job, read
+
+
+def test_a_job_that_is_let_go_is_ended(token: str) -> None:
+    job = endless(token)
     job.close()
     assert nobody_left(token)
-    for fd in (read, write, nothing):
-        os.close(fd)
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_a_job_that_is_lost_is_ended(token: str) -> None:
+    job = endless(token)
+    del job
+    gc.collect()
+    assert nobody_left(token)
 
 
 def test_jobs_are_marked_and_the_guardian_keeps_the_mark_it_has() -> None:
     marks = {run(["sh", "-c", "grep locks /proc/$$/limits"]).stdout for _ in range(3)}
     assert len(marks) == 3
     assert guardian._mark(jobs._KEEPERS[False].pid) == guardian._mark(os.getpid())
+
+
+# ── lanes ────────────────────────────────────────────────────────────────
+
+
+def idle_lanes() -> list[jobs._Lane]:
+    return list(jobs._KEEPERS[False].idle)
+
+
+def test_a_lane_serves_one_job_after_the_other() -> None:
+    run(["true"])
+    before = idle_lanes()
+    assert [run(sh("exit 3")).exit_code, run(sh("kill -9 $$")).signal, run(["true"]).exit_code] == [3, 9, 0]
+    assert idle_lanes() == before != []
+
+
+def test_a_job_that_is_closed_twice_leaves_the_next_one_alone(token: str) -> None:
+    job, printed = started("exit 0", token, awaited=True)
+    assert os.read(printed, 1) == b""
+    until(lambda: [report.kind for report in job.reports()] == [guardian.EXITED], time.monotonic() + LIMIT)
+    job.close()
+    assert run(sh("echo; exit 3"), on_output=lambda *_: job.close()).exit_code == 3
+    os.close(printed)
+
+
+def sh(script: str) -> list[str]:
+    return ["sh", "-c", script]
+
+
+def watcher(*_: object) -> None:
+    raise ZeroDivisionError
+
+
+NO_SECOND_JOB = [
+    # argv                                             how it is run                              how that ends
+    (sh("exec sleep 60"),                              {"timeout": 0.05, "grace": 0.1},           ProcessError),
+    (sh("echo; exec sleep 60"),                        {"on_output": watcher, "grace": 0.1},      ZeroDivisionError),
+    (["/no/such/program"],                             {},                                        ProcessError),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("argv", "how", "ends"), NO_SECOND_JOB)
+def test_a_lane_whose_job_did_not_end_by_itself_serves_no_other(
+    argv: list[str], how: dict[str, Any], ends: type[Exception]
+) -> None:
+    run(["true"])
+    before = idle_lanes()
+    with pytest.raises(ends):
+        run(argv, **how)
+    assert [lane for lane in before if lane in idle_lanes()] == before[:-1]
+    assert before[-1].socket.fileno() == -1
+    assert run(["true"]).exit_code == 0
+
+
+def test_an_order_that_is_larger_than_the_lane_does_not_block_it(token: str) -> None:
+    large = {f"V{n}": "x" * 100_000 for n in range(10)}
+    counted = [run(sh("env | wc -c"), env={**os.environ, **more}).stdout for more in (large, {}, large, {})]
+    assert counted[0] == counted[2]
+    assert counted[1] == counted[3]
+    assert int(counted[0]) - int(counted[1]) == sum(len(f"{n}={value}\n") for n, value in large.items())
+    job, printed = started("exec sleep 60", token, **large)
+    assert job.reports() == []  # and does not wait for one
+    job.close()
+    os.close(printed)
+
+
+def test_output_that_is_held_ends_with_the_process_and_other_output_when_it_is_closed(token: str) -> None:
+    script = "exec >&- 2>&-; exec sh -c 'while :; do sleep 60; done' \"$0-closed\""
+    job, printed = started(script, token)
+    assert os.read(printed, 1) == b""  # it runs on
+    job.close()
+    assert nobody_left(token)
+    held, held_printed = started(script, token, awaited=True)
+    until(lambda: tree_of(f"{token}-closed", 0) != [], time.monotonic() + LIMIT)
+    os.set_blocking(held_printed, False)
+    with pytest.raises(BlockingIOError):
+        os.read(held_printed, 1)
+    held.close()
+    os.set_blocking(held_printed, True)
+    assert os.read(held_printed, 1) == b""
+    assert nobody_left(token)
+    for fd in (printed, held_printed):
+        os.close(fd)
+
+
+def test_a_fork_holds_no_lane(token: str) -> None:
+    code = f"""
+import os, time
+from plait.primitives import jobs
+read, write = os.pipe()
+job = jobs.start(["sh", "-c", "echo; while :; do sleep 60; done", {token!r}], cwd=None, env=os.environ, stdio=(None, write, write))
+os.read(read, 1)
+if os.fork() == 0:
+    time.sleep(600)
+    os._exit(0)
+job.close()
+print("closed", flush=True)
+time.sleep(600)
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", code], env=ENVIRONMENT, stdout=subprocess.PIPE, start_new_session=True
+    ) as forked:
+        try:
+            assert line_of(forked) == b"closed\n"
+            until(lambda: len(tree_of(token, 0)) == 2, time.monotonic() + LIMIT)
+            assert len(tree_of(token, 0)) == 2  # the fork and its parent
+        finally:
+            os.killpg(forked.pid, signal.SIGKILL)
+
+
+# ── what is told by its differences ──────────────────────────────────────
+
+names = st.text("AB_", min_size=1, max_size=2)
+values = st.text("=x\udcff ä", max_size=3)
+usual = st.sets(st.integers(0, 30)).map(lambda missing: {f"V{n}": "" for n in range(31) if n not in missing})
+environments = st.lists(st.builds(lambda *parts: parts[0] | parts[1], usual, st.dictionaries(names, values)))
+
+
+@given(environments)
+def test_each_environment_arrives_whatever_came_before(environments: list[dict[str, str]]) -> None:
+    ours, theirs = jobs._Environments(), guardian.Environments()
+    for env in environments:
+        expected = {jobs.encoded(name): jobs.encoded(value) for name, value in env.items()}
+        assert theirs.whole(*ours.packed(env)) == expected
+
+
+def test_a_program_is_looked_for_anew_each_time(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    env = {"PATH": f"{first}:{second}"}
+
+    def put(folder: Path, mode: int) -> None:
+        folder.mkdir(exist_ok=True)
+        (folder / "who").write_text(f"#!/bin/sh\necho {folder.name}\n")
+        (folder / "who").chmod(mode)
+
+    def who() -> bytes:
+        return run(["who"], env=env).stdout.strip()
+
+    put(second, 0o755)
+    assert who() == b"second"
+    put(first, 0o755)
+    assert who() == b"first"
+    (first / "who").chmod(0o644)
+    assert who() == b"second"
+    (first / "who").unlink()
+    (first / "who").mkdir()
+    assert who() == b"second"
+    (second / "who").unlink()
+    with pytest.raises(ProcessError, match="'who' was not found"):
+        who()
+
+
+# ── all of them ──────────────────────────────────────────────────────────
 
 
 def test_everybody_can_be_ended_at_once(token: str) -> None:
@@ -143,10 +324,15 @@ def test_what_a_program_has_left_in_the_background_ends_with_plait(token: str) -
     code = f"""
 from plait.primitives.process import run
 run(["sh", "-c", {sleeper(token)!r}])
-print(sum({token!r} in open(f"/proc/{{pid}}/cmdline").read() for pid in __import__("os").listdir("/proc") if pid.isdigit()))
+run(["true"])
+print("done", flush=True)
+input()
 """
-    done = subprocess.run([sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, check=True)
-    assert int(done.stdout) >= 1
+    with subprocess.Popen(
+        [sys.executable, "-c", code], env=ENVIRONMENT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as plait:
+        assert line_of(plait) == b"done\n"
+        assert len([pid for pid in tree_of(token, 0) if pid != plait.pid]) >= 1
     assert nobody_left(token)
 
 
@@ -254,17 +440,17 @@ def keeper() -> Iterator[jobs._Keeper]:
     os.waitpid(keeper.pid, 0)
 
 
-def start(keeper: jobs._Keeper, script: str) -> tuple[jobs.Job, int]:
+def start(keeper: jobs._Keeper, script: str, *, shared: bool = False) -> tuple[jobs.Job, int]:
     """A job, and what it prints."""
     read, write = os.pipe()
     nothing = os.open(os.devnull, os.O_RDWR)
     directory = os.open("/", os.O_RDONLY)
-    order = jobs._order(["/bin/sh", "-c", script], {"PATH": "/usr/bin:/bin"}, 0)
-    channel = keeper.send(order, (directory, nothing, write, nothing))
+    order = jobs._order(["/bin/sh", "-c", script], {"PATH": "/usr/bin:/bin"}, 0, 0)
+    lane = keeper.send(order, (directory, nothing, write, nothing), shared=shared)
     for fd in (write, nothing, directory):
         os.close(fd)
-    channel.setblocking(True)
-    return jobs.Job(channel, keeper), read
+    lane.socket.setblocking(True)
+    return jobs.Job(lane), read
 
 
 def kinds(job: jobs.Job, last: bytes) -> list[bytes]:
@@ -292,6 +478,23 @@ def test_without_proc_a_group_ends_with_plait(keeper: jobs._Keeper, token: str) 
     assert nobody_left(token)
     job.close()
     os.close(printed)
+
+
+def test_without_proc_a_lane_may_be_used_after_everybody_was_ended(keeper: jobs._Keeper) -> None:
+    job, printed = start(keeper, "echo; exec sleep 60", shared=True)
+    assert os.read(printed, 1) == b"\n"
+    os.close(printed)
+    keeper.request.send(guardian.END_ALL)
+    assert kinds(job, guardian.EXITED) == [guardian.EXITED]
+    job.close()
+    next_one, printed = start(
+        keeper, "exec sleep 0.2", shared=True
+    )  # longer than it takes to see who is left
+    assert len(keeper.lanes) == 1
+    assert kinds(next_one, guardian.EXITED) == [guardian.EXITED]
+    next_one.close()
+    os.close(printed)
+    keeper.close()
 
 
 def test_the_program_needs_nothing_that_is_slow_to_load() -> None:

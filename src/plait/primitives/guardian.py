@@ -14,9 +14,12 @@ itself was killed: the next one sweeps up what bears its marks.
 
 Where there is no /proc (macOS, BSD), a job is its process group and no more.
 
-    request socket     Plait → guardian   a byte and descriptors: channel, cwd, stdin, stdout, stderr, files
-    channel of a job   Plait → guardian   HEAD, argv, env; then COMMANDs; closing it ends what still runs
-                       guardian → Plait   REPORTs
+    request socket   Plait → guardian   LANE and the descriptor of one; END_ALL; closing it ends everybody
+    lane             Plait → guardian   an order: HEAD, argv, env, and descriptors: cwd, stdio, files
+                                        COMMANDs, which are for the job that was ordered last
+                     guardian → Plait   REPORTs of that job
+
+A lane serves one job after the other; closing it ends the one that still runs.
 
 The program is imported alone, without Plait, and takes the C parts of `signal`
 and `socket`: with all of them, and `ctypes` and `dataclasses`, it would take
@@ -38,7 +41,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal
     import socket
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
     from typing import Final
 else:
     import _signal as signal
@@ -56,15 +59,19 @@ MARK_BITS: Final = 32
 MOST_STOPS: Final = 100
 """How often a sweep looks for somebody new before it kills whom it has; only a fork bomb gets there."""
 
-HEAD: Final = struct.Struct("=IIi")
-"""Bytes of argv, bytes of env, process group (0: one of its own)."""
+HEAD: Final = struct.Struct("=cBxxIIIi")
+"""JOB, how it is to be treated, bytes of argv, of env and of more env, process group (0: one of its own)."""
 COMMAND: Final = struct.Struct("=cxxxid")
 """What, signal, seconds of grace."""
 REPORT: Final = struct.Struct("=cxxxiiqdd")
 """What, errno or wait status, pid, peak memory in KiB, seconds of user and of system time."""
 
-JOB, END_ALL = b"J", b"A"  # requests
-END, SIGNAL = b"E", b"S"  # commands
+LANE, END_ALL = b"L", b"A"  # requests
+JOB, END, SIGNAL = b"J", b"E", b"S"  # on a lane
+NO_INPUT: Final = 1
+"""Its standard input is /dev/null, for which no descriptor comes."""
+HOLD_OUTPUT: Final = 2
+"""Its output ends when it ends and not before: who waits for both is woken once."""
 REFUSED, EXITED, OVER = b"F", b"X", b"O"  # reports
 
 _LINUX = sys.platform == "linux"
@@ -77,6 +84,8 @@ _IGNORED = [
 ]
 _DEFAULTS = [*_IGNORED, signal.SIGXFSZ, signal.SIGCHLD]
 _MSG_CMSG_CLOEXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
+_ORDER_ROOM = 32768
+_CONTROL_ROOM = socket.CMSG_SPACE(4 * MAX_DESCRIPTORS)
 
 
 def main() -> None:
@@ -106,18 +115,31 @@ def _become_subreaper() -> None:
     _ctypes.call_function(prctl, (_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0))
 
 
+class Lane:
+    """What orders come on, one after the other."""
+
+    __slots__ = ("fd", "job", "socket")
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, fd)
+        self.job: Job | None = None  # the last one
+
+
 class Job:
     """A process that Plait asked for, and all that it starts."""
 
-    __slots__ = ("channel", "deadline", "grouped", "mark", "number", "pid")
+    __slots__ = ("deadline", "grouped", "held", "lane", "mark", "number", "over_awaited", "pid")
 
-    def __init__(self, channel: int, mark: int) -> None:
-        self.channel: int | None = channel
+    def __init__(self, lane: Lane, mark: int) -> None:
+        self.lane: Lane | None = lane  # until it is closed
         self.mark = mark
         self.pid: int | None = None  # until it is reaped
         self.number = 0  # its pid, for ever
         self.grouped = False  # has a process group of its own
+        self.held: Sequence[int] = ()  # its output, until it is reaped
         self.deadline: float | None = None  # it is being ended, and forced then
+        self.over_awaited = False  # by whom ended it; the lane of any other may serve the next job by then
 
 
 class Process:
@@ -145,7 +167,10 @@ class Guardian:
         self.next_mark = first_mark
         self.grace = grace
         self.request: socket.socket | None = socket.socket(fileno=REQUEST_FD)
-        self.channels: dict[int, Job] = {}
+        self.lanes: dict[int, Lane] = {}
+        self.programs = Programs()
+        self.environments = Environments()
+        self.own_limit = resource.getrlimit(_RLIMIT_LOCKS) if _LINUX else (0, 0)
         self.leaders: dict[int, Job] = {}
         self.ending: set[Job] = set()
         self.unasked: list[Job] = []  # shall end, but nobody has told them yet
@@ -173,8 +198,8 @@ class Guardian:
                     self.reap()
                 elif fd == REQUEST_FD:
                     self.take_request()
-                elif (job := self.channels.get(fd)) is not None:
-                    self.hear(job)
+                elif (lane := self.lanes.get(fd)) is not None:
+                    self.hear(lane)
             if self.unasked:
                 self.ask_jobs()
             if self.look_at is not None and time.monotonic() >= self.look_at:
@@ -188,14 +213,15 @@ class Guardian:
         self.pause = pause
         self.look_at = time.monotonic() + pause
 
-    # ── starting ──────────────────────────────────────────────────────────
+    # ── hearing ───────────────────────────────────────────────────────────
 
     def take_request(self) -> None:
         assert self.request is not None
-        room = socket.CMSG_SPACE(4 * MAX_DESCRIPTORS)
-        what, ancillary, flags, _ = self.request.recvmsg(1, room, _MSG_CMSG_CLOEXEC)
-        if what == JOB:
-            self.start(_descriptors(ancillary), complete=not flags & socket.MSG_CTRUNC)
+        what, ancillary, _, _ = self.request.recvmsg(1, _CONTROL_ROOM, _MSG_CMSG_CLOEXEC)
+        if what == LANE:
+            for fd in _descriptors(ancillary):  # none, if there is no room: its other end sees it closed
+                self.lanes[fd] = Lane(fd)
+                self.poll.register(fd, select.POLLIN)
         elif what == END_ALL:
             self.begin_to_end_all()
         else:
@@ -204,88 +230,107 @@ class Guardian:
             self.request = None
             self.begin_to_end_all()
 
-    def start(self, descriptors: list[int], *, complete: bool) -> None:
-        if not descriptors:
-            return  # not even the channel: its other end sees it closed
-        job = Job(descriptors[0], self.next_mark)
+    def hear(self, lane: Lane) -> None:
+        try:
+            heard, ancillary, flags, _ = lane.socket.recvmsg(_ORDER_ROOM, _CONTROL_ROOM, _MSG_CMSG_CLOEXEC)
+        except ConnectionError:
+            self.lose_caller(lane)
+            return
+        if not heard:
+            self.lose_caller(lane)
+        elif heard[:1] == JOB:
+            self.start(lane, heard, _descriptors(ancillary), complete=not flags & socket.MSG_CTRUNC)
+        elif lane.job is not None:
+            self.obey(lane.job, heard)
+
+    def obey(self, job: Job, commands: bytes) -> None:
+        for what, number, grace in COMMAND.iter_unpack(commands):
+            if what == END:
+                job.over_awaited = True
+                self.begin_to_end(job, grace)
+            elif what == SIGNAL and job.pid is not None:
+                _to_group(job.pid, number) if job.grouped else _kill(job.pid, number)
+
+    def lose_caller(self, lane: Lane) -> None:
+        """Nobody waits for its job any more; if that still runs, nobody wants it either."""
+        self.close_lane(lane)
+        if lane.job is not None and lane.job.pid is not None and self.all_by is None:
+            self.begin_to_end(lane.job, self.grace)
+
+    def close_lane(self, lane: Lane) -> None:
+        if self.lanes.pop(lane.fd, None) is not None:
+            self.poll.unregister(lane.fd)
+            lane.socket.close()
+        if lane.job is not None:
+            lane.job.lane = None
+
+    # ── starting ──────────────────────────────────────────────────────────
+
+    def start(self, lane: Lane, heard: bytes, descriptors: list[int], *, complete: bool) -> None:
+        job = lane.job = Job(lane, self.next_mark)
         self.next_mark += 1
         try:
+            order = Order(lane.fd, heard)
             if not complete:
                 raise OSError(errno.EMFILE, "no room for descriptors")
-            self.spawn(job, *descriptors)
+            job.pid = job.number = self.spawn(job.mark, order, descriptors)
         except OSError as error:
             self.report(job, REFUSED, error.errno or errno.EIO)
-            self.close_channel(job)
+            self.close_lane(lane)
         else:
-            self.channels[descriptors[0]] = job
-            self.leaders[job.number] = job
-            self.poll.register(descriptors[0], select.POLLIN)
+            job.grouped = order.group == 0
+            self.leaders[job.pid] = job
+            if order.how & HOLD_OUTPUT:
+                output = slice(2 - order.first, 4 - order.first)
+                job.held = descriptors[output]
+                del descriptors[output]
+            self.obey(job, order.commands)
         finally:
-            for fd in descriptors[1:]:
+            for fd in descriptors:
                 os.close(fd)
 
-    def spawn(self, job: Job, channel: int, cwd: int, *given: int) -> None:
-        if not _MSG_CMSG_CLOEXEC:
-            for fd in (channel, cwd, *given):
-                os.set_inheritable(fd, False)
-        argv, env, group = _read_order(channel)
+    def spawn(self, mark: int, order: Order, descriptors: list[int]) -> int:
+        cwd, *given = descriptors
         os.fchdir(cwd)
+        streams = 3 - order.first
         # A descriptor that stands where another shall be put would be overwritten before its turn.
-        files = [_moved_behind(fd, FIRST_FILE + len(given)) for fd in given[3:]]
-        places = [*enumerate(given[:3]), *enumerate(files, FIRST_FILE)]
+        files = [_moved_behind(fd, FIRST_FILE + len(given)) for fd in given[streams:]]
+        places = [*enumerate(given[:streams], order.first), *enumerate(files, FIRST_FILE)]
         try:
-            program = _found(argv[0], env)
-            with _Marked(job.mark):
-                job.pid = job.number = os.posix_spawn(
-                    program,
-                    argv,
-                    env,
-                    file_actions=[(os.POSIX_SPAWN_DUP2, fd, place) for place, fd in places],
-                    setpgroup=group,
-                    setsigmask=[],
-                    setsigdef=_DEFAULTS,
-                )
+            env = self.environments.whole(order.env, order.more_env)
+            program = self.programs.find(order.argv[0], env)
+            self.set_mark(mark)
+            return os.posix_spawn(
+                program,
+                order.argv,
+                env,
+                file_actions=[(os.POSIX_SPAWN_DUP2, fd, place) for place, fd in places],
+                setpgroup=order.group,
+                setsigmask=[],
+                setsigdef=_DEFAULTS,
+            )
         finally:
+            self.set_mark(None)
             os.chdir("/")  # or the directory could not be unmounted
             for fd in files:
                 os.close(fd)
-        job.grouped = group == 0
 
-    # ── hearing and reporting ─────────────────────────────────────────────
+    def set_mark(self, mark: int | None) -> None:
+        """What is started from now on bears it; None: our own, by which a Plait that runs us knows us."""
+        if _LINUX:
+            soft, hard = self.own_limit
+            try:
+                resource.setrlimit(_RLIMIT_LOCKS, (soft if mark is None else mark, hard))
+            except (ValueError, OSError):
+                return  # we were given a limit that is lower: orphans of a job stay until all are ended
 
-    def hear(self, job: Job) -> None:
-        assert job.channel is not None
-        try:
-            heard = os.read(job.channel, COMMAND.size)
-        except ConnectionError:
-            heard = b""
-        if len(heard) < COMMAND.size:
-            self.lose_caller(job)
-            return
-        what, number, grace = COMMAND.unpack(heard)
-        if what == END:
-            self.begin_to_end(job, grace)
-        elif what == SIGNAL and job.pid is not None:
-            _to_group(job.pid, number) if job.grouped else _kill(job.pid, number)
-
-    def lose_caller(self, job: Job) -> None:
-        """Nobody waits for this job any more; if it still runs, nobody wants it either."""
-        self.close_channel(job)
-        if job.pid is not None and self.all_by is None:
-            self.begin_to_end(job, self.grace)
-
-    def close_channel(self, job: Job) -> None:
-        if job.channel is not None:
-            if self.channels.pop(job.channel, None) is not None:
-                self.poll.unregister(job.channel)
-            os.close(job.channel)
-            job.channel = None
+    # ── reporting ─────────────────────────────────────────────────────────
 
     def report(self, job: Job, what: bytes, number: int, usage: Usage = (0, 0.0, 0.0)) -> None:
-        if job.channel is None:
+        if job.lane is None:
             return
         try:
-            os.write(job.channel, REPORT.pack(what, number, job.number, *usage))
+            os.write(job.lane.fd, REPORT.pack(what, number, job.number, *usage))
         except OSError:  # Plait has closed it, and we shall hear of that in a moment
             return
 
@@ -304,6 +349,13 @@ class Guardian:
                 job.pid = None
                 peak = usage.ru_maxrss if _LINUX else usage.ru_maxrss // 1024
                 self.report(job, EXITED, status, (peak, usage.ru_utime, usage.ru_stime))
+                # After the report: who wakes by it finds the output at its end a moment later.
+                self.let_go_of_output(job)
+
+    def let_go_of_output(self, job: Job) -> None:
+        for fd in job.held:
+            os.close(fd)
+        job.held = ()
 
     # ── asking to end ─────────────────────────────────────────────────────
 
@@ -356,9 +408,10 @@ class Guardian:
     def see_to(self, job: Job, now: float, *, alive: bool) -> None:
         assert job.deadline is not None
         if not alive or now >= job.deadline + GIVE_UP:
-            self.report(job, OVER, int(alive))
+            if job.over_awaited:
+                self.report(job, OVER, int(alive))
             self.ending.discard(job)
-            self.close_channel(job)
+            self.let_go_of_output(job)
         elif now >= job.deadline and _LINUX:
             self.sweep(job)
         elif now >= job.deadline:
@@ -542,39 +595,34 @@ def _group_lives(job: Job) -> bool:
 # ── starting ─────────────────────────────────────────────────────────────
 
 
-class _Marked:
-    """What is started meanwhile bears the mark; we keep our own, by which a Plait that runs us knows us."""
-
-    def __init__(self, mark: int) -> None:
-        self.mark = mark
-
-    def __enter__(self) -> None:
-        if _LINUX:
-            self.own = resource.getrlimit(_RLIMIT_LOCKS)
-            try:
-                resource.setrlimit(_RLIMIT_LOCKS, (self.mark, self.own[1]))
-            except (ValueError, OSError):
-                return  # we were given a limit that is lower: orphans of a job stay until all are ended
-
-    def __exit__(self, *_: object) -> None:
-        if _LINUX:
-            resource.setrlimit(_RLIMIT_LOCKS, self.own)
-
-
 def _descriptors(ancillary: list[tuple[int, int, bytes]]) -> list[int]:
     found: list[int] = []
     for level, kind, data in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
             found += struct.unpack(f"={len(data) // 4}i", data[: len(data) // 4 * 4])
+    if not _MSG_CMSG_CLOEXEC:
+        for fd in found:
+            os.set_inheritable(fd, False)
     return found
 
 
-def _read_order(channel: int) -> tuple[list[bytes], dict[bytes, bytes], int]:
-    argv_size, env_size, group = HEAD.unpack(_read_exactly(channel, HEAD.size))
-    body = _read_exactly(channel, argv_size + env_size)
-    argv = body[:argv_size].split(b"\0")
-    pairs = body[argv_size:].split(b"\0") if env_size else []
-    return argv, {name: value for name, _, value in (pair.partition(b"=") for pair in pairs)}, group
+class Order:
+    """What is to be started; `heard` is its beginning, and nearly always all of it."""
+
+    __slots__ = ("argv", "commands", "env", "first", "group", "how", "more_env")
+
+    def __init__(self, lane: int, heard: bytes) -> None:
+        _, self.how, argv_size, env_size, more_size, self.group = HEAD.unpack_from(heard)
+        # The place of the first stream that comes with it: our own input is /dev/null, and is passed on.
+        self.first = 1 if self.how & NO_INPUT else 0
+        env = HEAD.size + argv_size
+        more = env + env_size
+        end = more + more_size
+        heard += _read_exactly(lane, max(end - len(heard), 0))
+        self.argv = heard[HEAD.size : env].split(b"\0")
+        self.env = heard[env:more]
+        self.more_env = heard[more:end]
+        self.commands = heard[end:]  # some systems give what was sent next, too
 
 
 def _read_exactly(fd: int, size: int) -> bytes:
@@ -591,15 +639,48 @@ def _moved_behind(fd: int, place: int) -> int:
     return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, place)
 
 
-def _found(program: bytes, env: dict[bytes, bytes]) -> bytes:
-    """The file to start, looked for as a shell would: along the PATH that the program itself will see."""
-    if b"/" in program:
-        return program
-    refused = errno.ENOENT
-    for folder in env.get(b"PATH", os.fsencode(os.defpath)).split(b":"):
-        path = os.path.join(folder or b".", program)
-        if os.path.isfile(path):
-            if os.access(path, os.X_OK):
-                return path
-            refused = errno.EACCES
-    raise OSError(refused, "no program of this name")
+class Environments:
+    """Environments as dictionaries.  One is like the one before, but for a few variables."""
+
+    def __init__(self) -> None:
+        self.packed = b""
+        self.last: Environment = {}
+
+    def whole(self, packed: bytes, more: bytes) -> Environment:
+        if packed != self.packed:
+            self.packed, self.last = packed, _unpacked(packed)
+        return {**self.last, **_unpacked(more)} if more else self.last
+
+
+def _unpacked(pairs: bytes) -> Environment:
+    if not pairs:
+        return {}
+    return {name: value for name, _, value in [pair.partition(b"=") for pair in pairs.split(b"\0")]}
+
+
+class Programs:
+    """Finds the file to start as a shell would: along the PATH that the program itself will see.
+
+    Where it might be is remembered for the name that was asked for last; where it is, never.
+    """
+
+    def __init__(self) -> None:
+        self.asked: tuple[bytes, bytes] = (b"", b"")
+        self.places: list[bytes] = []
+
+    def find(self, program: bytes, env: Environment) -> bytes:
+        if b"/" in program:
+            return program
+        asked = (program, env.get(b"PATH", _DEFAULT_PATH))
+        if asked != self.asked:
+            self.asked = asked
+            self.places = [os.path.join(folder or b".", program) for folder in asked[1].split(b":")]
+        for place in self.places:
+            if os.access(place, os.X_OK) and os.path.isfile(place):
+                return place
+        is_there = any(os.path.isfile(place) for place in self.places)
+        raise OSError(errno.EACCES if is_there else errno.ENOENT, "no program of this name")
+
+
+Environment = dict[bytes, bytes]
+_DEFAULT_PATH = os.fsencode(os.defpath)

@@ -1,7 +1,8 @@
 """Plait's end of the guardian: it is started when first needed, told what to run, and replaced if it dies.
 
-A `Job` is one process and all that it starts.  It lives no longer than its
-channel: whoever drops a job, by closing it or by dying, ends it.
+A `Job` is one process and all that it starts.  It has a lane to the guardian, and
+lives no longer than that: whoever drops a job, by closing it or by dying, ends it.
+A lane serves another job if the one before was short work, and ended by itself.
 """
 
 from __future__ import annotations
@@ -10,15 +11,17 @@ import contextlib
 import errno
 import fcntl
 import os
+import struct
 import sys
 import time
 from _thread import allocate_lock
 from collections.abc import Mapping, Sequence
+from weakref import WeakSet
 
 from plait.errors import InputError, ProcessError
-from plait.hints import TYPE_CHECKING, Final
+from plait.hints import TYPE_CHECKING, Final, TypeAlias
 from plait.primitives import guardian as wire
-from plait.records import dataclass
+from plait.records import dataclass, field
 
 if TYPE_CHECKING:
     import signal
@@ -32,8 +35,13 @@ GRACE: Final = 2.0
 FIRST_FILE: Final = wire.FIRST_FILE
 """The number by which a child knows the first of its `files`."""
 
+Stdio: TypeAlias = tuple[int | None, int, int]
+"""A child's standard streams; None: nothing to read."""
+
 _BOOT = "import sys; sys.path.append(sys.argv.pop(1)); import guardian; guardian.main()"
 _PATIENCE = 0.001
+MOST_CHANGES: Final = 16
+"""Variables by which an environment may differ from the one before, and still be told by its differences."""
 # A guardian that died is an error to be handled, not a reason for SIGPIPE to end us.
 _NO_SIGNAL = getattr(socket, "MSG_NOSIGNAL", 0)
 # EBADF: another thread has found out first, and closed our end.
@@ -55,29 +63,36 @@ class Report:
 
 
 class Job:
-    """A process, and our end of its channel, which is readable when there are reports."""
+    """A process, and our end of its lane, which is readable when there are reports."""
 
-    __slots__ = ("_channel", "_keeper")
+    __slots__ = ("_exited", "_lane", "_undisturbed")
 
-    def __init__(self, channel: socket.socket, keeper: _Keeper) -> None:
-        self._channel = channel
-        self._keeper = keeper
+    def __init__(self, lane: _Lane) -> None:
+        self._lane: _Lane | None = lane  # until it is closed: then the lane may be another's
+        self._exited = False
+        self._undisturbed = lane.is_shared
 
     def fileno(self) -> int:
-        return self._channel.fileno()
+        assert self._lane is not None
+        return self._lane.socket.fileno()
 
     def reports(self) -> list[Report]:
         """Reports that have come in; a `ProcessError` if the guardian died, and none will ever come."""
+        assert self._lane is not None
         try:
-            data = self._channel.recv(16 * wire.REPORT.size)
+            data = self._lane.socket.recv(16 * wire.REPORT.size)
         except BlockingIOError:
             return []
         except ConnectionError:
             data = b""
         if not data:
-            _replace(self._keeper)
+            _replace(self._lane.keeper)
             raise _guardian_lost()
-        return [Report(*fields) for fields in wire.REPORT.iter_unpack(data)]
+        reports = [Report(*fields) for fields in wire.REPORT.iter_unpack(data)]
+        for report in reports:
+            if report.kind == wire.EXITED:
+                self._exited = True
+        return reports
 
     def end(self, grace: float = GRACE) -> None:
         """Ask every process of the job to end, and force it after the grace; the report OVER follows."""
@@ -89,11 +104,17 @@ class Job:
 
     def close(self) -> None:
         """Let go of it; if it still runs, it is ended."""
-        self._channel.close()
+        lane, self._lane = self._lane, None
+        if lane is not None and self._exited and self._undisturbed:
+            lane.give_back()
+        elif lane is not None:
+            lane.close()
 
     def _command(self, what: bytes, number: int, grace: float) -> None:
+        assert self._lane is not None
+        self._undisturbed = False
         with contextlib.suppress(OSError):  # the guardian died: `reports` says so
-            self._channel.send(wire.COMMAND.pack(what, number, grace), _NO_SIGNAL)
+            self._lane.socket.send(wire.COMMAND.pack(what, number, grace), _NO_SIGNAL)
 
 
 def start(
@@ -101,22 +122,28 @@ def start(
     *,
     cwd: str | os.PathLike[str] | None,
     env: Mapping[str, str],
-    stdio: tuple[int, int, int],
+    stdio: Stdio,
     files: Sequence[int] = (),
     in_our_group: bool = False,
+    awaited: bool = False,
 ) -> Job:
     """Start a program; that it could not be started comes as the report REFUSED.
 
-    The child gets these descriptors and no others.  `in_our_group`: it shares
-    our process group, so that a terminal treats both of us alike.
+    The child gets these descriptors and no others; no stdin: /dev/null.
+    `in_our_group`: it shares our process group, so that a terminal treats both of
+    us alike.  `awaited`: somebody waits for its exit, and is woken once for that and
+    the end of its output, which does not come before.
     """
-    order = _order(argv, env, os.getpgrp() if in_our_group else 0)
+    given = [fd for fd in stdio if fd is not None]
+    how = (wire.NO_INPUT if len(given) < 3 else 0) | (wire.HOLD_OUTPUT if awaited else 0)
+    order = _order(argv, env, how, os.getpgrp() if in_our_group else 0)
     directory = _directory(cwd, argv[0])
+    descriptors = [directory, *given, *files]
     try:
         for _ in range(2):
             keeper = _keeper(in_our_session=in_our_group)
             try:
-                return Job(keeper.send(order, (directory, *stdio, *files)), keeper)
+                return Job(keeper.send(order, descriptors, shared=awaited))
             except OSError as error:
                 if error.errno not in _NOBODY_LISTENS:
                     raise no_room(argv[0], error) from None
@@ -156,18 +183,52 @@ def encoded(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-def _order(argv: Sequence[str], env: Mapping[str, str], group: int) -> bytes:
+def _order(argv: Sequence[str], env: Mapping[str, str], how: int, group: int) -> bytes:
     if not argv:
         raise InputError("there is no program to start", fix="name one", code="no-program")
     try:
-        words = encoded("\0".join(argv))
-        pairs = encoded("\0".join([f"{name}={value}" for name, value in env.items()]))
+        words = _joined(argv)
+        pairs, more = _ENVIRONMENTS.packed(env if type(env) is dict else dict(env))
     except UnicodeEncodeError:
         raise _no_words(argv[0], "an argument or variable holds half a character") from None
-    expected = len(argv) - 1 + max(len(env) - 1, 0)
-    if words.count(b"\0") + pairs.count(b"\0") != expected or any("=" in name or not name for name in env):
-        raise _no_words(argv[0], "an argument or variable holds NUL, or a variable's name '='")
-    return wire.HEAD.pack(len(words), len(pairs), group) + words + pairs
+    except ValueError:
+        raise _no_words(argv[0], "an argument or variable holds NUL, or a variable's name '='") from None
+    head = wire.HEAD.pack(wire.JOB, how, len(words), len(pairs), len(more), group)
+    return b"".join((head, words, pairs, more))
+
+
+class _Environments:
+    """Environments as bytes.  One is like the one before, but for a few variables."""
+
+    def __init__(self) -> None:
+        # One object, so that no thread sees half of a change.
+        self._last: tuple[dict[str, str], bytes] = ({}, b"")
+
+    def packed(self, env: dict[str, str]) -> tuple[bytes, bytes]:
+        """An environment that may be the one of earlier, and the variables that have changed since."""
+        last, packed = self._last
+        changed = {name: value for name, value in env.items() if last.get(name) != value}
+        gone = len(last) + sum(name not in last for name in changed) - len(env)
+        if gone or len(changed) > MOST_CHANGES:
+            packed, changed = _packed(env), {}
+            self._last = (dict(env), packed)
+        return packed, _packed(changed)
+
+
+_ENVIRONMENTS = _Environments()
+
+
+def _packed(env: dict[str, str]) -> bytes:
+    if any("=" in name or not name for name in env):
+        raise ValueError("a variable without a name of its own")
+    return _joined([f"{name}={value}" for name, value in env.items()])
+
+
+def _joined(words: Sequence[str]) -> bytes:
+    joined = encoded("\0".join(words))
+    if joined.count(b"\0") != max(len(words) - 1, 0):
+        raise ValueError("NUL within a word")
+    return joined
 
 
 def _no_words(program: str, why: str) -> ProcessError:
@@ -192,7 +253,34 @@ def _directory(cwd: str | os.PathLike[str] | None, program: str) -> int:
 # ── the guardian process ─────────────────────────────────────────────────
 
 
-@dataclass(slots=True)
+class _Lane:
+    """Our end of a lane to the guardian, which serves one job at a time."""
+
+    __slots__ = ("__weakref__", "is_shared", "keeper", "socket")
+
+    def __init__(self, socket: socket.socket, keeper: _Keeper, *, shared: bool) -> None:
+        self.socket = socket
+        self.keeper = keeper
+        self.is_shared = shared
+
+    def send(self, order: bytes, descriptors: Sequence[int]) -> None:
+        sent = _send_with(self.socket, order, descriptors)
+        if sent < len(order):
+            self.socket.setblocking(True)
+            self.socket.sendall(order[sent:], _NO_SIGNAL)
+            self.socket.setblocking(False)
+
+    def give_back(self) -> None:
+        self.keeper.idle.append(self)
+        self.keeper.close_spare()
+
+    def close(self) -> None:
+        self.keeper.lanes.discard(self)
+        self.keeper.shared.discard(self)
+        self.socket.close()
+
+
+@dataclass(slots=True, eq=False)
 class _Keeper:
     """A guardian that runs, as far as we know."""
 
@@ -200,35 +288,70 @@ class _Keeper:
     request: socket.socket
     marks: int
     in_our_session: bool
+    lanes: WeakSet[_Lane] = field(default_factory=WeakSet)
+    """All that are open.  Weak: one that is lost on the way to its job is closed, and so ends the job."""
+    shared: WeakSet[_Lane] = field(default_factory=WeakSet)
+    """Those that may serve one job after the other."""
+    idle: list[_Lane] = field(default_factory=list)
+    is_dead: bool = False
 
-    def send(self, order: bytes, descriptors: Sequence[int]) -> socket.socket:
-        """Hand an order over; our end of its channel."""
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    def send(self, order: bytes, descriptors: Sequence[int], *, shared: bool) -> _Lane:
+        """Hand an order over; the lane on which its reports come."""
+        lane = self._lane(shared=shared)
         try:
-            # First the order, or the guardian would have to wait for it; what does not fit follows.
-            sent = ours.send(order, socket.MSG_DONTWAIT | _NO_SIGNAL)
-            rights = b"".join(fd.to_bytes(4, sys.byteorder) for fd in (theirs.fileno(), *descriptors))
-            self._request([(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
-            if sent < len(order):
-                ours.sendall(order[sent:], _NO_SIGNAL)
-            ours.setblocking(False)
+            lane.send(order, descriptors)
         except BaseException:
-            ours.close()
+            lane.close()
+            raise
+        return lane
+
+    def close(self) -> None:
+        """Not the lanes of jobs, whose watchers learn by them that the guardian has ended."""
+        self.is_dead = True
+        self.request.close()
+        self.close_spare()
+
+    def close_spare(self) -> None:
+        """Keep no more idle lanes than there are busy ones, and one: when a map ends, its lanes go, too."""
+        try:
+            while self.is_dead or 2 * len(self.idle) > len(self.shared) + 1:
+                self.idle.pop().close()
+        except IndexError:  # there was none, or another thread took it
+            return
+
+    def _lane(self, *, shared: bool) -> _Lane:
+        if shared:
+            try:
+                return self.idle.pop()
+            except IndexError:
+                pass
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        lane = _Lane(ours, self, shared=shared)
+        self.lanes.add(lane)
+        if shared:
+            self.shared.add(lane)
+        try:
+            ours.setblocking(False)
+            _send_with(self.request, wire.LANE, [theirs.fileno()])
+        except BaseException:
+            lane.close()
             raise
         finally:
             theirs.close()
-        return ours
+        return lane
 
-    def _request(self, rights: list[tuple[int, int, bytes]]) -> None:
-        while True:
-            try:
-                self.request.sendmsg([wire.JOB], rights, _NO_SIGNAL)
-                return
-            except OSError as error:
-                # So many descriptors are on their way that the system lets no more through for now.
-                if error.errno != errno.ETOOMANYREFS:
-                    raise
-                time.sleep(_PATIENCE)
+
+def _send_with(socket_: socket.socket, data: bytes, descriptors: Sequence[int]) -> int:
+    """Send what there is room for, and all descriptors."""
+    rights = struct.pack(f"={len(descriptors)}i", *descriptors)
+    while True:
+        try:
+            return socket_.sendmsg([data], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)], _NO_SIGNAL)
+        except OSError as error:
+            # So many descriptors are on their way that the system lets no more through for now.
+            if error.errno != errno.ETOOMANYREFS:
+                raise
+            time.sleep(_PATIENCE)
 
 
 _KEEPERS: dict[bool, _Keeper] = {}
@@ -250,7 +373,7 @@ def _replace(dead: _Keeper) -> None:
     with _LOCK:
         if _KEEPERS.get(dead.in_our_session) is not dead:
             return
-        dead.request.close()
+        dead.close()
         with contextlib.suppress(ChildProcessError):  # somebody else has taken leave of it
             if os.waitpid(dead.pid, os.WNOHANG) == (0, 0):
                 os.kill(dead.pid, signal.SIGKILL)
@@ -299,10 +422,12 @@ def _guardian_lost() -> ProcessError:
 
 
 def _forget_keepers() -> None:
-    """After a fork: the guardian is our parent's, who must be the only one to hold its socket."""
+    """After a fork: the guardian is our parent's, who must be the only one to hold its sockets."""
     global _LOCK
     for keeper in _KEEPERS.values():
-        keeper.request.close()
+        keeper.close()
+        for lane in list(keeper.lanes):
+            lane.close()
     _KEEPERS.clear()
     _LOCK = allocate_lock()
 

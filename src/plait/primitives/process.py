@@ -16,18 +16,20 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import json
 import os
 import select
 import sys
 import time
 from _thread import allocate_lock
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from plait.errors import ProcessError
-from plait.hints import IO, TYPE_CHECKING, Final, Literal, NoReturn, Protocol, TypeAlias
+from plait.hints import TYPE_CHECKING, Final, Literal, NoReturn, Protocol, TypeAlias
 from plait.primitives import guardian, jobs
-from plait.primitives.jobs import FIRST_FILE, GRACE, Job, Report, encoded, end_all, warm_up
+from plait.primitives.jobs import FIRST_FILE, GRACE, Job, Report, Stdio, encoded, end_all, warm_up
+from plait.primitives.output import MAX_OVERFLOW, OnOutput, Printed
 from plait.records import dataclass, field
 from plait.tools.invocation import Limits, ProcessCall, Returned
 from plait.values import UNDEFINED, Json
@@ -42,6 +44,7 @@ else:
 __all__ = [
     "GRACE",
     "MAX_OUTPUT",
+    "MAX_OVERFLOW",
     "Finished",
     "call_process",
     "end_all",
@@ -52,12 +55,6 @@ __all__ = [
 
 MAX_OUTPUT: Final = 16 * 1024 * 1024
 """Bytes of each stream that are kept in memory."""
-MAX_OVERFLOW: Final = 1024 * 1024 * 1024
-"""Bytes of each stream that are kept in a file."""
-MOST_FILES: Final = 20
-"""How many such files a folder for them holds; the oldest go first."""
-FILE_AGE: Final = 7 * 24 * 3600
-"""Seconds after which such a file goes when the next one comes."""
 MAX_LOG: Final = 16384
 """Characters of what a tool prints before its result."""
 EOF_GRACE: Final = 2.0
@@ -66,6 +63,8 @@ MAX_ARGUMENT: Final = 100 * 1024
 """Bytes of a script on the command line; Linux ends at 128 KiB."""
 LAST_READS: Final = 17
 """More than a pipe holds, at 64 KiB each."""
+MOST_STARTING: Final = 8
+"""Threads that start a process at the same time."""
 CANCEL_PAUSE: Final = 0.05
 """Seconds between two looks whether the call is cancelled."""
 ERROR_LINES: Final = 5
@@ -73,8 +72,6 @@ ERROR_LINES: Final = 5
 
 Environment = Mapping[str, str]
 Files = Sequence[tuple[str, bytes]]
-Stream: TypeAlias = Literal["stdout", "stderr"]
-OnOutput = Callable[[Stream, bytes], None]
 Why: TypeAlias = Literal["ended", "timeout", "cancelled"]
 
 
@@ -203,10 +200,14 @@ def call_process(call: ProcessCall, *, cancel: Cancel | None = None) -> Returned
     )
 
 
-def _without_start_files(env: Environment) -> dict[str, str]:
+def _without_start_files(env: Environment) -> Environment:
     """The environment without what a shell would run, define or switch on before the script."""
-    dropped = ("ENV", "BASH_ENV", "SHELLOPTS", "BASHOPTS", "PS4")
-    return {k: v for k, v in env.items() if k not in dropped and not k.startswith("BASH_FUNC_")}
+    if _START_FILES.isdisjoint(env) and "BASH_FUNC_" not in "\0".join(env):
+        return env  # as nearly always
+    return {k: v for k, v in env.items() if k not in _START_FILES and not k.startswith("BASH_FUNC_")}
+
+
+_START_FILES = frozenset({"ENV", "BASH_ENV", "SHELLOPTS", "BASHOPTS", "PS4"})
 
 
 # ── what a tool's output means ──────────────────────────────────────────────
@@ -298,6 +299,8 @@ class _Program:
     @property
     def whole_env(self) -> Environment:
         """With the paths by which the child finds its files."""
+        if not self.files:
+            return self.env
         paths = {name: f"/dev/fd/{place}" for place, (name, _) in enumerate(self.files, FIRST_FILE)}
         return {**self.env, **paths}
 
@@ -326,13 +329,23 @@ def _run_to_end(program: _Program, wanted: _Wanted) -> Finished:
 
 
 def _run(program: _Program, wanted: _Wanted) -> tuple[Why, Finished]:
+    if not wanted.passthrough:
+        return _watched(program, wanted)
+    with _left_to_the_child():
+        return _watched(program, wanted)
+
+
+def _watched(program: _Program, wanted: _Wanted) -> tuple[Why, Finished]:
     started = time.monotonic()
-    keys = _left_to_the_child() if wanted.passthrough else contextlib.nullcontext()
-    with keys, _started(program, wanted) as watch:
+    ours = _Ours()
+    try:
+        watch = _Watch(_start(program, ours, passthrough=wanted.passthrough), ours, program.stdin, wanted)
         why = watch.see_through(wanted)
         if watch.refused is not None:
             raise _not_started(program, watch.refused)
         return why, watch.finished(time.monotonic() - started)
+    finally:
+        ours.close()
 
 
 def _had_to_end(program: str, why: Why, timeout: float | None) -> ProcessError:
@@ -387,41 +400,45 @@ def _not_started(started: _Program, number: int) -> ProcessError:
 # ── starting ────────────────────────────────────────────────────────────────
 
 
-@contextlib.contextmanager
-def _started(program: _Program, wanted: _Wanted) -> Iterator[_Watch]:
-    """A process under way, and whatever must be closed or ended when we leave it."""
-    ours = _Ours()
-    try:
-        job = _start(program, ours, passthrough=wanted.passthrough)
-        yield _Watch(job, ours, program.stdin, wanted)
-    finally:
-        ours.close()
-
-
 def _start(program: _Program, ours: _Ours, *, passthrough: bool) -> Job:
-    # One at a time: two hundred threads that each hold both ends of all pipes run out of descriptors.
-    with _STARTING, contextlib.ExitStack() as theirs:
+    # A few at a time: two hundred threads that each hold both ends of all pipes run out of descriptors.
+    with next(_STARTING):
+        theirs: list[int] = []
         try:
-            stdio = _stdio(ours, theirs, program.stdin, passthrough=passthrough)
-            files = [theirs.enter_context(_file_with(content)).fileno() for _, content in program.files]
-        except OSError as error:
-            raise jobs.no_room(program.name, error) from None
-        ours.job = jobs.start(
-            program.argv,
-            cwd=program.cwd,
-            env=program.whole_env,
-            stdio=stdio,
-            files=files,
-            in_our_group=passthrough,
-        )
+            stdio, files = _descriptors(program, ours, theirs, passthrough=passthrough)
+            ours.job = jobs.start(
+                program.argv,
+                cwd=program.cwd,
+                env=program.whole_env,
+                stdio=stdio,
+                files=files,
+                in_our_group=passthrough,
+                awaited=not passthrough,
+            )
+        finally:
+            for fd in theirs:
+                os.close(fd)
         return ours.job
 
 
-_STARTING = allocate_lock()
+_STARTING = itertools.cycle([allocate_lock() for _ in range(MOST_STARTING)])
+
+
+def _descriptors(
+    program: _Program, ours: _Ours, theirs: list[int], *, passthrough: bool
+) -> tuple[Stdio, list[int]]:
+    """The child's standard streams and files; its ends of pipes, and ours, are noted to be closed."""
+    try:
+        stdio = _inherited(theirs) if passthrough else _pipes(ours, theirs, with_input=bool(program.stdin))
+        return stdio, [_file_with(content, theirs) for _, content in program.files]
+    except OSError as error:
+        raise jobs.no_room(program.name, error) from None
 
 
 class _Ours:
     """Our ends of a process: a job, and pipes; -1 where there is none."""
+
+    __slots__ = ("job", "stderr", "stdin", "stdout")
 
     def __init__(self) -> None:
         self.job: Job | None = None
@@ -435,54 +452,47 @@ class _Ours:
             self.job.close()
 
 
-def _stdio(
-    ours: _Ours, theirs: contextlib.ExitStack, stdin: bytes, *, passthrough: bool
-) -> tuple[int, int, int]:
-    """The child's standard streams."""
-    if passthrough:
-        for stream in (sys.stdout, sys.stderr):
-            if stream is not None:
-                stream.flush()
-        return _inherited(0, theirs), _inherited(1, theirs), _inherited(2, theirs)
-    if stdin:
+def _pipes(ours: _Ours, theirs: list[int], *, with_input: bool) -> Stdio:
+    read = None
+    if with_input:
         read, ours.stdin = os.pipe()
-        theirs.callback(os.close, read)
-    else:
-        read = _nothing(theirs)
+        theirs.append(read)
     ours.stdout, out = os.pipe()
-    theirs.callback(os.close, out)
+    theirs.append(out)
     ours.stderr, err = os.pipe()
-    theirs.callback(os.close, err)
+    theirs.append(err)
     return read, out, err
 
 
-def _inherited(fd: int, theirs: contextlib.ExitStack) -> int:
+def _inherited(theirs: list[int]) -> Stdio:
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.flush()
+    return _ours_or_nothing(0, theirs), _ours_or_nothing(1, theirs), _ours_or_nothing(2, theirs)
+
+
+def _ours_or_nothing(fd: int, theirs: list[int]) -> int:
     try:
         os.fstat(fd)
     except OSError:  # we were started without it
-        return _nothing(theirs)
+        fd = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        theirs.append(fd)
     return fd
 
 
-def _nothing(theirs: contextlib.ExitStack) -> int:
-    fd = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-    theirs.callback(os.close, fd)
-    return fd
-
-
-@contextlib.contextmanager
-def _file_with(content: bytes) -> Iterator[IO[bytes]]:
+def _file_with(content: bytes, theirs: list[int]) -> int:
     """An open file that no directory lists, so that nothing is left of it afterwards."""
     if hasattr(os, "memfd_create"):
-        file: IO[bytes] = os.fdopen(os.memfd_create("plait"), "w+b")
+        fd = os.memfd_create("plait")
     else:
         import tempfile
 
-        file = tempfile.TemporaryFile()  # noqa: SIM115  # `with` follows, for both
-    with file:
+        with tempfile.TemporaryFile() as file:
+            fd = os.dup(file.fileno())
+    theirs.append(fd)
+    with open(fd, "wb", closefd=False) as file:
         file.write(content)
-        file.flush()
-        yield file
+    return fd
 
 
 @contextlib.contextmanager
@@ -514,6 +524,10 @@ def _has_terminal() -> bool:
 class _Watch:
     """Feeds a process, reads what it prints, and notices its end."""
 
+    __slots__ = (
+        "cancel", "err", "exit", "job", "lost", "open", "ours", "out", "over", "poll", "refused", "unsent"
+    )  # fmt: skip
+
     def __init__(self, job: Job, ours: _Ours, stdin: bytes, wanted: _Wanted) -> None:
         self.job = job
         self.ours = ours
@@ -525,12 +539,11 @@ class _Watch:
         self.over = False
         self.poll = select.poll()
         self.poll.register(job, select.POLLIN)
-        self.printed = {
-            "stdout": _Printed("stdout", wanted),
-            "stderr": _Printed("stderr", wanted),
-        }
-        self.open: dict[int, _Printed] = {}
-        for fd, printed in zip((ours.stdout, ours.stderr), self.printed.values(), strict=True):
+        limit, overflow, on_output = wanted.max_output, wanted.overflow, wanted.on_output
+        self.out = Printed("stdout", limit, overflow=overflow, on_output=on_output)
+        self.err = Printed("stderr", limit, overflow=overflow, on_output=on_output)
+        self.open: dict[int, Printed] = {}
+        for fd, printed in ((ours.stdout, self.out), (ours.stderr, self.err)):
             if fd >= 0:
                 os.set_blocking(fd, False)
                 self.poll.register(fd, select.POLLIN)
@@ -569,6 +582,7 @@ class _Watch:
             if self.lost is not None:
                 raise self.lost
             if self.exit is not None and not exited:
+                self.read_what_is_there()  # nearly always to the end, as nobody else is left who could print
                 deadline = time.monotonic() + EOF_GRACE
         return "ended"
 
@@ -593,8 +607,8 @@ class _Watch:
                     break
 
     def tell_nobody(self) -> None:
-        for printed in self.printed.values():
-            printed.forget()
+        self.out.forget()
+        self.err.forget()
 
     def serve(self, seconds: float | None) -> None:
         """Wait for something to happen, and see to it."""
@@ -651,7 +665,7 @@ class _Watch:
         return True
 
     def finished(self, duration: float) -> Finished:
-        out, err = self.printed["stdout"], self.printed["stderr"]
+        out, err = self.out, self.err
         # No report: it could not even be killed.
         status, peak = (self.exit.number, self.exit.peak_rss) if self.exit else (signal.SIGKILL, 0)
         code = os.waitstatus_to_exitcode(status)
@@ -667,72 +681,3 @@ class _Watch:
             stdout_file=out.close(),
             stderr_file=err.close(),
         )
-
-
-class _Printed:
-    """What came from one stream: the beginning in memory, and all of it in a file if it is long."""
-
-    def __init__(self, name: Stream, wanted: _Wanted) -> None:
-        self.name = name
-        self.on_output = wanted.on_output
-        self.max_output = wanted.max_output
-        self.kept = bytearray()
-        self.truncated = False
-        self.file: IO[bytes] | None = None
-        self.folder = wanted.overflow if isinstance(wanted.overflow, str) else None
-        self.room_in_file = MAX_OVERFLOW if wanted.overflow else 0
-
-    def add(self, data: bytes) -> None:
-        if self.on_output is not None:
-            self.on_output(self.name, data)
-        room = self.max_output - len(self.kept)
-        if len(data) > room:
-            self.truncated = True
-            self.put_into_file(data)
-        if room > 0:
-            self.kept += data[:room]
-
-    def put_into_file(self, data: bytes) -> None:
-        if self.room_in_file <= 0:
-            return
-        import tempfile  # few calls need it, and it is slow to load
-
-        try:
-            if self.file is None:
-                if self.folder is not None:
-                    _make_room(self.folder)
-                self.file = tempfile.NamedTemporaryFile(  # noqa: SIM115 - closed with the stream
-                    prefix=f"plait-{self.name}-", dir=self.folder, delete=False
-                )
-                self.file.write(self.kept)
-                self.room_in_file -= len(self.kept)
-            self.file.write(data[: self.room_in_file])
-        except OSError:  # the disk is full: what is there is worth having, what follows is dropped
-            self.room_in_file = 0
-        self.room_in_file -= len(data)
-
-    def forget(self) -> None:
-        """Nobody will ask for it."""
-        self.on_output = None
-        self.room_in_file = self.max_output = 0
-        if (path := self.close()) is not None:
-            os.unlink(path)
-
-    def close(self) -> str | None:
-        if self.file is None:
-            return None
-        with contextlib.suppress(OSError):
-            self.file.close()
-        return self.file.name
-
-
-def _make_room(folder: str) -> None:
-    """A folder for long outputs, without those that are old or too many."""
-    os.makedirs(folder, mode=0o700, exist_ok=True)
-    with os.scandir(folder) as entries:
-        files = sorted((entry.stat(follow_symlinks=False).st_mtime, entry.path) for entry in entries)
-    oldest = time.time() - FILE_AGE
-    for number, (modified, path) in enumerate(reversed(files), start=1):
-        if number >= MOST_FILES or modified < oldest:
-            with contextlib.suppress(OSError):  # another process was first
-                os.unlink(path)
