@@ -572,7 +572,7 @@ def test_a_retried_step_says_so_in_its_events() -> None:
     )
     assert performed(flow, new_run(journal=journal)) == Done({"output": "at last", "captures": {}})
     retrying = [event for event in events_of(journal) if isinstance(event, StepRetrying)]
-    assert retrying == [StepRetrying("flow/a", 1, Failure("no", "exit", 1, path="flow/a"), 0.0)]
+    assert retrying == [StepRetrying("flow/a", 1, Failure("no", "exit", 1, path="flow/a"), 0.0, 2)]
 
 
 def test_a_step_that_may_run_once_is_asked_about_when_its_guardian_was_lost() -> None:

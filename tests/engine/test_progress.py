@@ -23,7 +23,16 @@ from plait.engine.events import (
     StepStarted,
 )
 from plait.engine.journal import MemoryJournal, Stamped
-from plait.engine.outcome import Done, Failed, Failure, Interrupted, Outcome, Skipped, StepError
+from plait.engine.outcome import (
+    Done,
+    Failed,
+    Failure,
+    Interrupted,
+    Outcome,
+    Skipped,
+    StepError,
+    handled_in_vain,
+)
 from plait.engine.perform import PLAIN, Policy, Step, Turn
 from plait.engine.progress import (
     MOST_KEPT,
@@ -325,8 +334,8 @@ def test_each_event_gives_the_news_it_brings() -> None:
     (news,) = progress.add(begun("setup/0", title="measure"))
     assert isinstance(news, StepBegan)
     assert news.step.title == "measure"
-    assert progress.add(said(StepRetrying("setup/0", 1, BROKEN, 2.0))) == (
-        Retrying("measure", 1, "exit 2", 2.0),
+    assert progress.add(said(StepRetrying("setup/0", 1, BROKEN, 2.0, 3))) == (
+        Retrying("measure", 1, 3, "exit 2", 2.0),
     )
     assert progress.add(begun("setup/0", attempt=2)) == ()
     assert progress.add(ended("setup/0", title="measure")) == (StepEnded(part, "measure", OK, 1.0, False),)
@@ -365,6 +374,10 @@ TOLD = [
     (Failure("1\n2\n\n3\n4\n5\n6 \n", "failed"),           ("failed", ("2", "3", "4", "5", "6"))),
     (Failure("1\n2\n3\n4\n5\n6", "refused"),                ("refused", ("1", "2", "3", "4", "5"))),
     (Failure("x" * 5000, "failed"),                        ("failed", ("x" * 400,))),
+    (handled_in_vain(Failure("exit code 2: a\nb", "exit", 2), "on_failure", Failure("1\n2\n3\n4\n5\n6")),
+     ("exit 2", ("a", "b", "2", "3", "4", "5", "6"))),
+    (handled_in_vain(Failure("exit code 2", "exit", 2), "on_failure", Failure("exit code 7: c", "exit", 7)),
+     ("exit 2", ("on_failure failed as well: exit code 7: c",))),
 ]  # fmt: skip
 
 
@@ -379,6 +392,7 @@ ONE_LINE = [
     (Failure("f.yaml:2:9: no 'b'\n  2 | ${b}\n    | ^^^^\nfix: a", "refused"), "f.yaml:2:9: no 'b'"),
     (Failure("'x' was ended\nfix: give it more time", "timeout"),          "'x' was ended"),
     (Failure("Traceback\nValueError: no", "failed"),                       "ValueError: no"),
+    (handled_in_vain(Failure("exit code 2: a", "exit", 2), "on_failure", Failure("c")), "a"),
 ]  # fmt: skip
 
 

@@ -39,6 +39,12 @@ def test_the_last_step_of_a_list_and_the_list_end_in_one_transaction() -> None:
     ]
 
 
+def test_a_list_of_one_step_is_two_records_and_its_start_is_none_of_them() -> None:
+    journal = Watched()
+    performed(steps(step("a", Acting())), new_run(journal=journal))
+    assert journal.transactions == [["StepFinished flow/a", "StepFinished flow"]]
+
+
 def test_a_start_is_left_out_where_the_end_says_it_all_and_kept_where_a_step_was_tried_again() -> None:
     journal = Watched()
     again = Policy(Retry(2, "fixed", 0.0))

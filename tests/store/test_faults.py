@@ -23,6 +23,7 @@ from plait.engine.outcome import Done
 from plait.errors import JournalError
 from plait.store import Opened, Runs, SqliteJournal
 from plait.store.schema import migrate, open_to_write
+from plait.store.writer import FEW
 
 WRITER = """
 import sys, threading
@@ -172,12 +173,16 @@ def test_large_data_that_was_harmed_is_refused(runs: Runs, damage: str) -> None:
 # ── the fence ────────────────────────────────────────────────────────────
 
 
-def test_an_engine_that_was_replaced_writes_nothing_any_more(runs: Runs) -> None:
+@pytest.mark.parametrize("rows", [1, FEW, FEW + 1])
+def test_an_engine_that_was_replaced_writes_nothing_any_more(runs: Runs, rows: int) -> None:
     opened = runs.create({})
     opened.journal.append(finished(1))
     with contextlib.closing(sqlite3.connect(database(opened))) as other, other:
         other.execute("UPDATE about SET value = value + 1 WHERE name = 'epoch'")
-    attempts: list[Callable[[], object]] = [lambda: opened.journal.append(finished(2)), opened.journal.sync]
+    attempts: list[Callable[[], object]] = [
+        lambda: opened.journal.append(*map(finished, range(2, 2 + rows))),
+        opened.journal.sync,
+    ]
     for attempt in attempts:
         with pytest.raises(JournalError) as refused:
             attempt()
@@ -367,7 +372,7 @@ def test_a_full_disk_is_recorded_in_the_room_that_was_kept_for_it(tmp_path: Path
 
 
 READ_ONLY = """
-import os, sys
+import os, shutil, sys, tempfile  # whoever this becomes may not be able to load them
 from plait.errors import PlaitError
 from plait.store import Runs
 if os.getuid() == 0:

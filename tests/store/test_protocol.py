@@ -52,7 +52,7 @@ events: st.SearchStrategy[Event] = st.one_of(
     st.builds(StepStarted, paths, texts, texts, st.integers(1, 3), orders),
     st.builds(StepFinished, paths, texts, texts, texts, outcomes, durations, orders, st.booleans()),
     st.builds(StepForgotten, paths, texts, st.booleans()),
-    st.builds(StepRetrying, paths, st.integers(1, 3), failures, durations),
+    st.builds(StepRetrying, paths, st.integers(1, 3), failures, durations, st.integers(0, 9)),
     st.builds(StepCounted, paths, st.integers(0, 1 << 40)),
     st.builds(Noted, paths, texts),
     st.builds(RunStarted, texts, texts, texts, texts, st.booleans(), phases),

@@ -9,9 +9,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from plait.engine.outcome import Outcome
-from plait.hints import Protocol
+from plait.hints import TYPE_CHECKING, Final, Protocol
 from plait.records import dataclass
 from plait.values import Json
+
+if TYPE_CHECKING:
+    from plait.engine.perform import Step, Turn
+
+BACKENDS: Final = {
+    "local": "plait.backends.local:LocalThreads",
+    "dask": "plait.backends.dask:Dask",
+}
+"""What a file and `--backend` may name, and the class that does it: a new one is its module and a row.
+
+Behind a name may stand an address, `dask://host:8786`: the class is made with it.
+"""
+ADDRESS: Final = "://"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +40,34 @@ Perform = Callable[[ItemWork], Outcome]
 Finished = Callable[[ItemWork, Outcome], None]
 
 
+class Fanned(Protocol):
+    """A fan at work: what a backend has to know that performs its items in another process."""
+
+    @property
+    def turn(self) -> Turn: ...
+
+    @property
+    def total(self) -> int: ...
+
+    def placed(self, work: ItemWork) -> tuple[Step, Turn]:
+        """The step that an item is, and its turn."""
+
+    def perform(self, work: ItemWork) -> Outcome: ...
+
+
 class Backend(Protocol):
     def run_items(
-        self, items: Iterator[ItemWork], perform: Perform, finished: Finished, *, parallel: int
+        self,
+        items: Iterator[ItemWork],
+        perform: Perform,
+        finished: Finished,
+        *,
+        parallel: int,
+        fanned: Fanned | None = None,
     ) -> None:
         """Perform every item, `parallel` at a time; `items` ends early when no more are wanted.
 
         `items` is asked and `finished` is called by one thread at a time.  The first
         exception ends the asking; it is raised when everything that runs has ended.
+        Without `fanned` nothing but `perform` can do it, so it is done in this process.
         """

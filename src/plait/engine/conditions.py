@@ -35,7 +35,7 @@ only the answer leaves; no message holds a value, secret or not.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from math import isfinite
 from typing import Final, NoReturn, TypeAlias
@@ -111,6 +111,16 @@ def _is_plain(key: str | int) -> bool:
 def matches(document: Json, condition: Json) -> bool:
     """Whether the condition holds for the document; ConditionError when it means nothing."""
     return compile_condition(condition)(document)
+
+
+def asked_keys(condition: Json) -> Iterator[tuple[str | int, ...]]:
+    """The way to everything that a condition without problems looks at."""
+    if not isinstance(condition, Mapping):
+        return
+    if "path" in condition:
+        yield _keys(condition["path"])
+    for part in (*condition.get("any", ()), *condition.get("all", ()), condition.get("not")):
+        yield from asked_keys(part)
 
 
 def compile_condition(condition: Json, *, locate: Locate = shown) -> Callable[[Json], bool]:

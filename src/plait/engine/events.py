@@ -45,6 +45,30 @@ class StepRetrying:
     """The one that failed."""
     failure: Failure
     delay: float
+    of: int = 0
+    """How many attempts there may be in all; 0 if that was not recorded."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepTitled:
+    """A step that has begun shows what it does with its values put in.
+
+    For those who watch: it is not recorded, and the end of the step has the same title.
+    """
+
+    path: str
+    title: str
+
+
+@dataclass(frozen=True, slots=True)
+class Spoken:
+    """A piece of what a model says, as it comes; secrets masked.
+
+    For those who watch: it is not recorded, and the end of the step has the whole answer.
+    """
+
+    path: str
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,5 +118,14 @@ class RunEnded:
 
 
 Event: TypeAlias = (
-    RunStarted | StepStarted | StepRetrying | StepFinished | StepCounted | StepForgotten | Noted | RunEnded
+    RunStarted
+    | StepStarted
+    | StepTitled
+    | Spoken
+    | StepRetrying
+    | StepFinished
+    | StepCounted
+    | StepForgotten
+    | Noted
+    | RunEnded
 )

@@ -45,7 +45,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
 
 from plait.documents.limits import shown as shortened
-from plait.engine.conditions import Locate, compile_condition, shown
+from plait.engine.conditions import Locate, asked_keys, compile_condition, shown
 from plait.engine.operators import OPERATORS, RefusedError, Test, kind_of
 from plait.errors import ConditionError, InputError, InternalError, LimitError, Problem, listed, nearest
 from plait.records import dataclass, field, replace
@@ -56,7 +56,7 @@ from plait.template.nodes import ContextHole, Filled, Hole, Path, Text
 from plait.template.program import Answer, Rendering, ask, getter, walk
 from plait.template.program import Lookup as Names
 from plait.template.template import Constant, Leaf, Template, compile_template
-from plait.values import UNDEFINED, Json, Secret, revealed_text
+from plait.values import UNDEFINED, Json, Secret, json_text, revealed_text
 
 if TYPE_CHECKING:
     from plait.scope import Scope
@@ -93,7 +93,8 @@ class Expression:
     def is_open(self, scope: Scope) -> bool:
         """Does a when ask for something that is not known there, as much is not in a dry run?"""
         holes = (one for one in self.operands if isinstance(one, ContextHole) and one.default is None)
-        paths = (_asked_for(alternative.origin) for hole in holes for alternative in hole.alternatives)
+        paths = [_asked_for(alternative.origin) for hole in holes for alternative in hole.alternatives]
+        paths += [one for one in self.operands if isinstance(one, Path)]
         return any(path is not None and scope.lookup(path) is UNDEFINED for path in paths)
 
 
@@ -137,7 +138,8 @@ def read_when(value: Json, *, source: Source | None = None, locate: Locate = sho
     """
     if isinstance(value, Mapping):
         decide = compile_condition(value, locate=locate)
-        return Expression(source or Source("when", ""), (), decide, _plain_names)
+        paths = tuple(Path(str(keys[0]), keys[1:]) for keys in asked_keys(value) if keys)
+        return Expression(source or Source("when", json_text(value)), paths, decide, _plain_names)
     if isinstance(value, str | bool):
         return compile_when(compile_template(value, "workflow", source=source))
     raise _no_when(locate(()))
@@ -431,13 +433,13 @@ def _parent_of_exists(hole: Hole | Filled) -> ContextHole | None:
 def _alike(left: Json, right: Json) -> tuple[Json, Json]:
     """Two values as they are compared: a text beside a number is the number that it spells."""
     if kind_of(right) == _A_NUMBER:
-        left = _as_number(left)
+        left = as_number(left)
     elif kind_of(left) == _A_NUMBER:
-        right = _as_number(right)
+        right = as_number(right)
     return left, right
 
 
-def _as_number(value: Json) -> Json:
+def as_number(value: Json) -> Json:
     """The number that a text spells; anything else as it is."""
     if kind_of(value) != _A_STRING:
         return value
@@ -453,8 +455,8 @@ def _compared_with(constant: Json, build: Callable[[Json], Test]) -> Test:
     """The test of `alike` values, one of which is known: made once, and not for each of a million items."""
     test = build(constant)
     if kind_of(constant) == _A_NUMBER:
-        return lambda value: test(_as_number(value))
-    number = _as_number(constant)
+        return lambda value: test(as_number(value))
+    number = as_number(constant)
     if kind_of(number) != _A_NUMBER:
         return test
     beside_number = build(number)

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from threading import Lock
 
 from plait.engine.events import Event, StepFinished, StepForgotten, StepStarted
@@ -44,6 +44,9 @@ class Journal(Protocol):
         """Record events, in one transaction."""
 
     def sync(self) -> None: ...
+
+    def expect(self, fingerprints: Iterable[str]) -> None:
+        """Steps with these will follow: whatever it takes to record them is made ready once for all."""
 
     def recorded(self, path: str) -> Recorded | None:
         """The step that finished at this path, unless it was forgotten since."""
@@ -93,6 +96,9 @@ class MemoryJournal:
 
     def sync(self) -> None:
         """Memory has no second, safer place."""
+
+    def expect(self, fingerprints: Iterable[str]) -> None:
+        """Nothing has to be made ready."""
 
     def recorded(self, path: str) -> Recorded | None:
         return self._finished.get(path)

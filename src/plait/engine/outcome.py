@@ -2,15 +2,19 @@
 
 A step that cannot do its work raises `StepError`; one whose run is being stopped
 raises `Interrupted`, which is no outcome: nothing is recorded of it, and a resumed
-run does it again.  So it is with `OutOfTime`: what a step is inside of has no time left.
+run does it again.  So it is with `OutOfTime`: what a step is inside of has no time left;
+and with `Aborted`, for whatever the step is inside of.
 """
 
 from __future__ import annotations
 
 from plait.errors import InternalError
-from plait.hints import TypeAlias
-from plait.records import dataclass
+from plait.hints import Final, TypeAlias
+from plait.records import dataclass, replace
 from plait.values import Json
+
+IN_VAIN: Final = " failed as well: "
+"""Between what is said of a step and of its handler."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +78,24 @@ class Interrupted(BaseException):
 
 class OutOfTime(BaseException):
     """The time of a whole is over: it fails, and not those of its steps that it has no time for."""
+
+
+def handled_in_vain(failure: Failure, handler: str, its: Failure) -> Failure:
+    """The failure of a step, and after it that of its handler: whoever reads it needs both."""
+    return replace(failure, message=f"{failure.message}\n{handler}{IN_VAIN}{its.message}")
+
+
+class Aborted(BaseException):
+    """The run ends here: a hook says so, or a limit of the run is reached.  No handler goes on after it.
+
+    `outcome` is that of the step at `path`, if it had one by then: it is recorded, as nothing around it is.
+    """
+
+    def __init__(self, failure: Failure, path: str = "", outcome: Outcome | None = None) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+        self.path = path
+        self.outcome = outcome
 
 
 def too_long(seconds: float) -> Failure:

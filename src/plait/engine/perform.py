@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from plait.engine.events import StepFinished, StepRetrying, StepStarted
 from plait.engine.outcome import (
+    Aborted,
     Done,
     Failed,
     Failure,
@@ -178,18 +179,26 @@ def _performed(step: Step, turn: Turn, *, is_last: bool = False) -> Outcome:
     if turn.is_over():
         raise OutOfTime
     began = time.monotonic()
-    outcome = _attempted(step, turn, began)
+    hooks, ends_run = turn.run.hooks, None
+    try:
+        outcome = _attempted(step, turn, began)
+    except Aborted as aborted:
+        if aborted.outcome is None or aborted.path != turn.path:
+            raise
+        outcome, ends_run = aborted.outcome, aborted
     cut_short = _is_timeout(outcome) and turn.is_over()
     if cut_short and step.policy.failure_is_final:
         raise OutOfTime  # the step had not taken too long, so nobody may remember that it failed
     if isinstance(outcome, Failed) and step.policy.failure_is_skipped:
         outcome = Skipped(outcome.failure.message)
+    if hooks is not None and ends_run is None:
+        ends_run = hooks.after(step, turn, outcome)
     emit = turn.run.emit_last if is_last else turn.run.emit
     emit(
         StepFinished(
             turn.path,
             step.kind,
-            step.title,
+            turn.run.titles.pop(turn.path, step.title),
             step.fingerprint,
             outcome,
             time.monotonic() - began,
@@ -198,6 +207,8 @@ def _performed(step: Step, turn: Turn, *, is_last: bool = False) -> Outcome:
     )
     if cut_short:
         raise OutOfTime
+    if ends_run is not None:
+        raise ends_run
     return outcome
 
 
@@ -207,8 +218,11 @@ def _is_timeout(outcome: Outcome) -> bool:
 
 def _attempted(step: Step, turn: Turn, began: float) -> Outcome:
     policy, run = step.policy, turn.run
-    delays = policy.retry.delays(run.random)
+    delays = policy.retry.delays(run.random) if policy.retry.attempts > 1 else iter(())
     attempt = 1
+    hooks = run.hooks
+    if hooks is not None and (decided := hooks.before(step, turn)) is not None:
+        return decided
     while True:
         run.expect_going()
         started = StepStarted(turn.path, step.kind, step.title, attempt, turn.order)
@@ -216,16 +230,27 @@ def _attempted(step: Step, turn: Turn, began: float) -> Outcome:
         outcome = _in_time(step, turn, attempt)
         if not isinstance(outcome, Failed):
             return outcome
-        delay = next(delays, None)
-        if delay is None or not policy.retry.applies_to(outcome.failure):
+        delay = _pause(policy.retry, delays, outcome.failure, turn, began)
+        if delay is None and hooks is not None:
+            outcome, delay = hooks.after_failure(step, turn, attempt, outcome)
+        if delay is None or not isinstance(outcome, Failed):
             return outcome
-        if policy.retry.exceeds_budget(time.monotonic() - began + delay):
-            return outcome
-        if turn.deadline is not None and time.monotonic() + delay >= turn.deadline:
-            return outcome
-        run.emit(StepRetrying(turn.path, attempt, outcome.failure, delay))
+        of = policy.retry.attempts if attempt < policy.retry.attempts else 0
+        run.emit(StepRetrying(turn.path, attempt, outcome.failure, delay, of))
         run.pause(delay)
         attempt += 1
+
+
+def _pause(retry: Retry, delays: Iterator[float], failure: Failure, turn: Turn, began: float) -> float | None:
+    """Seconds until the next attempt; None if there is none."""
+    delay = next(delays, None)
+    if delay is None or not retry.applies_to(failure):
+        return None
+    if retry.exceeds_budget(time.monotonic() - began + delay):
+        return None
+    if turn.deadline is not None and time.monotonic() + delay >= turn.deadline:
+        return None
+    return delay
 
 
 def _in_time(step: Step, turn: Turn, attempt: int) -> Outcome:

@@ -1,10 +1,11 @@
 """What a run has come to: the fold of its events, and the one source of what is shown.
 
 Views ask `Progress` and decide nothing themselves.  It looks at paths, counts and
-outcomes, never at the kind of a step: a step with one name in its path is a part of
-the flow, one below a step that said how many it has is an item.  It is pure, since
-`now` comes from whoever asks, and bounded: what runs is kept, and of what has ended
-a mark of one byte each, the last failures and the last notes.
+outcomes: a step with one name in its path is a part of the flow, one below a step that
+said how many it has is an item.  Of kinds it knows one, that of a part which looks for
+its items first: what finds them is nobody's step.  It is pure, since `now` comes from
+whoever asks, and bounded: what runs is kept, and of what has ended a mark of one byte
+each, the last failures and the last notes.
 """
 
 from __future__ import annotations
@@ -22,13 +23,18 @@ from plait.engine.events import (
     StepForgotten,
     StepRetrying,
     StepStarted,
+    StepTitled,
 )
 from plait.engine.journal import Stamped, is_below
-from plait.engine.outcome import Done, Failed, Failure, Outcome
+from plait.engine.outcome import IN_VAIN, Done, Failed, Failure, Outcome
 from plait.hints import Final, Literal, TypeAlias
-from plait.records import dataclass, field
+from plait.records import dataclass, field, replace
 from plait.values import Json
 
+FAN: Final = "fan"
+"""The kind of a part that has items."""
+TURN: Final = "turn"
+"""The kind of a step in which a model answers."""
 MOST_KEPT: Final = 50
 """Failures, and notes, that are kept; all are counted."""
 LAST_LINES: Final = 5
@@ -70,6 +76,23 @@ class FailedStep:
 class Note:
     path: str
     message: str
+    about: str = ""
+    """The title of the item or step inside a part that it is about."""
+
+
+@dataclass(slots=True, eq=False)
+class Tally:
+    """What models have been asked, and what that took."""
+
+    turns: int = 0
+    tokens: int = 0
+    cost: float = 0.0
+
+    def add(self, usage: Mapping[str, Json]) -> None:
+        tokens, cost = [usage.get(name) for name in ("input", "output")], usage.get("cost")
+        self.turns += 1
+        self.tokens += sum(one for one in tokens if isinstance(one, int))
+        self.cost += cost if isinstance(cost, int | float) else 0.0
 
 
 @dataclass(slots=True, eq=False)
@@ -81,9 +104,13 @@ class Running:
     title: str
     since: float
     attempt: int = 1
+    of: int = 0
+    """How many attempts there may be in all, as far as that is known."""
     again_at: float | None = None
     """It failed, and is tried again at this time."""
     inner: dict[str, Running] = field(default_factory=dict)
+    asked: Tally = field(default_factory=Tally)
+    """Of agents, all that is inside it included."""
 
     @property
     def current(self) -> Running | None:
@@ -242,14 +269,27 @@ class Part:
         self.since: float | None = None
         self.duration: float | None = None
         self.replayed = False
+        self.cut_short = 0
+        """Items that were under way when the run ended."""
         self.steps = steps
         self.group = Group(name, steps)
 
     def begin(self, event: StepStarted, at: float) -> None:
         self.title = event.title or self.name
         self.state, self.since, self.duration, self.replayed = "running", at, None, False
+        self.cut_short = 0
         # What finds the items comes before they are counted, in each life of the run.
-        self.group.is_open = not self.group.is_fan
+        self.group.is_open = not (self.group.is_fan or event.kind == FAN)
+
+    @property
+    def has_no_items_yet(self) -> bool:
+        """It looks for its items, or could not find them."""
+        return not (self.group.is_open or self.group.is_fan)
+
+    @property
+    def is_looking(self) -> bool:
+        """It looks for its items."""
+        return self.state == "running" and not self.group.is_open
 
     def end(self, event: StepFinished) -> None:
         self.title = event.title or self.name
@@ -327,6 +367,9 @@ class ItemEnded:
 class Retrying:
     title: str
     attempt: int
+    """The one that failed …"""
+    of: int
+    """… of so many; 0 if that is not known."""
     how: str
     delay: float
 
@@ -377,6 +420,8 @@ class Progress:
         self.notes: deque[Note] = deque(maxlen=MOST_KEPT)
         self.note_count = 0
         self.retries = 0
+        self.asked = Tally()
+        """Of all agents of the run."""
         self._running: dict[str, Running] = {}
         self._fans: dict[str, Group] = {}
         """Of steps inside parts, as long as they run."""
@@ -389,6 +434,8 @@ class Progress:
                 return self._begin(event, at)
             case StepFinished() as event:
                 return self._finish(event, at)
+            case StepTitled(path, title):
+                self._entitle(path, title)
             case StepCounted(path, total):
                 return self._count(path, total, at)
             case StepRetrying() as event:
@@ -396,7 +443,8 @@ class Progress:
             case StepForgotten() as event:
                 self._forget(event)
             case Noted(path, message):
-                note = Note(path, message)
+                about = self._running.get(path) if path not in self.parts else None
+                note = Note(path, message, "" if about is None else about.title)
                 self.notes.append(note)
                 self.note_count += 1
                 return (note,)
@@ -421,7 +469,8 @@ class Progress:
     @property
     def steps(self) -> tuple[int, int]:
         """Steps of the parts without items that have ended, and all."""
-        groups = [part.group for part in self.parts.values() if not part.group.is_fan]
+        parts = [part for part in self.parts.values() if not part.has_no_items_yet]
+        groups = [part.group for part in parts if not part.group.is_fan]
         ended = sum(group.ended for group in groups)
         return ended, max(ended, sum(group.total or 0 for group in groups))
 
@@ -472,6 +521,8 @@ class Progress:
             event.facts,
         )
         self.ended = at
+        for part in self.fans:
+            part.cut_short = len(self.running(part))
         self._running.clear()
         self._fans.clear()
         return (RunOver(event.status),)
@@ -494,7 +545,7 @@ class Progress:
         if above is not None:
             above.inner[path] = step
         part_above = self.parts.get(parent)
-        if part_above is not None and not part_above.group.is_fan:
+        if part_above is not None and part_above.group.is_open and not part_above.group.is_fan:
             return (StepBegan(part_above, step),)
         return ()
 
@@ -502,10 +553,13 @@ class Progress:
         path = event.path
         parent = _parent(path)
         self._drop(path, parent)
+        if event.kind == TURN:
+            self._count_turn(event)
         if not parent:
             part = self._part(path)
             part.end(event)
-            return (*self._failed(event, at, reported=_is_own(event)), PartEnded(part))
+            reported = _is_own(event) or part.has_no_items_yet
+            return (*self._failed(event, at, reported=reported), PartEnded(part))
         part_above = self.parts.get(parent)
         if part_above is None:
             fan = self._fans.get(parent)
@@ -516,10 +570,25 @@ class Progress:
         group = part_above.group
         group.finish(event, at)
         failed = self._failed(event, at, reported=group.is_open)
+        if not group.is_open:
+            return ()
         if group.is_fan:
-            return (*failed, ItemEnded(part_above)) if group.is_open else ()
+            return (*failed, ItemEnded(part_above))
         ended = StepEnded(part_above, event.title, event.outcome, event.duration, event.replayed)
         return (*failed, ended)
+
+    def _count_turn(self, event: StepFinished) -> None:
+        """A model has answered: that counts for every agent around it."""
+        value = event.outcome.value if isinstance(event.outcome, Done) else None
+        usage = value.get("usage") if isinstance(value, Mapping) else None
+        if not isinstance(usage, Mapping):
+            return
+        self.asked.add(usage)
+        above = _parent(event.path)
+        while above:
+            if (step := self._running.get(above)) is not None:
+                step.asked.add(usage)
+            above = _parent(above)
 
     def _failed(self, event: StepFinished, at: float, *, reported: bool) -> tuple[FailedStep, ...]:
         if not reported or not isinstance(event.outcome, Failed):
@@ -534,7 +603,7 @@ class Progress:
             at,
             event.order,
             event.replayed,
-            _one_of(lines, event.outcome.failure),
+            _one_of(event.outcome.failure),
         )
         self._unlist(event.path)
         self.failures.append(failed)
@@ -554,8 +623,16 @@ class Progress:
         step = self._running.get(event.path)
         if step is None:
             return ()
-        step.again_at = at + event.delay
-        return (Retrying(step.title, event.attempt, told(event.failure)[0], event.delay),)
+        step.again_at, step.of = at + event.delay, event.of
+        return (Retrying(step.title, event.attempt, event.of, told(event.failure)[0], event.delay),)
+
+    def _entitle(self, path: str, title: str) -> None:
+        step, above = self._running.get(path), self._running.get(_parent(path))
+        if step is None:
+            return
+        if above is not None and above.title == step.title:  # a step and its action
+            above.title = title
+        step.title = title
 
     def _forget(self, event: StepForgotten) -> None:
         path = event.path
@@ -611,17 +688,29 @@ def fold(events: Iterable[Stamped]) -> Progress:
 
 def told(failure: Failure) -> tuple[str, tuple[str, ...]]:
     """How something failed, in a word or two, and the lines that say why."""
-    message = failure.message
     how = failure.kind
+    own, handler = _split(failure.message)
     if failure.kind == "exit" and failure.exit_code is not None:
         how = f"exit {failure.exit_code}"
-        message = message.removeprefix(f"exit code {failure.exit_code}").removeprefix(": ")
+        own = own.removeprefix(f"exit code {failure.exit_code}").removeprefix(": ")
+    return how, (*_told(own, failure.kind), *_told(handler, failure.kind))
+
+
+def _split(message: str) -> tuple[str, str]:
+    """What is said of a step, and of its handler, if that failed, too."""
+    before, mark, _ = message.partition(IN_VAIN)
+    own = before.rpartition("\n")[0] if mark else message
+    return own, message[len(own) :]
+
+
+def _told(message: str, kind: str) -> list[str]:
     lines = [line.rstrip()[:LINE_LENGTH] for line in message.splitlines() if line.strip()]
-    return how, tuple(lines[:LAST_LINES] if failure.kind in OWN_WORDS else lines[-LAST_LINES:])
+    return lines[:LAST_LINES] if kind in OWN_WORDS else lines[-LAST_LINES:]
 
 
-def _one_of(lines: Sequence[str], failure: Failure) -> str:
+def _one_of(failure: Failure) -> str:
     """An error of ours says first what is wrong, then where and what to do; a program says it last."""
+    lines = told(replace(failure, message=_split(failure.message)[0]))[1]
     if not lines:
         return ""
     return lines[0] if failure.kind in OWN_WORDS else lines[-1]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import islice
-from random import Random
 
 from plait.engine.outcome import Failure
-from plait.hints import Literal, TypeAlias
+from plait.hints import TYPE_CHECKING, Literal, TypeAlias
 from plait.records import dataclass
+
+if TYPE_CHECKING:
+    from random import Random
 
 Backoff: TypeAlias = Literal["fixed", "linear", "exponential", "fibonacci"]
 RETRIABLE_KINDS = (

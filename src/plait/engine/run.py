@@ -6,8 +6,8 @@ is something to tell, and then tells it.
 
 What a crash may undo waits for company, because a transaction costs more than what
 is in it.  A start is recorded with the first event of its step or of one inside it;
-if none comes, by that thread; and never if the first event is the end, which says
-all that the start would.  The last step of a list ends with its list.
+if none comes, by that thread; and never if its end is recorded with that event, since an
+end says all that the start would.  The last step of a list ends with its list.
 """
 
 from __future__ import annotations
@@ -15,15 +15,18 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable
-from random import Random
+from functools import cached_property
 
-from plait.engine.events import Event, Noted, StepFinished, StepStarted
+from plait.engine.events import Event, Noted, StepFinished, StepStarted, StepTitled
 from plait.engine.journal import Journal, Stamped
 from plait.engine.outcome import Failed, Interrupted, Outcome
 from plait.errors import InputError
 from plait.hints import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from random import Random
+
+    from plait.engine.hooks import Hooks
     from plait.engine.perform import Step, Turn
 
 SYNC_PAUSE: Final = 0.02
@@ -49,6 +52,11 @@ class Stop:
         self.at_once = self._event.is_set()
         self.why = self.why or why
         self._event.set()
+
+    def forget(self) -> None:
+        """Go on: what was to end was one answer, and not the run."""
+        self._event.clear()
+        self.at_once, self.why = False, ""
 
     def is_set(self) -> bool:
         return self._event.is_set()
@@ -78,20 +86,35 @@ class Run:
         self.journal = journal
         self.stop = stop or Stop()
         self.mask = mask
-        self.random = random or Random()
+        if random is not None:
+            self.random = random
         self.fresh = journal.is_fresh()
         self.accept_changes = accept_changes
         self.full_durability = full_durability
         self._repeat = frozenset(repeat)
-        self._retried = frozenset(retried)
+        self.retried = frozenset(retried)
+        """The paths of items that are done again."""
         self._starts: dict[str, StepStarted] = {}
         """By path: steps that have begun, and of which nothing is recorded."""
         self._still_running: Iterable[str] = ()
         """Those of them of which nothing was recorded already at the last look."""
         self._ends: dict[str, StepFinished] = {}
         """By the path of its list: the end of a list's last step, recorded with that of the list."""
+        self.titles: dict[str, str] = {}
+        """By path: what steps that run are called, if that is not what their authors wrote."""
+        self.hooks: Hooks | None = None
+        """What is asked and told when something happens, and the limits of the run; None costs nothing."""
+        self.reacting: set[str] = set()
+        """The paths of hooks that are at work: what happens below them causes nothing."""
         self._starting = threading.Lock()
         self._teller = _Teller(journal, list(watchers), self._record_long_starts)
+
+    @cached_property
+    def random(self) -> Random:
+        """Spreads pauses; made when there is a first one."""
+        from random import Random
+
+        return Random()
 
     # ── events ───────────────────────────────────────────────────────────
 
@@ -99,9 +122,8 @@ class Run:
         # Journal first: nobody may act on an event that a crash could undo.
         path = getattr(event, "path", "")
         end = self._ends.pop(path, None)
-        starts = self._starts_above(event if end is None else end)
         ended = (event,) if end is None else (end, event)
-        self.journal.append(*starts, *ended)
+        self.journal.append(*self._starts_before(ended), *ended)
         if self.full_durability:
             self.journal.sync()
         for one in ended:
@@ -121,6 +143,29 @@ class Run:
         """The end of a step behind which its list ends, too, so that an event of the list follows at once."""
         self._ends[event.path.rpartition("/")[0]] = event
 
+    def entitle(self, path: str, title: str) -> None:
+        """Call a step that has begun by what it does with its values put in; secrets are masked before."""
+        self.titles[path] = title
+        self._teller.tell(StepTitled(path, title))
+
+    def tell(self, event: Event) -> None:
+        """To those who watch, and not to the journal: what is gone when nobody looks."""
+        self._teller.tell(event)
+
+    def settle(self, path: str) -> None:
+        """Record the end of the last step of a list, before somebody acts on the end of the list."""
+        end = self._ends.pop(path, None)
+        if end is not None:
+            self.emit(end)
+
+    def record(self, events: tuple[Event, ...]) -> None:
+        """What happened in another process, in one transaction."""
+        self.journal.append(*events)
+        if self.full_durability:
+            self.journal.sync()
+        for event in events:
+            self._teller.tell(event)
+
     def note(self, path: str, message: str) -> None:
         self.emit(Noted(path, self.mask(message)))
 
@@ -134,14 +179,14 @@ class Run:
                 self._starts.clear()
         self._teller.close()
 
-    def _starts_above(self, event: Event) -> list[StepStarted]:
-        """The starts that are to be recorded before an event, the outermost first."""
+    def _starts_before(self, events: tuple[Event, ...]) -> list[StepStarted]:
+        """The starts that are to be recorded before an event and what follows it, the outermost first."""
         starts: list[StepStarted] = []
-        path = getattr(event, "path", "")
+        path = getattr(events[0], "path", "")
         with self._starting:
             while path and self._starts:
                 start = self._starts.pop(path, None)
-                if start is not None and not _says_all(event, start):
+                if start is not None and not any(_says_all(event, start) for event in events):
                     starts.append(start)
                 path = path.rpartition("/")[0]
         starts.reverse()
@@ -201,9 +246,16 @@ class Run:
         )
         return recorded.outcome
 
+    def is_repeated(self, path: str) -> bool:
+        """The user has said of a step whose end nobody knows that it is to be done again."""
+        return path in self._repeat
+
+    def is_retried(self, path: str) -> bool:
+        return path in self.retried
+
     def _stays_done(self, path: str) -> bool:
         """Where some items are retried, all else stays as it was done, whatever its text is now."""
-        return bool(self._retried) and "/".join(path.split("/", 2)[:2]) not in self._retried
+        return bool(self.retried) and "/".join(path.split("/", 2)[:2]) not in self.retried
 
 
 def _says_all(event: Event, start: StepStarted) -> bool:
@@ -240,21 +292,22 @@ class _Teller:
         self._waiting: list[Stamped] = []
         self._lock = threading.Lock()
         self._wake = threading.Event()
-        self._closing = False
+        self._closing = threading.Event()
         self._number = 0
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._serve, name="plait-teller", daemon=True)
         self._thread.start()
 
     def tell(self, event: Event) -> None:
-        with self._lock:
-            self._number += 1
-            self._waiting.append(Stamped(self._number, time.time(), event))
+        if self._watchers:
+            with self._lock:
+                self._number += 1
+                self._waiting.append(Stamped(self._number, time.time(), event))
         if not self._wake.is_set():
             self._wake.set()
 
     def close(self) -> None:
-        self._closing = True
+        self._closing.set()
         self._wake.set()
         self._thread.join()
         if self._failure is not None:
@@ -264,7 +317,7 @@ class _Teller:
         while True:
             self._wake.wait()
             self._wake.clear()
-            closing = self._closing
+            closing = self._closing.is_set()
             try:
                 self._pass_on()
             except BaseException as error:  # `close` raises it, in the thread that can do something about it
@@ -272,7 +325,7 @@ class _Teller:
                 return
             if closing:
                 return
-            time.sleep(SYNC_PAUSE)
+            self._closing.wait(SYNC_PAUSE)  # not longer than somebody waits for the end
 
     def _pass_on(self) -> None:
         if self._record_starts():

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from plait.engine.events import Event
 from plait.engine.journal import Recorded, Stamped
@@ -44,6 +44,9 @@ class SqliteJournal:
 
     def sync(self) -> None:
         self.presumed_writer.sync()
+
+    def expect(self, fingerprints: Iterable[str]) -> None:
+        self.presumed_writer.learn(fingerprints)
 
     def recorded(self, path: str) -> Recorded | None:
         self._expect_sound()

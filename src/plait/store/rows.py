@@ -11,19 +11,21 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from plait.engine.events import (
     Event,
     Noted,
     RunEnded,
     RunStarted,
+    Spoken,
     Status,
     StepCounted,
     StepFinished,
     StepForgotten,
     StepRetrying,
     StepStarted,
+    StepTitled,
 )
 from plait.engine.journal import Recorded, Stamped
 from plait.engine.outcome import Done, Failed, Failure, Outcome, Skipped
@@ -77,8 +79,10 @@ Row: TypeAlias = tuple[
 class Packing:
     """What an event needs of the journal that it goes to."""
 
-    number_of: Callable[[str], int]
-    """The number of a word."""
+    words: Mapping[str, int]
+    """The numbers of words that are known."""
+    learned: Callable[[str], int]
+    """The number of a word that is not."""
     keep: Callable[[bytes], str]
 
 
@@ -94,27 +98,34 @@ class Unpacking:
 
 
 def to_row(event: Event, at: float, packing: Packing) -> Row:
-    number_of = packing.number_of
     match event:
-        case StepStarted():
-            parent, name = split(event.path)
-            title, kind = storable(event.title), number_of(event.kind)
-            return (at, STARTED, parent, name, kind, title, event.order, event.attempt,
-                    None, None, None, None, None)  # fmt: skip
         case StepFinished():
             parent, name = split(event.path)
-            title, kind, fingerprint = (
-                storable(event.title),
-                number_of(event.kind),
-                number_of(event.fingerprint),
-            )
+            words, fingerprint = packing.words, event.fingerprint
             status, value = _status(event.outcome)
-            body = _packed(value, packing)
-            return (at, FINISHED, parent, name, kind, title, event.order, None,
-                    fingerprint, event.duration, status, event.replayed or None, body)  # fmt: skip
+            return (
+                at,
+                FINISHED,
+                parent,
+                name,
+                words.get(event.kind) or packing.learned(event.kind),
+                storable(event.title),
+                event.order,
+                None,
+                words.get(fingerprint) or packing.learned(fingerprint),
+                event.duration,
+                status,
+                event.replayed or None,
+                _packed(value, packing),
+            )
+        case StepStarted():
+            parent, name = split(event.path)
+            kind = packing.words.get(event.kind) or packing.learned(event.kind)
+            return (at, STARTED, parent, name, kind, storable(event.title), event.order, event.attempt,
+                    None, None, None, None, None)  # fmt: skip
         case StepRetrying():
             parent, name = split(event.path)
-            return (at, RETRYING, parent, name, None, None, None, event.attempt,
+            return (at, RETRYING, parent, name, None, None, event.of, event.attempt,
                     None, event.delay, None, None, _packed(event.failure.record(), packing))  # fmt: skip
         case StepCounted():
             return _plain_row(at, COUNTED, event.path, event.total, packing)
@@ -130,6 +141,8 @@ def to_row(event: Event, at: float, packing: Packing) -> Row:
             failure = None if event.failure is None else event.failure.record()
             said = [failure, event.value, event.facts]
             return _plain_row(at, RUN_ENDED, None, said, packing, title=event.status)
+        case StepTitled() | Spoken():
+            raise InternalError("this is told, and not recorded", code="journal")
 
 
 def _plain_row(
@@ -184,7 +197,7 @@ def to_event(row: Row, unpacking: Unpacking) -> Event:
         )
     said = _unpacked(row[-1], unpacking)
     if what == RETRYING:
-        return StepRetrying(path, attempt or 0, Failure(**said), duration or 0.0)
+        return StepRetrying(path, attempt or 0, Failure(**said), duration or 0.0, place or 0)
     if what == RUN_STARTED:
         run, flow, file, project, resumed, phases = said
         parts = tuple((part, count) for part, count in phases)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -75,6 +74,10 @@ class Opened:
         facts = json.loads(str(self.journal.reader.about("facts") or "{}"))
         return facts if isinstance(facts, dict) else {}
 
+    def amend(self, **facts: Json) -> None:
+        """Say something else of the run from now on."""
+        self.journal.presumed_writer.say("facts", to_json({**self.facts, **facts}))
+
     def close(self) -> None:
         try:
             if self._lock is not None:
@@ -112,6 +115,11 @@ class Runs:
         self._folder = os.path.join(self._state, "runs")
         self._random = random
         self._now = now
+
+    @property
+    def folder(self) -> str:
+        """In which each run has a folder of its own."""
+        return self._folder
 
     # ── making and opening ───────────────────────────────────────────────
 
@@ -232,7 +240,8 @@ class Runs:
     def remove_old(self, keep: int, days: float) -> tuple[str, ...]:
         """Remove what began more than so many days ago, but for the newest `keep`; which those were.
 
-        A run that cannot be read stays: a newer version, or a backup, may make it readable.
+        A run that cannot be read stays: a newer version, or a backup, may make it readable.  So does one
+        whose items left something in worktrees of their own.
         """
         before = self._now() - days * 86_400
         ids = self._ids()
@@ -253,6 +262,8 @@ class Runs:
 
     def _is_removed(self, run: str) -> bool:
         folder = os.path.join(self._folder, run)
+        if any(_listed(os.path.join(folder, "worktrees"))):
+            return False
         try:
             lock = RunLock.take(os.path.join(folder, "lock"), run, now=self._now())
         except (InputError, JournalError):
@@ -269,7 +280,9 @@ class Runs:
         """Also what an earlier removal did not come to."""
         for name in _listed(self._folder):
             if name.startswith(_REMOVING):
-                shutil.rmtree(os.path.join(self._folder, name), ignore_errors=True)
+                from shutil import rmtree
+
+                rmtree(os.path.join(self._folder, name), ignore_errors=True)
 
 
 def _has_data(journal: str) -> bool:

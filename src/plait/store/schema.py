@@ -11,9 +11,7 @@ shorter than that.
 from __future__ import annotations
 
 import os
-import shutil
 import sqlite3
-import tempfile
 from collections.abc import Callable, Sequence
 
 from plait.errors import JournalError
@@ -130,10 +128,17 @@ def _readable(path: str) -> sqlite3.Connection:
         return connection
     if not _exists_with_data(f"{path}-wal"):
         return _connect(path, "ro", more="&immutable=1")
-    # Some records are in the write-ahead log alone: they are put together elsewhere.
-    with tempfile.TemporaryDirectory(prefix="plait-journal-") as aside:
+    return _put_together(path)
+
+
+def _put_together(path: str) -> sqlite3.Connection:
+    """Some records are in the write-ahead log alone: a copy of both, in memory."""
+    from shutil import copyfile
+    from tempfile import TemporaryDirectory
+
+    with TemporaryDirectory(prefix="plait-journal-") as aside:
         for end in ("", "-wal"):
-            shutil.copyfile(path + end, os.path.join(aside, f"journal.db{end}"))
+            copyfile(path + end, os.path.join(aside, f"journal.db{end}"))
         copied = _connect(os.path.join(aside, "journal.db"), "rw")
         together = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
         copied.backup(together)

@@ -1,9 +1,12 @@
 """Adds events to a journal: many threads, one transaction for all that wait.
 
-A thread leaves its rows in the batch that is being gathered.  Whoever was first
-leads: as soon as the batch before is written, it writes this one, and the others
-only wait for that.  So nobody waits for a clock, and the more wait, the less each
-costs.
+A thread that finds nobody writing writes.  Else it leaves its rows in the batch that is
+being gathered.  Whoever was first leads: as soon as what is before is written, it writes
+this batch, and the others only wait for that.  So nobody waits for a clock, and the more
+wait, the less each costs.
+
+Few rows are one statement, which is a transaction of its own and holds the question
+whether we have been replaced: half of what a transaction costs is asking for its parts.
 
 After a fault nothing is written any more: what the file system holds then is
 known only to whoever opens the journal again.
@@ -13,8 +16,9 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
+from itertools import chain, islice
 from threading import Lock
 
 from plait.engine.events import Event, RunEnded
@@ -32,20 +36,41 @@ MAX_WORDS: Final = 4096
 LONGEST_WAIT: Final = 1.0
 """Seconds after which a thread no longer relies on the one that leads its batch."""
 
-_ADD: Final = f"INSERT INTO log({COLUMNS}) VALUES({', '.join('?' * (COLUMNS.count(',') + 1))})"
+FEW: Final = 8
+"""Rows that are written by one statement."""
+
+_ROW: Final = f"({', '.join('?' * (COLUMNS.count(',') + 1))})"
+_ADD: Final = f"INSERT INTO log({COLUMNS}) VALUES{_ROW}"
 _MARK: Final = (
     f"INSERT INTO marks SELECT what, number FROM log WHERE what IN {tuple(MARKED)} "
     "AND number > (SELECT max(number) FROM log) - ?"
 )
+_LAST_WORD: Final = "SELECT coalesce(max(id), 0) FROM words"
 _EPOCH: Final = "SELECT value FROM about WHERE name = 'epoch'"
+_ADD_FEW: Final = tuple(
+    f"INSERT INTO log({COLUMNS}) SELECT * FROM (VALUES{', '.join([_ROW] * rows)}) WHERE ({_EPOCH}) = ?"
+    for rows in range(FEW + 1)
+)
+"""By the number of rows; adds nothing if another epoch has begun."""
 
 
 class _Batch:
     """Rows that become one transaction."""
 
-    def __init__(self, *rows: Row) -> None:
-        self.rows = list(rows)
+    __slots__ = ("is_written", "rows")
+
+    def __init__(self, rows: list[Row]) -> None:
+        self.rows = rows
         self.is_written = False
+
+
+class _Shared(_Batch):
+    """Rows of several threads."""
+
+    __slots__ = ("led",)
+
+    def __init__(self) -> None:
+        super().__init__([])
         self.led = Lock()
         """Held until its leader has done what it could."""
         self.led.acquire()
@@ -67,19 +92,25 @@ class Writer:
         self._now = now
         self._sync_data = sync_data
         self._blobs = blobs
-        self._packing = Packing(self._number_of, self.keep)
         self._words: dict[str, int] = {}
+        self._new_words: dict[str, int] = {}
+        """Those that no transaction has written; none other than ours can, so their numbers are ours, too."""
+        self._packing = Packing(self._words, self._learned, self.keep)
         self._gathering = Lock()
-        self._batch = _Batch()
+        self._batch = _Shared()
         self._writing = Lock()
         self._fault: JournalError | None = None
         self._commits = self._synced = 0
         self._reserve = Reserve(os.path.dirname(path))
         self._connection = open_to_write(path, create=create)
+        self._cursor = self._connection.cursor()
         try:
             self._reserve.fill()
             with explained(path):
                 self._epoch = self._begin_epoch()
+                self._last_word: int = self._connection.execute(_LAST_WORD).fetchone()[0]
+                self._knows_words = self._last_word == 0
+                """Every word of the journal is one of those in memory."""
                 self._wal = self._open_wal()
         except BaseException:
             self._connection.close()
@@ -91,6 +122,13 @@ class Writer:
         self.expect_sound()
         now, packing = self._now(), self._packing
         rows = [to_row(event, now, packing) for event in events]
+        if self._writing.locked():
+            self._append_with_others(rows)
+            return
+        with self._writing:
+            self._write(_Batch(rows))
+
+    def _append_with_others(self, rows: list[Row]) -> None:
         leads = False
         try:
             with self._gathering:
@@ -134,7 +172,13 @@ class Writer:
             return self._blobs.keep(data)
         except JournalError as error:
             with self._writing:
-                raise self._failed(error, _Batch()) from error
+                raise self._failed(error, _Batch([])) from error
+
+    def learn(self, words: Iterable[str]) -> None:
+        """Words that rows will need, so that they are written together; more than are kept are left alone."""
+        for word in islice(words, MAX_WORDS // 2):
+            if word not in self._words:
+                self._learned(word)
 
     def say(self, name: str, value: object) -> None:
         """Write a fact beside the events."""
@@ -176,16 +220,44 @@ class Writer:
 
     # ── writing ──────────────────────────────────────────────────────────
 
-    def _write_gathered(self, batch: _Batch) -> None:
+    def _write_gathered(self, batch: _Shared) -> None:
         with self._writing:
             with self._gathering:
                 if batch is self._batch:
-                    self._batch = _Batch()
+                    self._batch = _Shared()
             if not batch.is_written:
-                self.expect_sound()
-                self._transact(self._add, batch)
+                self._write(batch)
+
+    def _write(self, batch: _Batch) -> None:
+        self.expect_sound()
+        rows = batch.rows
+        if not self._new_words and len(rows) <= FEW and MARKED.isdisjoint([row[1] for row in rows]):
+            self._add_few(batch)
+        else:
+            self._transact(self._add, batch)
+            self._new_words.clear()
+
+    def _add_few(self, batch: _Batch) -> None:
+        """Write a batch by one statement; as with `_transact`, it knows if it is written."""
+        rows, before = batch.rows, self._connection.total_changes
+        try:
+            added = self._cursor.execute(_ADD_FEW[len(rows)], (*chain.from_iterable(rows), self._epoch))
+            batch.is_written = added.rowcount > 0
+        except sqlite3.Error as error:
+            self._roll_back()
+            raise self._failed(fault_of(error, self.path), batch) from error
+        except BaseException:
+            batch.is_written = self._connection.total_changes > before
+            raise
+        finally:
+            self._commits += batch.is_written
+        if not batch.is_written:
+            raise self._replaced()
 
     def _add(self, rows: list[Row]) -> None:
+        if self._new_words:
+            words = [(number, word) for word, number in self._new_words.items()]
+            self._connection.executemany("INSERT OR IGNORE INTO words(id, text) VALUES(?, ?)", words)
         self._connection.executemany(_ADD, rows)
         if not MARKED.isdisjoint([row[1] for row in rows]):
             self._connection.execute(_MARK, (len(rows),))
@@ -213,28 +285,33 @@ class Writer:
 
     def _do(self, statement: str, *values: object) -> None:
         self.expect_sound()
-        self._transact(lambda _: self._connection.execute(statement, values), _Batch())
+        self._transact(lambda _: self._connection.execute(statement, values), _Batch([]))
 
     def _roll_back(self) -> None:
         with suppress(sqlite3.Error):
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
 
-    def _number_of(self, word: str) -> int:
-        number = self._words.get(word)
-        return self._learned(word) if number is None else number
-
     def _learned(self, word: str) -> int:
+        """The number of a word; a new one is written with the first rows that need it."""
         stored = storable(word)
         with self._writing:
-            self._do("INSERT OR IGNORE INTO words(text) VALUES(?)", stored)
-            with explained(self.path):
-                found = self._connection.execute("SELECT id FROM words WHERE text = ?", (stored,))
-                (number,) = found.fetchone()
+            number = self._new_words.get(stored)
+            if number is None and not self._knows_words:
+                number = self._written_word(stored)
+            if number is None:
+                self._last_word += 1
+                number = self._new_words[stored] = self._last_word
             if len(self._words) >= MAX_WORDS:
                 self._words.clear()
+                self._knows_words = False
             self._words[word] = number
-        return int(number)
+        return number
+
+    def _written_word(self, stored: str) -> int | None:
+        with explained(self.path):
+            found = self._connection.execute("SELECT id FROM words WHERE text = ?", (stored,)).fetchone()
+        return None if found is None else int(found[0])
 
     # ── faults ───────────────────────────────────────────────────────────
 
@@ -252,7 +329,7 @@ class Writer:
         if fault.code == "disk-full" and self._reserve.spend():
             # In the room that was kept back for it: what could not be written, and why nothing follows.
             ended = RunEnded("interrupted", Failure(fault.what, "stopped"))
-            last = _Batch(*batch.rows, to_row(ended, self._now(), self._packing))
+            last = _Batch([*batch.rows, to_row(ended, self._now(), self._packing)])
             with suppress(JournalError, OSError):
                 self._transact(self._add, last)
                 self._sync_data(self._wal)

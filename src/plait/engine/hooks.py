@@ -1,0 +1,639 @@
+"""Hooks: what is asked or told when something happens in a run, and what the answer means.
+
+    event → hooks of that event, in the order of their layers → condition → actions → verdict
+
+The actions of a hook are performed as a recorded step below the place where the event
+happened, so a resumed run asks nobody twice and decides as before.  Only a `fail` or an
+`abort` is asked for again: whoever resumes has changed something.  What a remembered step
+once caused is not caused again, and what happens inside a hook causes nothing.
+
+Of several verdicts an `abort` wins, then a gate that could not answer, then the first.  A
+hook that only observes and fails is left away for the rest of this life of the run, with
+one note; a gate that fails blocks.
+
+The limits of a run are looked at in the same place: before each of its steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from threading import Lock
+
+from plait.engine.journal import is_below
+from plait.engine.limits import NAMES as LIMITS
+from plait.engine.limits import Earlier, Reached, Spent
+from plait.engine.outcome import Aborted, Done, Failed, Failure, Outcome, Skipped, StepError, expect_done
+from plait.engine.perform import PLAIN, Policy, Skip, Step, Turn, perform
+from plait.errors import ConditionError, nearest
+from plait.hints import TYPE_CHECKING, Final, Literal, TypeAlias
+from plait.masking import masked
+from plait.records import dataclass, field, replace
+from plait.scope import Scope
+from plait.template.program import FACTS
+from plait.template.sinks import as_json_value
+from plait.values import Json
+
+if TYPE_CHECKING:
+    from plait.engine.expressions import Expression
+    from plait.source import Span
+    from plait.template.template import Template
+
+Verb: TypeAlias = Literal["retry", "fail", "abort", "continue", "skip"]
+VERBS: Final[tuple[Verb, ...]] = ("retry", "fail", "abort", "continue", "skip")
+ELSEWHERE: Final = ("escalate", "suspend")
+"""Verbs of other systems: a tool that says one of them means something, and nothing would come of it here."""
+MAX_RETRIES: Final = 3
+LAYERS: Final[dict[str, int]] = {"user": 0, "flow": 1, "project": 3}
+SAID_NO: Final = "verdict"
+"""The kind of the failure with which a hook ends that says fail or abort."""
+TRANSIENT: Final = frozenset({"timeout", "network", "server_error", "rate_limit", "signal"})
+"""Kinds of failure that may be gone the next time."""
+
+
+# ── events ───────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """An event that hooks can be for: what may be decided there, and which names are known."""
+
+    name: str
+    what: str
+    verbs: tuple[Verb, ...]
+    names: tuple[str, ...] = ()
+    """Besides `ALWAYS`."""
+
+
+ALWAYS: Final = ("event", "path", "run", "inputs", "limits", "used", "cost", "directive", "model")
+_BEGIN: Final[tuple[Verb, ...]] = ("continue", "fail", "abort")
+_GATE: Final[tuple[Verb, ...]] = ("continue", "skip", "fail", "abort")
+_AFTER: Final[tuple[Verb, ...]] = ("continue", "abort")
+_FAILED: Final[tuple[Verb, ...]] = ("retry", "continue", "skip", "fail", "abort")
+_LIMIT: Final[tuple[Verb, ...]] = ("fail", "abort")
+_STEP: Final = ("step", "item", "state")
+_TOOL: Final = ("turn", "tool", "params")
+_GRAPH: Final = ("graph", "state", "steps")
+
+MOMENTS: Final[dict[str, Moment]] = {
+    moment.name: moment
+    for moment in (
+        Moment("run_started", "a run begins", _BEGIN),
+        Moment("run_finished", "all of a run is done", _AFTER, ("result",)),
+        Moment("run_failed", "a run has failed", _AFTER, ("error",)),
+        Moment("step_started", "a step is about to begin", _GATE, _STEP),
+        Moment("step_finished", "a step is done", _AFTER, (*_STEP, "result")),
+        Moment("step_failed", "a step has failed, and is not tried again", _FAILED, (*_STEP, "error")),
+        Moment("item_started", "the steps for an item are about to begin", _GATE, _STEP),
+        Moment("item_finished", "the steps for an item are done", _AFTER, (*_STEP, "result")),
+        Moment(
+            "item_failed", "a step for an item has failed, and with it the item", _FAILED, (*_STEP, "error")
+        ),
+        Moment("graph_started", "a graph begins", _BEGIN, (*_GRAPH, "start")),
+        Moment(
+            "after_step", "a node of a graph is done", _AFTER, (*_GRAPH, "item", "node", "next", "result")
+        ),
+        Moment(
+            "error", "a node of a graph has failed", _FAILED, (*_GRAPH, "item", "node", "attempt", "error")
+        ),
+        Moment("graph_completed", "a graph has come to its end", _AFTER, (*_GRAPH, "result")),
+        Moment("limit", "a limit is reached", _LIMIT, (*_STEP, "graph", "steps", "turn", "limit")),
+        Moment("turn_started", "a model is about to be asked", _GATE, (*_STEP, "turn")),
+        Moment("turn_finished", "a model has answered", _AFTER, (*_STEP, "turn", "result")),
+        Moment("tool_call", "a model wants a tool to be called", _GATE, (*_STEP, *_TOOL)),
+        Moment("tool_result", "that tool has been called", _AFTER, (*_STEP, *_TOOL, "result")),
+    )
+}
+
+NAMES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
+    # name: what it is, its fields (none: not ours to know)
+    "event": ("which event it is", ()),
+    "path": ("where in the run it happened", ()),
+    "run": ("this run", ("id", "flow", "file")),
+    "inputs": ("what the run, or the graph, was given", ()),
+    "limits": ("the limits that are set", LIMITS),
+    "used": ("what was used up of them", LIMITS),
+    "cost": ("the same: what the run, or the agent, took until now", LIMITS),
+    "directive": ("the directive or agent that runs", ()),
+    "model": ("the model that is asked", ()),
+    "step": ("the step", ("name", "kind", "title", "attempt")),
+    "item": ("the item in hand", ()),
+    "graph": ("the graph", ()),
+    "start": ("the node that it begins with", ()),
+    "node": ("the node", ()),
+    "next": ("the node that follows it", ()),
+    "steps": ("how many nodes were done until now", ()),
+    "attempt": ("how often it was tried", ()),
+    "state": ("what the nodes of the graph have assigned so far", ()),
+    "error": ("why it failed", ("message", "kind", "exit_code", "retryable", "path")),
+    "result": ("what came of it", ()),
+    "limit": ("the limit", ("code", "value", "max")),
+    "turn": ("the number of the question", ()),
+    "tool": ("the id of the tool", ()),
+    "params": ("what it is to be called with", ()),
+}  # fmt: skip
+"""Every name that a hook may know."""
+
+_INSIDE: Final = frozenset(
+    (
+        "phase", "fan", "items", "attempt", "snapshot", "handler", "rounds", "block", "check", "graph",
+        "hook",
+    )
+)  # fmt: skip
+"""Kinds that nobody wrote as a step: what is inside them tells."""
+
+
+def family(step: Step) -> str | None:
+    """Whose events a step causes; None: it tells nothing, or whoever performs it tells instead."""
+    if step.kind in _INSIDE or is_of_agent(step.name):
+        return None
+    return "item" if step.kind == "item" else "step"
+
+
+def is_counted(path: str, kind: str) -> bool:
+    """Does a recorded step count against a limit of `steps`?"""
+    name = path.rpartition("/")[2]
+    return kind not in _INSIDE and kind != "item" and not is_of_agent(name) and "hook:" not in path
+
+
+def is_of_agent(name: str) -> bool:
+    """The turns of an agent, and the calls of agents and nodes: they have events of their own."""
+    return name.startswith("turn:") or name.partition("@")[0] == "call"
+
+
+# ── hooks ────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A tool that a hook calls, and with what."""
+
+    tool: str
+    params: Template | None = None
+    where: Span | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Hook:
+    id: str
+    event: str
+    calls: tuple[Call, ...] = ()
+    condition: Expression | None = None
+    layer: int = LAYERS["flow"]
+    space: str = "flow"
+    """Whose word it is: user, flow or project."""
+    gate: bool = False
+    """If it cannot answer, that counts as a no."""
+    verb: Verb | None = None
+    why: str = ""
+    max_retries: int = MAX_RETRIES
+    delay: float = 0.0
+    timeout: float | None = None
+    description: str = ""
+    fingerprint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    verb: Verb
+    why: str
+    by: str
+    max_retries: int | None = None
+    delay: float = 0.0
+    path: str = ""
+    """Where it was asked for."""
+    blocks: bool = False
+    """It is that of a gate that could not answer."""
+
+    @property
+    def said(self) -> str:
+        """For people: who says what, and why."""
+        if self.blocks:
+            return f"the gate '{self.by}' could not answer: {self.why}"
+        return f"the hook '{self.by}' says {self.verb}" + (f": {self.why}" if self.why else "")
+
+    def failure(self) -> Failure:
+        return Failure(self.said, "refused", path=self.path)
+
+    def aborted(self, outcome: Outcome | None = None) -> Aborted:
+        return Aborted(Failure(self.said, "aborted", path=self.path), self.path, outcome)
+
+
+CallTool: TypeAlias = Callable[[Turn, str, Mapping[str, Json]], Mapping[str, Json]]
+"""Calls a tool as a step does: how it ended, its result as `output`."""
+_NOTHING: Final[Mapping[str, Json]] = {}
+
+
+class Hooks:
+    """The hooks of a run, and its limits; threads share it."""
+
+    def __init__(
+        self,
+        hooks: Iterable[Hook] = (),
+        *,
+        call: CallTool,
+        names: Mapping[str, Json] = _NOTHING,
+        spent: Spent | None = None,
+        earlier: Earlier | None = None,
+    ) -> None:
+        self._call = call
+        self._names: dict[str, Json] = {"inputs": {}, "limits": {}, "directive": None, "model": None, **names}
+        self._spent = spent if spent is not None and spent.limits.record() else None
+        self._used = spent
+        self._earlier = earlier
+        self._by_event: dict[str, list[tuple[str, Hook]]] = {}
+        for name, hook in _named(hooks):
+            self._by_event.setdefault(hook.event, []).append((name, hook))
+        self._lock = Lock()
+        self._dropped: set[str] = set()
+        self._given_up: set[tuple[str, str]] = set()
+        """Hooks whose retries were in vain, and the step that failed: what it is inside of is not retried."""
+
+    def has(self, event: str) -> bool:
+        return event in self._by_event
+
+    # ── for whoever causes events ────────────────────────────────────────
+
+    def fire(self, event: str, turn: Turn, context: Mapping[str, Json] = _NOTHING) -> Verdict | None:
+        """Ask all hooks of an event that happened at a turn; the verdict that counts, if there is one.
+
+        An `abort` is for whoever fires to raise (`Verdict.aborted`): no handler goes on after it.  A path
+        has an event once for each attempt (`turn.attempt`, or `attempt` of the context): each visit of
+        a place has a path of its own.
+        """
+        hooks = self._by_event.get(event)
+        if hooks is None or _is_inside_hook(turn):
+            return None
+        attempt = context.get("attempt")
+        if isinstance(attempt, int) and attempt != turn.attempt:
+            turn = replace(turn, attempt=attempt)
+        names = self._names_of(event, turn, context)
+        found = [self._asked(name, hook, turn, names) for name, hook in hooks]
+        return _strongest([verdict for verdict in found if verdict is not None])
+
+    def expect(self, event: str, turn: Turn, context: Mapping[str, Json] = _NOTHING) -> Verdict | None:
+        """The same for an event before something: raises Skip, StepError or Aborted if it is not to be."""
+        verdict = self.fire(event, turn, context)
+        match verdict:
+            case Verdict("skip"):
+                raise Skip(verdict.said)
+            case Verdict("fail"):
+                raise StepError(verdict.failure())
+            case Verdict("abort"):
+                raise verdict.aborted()
+        return verdict
+
+    def reach(self, turn: Turn, reached: Reached, context: Mapping[str, Json] = _NOTHING) -> None:
+        """Tell of a limit, before whoever has reached it ends; raises Aborted if all has to end."""
+        verdict = self.fire("limit", turn, {**context, "limit": reached.record()})
+        if verdict is not None and verdict.verb == "abort":
+            raise verdict.aborted()
+
+    # ── for `perform` ────────────────────────────────────────────────────
+
+    def before(self, step: Step, turn: Turn) -> Outcome | None:
+        """What a step comes to without being done; None if it is to be done."""
+        kind = family(step)
+        if kind is None or _is_inside_hook(turn):
+            return None
+        if self._spent is not None:
+            self._expect_within_limits(self._spent, step, turn)
+        verdict = self.fire(f"{kind}_started", turn, self._step_names(step, turn))
+        match verdict:
+            case Verdict("skip"):
+                return Skipped(verdict.said)
+            case Verdict("fail"):
+                return Failed(verdict.failure())
+            case Verdict("abort"):
+                raise verdict.aborted()
+        return None
+
+    def after_failure(
+        self, step: Step, turn: Turn, attempt: int, failed: Failed
+    ) -> tuple[Outcome, float | None]:
+        """What a failure comes to, and the pause before another attempt, if there is to be one."""
+        kind, failure = family(step), failed.failure
+        if kind is None or failure.kind == "limit" or not self.has(f"{kind}_failed"):
+            return failed, None
+        turn = turn if attempt == turn.attempt else replace(turn, attempt=attempt)
+        context = {**self._step_names(step, turn), "error": error_names(failure)}
+        verdict = self.fire(f"{kind}_failed", turn, context)
+        match verdict:
+            case Verdict("retry") if self._may_retry(verdict, failure, attempt, step):
+                return failed, verdict.delay
+            case Verdict("continue"):
+                turn.run.note(turn.path, f"'{step.title}' failed, and {verdict.said}: {failure.message}")
+                return Done(dict(failure.as_ended())), None
+            case Verdict("skip"):
+                return Skipped(verdict.said), None
+            case Verdict("fail"):
+                return Failed(replace(failure, message=f"{failure.message}\n{verdict.said}")), None
+            case Verdict("abort"):
+                raise replace(verdict, path=turn.path).aborted(failed)
+        return failed, None
+
+    def after(self, step: Step, turn: Turn, outcome: Outcome) -> Aborted | None:
+        """How the run ends behind a step that is done, if it does."""
+        kind = family(step)
+        if kind is None or not isinstance(outcome, Done) or not self.has(f"{kind}_finished"):
+            return None
+        turn.run.settle(turn.path)
+        context = {**self._step_names(step, turn), "result": outcome.value}
+        verdict = self.fire(f"{kind}_finished", turn, context)
+        return verdict.aborted() if verdict is not None and verdict.verb == "abort" else None
+
+    def remembered(self, step: Step, turn: Turn) -> None:
+        """A step that is not done again has used up what it had used up then."""
+        if self._spent is not None and self._earlier is not None:
+            own = not (is_of_agent(step.name) or _counts_itself(step))
+            self._spent.add(**self._earlier.below(turn.path, own=own))
+
+    # ── limits ───────────────────────────────────────────────────────────
+
+    def _expect_within_limits(self, spent: Spent, step: Step, turn: Turn) -> None:
+        counted = family(step) == "step" and not _counts_itself(step)
+        reached = spent.take(steps=1) if counted else spent.reach()
+        if reached is None:
+            return
+        self.reach(turn, reached, self._step_names(step, turn))
+        raise Aborted(replace(reached.failure(_made_until(turn)), path=turn.path), turn.path)
+
+    # ── one hook ─────────────────────────────────────────────────────────
+
+    def _asked(self, name: str, hook: Hook, turn: Turn, names: Mapping[str, Json]) -> Verdict | None:
+        if name in self._dropped:
+            return None
+        step = Reaction(name if turn.attempt == 1 else f"{name}@{turn.attempt}", hook, names, self._call)
+        inner = _place(step, turn)
+        try:
+            if not (_is_known(inner) or hook.condition is None or hook.condition.holds(dict(names))):
+                return None
+        except ConditionError as error:
+            return self._broken(name, hook, inner, str(error))
+        outcome = _performed(step, inner)
+        match outcome:
+            case Done(dict() as value):
+                return self._allowed(name, hook, inner, value)
+            case Failed(Failure(kind="verdict", output=dict() as value)):
+                return self._allowed(name, hook, inner, value)
+            case Failed(failure):
+                return self._broken(name, hook, inner, failure.message)
+        return None
+
+    def _allowed(self, name: str, hook: Hook, turn: Turn, value: Mapping[str, Json]) -> Verdict | None:
+        """The verdict in a recorded value, if the event knows such a one."""
+        verdict = _verdict(hook, value, turn.path)
+        if verdict is None or verdict.verb in MOMENTS[hook.event].verbs:
+            return verdict
+        return self._broken(name, hook, turn, f"'{verdict.verb}' means nothing at {hook.event}")
+
+    def _broken(self, name: str, hook: Hook, turn: Turn, why: str) -> Verdict | None:
+        if hook.gate:
+            verb: Verb = "fail" if "fail" in MOMENTS[hook.event].verbs else "abort"
+            return Verdict(verb, turn.run.mask(why), hook.id, path=turn.path, blocks=True)
+        with self._lock:
+            if name in self._dropped:
+                return None
+            self._dropped.add(name)
+        turn.run.note(turn.path, f"the hook '{hook.id}' failed, and is left away from now on: {why}")
+        return None
+
+    def _may_retry(self, verdict: Verdict, failure: Failure, attempt: int, step: Step) -> bool:
+        """Is a retry left?  What the policy of the step allows does not count against the hook."""
+        first = failure.path
+        most = MAX_RETRIES if verdict.max_retries is None else verdict.max_retries
+        with self._lock:
+            if attempt - step.policy.retry.attempts < most and (verdict.by, first) not in self._given_up:
+                return True
+            self._given_up.add((verdict.by, first))
+        return False
+
+    # ── names ────────────────────────────────────────────────────────────
+
+    def _names_of(self, event: str, turn: Turn, context: Mapping[str, Json]) -> dict[str, Json]:
+        used: Json = {} if self._used is None else self._used.used()
+        around = {name: turn.scope.names[name] for name in ("item", "state") if name in turn.scope.names}
+        known = {**self._names, "used": used, "cost": used, **around, **context}
+        return {**known, "event": event, "path": turn.path}
+
+    def _step_names(self, step: Step, turn: Turn) -> dict[str, Json]:
+        facts: dict[str, Json] = {
+            "name": step.name,
+            "kind": step.kind,
+            "title": step.title,
+            "attempt": turn.attempt,
+        }
+        return {"step": facts}
+
+
+@dataclass(frozen=True, slots=True)
+class Reaction:
+    """What a hook does about one event: the step that is recorded."""
+
+    called: str
+    hook: Hook
+    names: Mapping[str, Json] = field(repr=False)
+    call: CallTool = field(repr=False)
+    kind: str = "hook"
+
+    @property
+    def name(self) -> str:
+        return f"hook:{self.called}"
+
+    @property
+    def title(self) -> str:
+        return self.hook.description or self.hook.id
+
+    @property
+    def fingerprint(self) -> str:
+        return self.hook.fingerprint
+
+    @property
+    def policy(self) -> Policy:
+        return PLAIN if self.hook.timeout is None else Policy(timeout=self.hook.timeout)
+
+    @property
+    def inner(self) -> Sequence[Step]:
+        return ()
+
+    def run(self, turn: Turn) -> Json:
+        outputs = [self._output(turn, number) for number in range(len(self.hook.calls))]
+        said = self._said(outputs)
+        value: dict[str, Json] = {
+            "output": outputs[0] if len(outputs) == 1 else outputs or None,
+            **masked_map(said, turn.run.mask),
+        }
+        if said.get("verb") in ("fail", "abort"):
+            # No end that counts: a resumed run asks again.
+            verdict = _verdict(self.hook, value, turn.path)
+            assert verdict is not None
+            raise StepError(Failure(verdict.said, SAID_NO, output=value))
+        return value
+
+    def _output(self, turn: Turn, number: int) -> Json:
+        one = OneCall(str(number + 1), self)
+        ended = one.run(turn) if len(self.hook.calls) == 1 else expect_done(turn.perform(one))
+        return ended.get("output") if isinstance(ended, Mapping) else None
+
+    def _said(self, outputs: Sequence[Json]) -> dict[str, Json]:
+        """The verdict of the hook itself, else the first of its tools that gives one; {} if there is none."""
+        if self.hook.verb is not None:
+            return {"verb": self.hook.verb, "why": self.hook.why}
+        return next((said for output in outputs if (said := verdict_in(output))), {})
+
+
+@dataclass(frozen=True, slots=True)
+class OneCall:
+    """One of the calls of a hook."""
+
+    name: str
+    reaction: Reaction = field(repr=False)
+    kind: str = "tool"
+    policy: Policy = PLAIN
+    inner: Sequence[Step] = ()
+
+    @property
+    def _call(self) -> Call:
+        return self.reaction.hook.calls[int(self.name) - 1]
+
+    @property
+    def title(self) -> str:
+        return self._call.tool
+
+    @property
+    def fingerprint(self) -> str:
+        return self.reaction.fingerprint
+
+    def run(self, turn: Turn) -> Json:
+        call = self._call
+        params: Json = {}
+        if call.params is not None:
+            # What the event brings along is data: it is put in once, and nothing looks for holes in it.
+            scope = Scope(self.reaction.names, label="hook", sources=turn.scope.sources)
+            params = as_json_value(call.params, scope)
+        assert isinstance(params, Mapping), "the table says that it is a map"
+        return dict(self.reaction.call(turn, call.tool, params))
+
+
+def error_names(failure: Failure) -> dict[str, Json]:
+    """A failure as conditions and templates of hooks see it."""
+    return {
+        "message": failure.message,
+        "kind": failure.kind,
+        "exit_code": failure.exit_code,
+        "retryable": failure.kind in TRANSIENT,
+        "path": failure.path,
+    }
+
+
+def verdict_in(output: Json) -> dict[str, Json]:
+    """What the result of a tool decides; {} if it decides nothing.  StepError if it means to, and cannot.
+
+    `verb` is ours alone, so an unknown one is a slip; `action` is a word that tools use for their own.
+    """
+    if not isinstance(output, Mapping):
+        return {}
+    verb = output.get("verb", output.get("action"))
+    if isinstance(verb, str) and verb in VERBS:
+        return _checked(verb, output)
+    if "verb" in output or verb in ELSEWHERE:
+        guess = nearest(verb, VERBS) if isinstance(verb, str) else None
+        what = f"its tool gives a verdict that does not exist here; there are {', '.join(VERBS)}"
+        raise StepError(Failure(what + (f" (did you mean '{guess}'?)" if guess else ""), "refused"))
+    return {}
+
+
+def _checked(verb: str, output: Mapping[str, Json]) -> dict[str, Json]:
+    words = (output.get(name) for name in ("why", "reason", "message"))
+    said: dict[str, Json] = {"verb": verb, "why": next((word for word in words if isinstance(word, str)), "")}
+    for name, wanted in (("max_retries", "a whole number"), ("delay", "a number of seconds")):
+        value = output.get(name)
+        if value is None:
+            continue
+        is_number = isinstance(value, int if name == "max_retries" else int | float) and value >= 0
+        if isinstance(value, bool) or not is_number:
+            raise StepError(Failure(f"'{name}' of its tool's verdict is not {wanted} from 0", "refused"))
+        said[name] = value
+    return said
+
+
+# ── helpers, in order of use ─────────────────────────────────────────────
+
+
+def _counts_itself(step: Step) -> bool:
+    """Does whoever performs it count it, done or remembered?  Graphs do so with their nodes."""
+    return getattr(step, "counts_itself", False)
+
+
+def _named(hooks: Iterable[Hook]) -> list[tuple[str, Hook]]:
+    """In the order in which they are asked; where two layers use one id, the later one tells whose it is."""
+    seen: set[str] = set()
+    named: list[tuple[str, Hook]] = []
+    for hook in sorted(hooks, key=lambda one: (one.layer, LAYERS.get(one.space, 0))):
+        name = hook.id if hook.id not in seen else f"{hook.space}.{hook.id}"
+        seen |= {hook.id, name}
+        named.append((name, hook))
+    return named
+
+
+def _strongest(verdicts: Sequence[Verdict]) -> Verdict | None:
+    aborts = [one for one in verdicts if one.verb == "abort"]
+    blocks = [one for one in verdicts if one.blocks]
+    return next(iter([*aborts, *blocks, *verdicts]), None)
+
+
+def _made_until(turn: Turn) -> Json:
+    """What a flow had made when it reached a limit: its last output, and what it has captured."""
+    scope = turn.scope
+    last = scope.names.get("last")
+    captures = {name: scope.names[name] for name in sorted(scope.captured) if not name.endswith(FACTS)}
+    made = {"output": last.get("output") if isinstance(last, Mapping) else None, "captures": captures}
+    return masked(made, turn.run.mask)
+
+
+def _is_inside_hook(turn: Turn) -> bool:
+    return any(is_below(turn.path, one) for one in tuple(turn.run.reacting))
+
+
+def _performed(step: Reaction, turn: Turn) -> Outcome:
+    turn.run.reacting.add(turn.path)
+    try:
+        return perform(step, turn)
+    finally:
+        turn.run.reacting.discard(turn.path)
+
+
+def _place(step: Reaction, turn: Turn) -> Turn:
+    """The turn of a hook; what an earlier life recorded there counts only if this is the same event."""
+    inner = turn.inner(step)
+    run = turn.run
+    if run.fresh or not inner.replaying:
+        return inner
+    known = run.journal.recorded(inner.path)
+    is_edited = known is not None and known.fingerprint != step.fingerprint
+    # A step that had ended and is done again begins, fails or ends another time.
+    is_another = bool(turn.path) and run.journal.recorded(turn.path) is not None
+    return replace(inner, replaying=False) if is_edited or is_another else inner
+
+
+def _is_known(turn: Turn) -> bool:
+    """Was the hook asked already?  Then its condition held, whatever it would say now."""
+    return not turn.run.fresh and turn.replaying and turn.run.journal.recorded(turn.path) is not None
+
+
+def _verdict(hook: Hook, value: Mapping[str, Json], path: str) -> Verdict | None:
+    verb, why = value.get("verb"), value.get("why")
+    if verb not in VERBS:
+        return None
+    most, delay = value.get("max_retries"), value.get("delay")
+    return Verdict(
+        verb,
+        why if isinstance(why, str) else "",
+        hook.id,
+        most if isinstance(most, int) else hook.max_retries,
+        float(delay) if isinstance(delay, int | float) else hook.delay,
+        path,
+    )
+
+
+def masked_map(said: Mapping[str, Json], mask: Callable[[str], str]) -> dict[str, Json]:
+    return {name: masked(value, mask) if name == "why" else value for name, value in said.items()}

@@ -1,0 +1,266 @@
+"""What a run, a graph or an agent may use up, and what it has used up.
+
+A limit is looked at before a call, never after it: what is reached is not exceeded.
+Whoever is inside another spends the other's as well, so that no chain of agents
+spends more than the first of them was given.  A remembered call counts like one that
+was really made: a resumed run has what its earlier lives left over.
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping
+from threading import Lock
+
+from plait.engine.events import StepFinished
+from plait.engine.outcome import Done, Failed, Failure, Outcome, StepError
+from plait.hints import TYPE_CHECKING, Final
+from plait.records import dataclass
+from plait.values import Json
+
+if TYPE_CHECKING:
+    from plait.engine.journal import Journal
+
+NAMES: Final = ("turns", "tokens", "spend", "seconds", "steps", "depth")
+COUNTED: Final = ("turns", "tokens", "spend", "steps")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """None: as much as it takes."""
+
+    turns: int | None = None
+    """Questions to a model."""
+    tokens: int | None = None
+    """Into the model and out of it."""
+    spend: float | None = None
+    """In the currency of the provider's prices."""
+    seconds: float | None = None
+    steps: int | None = None
+    """Steps of a flow, nodes of a graph, calls of tools."""
+    depth: int | None = None
+    """Agents and flows inside one another; 0: none may be called."""
+
+    def record(self) -> dict[str, Json]:
+        """Those that are set."""
+        return {name: value for name in NAMES if (value := getattr(self, name)) is not None}
+
+
+NO_LIMITS: Final = Limits()
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """A limit of which nothing is left: for hooks and people."""
+
+    code: str
+    value: float
+    max: float
+    what: str
+    """Whose limit it is."""
+
+    def record(self) -> dict[str, Json]:
+        return {"code": self.code, "value": self.value, "max": self.max}
+
+    def failure(self, partial: Json = None) -> Failure:
+        """The end of a step that could not go on, with what it had made until then."""
+        said = f"{self.what} has reached its limit of {self.max:g} {self.code} ({self.value:g} used)"
+        return Failure(said, "limit", output=partial)
+
+
+class Spent:
+    """What has been used up of some limits; threads may share it."""
+
+    def __init__(
+        self,
+        limits: Limits = NO_LIMITS,
+        *,
+        within: Spent | None = None,
+        what: str = "the run",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.limits = limits
+        self.within = within
+        self.what = what
+        self.depth: int = 0 if within is None else within.depth + 1
+        self._used: dict[str, float] = dict.fromkeys(COUNTED, 0)
+        self._seconds = 0.0
+        """Of earlier lives."""
+        self._clock = clock
+        self._began = clock()
+        self._lock = Lock()
+        self._taking: Lock = Lock() if within is None else within._taking
+
+    def take(self, **used: float) -> Reached | None:
+        """Use something up unless a limit is reached, which it says then; two threads never take the last."""
+        with self._taking:
+            found = self.reach()
+            if found is None:
+                self.add(**used)
+        return found
+
+    def add(self, **used: float) -> None:
+        """`turns`, `tokens`, `spend`, `steps`; and `seconds` of earlier lives, which are its own alone."""
+        earlier = used.pop("seconds", 0.0)
+        with self._lock:
+            self._seconds += earlier
+            for name, amount in used.items():
+                self._used[name] += amount
+        if self.within is not None and used:
+            self.within.add(**used)
+
+    def remember(self, **used: float) -> None:
+        """What was used up inside of what is not done again; not of the run, which counts it itself."""
+        if self.within is None:
+            return
+        with self._lock:
+            for name, amount in used.items():
+                self._used[name] += amount
+        self.within.remember(**used)
+
+    def used(self) -> dict[str, Json]:
+        """For hooks, events and people."""
+        with self._lock:
+            whole = {name: int(self._used[name]) for name in ("turns", "tokens", "steps")}
+            return {
+                **whole,
+                "spend": round(self._used["spend"], 9),
+                "seconds": round(self._all_seconds(), 3),
+                "depth": self.depth,
+            }
+
+    def left(self, name: str) -> float | None:
+        """What may still be used of one, here and outside; None: as much as it takes."""
+        rests = [max(0.0, limit - used) for _, limit, used in self._holders(name)]
+        return min(rests, default=None)
+
+    def reached(self, *names: str) -> str | None:
+        """The first of these limits (all, if none is named) of which nothing is left."""
+        found = self.reach(*names)
+        return None if found is None else found.code
+
+    def reach(self, *names: str) -> Reached | None:
+        """The same, with its numbers, and whose limit it is: the nearest that is used up."""
+        for name in names or NAMES:
+            for holder, limit, used in self._holders(name):
+                # So deep it may be called, and no deeper; of everything else what is reached is used up.
+                if used > limit or (used == limit and name != "depth"):
+                    return Reached(name, round(used, 9), limit, holder.what)
+        return None
+
+    def expect(self, *names: str, partial: Json = None) -> None:
+        """Raises StepError of kind `limit` if one is reached, with what was made until then."""
+        found = self.reach(*names)
+        if found is not None:
+            raise StepError(found.failure(partial))
+
+    def failure(self, name: str, partial: Json = None) -> Failure:
+        """The end of whoever has reached this limit."""
+        found = self.reach(name)
+        assert found is not None, f"nobody has reached {name}"
+        return found.failure(partial)
+
+    def _holders(self, name: str) -> Iterator[tuple[Spent, float, float]]:
+        """Whoever limits it, from here outwards: with the limit, and what counts against it."""
+        spent: Spent | None = self
+        while spent is not None:
+            limit = getattr(spent.limits, name)
+            if limit is not None:
+                yield spent, limit, self.depth - spent.depth if name == "depth" else spent._amount(name)
+            spent = spent.within
+
+    def _amount(self, name: str) -> float:
+        with self._lock:
+            return self._all_seconds() if name == "seconds" else self._used[name]
+
+    def _all_seconds(self) -> float:
+        return self._seconds + self._clock() - self._began
+
+
+def limits_of(said: Mapping[str, Json]) -> Limits:
+    """Limits from a checked map; the names of other systems (`duration_seconds`) are read by its table."""
+    return Limits(**{name: said[name] for name in NAMES if said.get(name) is not None})
+
+
+# ── earlier lives ────────────────────────────────────────────────────────
+
+
+class Earlier:
+    """What the earlier lives of a run have used up, place by place.
+
+    A resumed run goes through its steps again, and one that is remembered is not looked into:
+    what was used up inside it is read here.  `is_counted` says of a path and a kind whether
+    that step counts as one of `steps`.
+    """
+
+    def __init__(self, journal: Journal, is_counted: Callable[[str, str], bool]) -> None:
+        self.seconds = 0.0
+        counted: set[str] = set()
+        self._all_usages: dict[str, tuple[float, float, float]] = {}
+        worked = _Union()
+        for stamped in journal.events():
+            match stamped.event:
+                case StepFinished(path=path, kind=kind, outcome=outcome, duration=duration):
+                    worked.add(stamped.at - duration, stamped.at)
+                    if is_counted(path, kind):
+                        counted.add(path)
+                    if (usage := _usage(outcome)) is not None:
+                        self._all_usages[path] = usage
+        self.seconds = worked.length
+        self._steps = sorted(counted)
+        self._usages = sorted(self._all_usages.items())
+
+    def below(self, path: str, *, own: bool = True) -> dict[str, float]:
+        """What the step at a path has used up with all that is inside it; not `own`: only what is inside."""
+        first, end = f"{path}/", f"{path}0"  # "0" is the character behind "/"
+        steps = bisect_left(self._steps, end) - bisect_left(self._steps, first)
+        if own:
+            steps += bisect_left(self._steps, f"{path}\0") - bisect_left(self._steps, path)
+        usages = dict(self._usages[bisect_left(self._usages, (first,)) : bisect_left(self._usages, (end,))])
+        if own and path in self._all_usages:
+            usages[path] = self._all_usages[path]
+        # Whoever sums up what is inside it is not counted as well.
+        summed = {above for one in usages for above in _above(one)}
+        counted = [usage for one, usage in usages.items() if one not in summed]
+        turns, tokens, spend = (sum(one[at] for one in counted) for at in range(3))
+        used = {"steps": steps, "turns": turns, "tokens": tokens, "spend": spend}
+        return {name: amount for name, amount in used.items() if amount}
+
+
+def _above(path: str) -> Iterator[str]:
+    while path := path.rpartition("/")[0]:
+        yield path
+
+
+def _usage(outcome: Outcome) -> tuple[float, float, float] | None:
+    """Questions, tokens and money that a step says it took."""
+    match outcome:
+        case Done({"usage": dict(usage)}) | Failed(Failure(output={"usage": dict(usage)})):
+            tokens = _number(usage.get("input")) + _number(usage.get("output"))
+            return _number(usage.get("calls", 1)), tokens, _number(usage.get("cost"))
+    return None
+
+
+def _number(value: Json) -> float:
+    return value if isinstance(value, int | float) else 0
+
+
+class _Union:
+    """How much of the time is covered by stretches that may overlap; they come in the order of their ends.
+
+    What ran side by side counts once, and a clock that jumps makes it no longer than all durations together.
+    """
+
+    def __init__(self) -> None:
+        self._stretches: list[tuple[float, float]] = []
+
+    def add(self, start: float, end: float) -> None:
+        while self._stretches and self._stretches[-1][1] >= start and self._stretches[-1][0] <= end:
+            before = self._stretches.pop()
+            start, end = min(start, before[0]), max(end, before[1])
+        self._stretches.append((start, end))
+
+    @property
+    def length(self) -> float:
+        return sum(end - start for start, end in self._stretches)

@@ -1,0 +1,616 @@
+"""Hooks: who is asked when, whose word counts, and that a resumed run decides as it had decided."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import permutations
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plait.app import compile
+from plait.engine.events import Noted, StepFinished, StepRetrying
+from plait.engine.expressions import read_when
+from plait.engine.hooks import ALWAYS, MOMENTS, NAMES, VERBS, Call, Hook, Hooks, Verdict, verdict_in
+from plait.engine.journal import MemoryJournal
+from plait.engine.limits import Limits, Spent
+from plait.engine.outcome import Aborted, Done, Failed, Failure, Outcome, Skipped, StepError
+from plait.engine.perform import PLAIN, Policy, Step, Turn, perform
+from plait.engine.retry import Retry
+from plait.engine.run import Run
+from plait.errors import TrustError
+from plait.records import dataclass, field
+from plait.scope import Scope
+from plait.values import Json
+
+
+@dataclass(slots=True)
+class Fake:
+    """A step that does what its answers say, one after the other; the last one again and again."""
+
+    answers: Sequence[Any]
+    name: str = "a"
+    kind: str = "shell"
+    policy: Policy = PLAIN
+    fingerprint: str = "f"
+    title: str = "a fake"
+    inner: Sequence[Step] = ()
+    turns: list[Turn] = field(default_factory=list)
+
+    def run(self, turn: Turn) -> Json:
+        self.turns.append(turn)
+        answer = self.answers[min(len(self.turns), len(self.answers)) - 1]
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer(turn) if callable(answer) else answer
+
+
+BROKEN = StepError(Failure("it broke", "exit", exit_code=3, output={"output": "half", "exit_code": 3}))
+
+
+class Tools:
+    """Tools that answer by name, and remember what they were given."""
+
+    def __init__(self, **answers: Any) -> None:
+        self.answers = answers
+        self.calls: list[tuple[str, str, Mapping[str, Json]]] = []
+
+    def __call__(self, turn: Turn, tool: str, params: Mapping[str, Json]) -> Mapping[str, Json]:
+        self.calls.append((turn.path, tool, params))
+        answer = self.answers.get(tool)
+        if isinstance(answer, BaseException):
+            raise answer
+        return {"output": answer(turn) if callable(answer) else answer}
+
+    @property
+    def names(self) -> list[str]:
+        return [tool for _, tool, _ in self.calls]
+
+
+def calling(id: str, event: str, tool: str | None = None, params: Json = None, **fields: Any) -> Hook:
+    given = None if params is None else compile(params, profile="graph")
+    if "condition" in fields:
+        fields["condition"] = read_when(fields["condition"])
+    return Hook(id, event, (Call(tool or id, given),), fingerprint=f"{id} {event}", **fields)
+
+
+def saying(verb: Any, event: str, id: str = "says", **fields: Any) -> Hook:
+    return Hook(id, event, verb=verb, gate=True, fingerprint=f"{id} {verb}", **fields)
+
+
+def new_run(hooks: Sequence[Hook], tools: Tools | None = None, journal: Any = None, **more: Any) -> Run:
+    run = Run("r", journal or MemoryJournal())
+    run.hooks = Hooks(hooks, call=tools or Tools(), names={"run": {"id": "r"}}, **more)
+    return run
+
+
+def done(step: Any, run: Run, **names: Json) -> Outcome:
+    top = Turn(run, "", Scope(names))
+    return perform(step, top.inner(step))
+
+
+def events(run: Run, kind: type) -> list[Any]:
+    return [stamped.event for stamped in run.journal.events() if isinstance(stamped.event, kind)]
+
+
+def notes(run: Run) -> list[str]:
+    return [event.message for event in events(run, Noted)]
+
+
+# ── what each verb means ─────────────────────────────────────────────────
+
+BEFORE = [
+    # verb       outcome
+    ("skip",     Skipped("the hook 'says' says skip: w")),
+    ("fail",     Failed(Failure("the hook 'says' says fail: w", "refused", path="a/hook:says"))),
+    ("continue", Done(1)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("verb", "outcome"), BEFORE)
+@pytest.mark.parametrize(("kind", "event"), [("shell", "step_started"), ("item", "item_started")])
+def test_a_verdict_before_a_step_decides_whether_it_is_done(
+    verb: str, outcome: Outcome, kind: str, event: str
+) -> None:
+    step = Fake([1], kind=kind)
+    assert done(step, new_run([saying(verb, event, why="w")])) == outcome
+    assert len(step.turns) == (1 if verb == "continue" else 0)
+
+
+AFTER_FAILURE = [
+    # verb       outcome
+    ("continue", Done({"output": "half", "exit_code": 3})),
+    ("skip",     Skipped("the hook 'says' says skip")),
+    ("fail",     Failed(Failure("it broke\nthe hook 'says' says fail", "exit", 3, {"output": "half", "exit_code": 3}, "a"))),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("verb", "outcome"), AFTER_FAILURE)
+def test_a_verdict_on_a_failure_decides_what_it_comes_to(verb: str, outcome: Outcome) -> None:
+    assert done(Fake([BROKEN]), new_run([saying(verb, "step_failed")])) == outcome
+
+
+@pytest.mark.parametrize(("most", "attempts"), [(None, 4), (0, 1), (1, 2), (7, 8)])
+def test_a_retry_is_heard_as_often_as_the_hook_allows(most: int | None, attempts: int) -> None:
+    bound: dict[str, Any] = {} if most is None else {"max_retries": most}
+    step, run = Fake([BROKEN]), new_run([saying("retry", "step_failed", **bound)])
+    assert isinstance(done(step, run), Failed)
+    assert [turn.attempt for turn in step.turns] == list(range(1, attempts + 1))
+    assert [event.attempt for event in events(run, StepRetrying)] == list(range(1, attempts))
+
+
+def test_what_a_tool_says_about_retries_comes_before_what_the_hook_says() -> None:
+    tools = Tools(again={"action": "retry", "max_retries": 1, "delay": 0})
+    step = Fake([BROKEN])
+    done(step, new_run([calling("again", "step_failed", max_retries=9)], tools))
+    assert len(step.turns) == 2
+
+
+def test_the_retries_of_the_step_itself_come_first_and_do_not_count() -> None:
+    step = Fake([BROKEN], policy=Policy(retry=Retry(3, "fixed", 0.0)))
+    run = new_run([saying("retry", "step_failed", max_retries=2)])
+    done(step, run)
+    assert len(step.turns) == 5
+    assert [event.path for event in events(run, StepFinished)] == [
+        "a/hook:says@3", "a/hook:says@4", "a/hook:says@5", "a"
+    ]  # fmt: skip
+
+
+def test_a_step_that_is_mended_by_a_retry_is_done() -> None:
+    assert done(Fake([BROKEN, "fine"]), new_run([saying("retry", "step_failed")])) == Done("fine")
+
+
+def test_a_failure_for_which_retries_were_in_vain_does_not_retry_what_it_is_inside_of() -> None:
+    broken = Fake([BROKEN], name="inner")
+
+    def nested(turn: Turn) -> Json:
+        outcome = turn.perform(broken)
+        assert isinstance(outcome, Failed)
+        raise StepError(outcome.failure)
+
+    outer = Fake([nested], name="outer")
+    done(outer, new_run([saying("retry", "step_failed", max_retries=2)]))
+    assert (len(outer.turns), len(broken.turns)) == (1, 3)
+
+
+def test_an_abort_before_a_step_ends_the_run_and_nothing_is_recorded_of_the_step() -> None:
+    run, step = new_run([saying("abort", "step_started", why="not today")]), Fake([1])
+    with pytest.raises(Aborted) as caught:
+        done(step, run)
+    assert caught.value.failure.message == "the hook 'says' says abort: not today"
+    assert (step.turns, run.journal.recorded("a")) == ([], None)
+
+
+@pytest.mark.parametrize(
+    ("event", "answer", "outcome"), [("step_finished", 1, Done), ("step_failed", BROKEN, Failed)]
+)
+def test_an_abort_behind_a_step_ends_the_run_and_the_step_is_recorded(
+    event: str, answer: Any, outcome: type
+) -> None:
+    run = new_run([saying("abort", event)])
+    with pytest.raises(Aborted):
+        done(Fake([answer]), run)
+    recorded = run.journal.recorded("a")
+    assert recorded is not None
+    assert isinstance(recorded.outcome, outcome)
+
+
+# ── whose word counts ────────────────────────────────────────────────────
+
+USER: dict[str, Any] = {"layer": 0, "space": "user"}
+FLOW: dict[str, Any] = {"layer": 1}
+PROJECT: dict[str, Any] = {"layer": 3, "space": "project"}
+
+
+@pytest.mark.parametrize("order", list(permutations(range(3))))
+def test_the_first_verdict_in_the_order_of_the_layers_counts_however_they_were_given(
+    order: tuple[int, ...],
+) -> None:
+    hooks = [
+        saying("continue", "step_started", "u", **USER),
+        saying("skip", "step_started", "f", **FLOW),
+        saying("fail", "step_started", "p", **PROJECT),
+    ]
+    assert done(Fake([1]), new_run([hooks[at] for at in order])) == Done(1)
+    assert done(Fake([1]), new_run([hooks[at] for at in order if at != 0])) == Skipped(
+        "the hook 'f' says skip"
+    )
+
+
+def test_an_abort_anywhere_wins() -> None:
+    hooks = [saying("continue", "step_started", "u", **USER), saying("abort", "step_started", "p", **PROJECT)]
+    with pytest.raises(Aborted, match="the hook 'p' says abort"):
+        done(Fake([1]), new_run(hooks))
+
+
+def test_d43_a_project_hook_that_is_alone_with_a_later_one_is_heard() -> None:
+    hooks = [
+        saying("skip", "step_started", "project", **PROJECT),
+        saying("continue", "step_started", "later", layer=4, space="project"),
+    ]
+    assert done(Fake([1]), new_run(hooks)) == Skipped("the hook 'project' says skip")
+
+
+def test_every_hook_of_an_event_is_asked_whatever_the_first_has_said() -> None:
+    tools = Tools(one={"verb": "skip"}, two=None, three={"action": "fail"})
+    hooks = [calling(name, "step_started") for name in ("one", "two", "three")]
+    assert done(Fake([1]), new_run(hooks, tools)) == Skipped("the hook 'one' says skip")
+    assert tools.names == ["one", "two", "three"]
+
+
+def test_hooks_of_two_layers_with_one_id_have_paths_of_their_own() -> None:
+    tools = Tools()
+    hooks = [calling("x", "step_finished", **USER), calling("x", "step_finished", **PROJECT)]
+    done(Fake([1]), new_run(hooks, tools))
+    assert [path for path, _, _ in tools.calls] == ["a/hook:x", "a/hook:project.x"]
+
+
+VERDICTS = st.lists(
+    st.tuples(st.sampled_from(VERBS), st.booleans()), max_size=6
+)  # verb, and whether it is of a broken gate
+
+
+@given(said=VERDICTS)
+def test_of_many_verdicts_an_abort_counts_then_a_gate_that_cannot_answer_then_the_first(
+    said: list[tuple[Any, bool]],
+) -> None:
+    event = "step_failed"
+    tools = Tools(broken=StepError(Failure("no")), **{verb: {"verb": verb} for verb in VERBS})
+    hooks = [
+        calling(f"h{at}", event, "broken" if blocks else verb, gate=True)
+        for at, (verb, blocks) in enumerate(said)
+    ]
+    run = new_run(hooks, tools)
+    assert run.hooks is not None
+    verdict = run.hooks.fire(event, Turn(run, "a", Scope()), {})
+    run.close()
+    aborts = [at for at, (verb, blocks) in enumerate(said) if verb == "abort" and not blocks]
+    blocked = [at for at, (_, blocks) in enumerate(said) if blocks]
+    expected = next(iter([*aborts, *blocked, *range(len(said))]), None)
+    assert (None if verdict is None else verdict.by) == (None if expected is None else f"h{expected}")
+
+
+# ── hooks that fail ──────────────────────────────────────────────────────
+
+
+def test_a_hook_that_only_observes_and_fails_is_left_away_with_one_note() -> None:
+    tools = Tools(tell=StepError(Failure("no line")))
+    run = new_run([calling("tell", "step_finished")], tools)
+    assert [done(Fake([at], name=f"s{at}"), run) for at in range(3)] == [Done(0), Done(1), Done(2)]
+    assert tools.names == ["tell"]
+    assert notes(run) == ["the hook 'tell' failed, and is left away from now on: no line"]
+
+
+@pytest.mark.parametrize("event", ["step_started", "step_failed"])
+def test_a_gate_that_fails_blocks_and_says_which(event: str) -> None:
+    run = new_run([calling("guard", event, gate=True)], Tools(guard=StepError(Failure("no line"))))
+    outcome = done(Fake([BROKEN]), run)
+    assert isinstance(outcome, Failed)
+    assert outcome.failure.message.splitlines()[-1] == "the gate 'guard' could not answer: no line"
+
+
+def test_a_gate_that_fails_behind_a_step_ends_the_run() -> None:
+    run = new_run([calling("guard", "step_finished", gate=True)], Tools(guard=StepError(Failure("no line"))))
+    with pytest.raises(Aborted, match="the gate 'guard' could not answer: no line"):
+        done(Fake([1]), run)
+
+
+def test_a_gate_is_not_let_through_by_a_continue_before_it() -> None:
+    hooks = [
+        saying("continue", "step_started", "u", **USER),
+        calling("guard", "step_started", gate=True, **PROJECT),
+    ]
+    outcome = done(Fake([1]), new_run(hooks, Tools(guard=StepError(Failure("no line")))))
+    assert isinstance(outcome, Failed)
+
+
+def test_a_tool_that_may_not_run_ends_the_run_also_for_a_hook_that_observes() -> None:
+    run = new_run([calling("tell", "step_finished")], Tools(tell=TrustError("not trusted")))
+    with pytest.raises(TrustError):
+        done(Fake([1]), run)
+
+
+MISUSED = [
+    # event          what the tool says          why the hook is left away
+    ("step_started", {"verb": "retry"},          "'retry' means nothing at step_started"),
+    ("step_finished", {"action": "skip"},        "'skip' means nothing at step_finished"),
+    ("limit",        {"action": "continue"},     "'continue' means nothing at limit"),
+    ("step_failed",  {"verb": "retyr"},          "its tool gives a verdict that does not exist here; there are retry, fail, abort, continue, skip (did you mean 'retry'?)"),
+    ("step_failed",  {"action": "escalate"},     "its tool gives a verdict that does not exist here; there are retry, fail, abort, continue, skip"),
+    ("step_failed",  {"action": "suspend"},      "its tool gives a verdict that does not exist here; there are retry, fail, abort, continue, skip"),
+    ("step_failed",  {"verb": ["retry"]},        "its tool gives a verdict that does not exist here; there are retry, fail, abort, continue, skip"),
+    ("step_failed",  {"verb": "retry", "max_retries": "3"}, "'max_retries' of its tool's verdict is not a whole number from 0"),
+    ("step_failed",  {"verb": "retry", "delay": -1}, "'delay' of its tool's verdict is not a number of seconds from 0"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("event", "said", "why"), MISUSED)
+def test_a_verdict_that_means_nothing_is_told_and_not_ignored(event: str, said: Json, why: str) -> None:
+    run = new_run([calling("odd", event)], Tools(odd=said))
+    assert run.hooks is not None
+    assert run.hooks.fire(event, Turn(run, "a", Scope()), {}) is None
+    assert notes(run) == [f"the hook 'odd' failed, and is left away from now on: {why}"]
+
+
+NO_VERDICT: list[Json] = [
+    None,
+    {},
+    [],
+    "retry",
+    3,
+    True,
+    {"success": True},
+    {"action": "created"},
+    {"action": 1},
+]
+
+
+@pytest.mark.parametrize("output", NO_VERDICT)
+def test_a_result_that_decides_nothing_is_no_verdict(output: Json) -> None:
+    assert verdict_in(output) == {}
+
+
+# ── conditions and names ─────────────────────────────────────────────────
+
+CONDITIONS: list[tuple[Json, bool]] = [
+    ({"path": "error.exit_code", "op": "eq", "value": 3}, True),
+    ({"path": "error.exit_code", "op": "gt", "value": 3}, False),
+    ({"all": [{"path": "error.kind", "value": "exit"}, {"not": {"path": "error.retryable", "value": True}}]}, True),
+    ({"path": "step.kind", "op": "in", "value": ["shell", "tool"]}, True),
+    ({"path": "item.id", "op": "gte", "value": 8}, False),
+    ("${error.exit_code} == 3 && ${step.attempt} == 1", True),
+    ("${item.id} == 8", False),
+    ({}, True),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("condition", "holds"), CONDITIONS)
+def test_a_hook_is_asked_only_if_its_condition_holds(condition: Json, holds: bool) -> None:
+    tools = Tools()
+    done(Fake([BROKEN]), new_run([calling("t", "step_failed", condition=condition)], tools), item={"id": 7})
+    assert tools.names == (["t"] if holds else [])
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        {"path": "error.message", "op": "gt", "value": 3},
+        {"path": "error.exit_code", "op": "contains", "value": "x"},
+        {"path": "error.exit_code", "op": "regex", "value": "x"},
+    ],
+)
+def test_d34_a_condition_on_the_wrong_type_does_not_end_the_run(condition: Json) -> None:
+    run, tools = new_run([]), Tools()
+    for gate in (False, True):
+        run = new_run([calling("t", "step_failed", condition=condition, gate=gate)], tools)
+        assert isinstance(done(Fake([BROKEN]), run), Failed)
+    assert tools.names == []
+
+
+def test_params_are_filled_with_what_the_event_knows() -> None:
+    tools = Tools()
+    params = {
+        "all": "${event} ${path} ${step.name} ${step.kind} ${run.id}",
+        "error": "${error}",
+        "item": "${item}",
+        "used": "${used.steps} ${cost.tokens}",
+        "limit": "${limits.steps}",
+        "nothing": "${model}",
+    }
+    spent = Spent(Limits(steps=9))
+    run = Run("r", MemoryJournal())
+    names: Json = {"run": {"id": "r"}, "limits": spent.limits.record()}
+    run.hooks = Hooks([calling("t", "step_failed", params=params)], call=tools, names=names, spent=spent)
+    done(Fake([BROKEN]), run, item=[1, 2])
+    assert tools.calls[0][2] == {
+        "all": "step_failed a a shell r",
+        "error": {"message": "it broke", "kind": "exit", "exit_code": 3, "retryable": False, "path": "a"},
+        "item": [1, 2],
+        "used": "1 0",
+        "limit": 9,
+        "nothing": None,
+    }
+
+
+HOSTILE = st.text() | st.sampled_from(
+    ["${path}", "{input:x}", "${run.id}", "$${a}", "{{x}}", "${error.message}"]
+)
+
+
+@given(value=st.recursive(HOSTILE | st.integers(), lambda inner: st.lists(inner, max_size=3), max_leaves=5))
+def test_what_an_event_brings_along_arrives_unchanged(value: Json) -> None:
+    tools = Tools()
+    run = new_run([calling("t", "step_finished", params={"r": "${result}"})], tools)
+    done(Fake([value]), run)
+    run.close()
+    assert tools.calls[0][2] == {"r": value}
+
+
+def test_every_name_of_every_event_is_described() -> None:
+    for moment in MOMENTS.values():
+        assert {*moment.names, *ALWAYS} <= NAMES.keys()
+        assert set(moment.verbs) <= set(VERBS)
+
+
+# ── steps of hooks, and what they cause ──────────────────────────────────
+
+
+def test_what_happens_inside_a_hook_causes_nothing() -> None:
+    def inside(turn: Turn) -> Json:
+        return str(turn.perform(Fake(["x"], name="deep")))
+
+    tools = Tools(nested=inside)
+    run = new_run([calling("nested", "step_finished"), calling("nested", "step_started")], tools)
+    done(Fake([1]), run)
+    assert tools.names == ["nested", "nested"]
+    assert run.reacting == set()
+
+
+def test_parts_of_a_step_that_nobody_wrote_cause_nothing() -> None:
+    tools = Tools()
+    hooks = [calling("t", "step_started")]
+    for kind in ("phase", "fan", "items", "attempt", "handler", "block", "check", "graph"):
+        done(Fake([1], kind=kind), new_run(hooks, tools))
+    done(Fake([1], name="turn:1", kind="model"), new_run(hooks, tools))
+    assert tools.calls == []
+
+
+def test_a_hook_with_several_actions_performs_each_as_a_step_and_the_first_verdict_counts() -> None:
+    tools = Tools(one=None, two={"verb": "skip"}, three={"verb": "fail"})
+    hook = Hook("all", "step_started", tuple(Call(name) for name in ("one", "two", "three")))
+    run = new_run([hook], tools)
+    assert done(Fake([1]), run) == Skipped("the hook 'all' says skip")
+    assert [path for path, _, _ in tools.calls] == ["a/hook:all/1", "a/hook:all/2", "a/hook:all/3"]
+
+
+# ── later lives ──────────────────────────────────────────────────────────
+
+
+def test_a_remembered_step_fires_no_hooks() -> None:
+    tools, journal = Tools(), MemoryJournal()
+    hooks = [calling("before", "step_started"), calling("behind", "step_finished")]
+    done(Fake([1]), new_run(hooks, tools, journal))
+    done(Fake([2]), new_run(hooks, tools, journal.reopened()))
+    assert tools.names == ["before", "behind"]
+
+
+@pytest.mark.parametrize("said", [{"verb": "skip"}, {"verb": "continue"}, None])
+def test_a_run_that_died_between_a_verdict_and_its_step_decides_as_before(said: Json) -> None:
+    journal, tools = MemoryJournal(), Tools(t=said)
+    hooks = [calling("t", "step_started", condition="${item} == 1")]
+    dying = Fake([KeyboardInterrupt()])
+    try:
+        first = done(dying, new_run(hooks, tools, journal), item=1)
+    except KeyboardInterrupt:
+        first = Done("again")
+    if isinstance(first, Skipped):  # as if the end had not been written down
+        journal._finished.pop("a")
+    tools.answers["t"] = {"verb": "fail"}
+    # Neither the tool is asked again nor the condition, which does not hold any more.
+    assert done(Fake(["again"]), new_run(hooks, tools, journal.reopened()), item=2) == first
+    assert tools.names == ["t"]
+
+
+@pytest.mark.parametrize("verb", ["fail", "abort"])
+def test_a_no_is_asked_for_again_by_whoever_resumes(verb: str) -> None:
+    journal, tools = MemoryJournal(), Tools(t={"verb": verb})
+    hooks = [calling("t", "step_started")]
+    try:
+        assert isinstance(done(Fake([1]), new_run(hooks, tools, journal)), Failed)
+    except Aborted:
+        assert verb == "abort"
+    tools.answers["t"] = None
+    assert done(Fake([1]), new_run(hooks, tools, journal.reopened())) == Done(1)
+    assert tools.names == ["t", "t"]
+
+
+def test_a_step_that_fails_in_another_life_is_told_again() -> None:
+    journal, tools = MemoryJournal(), Tools()
+    hooks = [calling("t", "step_failed")]
+    for life in (journal, journal.reopened()):
+        done(Fake([BROKEN]), new_run(hooks, tools, life))
+    assert tools.names == ["t", "t"]
+
+
+def test_a_hook_that_was_edited_is_asked_anew_and_keeps_nobody_from_resuming() -> None:
+    journal, tools = MemoryJournal(), Tools()
+    with pytest.raises(KeyboardInterrupt):
+        done(Fake([KeyboardInterrupt()]), new_run([calling("t", "step_started")], tools, journal))
+    edited = Hook("t", "step_started", (Call("other"),), fingerprint="another")
+    assert done(Fake([1]), new_run([edited], tools, journal.reopened())) == Done(1)
+    assert tools.names == ["t", "other"]
+
+
+@given(failing=st.integers(0, 5), most=st.integers(0, 5), cut=st.integers(0, 16))
+def test_a_run_that_is_cut_anywhere_ends_as_if_it_had_not_been(failing: int, most: int, cut: int) -> None:
+    hooks = [
+        calling("before", "step_started"),
+        calling("again", "step_failed"),
+        calling("behind", "step_finished"),
+    ]
+    answers = [*[BROKEN] * failing, "fine"]
+    uncut, journal = _Cut(1000), MemoryJournal()
+    whole = _life(answers, hooks, most, uncut, MemoryJournal())
+    try:
+        again = _life(answers, hooks, most, _Cut(cut), journal)
+    except KeyboardInterrupt:
+        again = _life(answers, hooks, most, uncut, journal.reopened())
+    assert again == whole
+
+
+class _Cut:
+    """Kills the run at a certain action."""
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+
+    def before(self, answer: Any) -> Any:
+        def acted(_: Turn) -> Json:
+            self.left -= 1
+            if self.left < 0:
+                raise KeyboardInterrupt
+            if isinstance(answer, BaseException):
+                raise answer
+            return answer
+
+        return acted
+
+
+def _life(answers: list[Any], hooks: list[Hook], most: int, cut: _Cut, journal: MemoryJournal) -> Outcome:
+    said = {"before": None, "again": {"verb": "retry", "max_retries": most}, "behind": None}
+    run = new_run(hooks, Tools(**{name: cut.before(one) for name, one in said.items()}), journal)
+    try:
+        return done(Fake([cut.before(answer) for answer in answers]), run)
+    finally:
+        run.close()
+
+
+# ── limits ───────────────────────────────────────────────────────────────
+
+
+def limited(hooks: Sequence[Hook], limits: Limits, tools: Tools | None = None) -> Run:
+    spent = Spent(limits)
+    return new_run(hooks, tools, spent=spent)
+
+
+def test_what_is_reached_ends_the_run_before_the_next_step_with_what_was_made() -> None:
+    tools = Tools()
+    run = limited(
+        [calling("t", "limit", params={"l": "${limit}", "at": "${step.name}"})], Limits(steps=2), tools
+    )
+    for at in range(2):
+        assert done(Fake([at], name=f"s{at}"), run) == Done(at)
+    third = Fake([2], name="s2")
+    with pytest.raises(Aborted) as caught:
+        done(third, run, last={"output": "so far"}, captured="x")
+    failure = caught.value.failure
+    assert (failure.kind, failure.message) == ("limit", "the run has reached its limit of 2 steps (2 used)")
+    assert failure.output == {"output": "so far", "captures": {"captured": "x", "last": {"output": "so far"}}}
+    assert third.turns == []
+    assert tools.calls == [("s2/hook:t", "t", {"l": {"code": "steps", "value": 2, "max": 2}, "at": "s2"})]
+    assert run.journal.recorded("s2") is None
+
+
+def test_no_hook_lifts_a_limit() -> None:
+    assert "continue" not in MOMENTS["limit"].verbs
+    run = limited([calling("t", "limit")], Limits(steps=0), Tools(t={"verb": "continue"}))
+    with pytest.raises(Aborted, match="limit of 0 steps"):
+        done(Fake([1]), run)
+
+
+def test_a_failure_by_a_limit_is_not_retried_by_a_hook() -> None:
+    step = Fake([StepError(Failure("enough", "limit"))])
+    done(step, new_run([saying("retry", "step_failed")]))
+    assert len(step.turns) == 1
+
+
+def test_the_steps_of_hooks_count_against_no_limit() -> None:
+    run = limited([calling("t", "step_finished")], Limits(steps=3))
+    assert [done(Fake([at], name=f"s{at}"), run) for at in range(3)] == [Done(0), Done(1), Done(2)]
+
+
+def test_a_verdict_tells_who_says_what() -> None:
+    assert Verdict("skip", "", "x").said == "the hook 'x' says skip"
+    assert Verdict("skip", "late", "x").said == "the hook 'x' says skip: late"

@@ -1,0 +1,248 @@
+"""Limits: nothing is exceeded, whoever is inside spends the outer's, and earlier lives count."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plait.engine.events import StepFinished
+from plait.engine.hooks import is_counted
+from plait.engine.journal import MemoryJournal, Stamped
+from plait.engine.limits import COUNTED, NAMES, NO_LIMITS, Earlier, Limits, Spent, limits_of
+from plait.engine.outcome import Done, Failed, Failure, Outcome, StepError
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def chain(*limits: Limits) -> list[Spent]:
+    """Each inside the one before it."""
+    made: list[Spent] = []
+    for number, one in enumerate(limits):
+        made.append(Spent(one, within=made[-1] if made else None, what=f"s{number}"))
+    return made
+
+
+AMOUNTS = st.dictionaries(st.sampled_from(COUNTED), st.integers(0, 50))
+SOME = st.none() | st.integers(0, 60)
+LIMITS = st.builds(Limits, turns=SOME, tokens=SOME, spend=SOME, steps=SOME)
+
+
+@given(
+    limits=st.lists(LIMITS, min_size=1, max_size=4), spends=st.lists(st.tuples(st.integers(0, 3), AMOUNTS))
+)
+def test_whoever_is_inside_spends_the_outers_as_well(
+    limits: list[Limits], spends: list[tuple[int, dict[str, int]]]
+) -> None:
+    spents = chain(*limits)
+    expected = [dict.fromkeys(COUNTED, 0) for _ in spents]
+    for at, used in spends:
+        at = min(at, len(spents) - 1)
+        spents[at].add(**used)
+        for outer in range(at + 1):
+            for name, amount in used.items():
+                expected[outer][name] += amount
+    for spent, wanted in zip(spents, expected, strict=True):
+        assert {name: spent.used()[name] for name in COUNTED} == wanted
+
+
+@given(limits=st.lists(LIMITS, min_size=1, max_size=4), used=AMOUNTS, at=st.integers(0, 3))
+def test_what_is_left_is_the_least_of_all_around_and_reached_when_nothing_is(
+    limits: list[Limits], used: dict[str, int], at: int
+) -> None:
+    spents = chain(*limits)
+    spents[min(at, len(spents) - 1)].add(**used)
+    innermost = spents[-1]
+    for name in COUNTED:
+        rests = [
+            max(0, getattr(one.limits, name) - one.used()[name])
+            for one in spents
+            if getattr(one.limits, name) is not None
+        ]
+        assert innermost.left(name) == min(rests, default=None)
+        assert (innermost.reached(name) == name) == (0 in rests)
+
+
+@given(amounts=st.lists(st.lists(st.integers(0, 9), max_size=20), min_size=2, max_size=6))
+def test_threads_lose_nothing(amounts: list[list[int]]) -> None:
+    outer, inner = chain(NO_LIMITS, NO_LIMITS)
+
+    def spend(mine: list[int], spent: Spent) -> None:
+        for amount in mine:
+            spent.add(tokens=amount, turns=1)
+
+    threads = [
+        threading.Thread(target=spend, args=(mine, (outer, inner)[at % 2])) for at, mine in enumerate(amounts)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert outer.used()["tokens"] == sum(map(sum, amounts))
+    assert inner.used()["turns"] == sum(len(mine) for mine in amounts[1::2])
+
+
+def test_no_two_threads_take_the_last_of_a_limit() -> None:
+    outer, inner = chain(Limits(steps=50), NO_LIMITS)
+    refused: list[str] = []
+
+    def take(spent: Spent) -> None:
+        for _ in range(20):
+            if (found := spent.take(steps=1)) is not None:
+                refused.append(found.code)
+
+    threads = [threading.Thread(target=take, args=((outer, inner)[at % 2],)) for at in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert (outer.used()["steps"], refused) == (50, ["steps"] * 110)
+
+
+def test_whose_limit_it_is_is_said_and_what_counts_against_it() -> None:
+    outer, inner = chain(Limits(tokens=100), Limits(tokens=60))
+    outer.add(tokens=50)
+    inner.add(tokens=50)
+    with pytest.raises(StepError) as caught:
+        inner.expect("turns", "tokens", partial={"text": "so far"})
+    assert caught.value.failure == Failure(
+        "s0 has reached its limit of 100 tokens (100 used)", "limit", output={"text": "so far"}
+    )
+    assert inner.failure("tokens").message == caught.value.failure.message
+    inner.add(tokens=10)
+    assert inner.failure("tokens").message == "s1 has reached its limit of 60 tokens (60 used)"
+
+
+DEPTHS = [
+    # limits of each, from outside    depth is reached in the innermost
+    ([0],                             False),
+    ([0, None],                       True),
+    ([1, None],                       False),
+    ([1, None, None],                 True),
+    ([None, 0, None],                 True),
+    ([5, 1, None],                    False),
+    ([1, 5, None],                    True),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("limits", "reached"), DEPTHS)
+def test_a_depth_is_counted_from_whoever_limits_it(limits: list[int | None], reached: bool) -> None:
+    innermost = chain(*(Limits(depth=depth) for depth in limits))[-1]
+    assert (innermost.reached("depth") == "depth") is reached
+
+
+def test_seconds_count_from_the_beginning_and_with_those_of_earlier_lives() -> None:
+    clock = Clock()
+    spent = Spent(Limits(seconds=10), clock=clock)
+    spent.add(seconds=4)
+    clock.now += 5
+    assert (spent.used()["seconds"], spent.left("seconds"), spent.reached()) == (9, 1, None)
+    clock.now += 1
+    found = spent.reach()
+    assert found is not None
+    assert found.record() == {"code": "seconds", "value": 10, "max": 10}
+
+
+def test_the_seconds_of_one_inside_are_not_added_to_those_of_the_other() -> None:
+    clock = Clock()
+    outer = Spent(Limits(seconds=10), clock=clock)
+    Spent(within=outer, clock=clock).add(seconds=100)
+    assert outer.left("seconds") == 10
+
+
+def test_limits_are_read_from_a_map_and_written_to_one() -> None:
+    said = {"turns": 3, "spend": 0.5, "tokens": None}
+    assert limits_of(said) == Limits(turns=3, spend=0.5)
+    assert limits_of(said).record() == {"turns": 3, "spend": 0.5}
+    assert set(NAMES) == {*COUNTED, "seconds", "depth"}
+
+
+# ── earlier lives ────────────────────────────────────────────────────────
+
+
+class Told:
+    """A journal of ends, each with the time when it was written down."""
+
+    def __init__(self, *ends: tuple[float, StepFinished]) -> None:
+        self.ends = ends
+
+    def events(self, after: int = 0) -> Any:
+        return (Stamped(at, when, end) for at, (when, end) in enumerate(self.ends[after:], after + 1))
+
+
+def end(
+    path: str, kind: str = "shell", *, at: float = 0, took: float = 0, outcome: Outcome | None = None
+) -> tuple[float, StepFinished]:
+    return at, StepFinished(path, kind, "", "", outcome or Done(None), took)
+
+
+def usage(tokens: int, cost: float | None = None, calls: int = 1) -> Done:
+    return Done({"usage": {"input": tokens, "output": 1, "cached": 0, "cost": cost, "calls": calls}})
+
+
+def earlier(*ends: tuple[float, StepFinished]) -> Earlier:
+    journal: Any = Told(*ends)
+    return Earlier(journal, is_counted)
+
+
+def test_what_a_remembered_step_used_up_is_found_with_all_that_is_inside_it() -> None:
+    known = earlier(
+        end("steps/0"),
+        end("steps/1/run", "attempt"),
+        end("steps/1"),
+        end("steps/10"),
+        end("steps/1-b"),
+        end("steps/2/turn:1", "model", outcome=usage(10, 0.5)),
+        end("steps/2/turn:1.call:1", "tool"),
+        end("steps/2/turn:2", "model", outcome=usage(20)),
+        end("steps/2", "agent", outcome=usage(30, 0.5, 2)),
+        end("steps/2/hook:x", "hook"),
+        end("steps", "phase"),
+    )
+    assert known.below("steps/1") == {"steps": 1}
+    assert known.below("steps/1", own=False) == {}
+    assert known.below("steps/2") == {"steps": 1, "turns": 2, "tokens": 32, "spend": 0.5}
+    assert known.below("steps/2/turn:1", own=False) == {}
+    assert known.below("steps") == {"steps": 5, "turns": 2, "tokens": 32, "spend": 0.5}
+
+
+def test_what_a_failure_was_paid_for_counts() -> None:
+    paid = Failed(Failure("no JSON", "bad_answer", output=usage(7, 0.25).value))
+    assert earlier(end("a", "prompt", outcome=paid)).below("a") == {
+        "steps": 1, "turns": 1, "tokens": 8, "spend": 0.25
+    }  # fmt: skip
+
+
+SECONDS = [
+    # ends: when, how long                 seconds
+    ([(10, 2), (15, 3)],                   5),    # one after the other
+    ([(10, 4), (12, 6), (12, 1)],          6),    # side by side
+    ([(10, 4), (12, 4), (30, 1), (31, 25)], 25),  # all inside the last
+    ([(100, 5), (7, 2), (9, 2)],           9),    # a clock that was set back
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("ends", "seconds"), SECONDS)
+def test_what_ran_side_by_side_counts_once(ends: list[tuple[float, float]], seconds: float) -> None:
+    assert earlier(*(end("a", at=at, took=took) for at, took in ends)).seconds == seconds
+
+
+@given(ends=st.lists(st.tuples(st.integers(0, 100), st.integers(0, 30))))
+def test_a_clock_that_jumps_makes_nothing_longer_than_it_was(ends: list[tuple[int, int]]) -> None:
+    found = earlier(*(end("a", at=at, took=took) for at, took in ends)).seconds
+    assert max((took for _, took in ends), default=0) <= found <= sum(took for _, took in ends)
+
+
+def test_a_journal_of_memory_tells_it_as_well() -> None:
+    journal = MemoryJournal()
+    journal.append(end("a")[1], end("b", "phase")[1])
+    assert Earlier(journal, is_counted).below("a") == {"steps": 1}
