@@ -7,9 +7,11 @@ from collections.abc import Mapping
 
 from plait.engine.outcome import Failure, StepError
 from plait.engine.perform import Turn
+from plait.hints import Final
 from plait.masking import masked
-from plait.records import dataclass, field
-from plait.steps.hands import ModelCall, Rehearsed, working
+from plait.records import dataclass, field, replace
+from plait.steps.hands import Rehearsed, WorkingRun, working
+from plait.steps.model import Ask, Message, Usage
 from plait.template.sinks import as_text
 from plait.template.template import Template
 from plait.values import Json
@@ -28,33 +30,60 @@ class Prompt:
 
     def run(self, turn: Turn) -> dict[str, Json]:
         run = working(turn.run)
+        text = run.mask(as_text(self.text, turn.scope, strict=self.strict))
         system = "" if self.system is None else as_text(self.system, turn.scope, strict=self.strict)
-        asked = ModelCall(
-            prompt=run.mask(as_text(self.text, turn.scope, strict=self.strict)),
-            system=run.mask(system),
-            model=self.model,
-            options=self.options,
-        )
+        asked = Ask((Message("user", text),), run.mask(system), self.model, options=self.options)
         if run.rehearsal is not None:
-            run.rehearsal.append(Rehearsed(turn.path, "prompt", asked.prompt))
+            run.rehearsal.append(Rehearsed(turn.path, "prompt", text))
             return {}
+        return self._answered(asked, turn, run)
+
+    def _answered(self, asked: Ask, turn: Turn, run: WorkingRun) -> dict[str, Json]:
         provider = run.hands.provider(self.provider)
         if provider is None:
-            raise StepError(Failure(_nobody(self.provider), "refused"))
+            raise StepError(Failure(NOBODY, "refused"))
+        spent = run.spent_around(turn.path)
+        spent.expect("turns", "tokens", "spend", "seconds")
         began = time.monotonic()
-        answer = provider.answer(asked, timeout=turn.time_left(), stop=run.stop)
-        return {
-            "output": run.mask(answer.text),
-            "stderr": "",
-            "exit_code": 0,
-            "duration": round(time.monotonic() - began, 6),
-            "facts": masked(dict(answer.facts), run.mask),
-        }
+        try:
+            answer = provider.ask(asked, timeout=turn.time_left(), stop=run.stop)
+        except StepError as error:
+            output = error.failure.output if isinstance(error.failure.output, Mapping) else {}
+            usage = output.get("usage")
+            if isinstance(usage, Mapping):  # it was paid for, although there is no answer
+                spent.add(turns=1, tokens=Usage(**usage).tokens, spend=Usage(**usage).cost or 0.0)
+            raise StepError(_failure(error.failure, output, time.monotonic() - began, run)) from None
+        spent.add(turns=1, tokens=answer.usage.tokens, spend=answer.usage.cost or 0.0)
+        if (why := ENDED_EARLY.get(answer.ending)) is not None:
+            output = {"text": answer.text, "model": answer.model, "usage": answer.usage.record()}
+            failure = Failure(why, answer.ending)
+            raise StepError(_failure(failure, output, time.monotonic() - began, run))
+        return _value(run, answer.text, time.monotonic() - began, answer.model, answer.usage.record())
 
 
-def _nobody(name: str | None) -> str:
-    what = "no provider configured" if name is None else f"no provider configured under the name '{name}'"
-    return (
-        f"{what}: put one below 'providers' in .ai/config/plait.yaml, "
-        "or use an 'agent:' step, which starts a command-line agent"
-    )
+def _failure(failure: Failure, output: Mapping[str, Json], seconds: float, run: WorkingRun) -> Failure:
+    """With what came until then in the form of an answer."""
+    text = output.get("text", output.get("said", ""))
+    record = _value(run, text, seconds, output.get("model", ""), output.get("usage"))
+    return replace(failure, output={**record, "stderr": run.mask(failure.message), "exit_code": 1})
+
+
+def _value(run: WorkingRun, text: str, seconds: float, model: str, usage: Json) -> dict[str, Json]:
+    cost = usage.get("cost") if isinstance(usage, Mapping) else None
+    return {
+        "output": run.mask(text),
+        "stderr": "",
+        "exit_code": 0,
+        "duration": round(seconds, 6),
+        "facts": masked({"model": model, "usage": usage, "cost": cost}, run.mask),
+    }
+
+
+ENDED_EARLY: Final = {
+    "length": "the model had no room left for its answer: raise max_tokens in options",
+    "refused": "the model declined to answer",
+}
+NOBODY: Final = (
+    "nobody said which provider to ask: name one (provider: openai), set PLAIT_PROVIDER to its name, "
+    "or write .ai/config/providers/default.yaml; an 'agent:' step starts a command-line agent instead"
+)

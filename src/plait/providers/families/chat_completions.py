@@ -1,0 +1,203 @@
+"""Chat completions: what OpenAI, and servers compatible with it, speak."""
+
+from __future__ import annotations
+
+from plait.hints import Final
+from plait.providers.families import (
+    ANSWER_TOOL,
+    FaultError,
+    Shape,
+    UnreadableError,
+    arguments_of,
+    event_map,
+    fault_word,
+    in_words,
+    number,
+    word,
+)
+from plait.records import dataclass, field
+from plait.steps.model import Answer, Ask, Ending, Message, ToolUse, Usage
+from plait.values import Json, json_text
+
+ENDINGS: Final[dict[str, Ending]] = {
+    "stop": "end",
+    "length": "length",
+    "tool_calls": "tools",
+    "function_call": "tools",
+    "content_filter": "refused",
+}
+LAST: Final = "[DONE]"
+
+
+class ChatCompletions:
+    def values(self, ask: Ask, shape: Shape) -> dict[str, Json]:
+        as_tool = ask.schema is not None and shape.structured == "tool"
+        as_field = ask.schema is not None and shape.structured == "json_schema"
+        system = ask.system if as_tool or as_field else in_words(ask)
+        values: dict[str, Json] = {**ask.options, "model": shape.model, "messages": _messages(ask, system)}
+        tools = [_tool(offer.name, offer.description, offer.schema) for offer in ask.tools]
+        if as_tool:
+            tools.append(_tool(ANSWER_TOOL, "Gives the answer.", ask.schema))
+            alone = {"type": "function", "function": {"name": ANSWER_TOOL}}
+            values["tool_choice"] = "required" if ask.tools else alone
+        if tools:
+            values["tools"] = tools
+        if as_field:
+            values["response_format"] = {
+                "type": "json_schema",
+                "json_schema": {"name": "answer", "schema": ask.schema},
+            }
+        if shape.stream:
+            values |= {"stream": True, "stream_options": {"include_usage": True}}
+        return values
+
+    def answer(self, body: Json) -> Answer:
+        choice = _first_choice(body)
+        message = choice.get("message") if choice else None
+        if not isinstance(message, dict):
+            raise UnreadableError("a chat completion with a message")
+        calls = message.get("tool_calls")
+        uses = [_use(call) for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
+        refusal = word(message.get("refusal"))
+        return _answer(
+            word(message.get("content")) or refusal,
+            uses,
+            _usage(body),
+            word(body.get("model")),
+            "content_filter" if refusal else word(choice.get("finish_reason")) if choice else "",
+        )
+
+    def reading(self) -> ChatReading:
+        return ChatReading()
+
+
+@dataclass(slots=True)
+class _Call:
+    """The call of a tool, as it comes."""
+
+    id: str = ""
+    name: str = ""
+    written: list[str] = field(default_factory=list)
+
+    def use(self, place: int) -> ToolUse:
+        return ToolUse(self.id or f"call_{place}", self.name, arguments_of("".join(self.written)))
+
+
+class ChatReading:
+    def __init__(self) -> None:
+        self._text: list[str] = []
+        self._calls: dict[int, _Call] = {}
+        self._usage = Usage()
+        self._model = ""
+        self._reason = ""
+        self._done = False
+
+    def take(self, data: str) -> str:
+        if data.strip() == LAST:
+            self._done = True
+            return ""
+        chunk = event_map(data)
+        if chunk.get("error"):
+            raise FaultError(fault_word(chunk))
+        self._model = word(chunk.get("model")) or self._model
+        if isinstance(chunk.get("usage"), dict):
+            self._usage = _usage(chunk)
+        choice = _first_choice(chunk)
+        return "" if choice is None else self._take_choice(choice)
+
+    def _take_choice(self, choice: dict[str, Json]) -> str:
+        self._reason = word(choice.get("finish_reason")) or self._reason
+        delta = choice.get("delta")
+        if not isinstance(delta, dict):
+            return ""
+        for call in delta.get("tool_calls") or ():
+            self._take_call(call)
+        if word(delta.get("refusal")):
+            self._reason = "content_filter"
+        text = word(delta.get("content")) or word(delta.get("refusal"))
+        self._text.append(text)
+        return text
+
+    def _take_call(self, piece: Json) -> None:
+        if not isinstance(piece, dict):
+            raise UnreadableError("calls of tools as maps")
+        # Not every server counts the calls: without a number, a name begins the next one.
+        place = piece.get("index")
+        function = piece.get("function")
+        function = function if isinstance(function, dict) else {}
+        if not isinstance(place, int):
+            place = len(self._calls) if function.get("name") else max(0, len(self._calls) - 1)
+        call = self._calls.setdefault(place, _Call())
+        call.id = call.id or word(piece.get("id"))
+        call.name = call.name or word(function.get("name"))
+        call.written.append(word(function.get("arguments")))
+
+    @property
+    def is_over(self) -> bool:
+        return self._done or bool(self._reason)
+
+    @property
+    def is_last(self) -> bool:
+        return self._done
+
+    def answer(self) -> Answer:
+        uses = [call.use(place) for place, call in sorted(self._calls.items())]
+        return _answer("".join(self._text), uses, self._usage, self._model, self._reason)
+
+
+# ── helpers, in order of use ─────────────────────────────────────────────
+
+
+def _messages(ask: Ask, system: str) -> list[Json]:
+    first: list[Json] = [{"role": "system", "content": system}] if system else []
+    return [*first, *(_message(message) for message in ask.messages)]
+
+
+def _message(message: Message) -> dict[str, Json]:
+    match message.role:
+        case "tool":
+            return {"role": "tool", "tool_call_id": message.answers, "content": message.text}
+        case "assistant" if message.uses:
+            calls = [_call(use) for use in message.uses]
+            return {"role": "assistant", "content": message.text or None, "tool_calls": calls}
+    return {"role": message.role, "content": message.text}
+
+
+def _call(use: ToolUse) -> dict[str, Json]:
+    written = use.arguments if isinstance(use.arguments, str) else json_text(use.arguments)
+    return {"id": use.id, "type": "function", "function": {"name": use.name, "arguments": written}}
+
+
+def _tool(name: str, description: str, schema: Json) -> dict[str, Json]:
+    function = {"name": name, "description": description, "parameters": schema}
+    return {"type": "function", "function": function}
+
+
+def _first_choice(body: Json) -> dict[str, Json] | None:
+    choices = body.get("choices") if isinstance(body, dict) else None
+    return choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else None
+
+
+def _use(call: dict[str, Json]) -> ToolUse:
+    function = call.get("function")
+    function = function if isinstance(function, dict) else {}
+    written = function.get("arguments")
+    # Some servers give the map itself.
+    arguments = written if isinstance(written, dict) else arguments_of(word(written))
+    return ToolUse(word(call.get("id")), word(function.get("name")), arguments)
+
+
+def _usage(body: Json) -> Usage:
+    return Usage(
+        number(body, "usage", "prompt_tokens"),
+        number(body, "usage", "completion_tokens"),
+        number(body, "usage", "prompt_tokens_details", "cached_tokens"),
+    )
+
+
+def _answer(text: str, uses: list[ToolUse], usage: Usage, model: str, reason: str) -> Answer:
+    ending = ENDINGS.get(reason, "end")
+    # A server may say `stop` of an answer that calls tools.
+    if uses and ending == "end":
+        ending = "tools"
+    return Answer(text, tuple(uses), usage, model, ending)
