@@ -36,7 +36,7 @@ if TYPE_CHECKING:
         MAX_TEXT,
     )
     from plait.documents.nodes import Mapping, Node, Scalar, Sequence, expect_keys
-    from plait.documents.yaml_reader import load, parse
+    from plait.documents.yaml_reader import Partly, load, load_partly, parse, parse_partly
 
 _HOME = {
     "MAX_DEPTH": "limits",
@@ -47,16 +47,19 @@ _HOME = {
     "MAX_TEXT": "limits",
     "Mapping": "nodes",
     "Node": "nodes",
+    "Partly": "yaml_reader",
     "Scalar": "nodes",
     "Sequence": "nodes",
     "decoded": "files",
     "expect_keys": "nodes",
     "load": "yaml_reader",
     "load_json": "json_reader",
+    "load_partly": "yaml_reader",
     "merge": "layers",
     "origins": "layers",
     "parse": "yaml_reader",
     "parse_json": "json_reader",
+    "parse_partly": "yaml_reader",
 }
 
 __all__ = [
@@ -68,16 +71,19 @@ __all__ = [
     "MAX_TEXT",
     "Mapping",
     "Node",
+    "Partly",
     "Scalar",
     "Sequence",
     "decoded",
     "expect_keys",
     "load",
     "load_json",
+    "load_partly",
     "merge",
     "origins",
     "parse",
     "parse_json",
+    "parse_partly",
 ]
 
 

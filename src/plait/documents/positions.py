@@ -17,8 +17,15 @@ from typing import Final, TypeAlias
 from plait.source import Span
 
 
+VERBATIM: Final = "="
+"""The style of text that no YAML reader has seen: it stands in its file letter for letter."""
+
+
 def origin(value: str, span: Span, style: str) -> Callable[[int], int]:
     """The `origin` of the excerpt `value`, which is written at `span` in the style `' " | >` or plain."""
+
+    if style == VERBATIM:
+        return lambda offset: span.start + offset
 
     @cache
     def runs() -> tuple[list[int], list[int]]:

@@ -35,9 +35,27 @@ if TYPE_CHECKING:
 MERGE_KEY: Final = "<<"
 
 
+@dataclass(frozen=True, slots=True)
+class Partly:
+    """What could be read of a text, and everything that is wrong with it.
+
+    A map keeps every entry of a key that stands in it more than once, and answers with the last.
+    """
+
+    node: Node | None
+    problems: tuple[Problem, ...] = ()
+    whole: bool = True
+    """Reading did not end before the text did."""
+
+
 def load(path: str | os.PathLike[str]) -> Node:
     """The YAML file at `path`."""
     return parse(read_text(path, MAX_TEXT), os.fspath(path))
+
+
+def load_partly(path: str | os.PathLike[str]) -> Partly:
+    """As much of the YAML file at `path` as can be read."""
+    return parse_partly(read_text(path, MAX_TEXT), os.fspath(path))
 
 
 def parse(text: str, name: str, *, pure: bool = False) -> Node:
@@ -46,9 +64,21 @@ def parse(text: str, name: str, *, pure: bool = False) -> Node:
     `pure` takes the parser written in Python, which is also used where libyaml
     is missing: slower, the same nodes.
     """
+    read = parse_partly(text, name, pure=pure)
+    if read.problems:
+        raise DocumentError.together(read.problems)
+    return read.node or Scalar(None, Span(Source(name, text), 0, 0))
+
+
+def parse_partly(text: str, name: str, *, pure: bool = False) -> Partly:
+    """As much of the one document in `text` as can be read, for whoever reports all that is wrong."""
     expect_size(len(text), MAX_TEXT, name, unit="characters")
     source = Source(name, text.removeprefix("\ufeff"))
-    return _Builder(source).build(read_events(source, pure=pure))
+    try:
+        events = read_events(source, pure=pure)
+    except DocumentError as error:
+        return Partly(None, error.problems, whole=False)
+    return _Builder(source).read(events)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +127,14 @@ class _Builder:
         self.nodes = 0
         self.characters = 0
 
-    def build(self, events: Iterator[yaml.Event]) -> Node:
+    def read(self, events: Iterator[yaml.Event]) -> Partly:
+        whole = self.follow(events)
+        if not whole:
+            self.close_all()
+        return Partly(self.root, tuple(self.problems), whole)
+
+    def follow(self, events: Iterator[yaml.Event]) -> bool:
+        """Build as far as the events go; is that to the end?"""
         import yaml
 
         actions: dict[type, Callable[[Any], None]] = {
@@ -117,11 +154,20 @@ class _Builder:
                     break
         except DocumentError as error:
             self.problems += error.problems
+            return False
         except _Enough:
-            pass
-        if self.problems:
-            raise DocumentError.together(self.problems)
-        return self.root or Scalar(None, Span(self.source, 0, 0))
+            return False
+        return True
+
+    def close_all(self) -> None:
+        """End what is open where reading ended, without a key whose value had only begun."""
+        while self.open:
+            opened = self.open.pop()
+            span = Span(self.source, opened.start, opened.end)
+            items = tuple(opened.items)
+            node = Mapping(tuple(zip(opened.keys, items, strict=False)), span) if opened.is_map else None
+            if not (self.open and self.open[-1].waits_for_key):
+                self.place(node or Sequence(items, span), opened.height, span.end)
 
     def scalar(self, event: yaml.ScalarEvent) -> None:
         span = Span(self.source, self.content_start(event), _end(event))
@@ -227,14 +273,16 @@ class _Builder:
     def end_mapping(self, event: yaml.MappingEndEvent) -> None:
         opened = self.open.pop()
         entries = list(zip(opened.keys, opened.items, strict=True))
-        table = {key.value: (key, value) for key, value in entries}
+        table = {entry[0].value: entry for entry in entries}
+        again: list[tuple[Scalar, Node]] = []
         if len(table) < len(entries):
             self.report_duplicates([key for key, _ in entries])
+            again = [entry for entry in entries if table[entry[0].value] is not entry]
         merged = table.get(MERGE_KEY)
         if merged and not merged[0].style:
             del table[MERGE_KEY]
             table = {**self.inherited(merged[1], merged[0].span), **table}
-        self.close(opened, Mapping(tuple(table.values()), self.span_of(opened, event)))
+        self.close(opened, Mapping((*again, *table.values()), self.span_of(opened, event)))
 
     def span_of(self, opened: _Open, event: yaml.Event) -> Span:
         # A block collection ends, for the parser, only where the next thing begins.

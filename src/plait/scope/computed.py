@@ -53,7 +53,7 @@ class Sources:
         self,
         directory: str | os.PathLike[str] | None = None,
         *,
-        environ: Mapping[str, str] | None = None,
+        environ: Mapping[str, str | Secret] | None = None,
         run: Run | None = None,
         clock: Callable[[], datetime] | None = None,
         new_uuid: Callable[[], str] | None = None,

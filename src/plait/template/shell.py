@@ -20,6 +20,7 @@ from typing import Final
 from plait.errors import InternalError, Problem, ShellRefusedError, ValueRefusedError
 from plait.records import dataclass, field
 from plait.source import Source, Span
+from plait.template.filters import holds_secret
 from plait.template.shell_lexer import (
     REFUSALS,
     Dialect,
@@ -86,6 +87,8 @@ class BoundScript:
     """Environment variable that shall hold a path, and what must be found there, for reading and emptying."""
     shown: str
     """The command with its values quoted inline, for people; secrets are masked."""
+    secrets: tuple[str, ...] = field(default=(), repr=False)
+    """Those among its values, or made of them."""
 
 
 def plan(pieces: Sequence[Piece], dialect: Dialect, source: Source, *, lexer: Lexer | None = None) -> Plan:
@@ -172,6 +175,12 @@ def bind(
         env=env,
         files=((plan.carrier + "FILE", b"".join(in_file.values())),) if in_file else (),
         shown="".join(shown),
+        secrets=tuple(
+            text
+            for each in filled
+            for item, text in zip(each.items, each.texts, strict=False)
+            if item.__class__ is not str and holds_secret(item)
+        ),
     )
 
 

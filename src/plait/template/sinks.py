@@ -18,6 +18,7 @@ from plait.errors import InputError, ValueRefusedError, nearest
 from plait.hints import TYPE_CHECKING, Final, Literal
 from plait.records import dataclass
 from plait.source import Source, Span
+from plait.template.filters import holds_secret
 from plait.template.nodes import (
     Alternative,
     ContextHole,
@@ -32,7 +33,7 @@ from plait.template.nodes import (
 )
 from plait.template.program import MAX_OUTPUT, Lookup, Piece, Placed, Program, output_too_long
 from plait.template.template import Branch, Constant, Leaf, Node, Template
-from plait.values import Json, json_text, revealed_text, text
+from plait.values import Json, Secret, json_text, revealed_text, text
 
 if TYPE_CHECKING:
     from plait.template.shell import BoundScript
@@ -103,6 +104,17 @@ def as_header(template: Template, values: Values, *, strict: bool = False, env: 
 
 def as_env(template: Template, values: Values, *, strict: bool = False, env: Env = None) -> str:
     return _checked_text(template, values, "\0", "an environment variable", strict=strict, env=env)
+
+
+def as_sealed_env(
+    template: Template, values: Values, *, strict: bool = False, env: Env = None
+) -> str | Secret:
+    """As `as_env`; what a secret is part of is one."""
+    pieces = template.pieces(values, strict=strict, env=env)
+    whole = "".join(map(_revealed, pieces))
+    _refuse_characters(whole, "\0", "an environment variable", template.leaf.source, pieces)
+    secret = any(isinstance(piece, Placed) and holds_secret(piece.value) for piece in pieces)
+    return Secret(whole) if secret else whole
 
 
 def as_url(

@@ -407,19 +407,24 @@ def _prompt_error(rendering: Rendering) -> PromptTemplateError:
 
 
 def _warn(rendering: Rendering) -> None:
+    """Tell of each name that was not there: whoever gave the names, if it wants to know, else the log."""
+    known = known_names(rendering.names)
+    tell = getattr(rendering.lookup, "missed", None) or _log_missed
+    for count, (source, hole) in enumerate(rendering.unanswered):
+        if isinstance(hole, ContextHole):
+            guess = nearest(hole.name, known) if count < MOST_GUESSES else None
+            tell(Span(source, hole.start, hole.end), hole.name, guess)
+
+
+def _log_missed(where: Span, name: str, guess: str | None) -> None:
     import logging  # slow to import, and only a missing name needs it
 
-    known = known_names(rendering.names)
-    for count, (source, hole) in enumerate(rendering.unanswered):
-        if not isinstance(hole, ContextHole):
-            continue
-        guess = nearest(hole.name, known) if count < MOST_GUESSES else None
-        logging.getLogger("plait.template").warning(
-            "%s: nothing here is named '%s'; it stays empty%s",
-            Span(source, hole.start, hole.end),
-            hole.name,
-            f" (did you mean '{guess}'?)" if guess else "",
-        )
+    logging.getLogger("plait.template").warning(
+        "%s: nothing here is named '%s'; it stays empty%s",
+        where,
+        name,
+        f" (did you mean '{guess}'?)" if guess else "",
+    )
 
 
 def _type_name(value: object) -> str:

@@ -26,8 +26,11 @@ PRIMITIVES: Final = (
     "core/primitives/http_client",
     "core/primitives/function",
     "core/primitives/mcp",
+    "core/primitives/flow",
 )
 """Terminal elements; they need no file."""
+FLOW: Final = "core/primitives/flow"
+"""Runs nothing itself: the steps of such a tool are performed by whoever calls it."""
 
 # ── what something rests on ──────────────────────────────────────────────
 

@@ -359,7 +359,7 @@ def _violations(params: Mapping[str, Json], schema: Mapping[str, Json], item: It
         ]
     return [
         Problem(
-            f"'{item.id}': {_place(error.instance_path)}{_said(error)}",
+            f"'{item.id}': {place_in(error.instance_path)}{violated(error)}",
             item.path,
             "look at 'plait tools show " + item.id + "' for its parameters",
             code="schema-violation",
@@ -368,7 +368,8 @@ def _violations(params: Mapping[str, Json], schema: Mapping[str, Json], item: It
     ]
 
 
-def _said(error: Any) -> str:
+def violated(error: Any) -> str:
+    """Which rule of a schema a value does not keep, without the value."""
     # The library's message quotes the offending value, which may be a secret: say only what was expected.
     kind = error.kind
     name = type(kind).__name__.rpartition("_")[2]
@@ -385,7 +386,8 @@ def _said(error: Any) -> str:
     return f"does not meet '{keyword}' of the schema"
 
 
-def _place(path: Sequence[str | int]) -> str:
+def place_in(path: Sequence[str | int]) -> str:
+    """Where in a value: `a.b[0]: `, or nothing for the whole."""
     return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path).lstrip(".") + (
         ": " if path else ""
     )

@@ -137,6 +137,13 @@ INFORMATIONAL: Final = frozenset(
 """Keys that other programs write for people; they change nothing here."""
 
 
+GRAPH_RUNTIME: Final = "core/runtimes/state-graph/runtime"
+GRAPH_KEYS: Final = frozenset(
+    {"start", "nodes", "state", "max_steps", "max_concurrency", "on_error", "hooks", "timeout"}
+)
+"""What a tool that is a graph may have beside its header, or below `config`."""
+
+
 def header_of(entries: Mapping[str, Entry], *, kind: str = "tool") -> Header:
     """A typed header, or an error with everything that is wrong in it."""
     reader = _HeaderReader(entries)
@@ -153,8 +160,9 @@ class _HeaderReader:
         self.problems: list[Problem] = []
 
     def header(self) -> Header:
+        is_graph = self._is_graph()
         return Header(
-            executor_id=self._text("executor_id", None),
+            executor_id=self._text("executor_id", GRAPH_RUNTIME if is_graph else None),
             version=self._text("version", None),
             tool_type=self._text("tool_type", "") or "",
             category=self._text("category", "") or "",
@@ -171,8 +179,14 @@ class _HeaderReader:
             secrets=self._names("secrets"),
         )
 
+    def _is_graph(self) -> bool:
+        named = self.entries.get("tool_type")
+        return named is not None and named.value == "graph"
+
     def unknown(self, kind: str) -> None:
         known = set(field_names(Header))
+        if self._is_graph():
+            known |= GRAPH_KEYS
         for key, entry in self.entries.items():
             if key not in known and key not in INFORMATIONAL:
                 self._wrong(entry, f"'{key}' is not a key of a {kind}", _meant(key, known))

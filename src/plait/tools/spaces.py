@@ -23,6 +23,8 @@ SpaceName = Literal["project", "user", "system"]
 PRECEDENCE: Final[Mapping[str, int]] = {"project": 3, "user": 2, "system": 1}
 
 EXTENSIONS: Final = (".py", ".yaml", ".yml", ".sh", ".bash", ".js", ".mjs", ".cjs", ".ts", ".rb", ".go")
+DIRECTIVES: Final = "directives"
+"""The folder of a space that holds prompts with what they need, in Markdown."""
 MAX_ID: Final = 200
 
 # The ids of the seed documents resolve to ours, so that their tool files run unchanged.
@@ -133,10 +135,10 @@ class Spaces:
     def missing(self, item_id: str, *, folder: str = "tools") -> InputError:
         guess = nearest(item_id, sorted(self.ids(folder=folder)))
         looked = ", ".join(os.path.join(space.root, folder) for space in self.spaces)
+        thing, listed = ("directive", "") if folder == DIRECTIVES else ("tool", "; 'plait tools' lists them")
         return InputError(
-            f"there is no tool '{item_id}'",
-            fix=(f"did you mean '{guess}'? " if guess else "")
-            + f"looked in {looked}; 'plait tools' lists them",
+            f"there is no {thing} '{item_id}'",
+            fix=(f"did you mean '{guess}'? " if guess else "") + f"looked in {looked}{listed}",
             code="unknown-tool",
         )
 
@@ -196,7 +198,7 @@ def renamed(item_id: str) -> str:
 
 def _in_space(space: Space, folder: str, item_id: str) -> Found | None:
     found: list[Found] = []
-    for extension in EXTENSIONS:
+    for extension in _extensions(folder):
         relative = f"{folder}/{item_id}{extension}"
         # A look first: to open each of so many names safely takes much longer than to see that few exist.
         if not os.path.lexists(f"{space.root}/{relative}"):
@@ -221,5 +223,9 @@ def _ids_in(space: Space, folder: str) -> Iterable[str]:
         for name in sorted(files):
             stem, extension = os.path.splitext(name)
             relative = os.path.relpath(os.path.join(directory, stem), top).replace(os.sep, "/")
-            if extension in EXTENSIONS and _is_id(relative):
+            if extension in _extensions(folder) and _is_id(relative):
                 yield relative
+
+
+def _extensions(folder: str) -> tuple[str, ...]:
+    return (".md",) if folder == DIRECTIVES else EXTENSIONS

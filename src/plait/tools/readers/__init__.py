@@ -187,7 +187,8 @@ def _checked_header(said: Said, form: Format, kind: str) -> Header:
         header = header_of(said.entries, kind=kind)
     except DocumentError as error:
         said.problems += error.problems
-    if kind == "tool" and said.value("tool_type") != "primitive" and not said.value("executor_id"):
+    needs_none = said.value("tool_type") in ("primitive", "graph")
+    if kind == "tool" and not needs_none and not said.value("executor_id"):
         said.missing("executor_id", "this tool says no executor_id", _executor_fix(form), "no-executor")
     if said.problems:
         raise DocumentError.together(said.problems[: documents.MAX_PROBLEMS])
