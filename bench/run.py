@@ -3,7 +3,7 @@
     python bench/run.py                   half an hour; writes docs/benchmarks.md
     python bench/run.py --brief           ten minutes: without the engines that take minutes themselves
     python bench/run.py --quick           a minute; prints only
-    python bench/run.py --only fanout     some of the tables, engine, startup, tools or fanout; prints only
+    python bench/run.py --only fanout     engine, ensembles, startup, tools, fanout or graphs; prints only
 
 Only ratios within one run mean something: times depend on the machine and on
 who else uses it.
@@ -25,9 +25,11 @@ from time import perf_counter
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "src"))  # this tree, whatever is installed
 
+from ensembles import ensemble_tables  # noqa: E402
 from fanout import FULL as MANY  # noqa: E402
 from fanout import QUICK as FEW  # noqa: E402
 from fanout import Sizes, fanout_tables  # noqa: E402
+from graphs import graph_tables  # noqa: E402
 from measure import pin_to_one_core  # noqa: E402
 from startup import startup_tables  # noqa: E402
 from tables import Table  # noqa: E402
@@ -100,9 +102,11 @@ def _engine_tables(rounds: Rounds) -> Iterator[Table]:
 
 PARTS: dict[str, Callable[[Rounds], Iterator[Table]]] = {
     "engine": _engine_tables,
+    "ensembles": lambda rounds: ensemble_tables(rounds=rounds.hot),
     "startup": lambda rounds: startup_tables(rounds=rounds.processes),
     "tools": lambda rounds: tool_tables(rounds=rounds.calls, commands=rounds.commands),
     "fanout": lambda rounds: fanout_tables(rounds.fanout),
+    "graphs": lambda rounds: graph_tables(rounds=rounds.linear + 2),
 }
 
 

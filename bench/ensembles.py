@@ -1,0 +1,50 @@
+"""How long an ensemble takes to fill all its texts, beside `str.format` on the same texts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import dialects
+from cases import PROMPT, PROMPT_VALUES
+from dialects import written
+from measure import Contender, race
+from tables import Bar, Table, compared
+
+import plait
+
+TASKS = 4
+FORMAT = "str.format"
+AHEAD = Bar(1.0)
+
+
+def ensemble_tables(*, rounds: int) -> Iterator[Table]:
+    text = written(PROMPT, dialects.format_field)
+    expected = "A page in {format} for {audience}."
+    tasks = [plait.Task(text, expected, handler=_nothing) for _ in range(TASKS)]
+    names = {
+        "resolve": plait.Ensemble(tasks).resolve,
+        "texts": [text, expected] * TASKS,
+        "values": PROMPT_VALUES,
+    }
+    filled = [text.format(**PROMPT_VALUES), expected.format(**PROMPT_VALUES)]
+    resolved = plait.Ensemble(tasks).resolve(PROMPT_VALUES)
+    assert [[task.description, task.expected_output] for task in resolved] == [filled] * TASKS
+    times = race(
+        [
+            Contender(FORMAT, "[text.format(**values) for text in texts]", names),
+            Contender("plait.Ensemble.resolve", "resolve(values)", names),
+        ],
+        rounds=rounds,
+    )
+    yield compared(
+        f"An ensemble: {TASKS} tasks with a 4 KB prompt each",
+        "All descriptions and expected outputs are filled, and every task is copied with its texts, as at "
+        "the start of a run. The bar: ahead of `str.format`, which checks nothing and copies nothing.",
+        times,
+        to=FORMAT,
+        bars={"plait.Ensemble.resolve": AHEAD},
+    )
+
+
+def _nothing(task: plait.Task, context: object) -> str:
+    return f"{task} {context}"

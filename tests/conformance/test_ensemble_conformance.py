@@ -1,0 +1,87 @@
+"""Document 001 in real runs of ensembles, in Python and in files: every row of its tables, and more.
+
+The rows are those of `prompts-001.yaml` (the resolver alone is held against them elsewhere) and of
+`ensemble-001.yaml`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+
+import plait
+from flows.graphs import graph_place
+from plait import Ensemble, Task
+from plait.flows.ensemble import load_ensemble
+
+NOTHING: Final = object()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    about: str
+    template: str | None
+    inputs: dict[str, Any] | None
+    expect: Any = NOTHING
+    missing: list[str] | None = None
+    message: str | None = None
+    logs: list[str] | None = None
+
+
+def read(name: str) -> list[Row]:
+    return [Row(**raw) for raw in yaml.safe_load((Path(__file__).parent / name).read_text("utf-8"))]
+
+
+ROWS: Final = [*read("prompts-001.yaml"), *read("ensemble-001.yaml")]
+EACH: Final = [pytest.param(row, id=row.about.replace(" ", "-")) for row in ROWS]
+
+
+@pytest.fixture(autouse=True)
+def _nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("row", EACH)
+def test_a_task_in_python_says_what_the_row_says(row: Row) -> None:
+    seen: list[Task] = []
+    task = Task(row.template, row.template, handler=lambda task, _: seen.append(task))
+    ensemble = Ensemble([task])
+    if row.missing is not None:
+        with pytest.raises(plait.PromptTemplateError) as caught:
+            ensemble.run(row.inputs)
+        assert (caught.value.missing_variables, caught.value.template) == (row.missing, row.template)
+        assert seen == []
+        return
+    ensemble.run(row.inputs)
+    assert [(one.description, one.expected_output) for one in seen] == [(row.expect, row.expect)]
+    assert (task.description, task.expected_output) == (row.template, row.template)
+
+
+def test_a_task_in_a_file_says_what_the_rows_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = graph_place(tmp_path, monkeypatch)
+    answered = 0
+    for row in ROWS:
+        if not row.template or not isinstance(row.inputs, dict | None):
+            continue
+        flow = {"tasks": [{"description": row.template}], "provider": "echo"}
+        place.write("flow.yaml", flow)
+        if row.missing is not None:
+            with pytest.raises(plait.PromptTemplateError) as caught:
+                load_ensemble(str(place.file), given=row.inputs or {})
+            assert caught.value.missing_variables == row.missing, row.about
+            continue
+        program: Any = load_ensemble(str(place.file), given=row.inputs or {}).program
+        [task] = program.filled.tasks.values()
+        assert task.description == row.expect, row.about
+        answered += 1
+    assert answered > 20
+
+
+def test_a_chain_of_values_that_name_each_other_does_not_grow() -> None:
+    inputs = {f"v{number}": f"{{v{number + 1}}}{{v{number + 1}}}" for number in range(26)}
+    output = Ensemble([Task("{v0}" * 3, "", handler=lambda task, _: task.description)]).run(inputs)
+    assert output.raw == "{v1}{v1}" * 3
