@@ -20,6 +20,10 @@ PRINTED = {
     "item-in-prompt": "parser: 2 files, note 'quotes \" and $(commands) are text here'\n"
     "store: 1 files, note 'line one\\nline two'\nviews: 0 files, note None",
     "mend-tests": "def total(numbers):\n    return sum(numbers)",
+    "triage-graph": "r1: We look into: The export crashes with a file called $(date).csv\n"
+    "r3: We look into: Since the update ${total} shows up in my mails\nr2: closed\n2 rounds",
+    "report-ensemble": "# Week of tides\nTeam tides measured all week, and 4 points are open; "
+    "{team} and ${team} are only text here.\nOpen points: 4",
     "own-variables": "the largest: 6 in long (of 3 lines)",
 }
 
@@ -50,7 +54,7 @@ def test_an_example_runs_and_does_what_it_says(
     assert "remembered" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", ["item-in-prompt", "mend-tests"])
+@pytest.mark.parametrize("name", ["item-in-prompt", "mend-tests", "triage-graph"])
 def test_a_tool_that_an_example_brings_along_asks_for_trust(
     name: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -58,3 +62,16 @@ def test_a_tool_that_an_example_brings_along_asks_for_trust(
     monkeypatch.chdir(folder)
     assert main(["run", "flow.yaml"]) == 3
     assert "plait trust" in capsys.readouterr().err
+
+
+def test_the_directive_runs_without_a_key_and_answers_with_data(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(EXAMPLES / "review-directive", folder)
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("PLAIT_PROVIDER", "replay")
+    assert main(["check", "review.md"]) == 0
+    assert main(["run", "review.md", "-i", "file=prices.py"]) == 0, capsys.readouterr()
+    assert '"verdict": "mend", "finding": "line 5:' in capsys.readouterr().out
+    assert main(["resume"]) == 0
+    assert "remembered" in capsys.readouterr().out

@@ -20,7 +20,7 @@ ORDER = {
     **dict.fromkeys(["tools", "engine"], 3),
     "steps": 4,
     "flows": 5,
-    **dict.fromkeys(["primitives", "store", "backends", "workspace"], 6),  # the hands
+    **dict.fromkeys(["primitives", "providers", "store", "backends", "workspace"], 6),  # the hands
     "app": 7,
     **dict.fromkeys(["cli", "web", "mcp_server", "__main__"], 8),  # the faces
 }

@@ -10,7 +10,8 @@ import pytest
 import plait
 
 PUBLIC = [
-    "FlowResult", "PlaitError", "PromptTemplateError", "Scope", "Secret", "ShellResult", "Template", "call", "compile",
+    "Agent", "Ensemble", "EnsembleError", "EnsembleOutput", "FlowResult", "Loop", "Manager", "MapReduce", "PlaitError",
+    "PromptTemplateError", "Scope", "Secret", "ShellResult", "Task", "TaskOutput", "Template", "call", "compile",
     "escape_shell_value", "matches", "render", "resolve_prompt", "run", "sh",
 ]  # fmt: skip
 

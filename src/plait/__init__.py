@@ -19,19 +19,30 @@ if TYPE_CHECKING:
         resolve_prompt,
         sh,
     )
+    from plait.app.ensembles import Ensemble, EnsembleOutput
     from plait.app.flows import FlowResult, run
-    from plait.errors import PlaitError, PromptTemplateError
+    from plait.errors import EnsembleError, PlaitError, PromptTemplateError
     from plait.scope import Scope
+    from plait.steps.ensemble_parts import Agent, Loop, Manager, MapReduce, Task, TaskOutput
     from plait.template.template import Template
     from plait.values import Secret
 
 _HOME = {
+    "Agent": "steps.ensemble_parts",
+    "Ensemble": "app.ensembles",
+    "EnsembleError": "errors",
+    "EnsembleOutput": "app.ensembles",
     "FlowResult": "app.flows",
+    "Loop": "steps.ensemble_parts",
+    "Manager": "steps.ensemble_parts",
+    "MapReduce": "steps.ensemble_parts",
     "PlaitError": "errors",
     "PromptTemplateError": "errors",
     "Scope": "scope",
     "Secret": "values",
     "ShellResult": "app",
+    "Task": "steps.ensemble_parts",
+    "TaskOutput": "steps.ensemble_parts",
     "Template": "template.template",
     "call": "app",
     "compile": "app",
@@ -44,12 +55,21 @@ _HOME = {
 }
 
 __all__ = [
+    "Agent",
+    "Ensemble",
+    "EnsembleError",
+    "EnsembleOutput",
     "FlowResult",
+    "Loop",
+    "Manager",
+    "MapReduce",
     "PlaitError",
     "PromptTemplateError",
     "Scope",
     "Secret",
     "ShellResult",
+    "Task",
+    "TaskOutput",
     "Template",
     "call",
     "compile",

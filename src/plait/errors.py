@@ -14,6 +14,7 @@
     ├── TrustError                something may not run before you trust it (3); `.code`
     ├── ProcessError              a process could not be started or had to be ended (1)
     ├── RequestError              an HTTP request was refused, failed or ran out of time (1); `.code`
+    ├── EnsembleError             an ensemble did not come to its end (1); `.output`: what there is
     ├── JournalError              the record of a run cannot be written or read (1); `.code`
     └── InternalError             our bug (4)
 
@@ -168,6 +169,12 @@ class RequestError(PlaitError):
 
     An answer with an unwelcome status is not an error of this kind: it is an answer.
     """
+
+
+class EnsembleError(PlaitError):
+    """An ensemble did not come to its end; `.output` is what its tasks had given until then."""
+
+    output: object = None
 
 
 class JournalError(PlaitError):

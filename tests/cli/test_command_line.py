@@ -81,7 +81,7 @@ def test_help_lists_every_command(capsys: Capsys) -> None:
 
 
 SUGGESTIONS = [
-    (["rendr"],                           "there is no command 'rendr'\nfix: did you mean 'render'? commands: run, runs, show, logs, resume, retry, render, sh, explain, check, init, call, tools, sign, verify, keys, trust, schema\n"),
+    (["rendr"],                           "there is no command 'rendr'\nfix: did you mean 'render'? commands: run, chat, runs, show, logs, resume, retry, render, sh, explain, graph, check, init, call, tools, sign, verify, keys, trust, schema\n"),
     (["--versoin"],                       "there is no option '--versoin'\nfix: did you mean '--version'? options: --help, --version\n"),
     (["render"],                          "plait render: TEXT is missing\nfix: give a template, - for standard input, or --cases\n"),
     (["sh"],                              "plait sh: TEMPLATE is missing\nfix: see plait sh --help\n"),

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
+from plait.app.flows import Company
 from plait.cli import lines, logs, main, runs, show
 from plait.cli.lines import JsonView, PlainView, QuietView, View, clean, clock, json_line, speed, summary
 from plait.cli.live import ASCII, LiveView, frame
@@ -35,6 +36,7 @@ from plait.engine.events import (
     StepFinished,
     StepRetrying,
     StepStarted,
+    StepTitled,
 )
 from plait.engine.journal import MemoryJournal, Stamped
 from plait.engine.outcome import Done, Failed, Failure, Outcome, Skipped
@@ -86,7 +88,7 @@ STORY: Sequence[tuple[float, Event]] = [
     (3.0, begun("map/item:a/0", "shell", "make lint FILE=src/a.py")),
     (3.0, begun("map/item:b", "item", "src/old.py", 1)),
     (3.0, begun("map/item:b/0", "shell", "make lint FILE=src/old.py")),
-    (4.0, StepRetrying("map/item:b/0", 1, BROKEN, 2.0)),
+    (4.0, StepRetrying("map/item:b/0", 1, BROKEN, 2.0, 3)),
     (6.0, begun("map/item:b/0", "shell", "make lint FILE=src/old.py", 0, 2)),
     (7.0, over("map/item:b/0", "shell", "make lint FILE=src/old.py", Failed(BROKEN), 0, 4.0)),
     (7.0, over("map/item:b", "item", "src/old.py", Failed(BROKEN), 1, 4.0)),
@@ -130,7 +132,7 @@ setup: only on Mondays: skipped (its condition does not hold), 0:00
 setup: done, 2 steps, 0:03
 map: started
 map: 3 items
-make lint FILE=src/old.py: attempt 1 failed (exit 2), again in 2 s
+make lint FILE=src/old.py: attempt 1 of 3 failed (exit 2), again in 2 s
 ✗ src/old.py   exit 2  E999 at line 14
 map: 2/3  10.9/min  ~0:06  0 running  1 failed
 map: done, 3 items, 1 failed, 0:12
@@ -152,6 +154,12 @@ def test_a_run_in_plain_lines() -> None:
     stream = io.StringIO()
     seen(PlainView(stream), [*STORY, *END], Ended(value={"output": "all is well\n"}, exit_code=1))
     assert stream.getvalue() == PLAIN
+
+
+def test_a_note_about_an_item_names_it() -> None:
+    stream = io.StringIO()
+    seen(PlainView(stream), [*STORY, (14.0, Noted("map/item:c", "'tidy' failed, and the flow goes on: x"))])
+    assert stream.getvalue().splitlines()[-1] == "note: src/c.py: 'tidy' failed, and the flow goes on: x"
 
 
 def test_how_far_it_is_is_said_every_ten_seconds_at_most() -> None:
@@ -317,7 +325,78 @@ def test_items_that_do_not_fit_are_counted() -> None:
 
 def test_an_item_that_waits_for_its_next_attempt_says_so() -> None:
     drawn = picture(80, now=5.0, story=STORY[:14])
-    assert "attempt 1 failed, again in 0:01" in drawn[4]
+    assert "attempt 1 of 3 failed, again in 0:01" in drawn[4]
+
+
+def test_an_item_that_is_tried_again_says_for_which_time() -> None:
+    drawn = picture(80, now=6.0, story=STORY[:15])
+    assert "attempt 2 of 3  shell  make lint FILE=src/old.py" in drawn[4]
+
+
+def test_what_runs_in_a_second_attempt_of_an_item_says_so() -> None:
+    again = [
+        (14.0, StepRetrying("map/item:c", 1, BROKEN, 0.0, 2)),
+        (14.0, begun("map/item:c", "item", "src/c.py", 2, 2)),
+    ]
+    assert (
+        "src/c.py   attempt 2 of 2  shell  make lint FILE=src/c.py "
+        in picture(100, story=[*STORY, *again])[3]
+    )
+
+
+LOOKING: Sequence[tuple[float, Event]] = [
+    (0.0, RunStarted("7f3a", "fix", "/p/fix.yaml", "/p", False, (("map", 2), ("reduce", 1)))),
+    (0.0, begun("map", "fan", "map")),
+    (0.0, begun("map/items", "items", "the items")),
+]  # fmt: skip
+
+
+def test_a_map_that_has_no_items_yet_looks_for_them() -> None:
+    assert picture(60, now=2.0, story=LOOKING) == [
+        "● fix  run 7f3a                                        0:02",
+        "  ● map     looking for its items                      0:02",
+        "  ○ reduce  1 step",
+    ]
+
+
+def test_what_finds_the_items_is_no_step_that_anybody_is_told_of() -> None:
+    stream = io.StringIO()
+    found = [(1.0, over("map/items", "items", "the items", Done({"count": 1}))), (1.0, StepCounted("map", 1))]
+    seen(PlainView(stream), [*LOOKING, *found])
+    assert stream.getvalue() == "fix: run 7f3a, /p/fix.yaml\nmap: started\nmap: 1 item\n"
+
+
+def test_a_map_that_cannot_find_its_items_fails_itself_and_once() -> None:
+    stream = io.StringIO()
+    failure = Failure("flow.yaml:3:5: there is no file 'a'\nfix: name one", "refused", path="map/items")
+    story = [
+        *LOOKING,
+        (1.0, over("map/items", "items", "the items", Failed(failure))),
+        (1.0, over("map", "fan", "map", Failed(failure))),
+        (1.0, RunEnded("failed", failure)),
+    ]
+    seen(PlainView(stream), story, Ended(status="failed", failure=failure, exit_code=1))
+    assert stream.getvalue().splitlines()[2:] == [
+        "✗ map   refused  flow.yaml:3:5: there is no file 'a'",
+        "map: failed, 0:01",
+        "✗ failed after 0:01   0 of 1 step",
+        "  ✗ map   refused",
+        "      flow.yaml:3:5: there is no file 'a'",
+        "      fix: name one",
+        "  look at it   plait logs 7f3a map",
+        "  go on        plait resume 7f3a",
+    ]
+
+
+def test_what_runs_is_shown_with_its_values_as_soon_as_they_are_known() -> None:
+    action = begun("map/item:d/0/run", "attempt", "lint ${item}")
+    titled = [
+        (14.0, begun("map/item:d", "item", "src/d.py", 3)),
+        (14.0, begun("map/item:d/0", "shell", "lint ${item}")),
+        (14.0, action),
+        (14.0, StepTitled("map/item:d/0/run", "lint src/d.py")),
+    ]
+    assert "src/d.py   shell  lint src/d.py " in picture(100, story=[*STORY, *titled])[4]
 
 
 def test_a_terminal_without_unicode_gets_ascii() -> None:
@@ -431,6 +510,33 @@ def test_a_step_that_failed_is_looked_at_and_gone_on_with() -> None:
     ]
 
 
+def test_a_run_that_went_on_after_a_failure_says_both_and_asks_for_nothing() -> None:
+    failure = Failure("exit code 1: no such file", "exit", 1, path="setup/0")
+    story = [
+        (0.0, RunStarted("7f3a", "fix", "/p/fix.yaml", "/p", False, (("setup", 2),))),
+        (0.0, begun("setup", "phase", "setup")),
+        (1.0, over("setup/0", "shell", "tidy", Failed(failure))),
+        (2.0, over("setup/1", "shell", "measure", out("42\n"), 1)),
+        (2.0, over("setup", "phase", "setup", Done({"output": "42", "captures": {}}))),
+        (2.0, RunEnded("done")),
+    ]
+    assert last_lines(Ended(), story) == [
+        "✓ done in 0:02   2 steps, 1 failed and the run went on",
+        "  ✗ tidy   exit 1",
+        "      no such file",
+        "  look at it   plait logs 7f3a tidy",
+    ]
+
+
+def test_items_that_a_run_had_no_time_for_are_counted() -> None:
+    failure = Failure("took longer than 15 s", "timeout")
+    more = [(15.0, StepCounted("map", 9)), *STORY[9:], (15.0, RunEnded("failed", failure))]
+    assert last_lines(Ended(status="failed", failure=failure, exit_code=1), [*STORY[:9], *more])[:2] == [
+        "✗ failed after 0:15   map: 9 items, 1 done, 1 failed, 1 cut short, 6 not started   2 of 3 steps   1 retry",
+        "  took longer than 15 s",
+    ]
+
+
 def test_a_failure_that_belongs_to_no_step_is_said_itself() -> None:
     failure = Failure("this project is not trusted\nfix: plait trust .", "trust")
     assert last_lines(Ended(status="failed", failure=failure, exit_code=3), STORY[:1]) == [
@@ -511,7 +617,8 @@ SIGNALS = [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
 def test_a_signal_lets_the_run_stop_and_is_its_exit_code(number: signal.Signals, code: int) -> None:
     view = Noting()
 
-    def start(_watchers: object, stop: Stop, _ask: object) -> Ended:
+    def start(*, company: Company) -> Ended:
+        stop = company.stop
         os.kill(os.getpid(), number)
         assert view.heard.wait(10)
         assert stop.wait(10)
@@ -538,7 +645,7 @@ def test_the_second_signal_is_at_once() -> None:
 def test_a_run_that_ends_well_in_spite_of_a_signal_has_ended_well() -> None:
     view = Noting()
 
-    def start(_watchers: object, _stop: Stop, _ask: object) -> Ended:
+    def start(*, company: Company) -> Ended:  # noqa: ARG001 - the protocol's shape
         os.kill(os.getpid(), signal.SIGTERM)
         assert view.heard.wait(10)
         return Ended()
@@ -558,7 +665,7 @@ def test_a_signal_that_is_ignored_stays_ignored() -> None:
 
 def test_outside_the_main_thread_signals_are_left_alone() -> None:
     codes: list[int] = []
-    thread = Thread(target=lambda: codes.append(watched(lambda *_: Ended(exit_code=1), Noting())))
+    thread = Thread(target=lambda: codes.append(watched(lambda **_: Ended(exit_code=1), Noting())))
     thread.start()
     thread.join(10)
     assert codes == [1]
@@ -567,7 +674,7 @@ def test_outside_the_main_thread_signals_are_left_alone() -> None:
 def test_what_raises_leaves_signals_as_they_were() -> None:
     before = signal.getsignal(signal.SIGINT)
 
-    def start(*_: object) -> Ended:
+    def start(*, company: Company) -> Ended:  # noqa: ARG001 - the protocol's shape
         raise InputError("no such file")
 
     with pytest.raises(InputError):
@@ -647,7 +754,7 @@ ARGUMENTS = [
     (["run", "f.yaml", "--project", "no-such"],     "no-such: there is no such folder\nfix: check --project\n"),
     (["retry", "7f3a"],                             "plait retry: which items are to be done again\nfix: name items, or give --failed for all of them; plait show lists those that failed\n"),
     (["retry", "7f3a", "x", "--failed"],            "plait retry: --failed is for all failed items\nfix: name items, or give --failed for all of them; plait show lists those that failed\n"),
-    (["schema", "workflw"],                         "there is no format 'workflw'\nfix: did you mean 'workflow'? formats: workflow\n"),
+    (["schema", "workflw"],                         "there is no format 'workflw'\nfix: did you mean 'workflow'? formats: workflow, graph, directive, provider, hooks\n"),
     (["runs", "--limit", "x"],                      "--limit needs a whole number above 0\nfix: for example --limit 8\n"),
 ]  # fmt: skip
 
@@ -715,10 +822,19 @@ def journal_of(story: Sequence[tuple[float, Event]]) -> MemoryJournal:
     return journal
 
 
+def tries_of(story: Sequence[tuple[float, Event]]) -> show.Tries:
+    tries = show.Tries()
+    for _, event in story:
+        tries.add(event)
+    return tries
+
+
 def test_show_says_what_happened() -> None:
     story = [*STORY, *END]
     progress = fold(stamped(story))
-    said = [text for text, _ in show.lines("7f3a", "done", progress, journal_of(story), now=99.0)]
+    said = [
+        text for text, _ in show.lines("7f3a", "done", progress, journal_of(story), tries_of(story), now=99.0)
+    ]
     began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(0.0))
     assert [line for line in said if began not in line] == [
         "✓ fix-worst  run 7f3a  done",
@@ -739,7 +855,9 @@ def test_show_says_what_happened() -> None:
 def test_show_of_a_run_that_died_says_how_to_go_on() -> None:
     said = [
         text
-        for text, _ in show.lines("7f3a", "interrupted", fold(stamped(STORY)), journal_of(STORY), now=99.0)
+        for text, _ in show.lines(
+            "7f3a", "interrupted", fold(stamped(STORY)), journal_of(STORY), tries_of(STORY), now=99.0
+        )
     ]
     assert said[0] == "● fix-worst  run 7f3a  interrupted"
     assert said[-1] == "  go on        plait resume 7f3a"
@@ -749,7 +867,7 @@ def test_show_of_a_run_that_died_says_how_to_go_on() -> None:
 
 def test_show_for_programs_has_every_failure() -> None:
     story = [*STORY, *END]
-    record = show.record("7f3a", "done", fold(stamped(story)), journal_of(story))
+    record = show.record("7f3a", "done", fold(stamped(story)), journal_of(story), tries_of(story))
     setup, fan, _ = record["phases"]
     assert [(step["path"], step["status"]) for step in setup["steps"]] == [
         ("setup/0", "done"),
@@ -771,16 +889,25 @@ def test_logs_are_what_steps_printed_each_once_with_its_item() -> None:
         "── setup/0   setup › measure   done   0:02",
         "42",
         "── setup/1   setup › only on Mondays   skipped: its condition does not hold   0:00",
-        "── map/item:b/0   src/old.py › make lint FILE=src/old.py   exit 2",
+        "── map/item:b/0   src/old.py › make lint FILE=src/old.py   exit 2   attempt 1 of 3",
         "exit code 2: warning: old",
         "E999 at line 14",
-        "── map/item:b/0   src/old.py › make lint FILE=src/old.py   exit 2   0:04",
+        "── map/item:b/0   src/old.py › make lint FILE=src/old.py   exit 2   attempt 2 of 3   0:04",
         "exit code 2: warning: old",
         "E999 at line 14",
         "── map/item:a/0   src/a.py › make lint FILE=src/a.py   done   0:11",
         "fine",
         "── map/item:c/0   src/c.py › make lint FILE=src/c.py   done   0:01",
     ]
+
+
+def test_an_item_whose_start_is_not_recorded_is_known_by_its_end() -> None:
+    story = [
+        *STORY[:9],
+        (4.0, over("map/item:a/0", "shell", "make lint", out("fine\n"))),
+        (4.0, over("map/item:a", "item", "src/a.py", Done({"output": "fine", "captures": {}}))),
+    ]
+    assert logged(story)[-2:] == ["── map/item:a/0   src/a.py › make lint   done   0:01", "fine"]
 
 
 @pytest.mark.parametrize("name", ["src/a.py", "a", "item:a", "map/item:a", "map/item:a/0"])
@@ -814,6 +941,83 @@ def test_a_step_and_the_attempt_inside_it_print_once() -> None:
         (0.0, over("setup/0", "shell", "greet", value)),
     ]
     assert logged(story) == ["── setup/0/run   greet › greet   done   0:01", "hello", "stderr:", "careful"]
+
+
+def test_the_steps_of_an_item_that_is_tried_again_say_in_which_attempt() -> None:
+    failure = Failure("no", path="map/item:c/0")
+    failed = over("map/item:c/0", "shell", "lint", Failed(failure))
+    story = [
+        *STORY,
+        (15.0, failed),
+        (15.0, StepRetrying("map/item:c", 1, failure, 0.0, 2)),
+        (15.0, failed),
+        (15.0, over("map/item:c", "item", "src/c.py", Failed(failure), 2)),
+    ]
+    assert [line for line in logged(story, "c") if line.startswith("──")] == [
+        "── map/item:c/0   src/c.py › lint   failed   attempt 1 of 2   0:01",
+        "── map/item:c/0   src/c.py › lint   failed   attempt 2 of 2   0:01",
+    ]
+
+
+ROUNDS: Sequence[tuple[float, Event]] = [
+    *STORY[:2],
+    (0.0, begun("setup/0", "foreach", "each file")),
+    (0.0, begun("setup/0/each", "fan", "foreach")),
+    (0.0, begun("setup/0/each/item:0", "item", "a")),
+    (0.0, begun("setup/0/each/item:0/0", "shell", "lint a")),
+    (0.0, over("setup/0/each/item:0/0", "shell", "lint a", out("fine\n"))),
+    (0.0, over("setup/0/each/item:0", "item", "a", Done({"output": "fine", "captures": {}}))),
+    (0.0, over("setup/0/each", "fan", "foreach", Done({"total": 1, "successful": 1, "failed": 0}))),
+]  # fmt: skip
+RESUMED = (1.0, RunStarted("7f3a", "fix-worst", "/p/fix-worst.yaml", "/p", True))
+
+
+@pytest.mark.parametrize("between", [[], [RESUMED]], ids=["in one life", "in two"])
+def test_what_the_rounds_of_a_step_printed_is_not_printed_again_by_the_step(
+    between: list[tuple[float, Event]],
+) -> None:
+    whole = over("setup/0", "foreach", "each file", Done({"output": ["fine"], "stderr": "", "exit_code": 0}))
+    assert logged([*ROUNDS, *between, (1.0, whole)]) == [
+        "── setup/0/each/item:0/0   a › lint a   done   0:01",
+        "fine",
+    ]
+
+
+def test_a_step_whose_rounds_failed_says_why_and_not_what_they_printed() -> None:
+    ended = {"output": ["fine"], "stderr": "1 of 2 items failed: no", "exit_code": 1}
+    failure = Failure("1 of 2 items failed: no", exit_code=1, output=ended, path="setup/0")
+    assert logged([*ROUNDS, (1.0, over("setup/0", "foreach", "each file", Failed(failure)))])[2:] == [
+        "── setup/0   setup › each file   failed   0:01",
+        "1 of 2 items failed: no",
+    ]
+
+
+def test_output_that_is_not_kept_is_said_to_be_missing() -> None:
+    value = Done({"output": "a", "exit_code": 0, "truncated": True})
+    story = [*STORY[:3], (0.0, over("setup/0", "shell", "x", value))]
+    assert logged(story)[-1] == "… more was printed, and is not kept"
+
+
+def test_show_says_how_many_attempts_a_step_took() -> None:
+    tried = [
+        *STORY[:2],
+        (0.0, StepRetrying("setup/0", 1, BROKEN, 0.0, 3)),
+        (1.0, over("setup/0", "shell", "measure", out(""))),
+        (1.0, StepRetrying("setup/1/run", 1, BROKEN, 0.0, 3)),
+        (1.0, over("setup/1/run", "attempt", "lint", Failed(BROKEN), 0)),
+        (1.0, over("setup/1/again@1", "attempt", "lint", out(""), 0)),
+        (1.0, over("setup/1", "shell", "lint", out(""), 1)),
+        (1.0, over("setup/2", "shell", "tidy", out(""), 2)),
+    ]
+    tries = tries_of(tried)
+    assert [tries.of(f"setup/{n}") for n in range(3)] == [2, 3, 1]
+    said = [
+        text for text, _ in show.lines("7", "done", fold(stamped(tried)), journal_of(tried), tries, now=9.0)
+    ]
+    assert "      ✓ measure   2 attempts   0:01" in said
+    assert "      ✓ tidy   0:01" in said
+    again = [*tried, RESUMED, (9.0, over("setup/0", "shell", "measure", out("")))]
+    assert tries_of(again).of("setup/0") == 1  # it ended in one, when it was done again
 
 
 def test_a_step_that_ended_well_and_failed_says_why_after_what_it_printed() -> None:

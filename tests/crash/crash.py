@@ -38,6 +38,7 @@ from pathlib import Path
 from typing import Final
 
 from crash import power
+from crash.agent import Agent, moment
 from crash.scene import LIMIT, Ended, Engine, Failed, Scene, is_locked, uninterrupted, wait_for
 from crash.verdict import extra_starts
 
@@ -586,6 +587,32 @@ def unsynced(stage: Stage, tally: Tally) -> None:
     power_cuts(stage, tally, "--flaw", "unsynced")
 
 
+# ── agents ───────────────────────────────────────────────────────────────
+
+
+def agent_kills(stage: Stage, tally: Tally, *, flaw: str = "") -> None:
+    """An agent with tools, killed at random moments: see agent.py for what must hold."""
+    chance = stage.chance(tally.name)
+    wanted = max(3, stage.kills // 5)
+    while tally.deaths < wanted:
+        agent = Agent(Path(tempfile.mkdtemp(dir=stage.folder), "agent"), flaw)
+        while tally.deaths + len(agent.deaths) < wanted and agent.is_killed(*moment(chance)):
+            pass
+        if said := agent.to_the_end():
+            tally.blame(said)
+        tally.runs += 1
+        tally.deaths += len(agent.deaths)
+        tally.extra += agent.extra
+        tally.most_extra = max(tally.most_extra, agent.extra / max(1, len(agent.deaths)))
+        tally.blame(*agent.violations())
+        shutil.rmtree(agent.folder)
+
+
+def agent_amnesiac(stage: Stage, tally: Tally) -> None:
+    """An engine that does not look up what is recorded calls again what was called."""
+    agent_kills(stage, tally, flaw="amnesiac")
+
+
 WAYS: Final[dict[str, Way]] = {
     "random_kills": random_kills,
     "signals": signals,
@@ -598,11 +625,13 @@ WAYS: Final[dict[str, Way]] = {
     "disk_errors": disk_errors,
     "power_cuts": power_cuts,
     "clocks": clocks,
+    "agent_kills": agent_kills,
 }
 CONTROLS: Final[dict[str, Way]] = {
     "control_forgetful": forgetful,
     "control_amnesiac": amnesiac,
     "control_unsynced": unsynced,
+    "control_agent": agent_amnesiac,
 }
 
 

@@ -37,6 +37,7 @@ WAYS = [
     ("read_only", ITEMS),
     ("power_cuts", FEW),
     ("clocks", ITEMS),
+    ("agent_kills", FEW),
 ]
 
 
@@ -49,7 +50,7 @@ def test_nothing_is_lost_and_nothing_recorded_is_repeated(stage: Stage, way: str
     assert tally.deaths > 0
 
 
-@pytest.mark.parametrize("control", ["control_amnesiac", "control_unsynced"])
+@pytest.mark.parametrize("control", ["control_amnesiac", "control_unsynced", "control_agent"])
 def test_the_harness_finds_an_engine_with_a_flaw(stage: Stage, control: str) -> None:
     assert control in CONTROLS
     tally = tried(control, dataclasses.replace(stage, kills=3, items=FEW))

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from plait.app.flows import FlowResult, Options, resume_flow, retry_flow, run_flow
+from plait.app.flows import Company, FlowResult, Options, resume_flow, retry_flow, run_flow
 from plait.engine.events import Event, Noted, StepCounted, StepFinished
 from plait.engine.outcome import Done, Failed, Skipped
 from plait.errors import InputError
@@ -127,7 +127,7 @@ class Place:
             self.write("flow.yaml", flow)
         events: list[Event] = []
         result = run_flow(
-            str(self.file), Options(**options), watchers=[lambda told: events.append(told.event)]
+            str(self.file), Options(**options), company=Company([lambda told: events.append(told.event)])
         )
         return Ran(result, events)
 
@@ -152,7 +152,10 @@ class Place:
         events: list[Event] = []
         return Ran(
             resume_flow(
-                run, project=str(self.root), watchers=[lambda told: events.append(told.event)], **options
+                run,
+                project=str(self.root),
+                company=Company([lambda told: events.append(told.event)]),
+                **options,
             ),
             events,
         )
@@ -161,7 +164,10 @@ class Place:
         events: list[Event] = []
         return Ran(
             retry_flow(
-                run, project=str(self.root), watchers=[lambda told: events.append(told.event)], **options
+                run,
+                project=str(self.root),
+                company=Company([lambda told: events.append(told.event)]),
+                **options,
             ),
             events,
         )

@@ -184,7 +184,8 @@ EMPTY = ["steps: []", "agent_template: []", "commands: []", "agent_template: {co
 
 @pytest.mark.parametrize("said", EMPTY)
 def test_a_map_without_steps_is_found(said: str) -> None:
-    assert found(f"map:\n  input: [1]\n  {said}\n") == ["3 error missing-field"]
+    [row] = found(f"map:\n  input: [1]\n  {said}\n")
+    assert row.startswith("3 error missing-field ")
 
 
 def test_a_backend_that_does_not_exist_is_found() -> None:
@@ -210,11 +211,9 @@ GRAPH = """\
 config:
   start: a
   nodes:
-    a: {action: {item_id: t, params: {q: "${inputs.q} ${stat.n} ${HOME}"}}, assign: {n: "${result.n}"}}
-    b: {over: "${state.n}", as: file, action: {params: {f: "${file.name}"}}}
+    a: {tool: t, params: {q: "${inputs.q} ${stat.n} ${HOME}"}, assign: {n: "${result.n}"}, next: b}
+    b: {over: "${state.n}", as: file, action: {tool: t, params: {f: "${file.name}"}}, next: c}
     c: {output: "${file.name}"}
-  hooks:
-    - {action: {params: {m: "${anything.goes} ${x:jsn}"}}}
 """
 
 
@@ -222,7 +221,6 @@ def test_a_graph_knows_state_inputs_result_and_the_name_of_its_loop() -> None:
     assert found(GRAPH) == [
         "4 error unknown-name stat.n",
         "6 error unknown-name file.name",
-        "8 error unknown-format :jsn",
     ]
 
 
@@ -329,3 +327,108 @@ def test_a_long_flow_is_checked_in_a_table_that_all_its_steps_share() -> None:
     assert found("\n".join(rows)) == ["1 error unknown-name c0"] + [
         f"{n + 1} error unknown-name c{n + 2}" for n in range(400)
     ]
+
+
+# ── one round ────────────────────────────────────────────────────────────
+
+
+def in_file(folder: Path, text: str, **others: str) -> list[str]:
+    for name, content in others.items():
+        (folder / f"{name}.yaml").write_text(content)
+    (folder / "flow.yaml").write_text(text)
+    beside = os.path.relpath(folder) + os.sep
+    rows = []
+    for finding in check_file(str(folder / "flow.yaml")):
+        name = finding.problem.what.partition("'")[2].partition("'")[0]
+        rows.append(f"{finding.problem.place[1]} {finding.code} {name.removeprefix(beside)}".rstrip())
+    return rows
+
+
+def test_every_kind_of_problem_is_found_in_one_round(tmp_path: Path) -> None:
+    flow = """\
+nam: x
+timeout: [1]
+vars: {a: 1, a: 2}
+parameters:
+  p: {type: integer, default: abc}
+  q: {type: intger}
+setup:
+  steps: [{shell: ls, id: s, id: t}]
+  capture_outputs: {n: 9, m: {command_index: 0, pattern: "("}}
+map:
+  input: items.json
+  max_parallel: 0
+  sort_by: x SIDEWAYS
+  backend: locl
+  on_item_failure: stop
+  continue_on_failure: true
+  steps:
+    - {shell: 'echo ${itm}', timeout: abc}
+    - {shell: 'eval ${item.x}', when: '${p} =='}
+    - {shell: a, tool: b}
+    - [1]
+reduce:
+  - {shell: 'echo ${map.resluts}'}
+"""
+    assert in_file(tmp_path, flow) == [
+        "1 unknown-field nam",
+        "2 wrong-type timeout",
+        "3 duplicate-key a",
+        "5 parameter p",
+        "6 wrong-type type",
+        "8 duplicate-key id",
+        "9 wrong-type n",
+        "9 condition m",
+        "12 wrong-type max_parallel",
+        "13 bad-sort",
+        "14 wrong-type backend",
+        "15 contradiction",
+        "18 unknown-name itm",
+        "18 wrong-type timeout",
+        "19 value-as-code",
+        "19 condition",
+        "20 several-commands",
+        "21 wrong-type steps",
+        "23 unknown-name map.resluts",
+    ]
+
+
+CASCADES = [
+    # a flow in which one thing cannot be read, and others that rest on it                       all that is said
+    ("steps: [{shel: ls, capture_output: x}, {claude: '${x}'}]",                                 ["1 unknown-field shel"]),
+    ("steps: [{shell: ls, captur_output: x}, {claude: '${x}'}]",                                 ["1 unknown-field captur_output"]),
+    ("steps: [{shell: a, tool: b, capture_output: x}, {claude: '${x} ${y}'}]",                   ["1 several-commands", "1 unknown-name y"]),
+    ("steps: [{use: nothing}, {claude: '${x}'}]",                                                ["1 unknown-block nothing"]),
+    ("setp: [{shell: ls, capture_output: x}]\nreduce: [{claude: '${x} ${y}'}]",                  ["1 unknown-field setp", "2 unknown-name y"]),
+    ("setup: {step: [{shell: ls, capture_output: x}]}\nreduce: [{claude: '${x}'}]",              ["1 unknown-field step", "1 missing-field steps"]),
+    ("paramters: {x: string}\nsteps: [{claude: '${x} ${y}'}]",                                   ["1 unknown-field paramters", "2 unknown-name y"]),
+    ("vars: [x]\nsteps: [{claude: '${x}'}]",                                                     ["1 wrong-type vars"]),
+    ("extends: nowhere.yaml\nsteps: [{claude: '${x}'}, {use: b}]",                               ["1 no-file nowhere.yaml"]),
+    ("imports: [nowhere.yaml]\nsteps: [{use: b}]",                                               ["1 no-file nowhere.yaml"]),
+    ("imports: [twice.yaml]\nsteps: [{use: b}, {claude: '${y}'}]",                               ["1 duplicate-key b", "2 unknown-name y"]),
+    ("steps:\n- shell: ls\n  timeout: 1e999\n  env: {A: '${y}'}",                                ["3 value", "4 unknown-name y"]),
+    ("steps:\n- {shell: 'eval ${last.output}'}\n- {shel: ls}\n- {claude: '${y}', a: 'b",          ["2 value-as-code", "3 unknown-field shel", "4 syntax"]),
+    ("setup: [{shell: ls, capture_output: x}]\nsetup: [{shell: pwd}]\nmap: {input: i, steps: [{claude: '${x} ${y}'}]}", ["1 duplicate-key setup", "3 unknown-name y"]),
+    ("steps: [{shell: 'echo ${y}', shell: 'echo ${z}', tmeout: 3}]",                             ["1 duplicate-key shell", "1 unknown-name y", "1 unknown-name z", "1 unknown-field tmeout"]),
+    ("a: !!python/object:x {}\nsteps: [{claude: '${y}'}]",                                       ["1 unknown-field a", "1 tag !!python/object:x", "2 unknown-name y"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("flow", "expected"), CASCADES)
+def test_what_cannot_be_read_hides_nothing_else_and_is_not_reported_twice(
+    tmp_path: Path, flow: str, expected: list[str]
+) -> None:
+    assert in_file(tmp_path, flow + "\n", twice="blocks: {b: [{shell: ls}], b: [{shell: pwd}]}\n") == expected
+
+
+@pytest.mark.parametrize("lines", range(1, FLOW.count("\n")))
+def test_a_file_that_ends_early_has_no_findings_that_its_rest_could_refute(tmp_path: Path, lines: int) -> None:
+    whole = "".join(FLOW.splitlines(keepends=True)[:lines])
+    assert in_file(tmp_path, whole + '"never closed\n') == [f"{lines + 1} syntax"]
+
+
+def test_variables_of_an_env_file_are_known_and_those_of_a_missing_one_may_be(tmp_path: Path) -> None:
+    (tmp_path / "a.env").write_text("REGION=eu\n")
+    steps = "steps: [{claude: '${REGION} ${REGOIN}'}]"
+    assert in_file(tmp_path, f"env_files: a.env\n{steps}\n") == ["2 unknown-name REGOIN"]
+    assert in_file(tmp_path, f"env_files: [a.env, b.env?]\n{steps}\n") == []

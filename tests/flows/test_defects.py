@@ -26,7 +26,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from flows.running import Place, new_place
-from plait.app.flows import flow_runs, run_flow
+from plait.app.flows import Company, flow_runs, run_flow
 from plait.engine.events import StepRetrying
 from plait.engine.outcome import Failed
 from plait.engine.run import Stop
@@ -815,7 +815,7 @@ def test_d24_a_variable_that_says_nothing_at_a_time_fails_at_once(place: Place) 
 def test_d25_an_input_that_is_not_there_is_an_error_and_no_command(place: Place, name: str) -> None:
     (place.root / "items.json").write_text("[]")
     ran = place.run(json.dumps({"map": {"input": name, "steps": [{"shell": "true"}]}, "reduce": REPORT}))
-    assert (ran.result.status, ran.result.exit_code) == ("failed", 1)
+    assert (ran.result.status, ran.result.exit_code) == ("failed", 2)
     assert "report.json" not in os.listdir(place.root)
     assert_no_canary(place)
 
@@ -1012,7 +1012,7 @@ reduce:
 
     asking = Thread(target=ask_when_it_waits)
     asking.start()
-    stopped = run_flow(str(place.file), stop=stop)
+    stopped = run_flow(str(place.file), company=Company(stop=stop))
     asking.join()
     assert (stopped.status, stopped.exit_code) == ("interrupted", 130)
     assert ledger(place) == ["setup", "a", "b"]

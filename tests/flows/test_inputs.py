@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -30,6 +32,7 @@ from plait.flows.inputs import (
     sorting,
 )
 from plait.flows.inputs.json_stream import stream_elements
+from plait.flows.inputs.keys import Numbers
 from plait.records import replace
 from plait.scope import Scope
 from plait.template.program import FACTS
@@ -316,6 +319,40 @@ def test_a_file_that_cannot_be_read_is_an_error_with_its_place(
     assert error.fix
 
 
+UNREADABLE = [
+    # printed            said beside      where in the output, and what
+    (b"[1,\n 2 3]",     "",              ", line 2, column 4: a ',' or a closing bracket is missing here"),
+    (b'{"n": 1}\n{"n"', ", format: jsonl", ", line 2, column 5: "),
+    (b"a,b\n1\n",      ", format: csv", ", line 2: this row has 1 fields, and the header has 2"),
+    (b"ok\n\xff\n",   ", format: text", ", line 2: this line is not UTF-8"),
+    (b'["\xff"]',       "",              ": byte 2 of this file is not UTF-8"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("printed", "beside", "expected"), UNREADABLE)
+def test_output_that_cannot_be_read_is_an_error_with_the_place_of_the_command_and_its_own(
+    tmp_path: Path, printed: bytes, beside: str, expected: str
+) -> None:
+    with pytest.raises(PlaitError) as raised:
+        items(f"input: {{command: make list{beside}}}", tmp_path, run=printing(printed))
+    error = raised.value
+    assert str(error.where) == "flow.yaml:1:18"
+    assert error.what.startswith(f"what this command prints cannot be read{expected}")
+    assert error.fix
+
+
+def test_output_that_cannot_be_read_is_drawn_where_the_command_stands(tmp_path: Path) -> None:
+    with pytest.raises(PlaitError) as raised:
+        items("input: {command: make list}", tmp_path, run=printing(b"[1 2]"))
+    assert str(raised.value) == (
+        "flow.yaml:1:18: what this command prints cannot be read, line 1, column 4: "
+        "a ',' or a closing bracket is missing here\n"
+        "1 | input: {command: make list}\n"
+        "  |                  ^^^^^^^^^\n"
+        "fix: separate the values by ','; or say which format it is"
+    )
+
+
 def test_the_fix_names_the_list_that_may_be_meant(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text('{"n": 2, "rows": [1]}')
     assert wrong("input: a.json", tmp_path).fix == "say where the list is, for example json_path: $.rows[*]"
@@ -507,6 +544,12 @@ def test_kinds_have_an_order() -> None:
     ]
 
 
+def test_text_that_spells_a_number_is_sorted_as_one() -> None:
+    csv: list[Json] = [{"n": "10"}, {"n": "9"}, {"n": "b"}, {"n": "-1.5"}, {"n": ""}, {"n": "1_0"}, {"n": 9.5}]
+    assert [item["n"] for item in compile_order("n").sorted(csv)] == ["-1.5", "9", 9.5, "10", "", "1_0", "b"]
+    assert [item["n"] for item in compile_order("n DESC").sorted(csv)][:2] == ["b", "1_0"]
+
+
 rows = st.lists(
     st.fixed_dictionaries(
         {"i": st.integers(0, 3)}, optional={"s": st.none() | st.text(max_size=2) | st.integers(0, 2)}
@@ -582,6 +625,26 @@ def test_equal_keys_are_numbered() -> None:
         "a#3",
     ]
     assert [key[12:] for key, _ in keyed([1, 1, 2, 1])] == ["", "#2", "", "#3"]
+
+
+@given(st.lists(st.integers(0, (1 << 64) - 1) | st.integers(0, 9)))
+def test_numbers_are_a_set(added: list[int]) -> None:
+    numbers, seen = Numbers(), set[int]()
+    for number in added:
+        assert numbers.add(number) is (number not in seen)
+        seen.add(number)
+
+
+def test_the_keys_of_many_items_take_little_memory() -> None:
+    numbers, chance = Numbers(), Random(1)
+    tracemalloc.start()
+    try:
+        for _ in range(50_000):
+            numbers.add(chance.getrandbits(48))
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert taken < 50_000 * 40  # a set of them takes a hundred bytes each
 
 
 def test_an_id_that_an_item_does_not_have_is_an_error() -> None:

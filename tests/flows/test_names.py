@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import pytest
 
 from plait.documents import parse
+from plait.flows.check import check_document
 from plait.flows.names import (
     COMMAND_KEYS,
     LITERALLY,
@@ -52,7 +56,7 @@ def test_a_document_is_recognised_by_its_shape(document: str, profile: str | Non
 PHASE_NAMES = [
     ("flow",   "step workflow last shell git env uuid"),
     ("setup",  "step workflow last shell git env uuid"),
-    ("map",    "item item_index item_total item_id step workflow last shell git env uuid"),
+    ("map",    "item item_index item_total item_id index total step workflow last shell git env uuid"),
     ("reduce", "map step workflow last shell git env uuid"),
     ("merge",  "map merge step workflow last shell git env uuid"),
     ("graph",  "state inputs result _now _timestamp env uuid"),
@@ -75,3 +79,37 @@ def test_the_tables_refer_only_to_what_exists() -> None:
 def test_the_strings_of_a_tree_are_its_values_and_never_its_keys() -> None:
     tree = parse("a: x\nb: [y, 1, {c: z}]\n", "d.yaml")
     assert [scalar.value for scalar in strings(tree)] == ["x", "y", "z"]
+
+
+SPELLINGS = [
+    # where     every way to ask for something that the document of workflow interpolation shows
+    ("setup",  "${workflow.name} ${workflow.id} ${step.index} ${step.files:json} ${git.branch}"),
+    ("setup",  "${timeout:-600} ${build_profile:-dev} ${map.successful:-0} ${undefined:-fallback}"),
+    ("setup",  "${env.HOME} ${file:a.txt} ${cmd:pwd} ${json:a.b:from:workspace_root} ${date:%Y} ${uuid}"),
+    ("setup",  "${last.output} ${shell.output} ${workspace_root} ${MAX}"),
+    ("map",    "${item} ${item.value} ${item.path} ${item.nested.field} ${item.metadata.priority:-5}"),
+    ("map",    "${ARG} ${ARGUMENT} ${FILE} ${FILE_PATH}"),
+    ("map",    "${item_index} ${item_total} ${item_id} ${index} ${total}"),
+    ("map",    "${workspace_root} ${workflow.name} ${step.index} ${git.branch} ${last.output} ${shell.output}"),
+    ("reduce", "${map.successful} ${map.failed} ${map.total} ${map.results} ${workspace_root} ${git.branch}"),
+    ("merge",  "${merge.source_branch} ${merge.target_branch} ${workspace_root} ${workflow.id} ${step.index}"),
+    ("foreach", "${item} ${index} ${total} ${item_index} ${item_total} ${item_id}"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("where", "text"), SPELLINGS)
+def test_every_spelling_of_the_interpolation_document_is_known_where_it_says(where: str, text: str) -> None:
+    step = [{"claude": text}]
+    first = [{"shell": "pwd", "capture_output": "workspace_root"}]
+    flow: dict[str, Any] = {"env": {"MAX": "3"}, "setup": first}
+    match where:
+        case "setup":
+            flow["setup"] = [*first, *step]
+        case "map":
+            flow["map"] = {"input": "items.json", "steps": step}
+        case "foreach":
+            flow["reduce"] = [{"foreach": ["a"], "do": step}]
+        case _:
+            flow[where] = step
+    found = check_document(parse(json.dumps(flow), "flow.yaml"), "flow.yaml")
+    assert [str(one.problem) for one in found if one.severity == "error"] == []

@@ -40,13 +40,13 @@ def refusal(folder: Path, text: str, **options: Any) -> str:
 
 
 def steps(loaded: Loaded) -> dict[str, Any]:
-    return {path: step for part in loaded.workflow.inner for path, step in inside(part)}
+    return {path: step for part in loaded.program.inner for path, step in inside(part)}
 
 
 def one_step(folder: Path, text: str) -> Work:
     loaded = load(folder, f"- {text}\n")
-    assert loaded.workflow.steps is not None
-    [work] = loaded.workflow.steps.steps
+    assert loaded.program.steps is not None
+    [work] = loaded.program.steps.steps
     return work
 
 
@@ -54,7 +54,7 @@ def finished(loaded: Loaded, folder: Path, hands: FakeHands) -> Any:
     run = new_run(hands, folder=str(folder))
     turn = Turn(run, "", loaded.scope("r1"), directory=str(folder), env=loaded.process_env())
     try:
-        return loaded.workflow.run(turn)
+        return loaded.program.run(turn)
     finally:
         run.close()
 
@@ -235,7 +235,7 @@ map:
 def test_a_real_job_loads(tmp_path: Path, job: str) -> None:
     given = {"spec": "12"} if "[spec]" in JOBS[job] else {}
     loaded = load(tmp_path, JOBS[job], given=given, environ={"TOKEN": "hunter2"})
-    assert loaded.workflow.inner
+    assert loaded.program.inner
 
 
 # ── what a field becomes ─────────────────────────────────────────────────
@@ -344,7 +344,7 @@ POLICIES = [
 def test_an_error_policy_stands_in_the_map_or_the_flow(
     tmp_path: Path, of_map: str, of_flow: str, expected: tuple[Any, ...]
 ) -> None:
-    fan = load(tmp_path, f"{of_flow}\nmap: {{input: [1], steps: [{{shell: ls}}], {of_map}}}\n").workflow.fan
+    fan = load(tmp_path, f"{of_flow}\nmap: {{input: [1], steps: [{{shell: ls}}], {of_map}}}\n").program.fan
     assert fan is not None
     errors = fan.errors
     assert (errors.on_item_failure, errors.max_failures, errors.failure_threshold) == expected
@@ -367,7 +367,7 @@ TRIES = [
 def test_an_item_is_tried_as_often_as_is_said_whatever_its_failure_means(
     tmp_path: Path, of_map: str, of_flow: str, attempts: int
 ) -> None:
-    fan = load(tmp_path, f"{of_flow}\nmap: {{input: [1], steps: [{{shell: ls}}], {of_map}}}\n").workflow.fan
+    fan = load(tmp_path, f"{of_flow}\nmap: {{input: [1], steps: [{{shell: ls}}], {of_map}}}\n").program.fan
     assert fan is not None
     assert Item(fan, "k", "t", "f").policy.retry.attempts == attempts
 
@@ -398,13 +398,13 @@ def test_the_command_line_has_the_last_word_on_parallel_items_and_strictness(tmp
         "strict: true\nmap: {input: [1], max_parallel: 3, steps: [{shell: ls}, {shell: ls, strict: false}]}\n"
     )
     loaded = load(tmp_path, flow)
-    assert loaded.workflow.fan is not None
-    assert loaded.workflow.fan.parallel == 3
-    assert [step.strict for step in loaded.workflow.fan.each.steps] == [True, False]
+    assert loaded.program.fan is not None
+    assert loaded.program.fan.parallel == 3
+    assert [step.strict for step in loaded.program.fan.each.steps] == [True, False]
     told = load(tmp_path, flow, max_parallel=9, strict=False)
-    assert told.workflow.fan is not None
-    assert told.workflow.fan.parallel == 9
-    assert [step.strict for step in told.workflow.fan.each.steps] == [False, False]
+    assert told.program.fan is not None
+    assert told.program.fan.parallel == 9
+    assert [step.strict for step in told.program.fan.each.steps] == [False, False]
 
 
 MENTIONED = [
@@ -422,12 +422,12 @@ def test_only_the_lists_of_a_map_that_are_mentioned_are_gathered(
     tmp_path: Path, text: str, lists: set[str]
 ) -> None:
     flow = f"map: {{input: [1], steps: [{{shell: ls}}]}}\nreduce: [{{claude: '{text}'}}]\n"
-    assert load(tmp_path, flow).workflow.map_lists == lists
+    assert load(tmp_path, flow).program.map_lists == lists
 
 
 def test_a_condition_that_is_data_counts_as_a_mention(tmp_path: Path) -> None:
     flow = "map: {input: [1], steps: [{shell: ls}]}\nreduce: [{shell: ls, when: {path: map.results, op: exists}}]\n"
-    assert load(tmp_path, flow).workflow.map_lists == {"results", "results_json", "outputs"}
+    assert load(tmp_path, flow).program.map_lists == {"results", "results_json", "outputs"}
 
 
 TRACKED = [
@@ -443,7 +443,7 @@ TRACKED = [
 def test_changes_are_watched_only_in_a_flow_that_asks_for_them(
     tmp_path: Path, step: str, tracked: set[str]
 ) -> None:
-    assert load(tmp_path, f"- {step}\n").workflow.tracks == tracked
+    assert load(tmp_path, f"- {step}\n").program.tracks == tracked
 
 
 def test_the_tools_that_a_flow_names_are_known_before_it_runs(tmp_path: Path) -> None:
@@ -473,8 +473,8 @@ DIFFERENT = [
 
 def fingerprint(folder: Path, step: str, head: str = "") -> str:
     loaded = load(folder, f"{head}\nsteps:\n  - {step}\n")
-    assert loaded.workflow.steps is not None
-    return loaded.workflow.steps.steps[0].fingerprint
+    assert loaded.program.steps is not None
+    return loaded.program.steps.steps[0].fingerprint
 
 
 @pytest.mark.parametrize(("one", "other"), SAME)
@@ -852,7 +852,7 @@ def test_files_that_a_step_produced_have_names(tmp_path: Path) -> None:
     hands = GitHands(on_shell=shell)
     run = new_run(hands, folder=str(state))
     loaded = load(project, flow)
-    loaded.workflow.run(Turn(run, "", loaded.scope("r1"), directory=str(project)))
+    loaded.program.run(Turn(run, "", loaded.scope("r1"), directory=str(project)))
     run.close()
     assert commands(hands)[-1] == "cat new-spec.md a.log b.log"
 
@@ -871,10 +871,10 @@ def test_a_step_that_has_to_leave_a_commit_fails_without_one(tmp_path: Path, com
     run = new_run(GitHands(on_shell=shell), folder=str(state))
     turn = Turn(run, "", loaded.scope("r1"), directory=str(project))
     if commits:
-        loaded.workflow.run(turn)
+        loaded.program.run(turn)
     else:
         with pytest.raises(StepError, match="the step left no commit behind, and one is required"):
-            loaded.workflow.run(turn)
+            loaded.program.run(turn)
     run.close()
 
 
@@ -882,7 +882,7 @@ def test_a_dry_run_starts_nothing_to_find_the_items(tmp_path: Path) -> None:
     loaded = load(tmp_path, "map: {input: {command: ls}, steps: [{shell: 'cat ${item}'}]}\n")
     hands = FakeHands()
     run = new_run(hands, folder=str(tmp_path), rehearsing=True)
-    loaded.workflow.run(Turn(run, "", loaded.scope("r1"), directory=str(tmp_path)))
+    loaded.program.run(Turn(run, "", loaded.scope("r1"), directory=str(tmp_path)))
     run.close()
     assert run.rehearsal is not None
     assert [(one.kind, one.shown) for one in run.rehearsal] == [("items", "ls"), ("shell", "cat ${item}")]
@@ -906,7 +906,7 @@ reduce: [{shell: "echo ${map.total}"}]
 def test_a_dry_run_shows_what_only_a_run_can_know_with_holes_and_conditions(tmp_path: Path) -> None:
     loaded = load(tmp_path, OPEN, given={"p": "x"})
     run = new_run(FakeHands(), folder=str(tmp_path), rehearsing=True)
-    loaded.workflow.run(Turn(run, "", loaded.scope("r1"), directory=str(tmp_path)))
+    loaded.program.run(Turn(run, "", loaded.scope("r1"), directory=str(tmp_path)))
     run.close()
     assert run.rehearsal is not None
     assert [(one.path, one.shown) for one in run.rehearsal] == [
@@ -946,7 +946,7 @@ def test_a_field_that_items_lack_is_noted_once(tmp_path: Path) -> None:
     )
     loaded, journal = load(tmp_path, text), MemoryJournal()
     run = new_run(FakeHands(), journal, folder=str(tmp_path))
-    loaded.workflow.run(Turn(run, "", loaded.scope("r1"), directory=str(tmp_path)))
+    loaded.program.run(Turn(run, "", loaded.scope("r1"), directory=str(tmp_path)))
     run.close()
     notes = [one.event.message for one in journal.events() if isinstance(one.event, Noted)]
     assert sorted(note.replace(f"{tmp_path}/", "") for note in notes) == [

@@ -18,7 +18,8 @@ from plait.scope import Scope
 from plait.source import Source
 from plait.steps.call import ToolResult
 from plait.steps.capture import Capture, Format
-from plait.steps.hands import Ended, ModelAnswer, ModelCall, Provider, WorkingRun
+from plait.steps.hands import Ended, Inside, WorkingRun
+from plait.steps.model import Answer, Ask, Offer, OnText, Provider, Usage
 from plait.steps.sequence import Sequence as Steps
 from plait.steps.sequence import sequence
 from plait.steps.work import Work
@@ -55,6 +56,8 @@ class FakeHands:
     on_call: Callable[[str, Mapping[str, Json]], ToolResult] | None = None
     on_request: Callable[[RequestCall], Returned] | None = None
     files: dict[str, bytes] = field(default_factory=dict)
+    flows: dict[str, Callable[[Mapping[str, Json]], Inside]] = field(default_factory=dict)
+    kept: dict[str, Json] = field(default_factory=dict)
     model: Provider | None = None
     top: str = "/project"
     asked: list[Any] = field(default_factory=list)
@@ -77,6 +80,21 @@ class FakeHands:
         self.asked.append({"tool": tool_id, "params": dict(params), "timeout": timeout})
         assert self.on_call is not None
         return self.on_call(tool_id, params)
+
+    def program(self, tool_id: str, params: Mapping[str, Json]) -> Inside | None:
+        return self.flows[tool_id](params) if tool_id in self.flows else None
+
+    def offers(self, patterns: Sequence[str]) -> tuple[Offer, ...]:  # noqa: ARG002
+        return ()
+
+    def digest(self, tool_id: str) -> str | None:
+        return None if tool_id in self.flows else f"digest of {tool_id}"
+
+    def recall(self, key: str) -> Json:
+        return self.kept.get(key)
+
+    def keep(self, key: str, value: Json) -> None:
+        self.kept[key] = value
 
     def request(self, call: RequestCall) -> Returned:
         self.asked.append(call)
@@ -122,11 +140,17 @@ class FakeHands:
 @dataclass(slots=True)
 class FakeModel:
     said: str = "fine"
-    calls: list[ModelCall] = field(default_factory=list)
+    usage: Usage = Usage(2, 1, cost=0.5)
+    calls: list[Ask] = field(default_factory=list)
+    name: str = "fake"
+    fingerprint: str = "fake"
 
-    def answer(self, call: ModelCall, *, timeout: float | None, stop: Stop) -> ModelAnswer:  # noqa: ARG002
-        self.calls.append(call)
-        return ModelAnswer(self.said, {"tokens": 3})
+    def ask(self, ask: Ask, *, timeout: float | None, stop: Stop, on_text: OnText | None = None) -> Answer:  # noqa: ARG002
+        self.calls.append(ask)
+        return Answer(self.said, usage=self.usage, model="m-1")
+
+    def price(self, model: str | None, usage: Usage) -> float | None:  # noqa: ARG002
+        return usage.cost
 
 
 def new_run(

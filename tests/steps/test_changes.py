@@ -22,7 +22,7 @@ from steps.fakes import Acting, FakeHands, new_run, saying, step, steps, turn_of
 from steps.git_hand import GitHands, git, new_repository
 
 EMPTY = {
-    "files_added": [], "files_modified": [], "files_deleted": [], "files_changed": [],
+    "files": [], "files_added": [], "files_modified": [], "files_deleted": [], "files_changed": [],
     "commits": [], "commit_count": 0, "insertions": 0, "deletions": 0,
 }  # fmt: skip
 
@@ -52,6 +52,7 @@ def test_files_that_came_changed_and_went_are_told_apart(tmp_path: Path) -> None
         (repository / "sub" / "added").write_text("a\n")
 
     assert changed(repository, tmp_path, change) == {
+        "files": ["edited", "gone", "sub/added"],
         "files_added": ["sub/added"],
         "files_modified": ["edited"],
         "files_deleted": ["gone"],

@@ -29,6 +29,11 @@ from steps.fakes import (
 )
 
 
+def test_what_a_check_printed_is_without_the_newlines_at_its_end() -> None:
+    assert read_result("all is well\n\n").record(1)["raw_output"] == "all is well"
+    assert read_result('{"completion": 5}\n').record(1)["raw_output"] == '{"completion": 5}'
+
+
 def checks(*answers: Json) -> Acting:
     """A check that says one thing after the other, the last again and again."""
     left = list(answers)

@@ -15,6 +15,7 @@ from plait.records import dataclass
 from plait.scope import Scope
 from plait.steps.shell import Shell
 from plait.steps.work import Handler, Work
+from plait.template.shell import BoundScript
 from plait.values import Json
 from steps.fakes import (
     Acting,
@@ -58,6 +59,27 @@ def test_a_step_runs_only_when_its_condition_holds(ready: bool, ran: int) -> Non
     assert len(action.ran) == ran
     if not ran:
         assert outcome == Skipped("its condition does not hold")
+
+
+class Scripts(FakeHands):
+    """Remembers the very scripts that it is given."""
+
+    def shell(self, bound: BoundScript, **how: Any) -> Any:  # noqa: ARG002
+        self.asked.append(bound)
+        return Finished()
+
+
+@pytest.mark.parametrize(
+    ("script", "shown", "times"), [("date", ["date"] * 2, 1), ("x ${n}", ["x 1", "x 2"], 2)]
+)
+def test_a_script_is_bound_for_each_item_unless_nothing_is_bound(
+    script: str, shown: list[str], times: int
+) -> None:
+    hands, tried = Scripts(), step("a", Shell(text_of(script)))
+    for n in (1, 2):
+        performed(tried, new_run(hands), {"n": n})
+    assert [bound.shown for bound in hands.asked] == shown
+    assert len({id(bound) for bound in hands.asked}) == times
 
 
 def test_a_condition_sees_what_was_captured_before_and_a_skipped_step_leaves_names_alone() -> None:

@@ -38,6 +38,7 @@ TOOLS = [
 ]  # fmt: skip
 RUNTIMES = {
     "core/runtimes/python/script": "core/primitives/subprocess",
+    "core/runtimes/state-graph/runtime": "core/primitives/flow",
     "core/runtimes/python/function": "core/primitives/function",
     "core/runtimes/node/node": "core/primitives/subprocess",
     "core/runtimes/bash/bash": "core/primitives/subprocess",

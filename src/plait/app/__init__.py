@@ -267,11 +267,30 @@ def call(
     `data` is what the tool gave, as it is; whoever prints it minds the secrets in it.
     """
     from plait.steps import call as steps
+    from plait.tools.chain import FLOW
 
     tools = toolbox(project)
+    if tools.chains.get(tool_id).primitive == FLOW:
+        return _call_flow(tool_id, params or {}, project, dry_run=dry_run)
     if dry_run:
         return steps.dry_run(tools, tool_id, params or {})
     return steps.call_tool(tools, tool_id, params or {}, in_clear=True).record()
+
+
+def _call_flow(
+    tool_id: str, params: Mapping[str, Json], project: str | PathLike[str] | None, *, dry_run: bool
+) -> dict[str, Json]:
+    from plait.app import flows
+
+    where = None if project is None else os.fspath(project)
+    if dry_run:
+        shown = flows.rehearse_call(tool_id, params, project=where)
+        return {
+            "status": "validation_passed",
+            "item_id": tool_id,
+            "steps": [{"path": one.path, "kind": one.kind, "shown": one.shown} for one in shown],
+        }
+    return flows.envelope(tool_id, flows.call_flow(tool_id, params, project=where))
 
 
 def warm_up() -> None:

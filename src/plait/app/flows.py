@@ -10,29 +10,34 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+from plait.app import env_changes
 from plait.engine.events import RunEnded, RunStarted, Status, StepForgotten
-from plait.engine.outcome import Failed, Failure, Interrupted, OutOfTime, StepError, too_long
+from plait.engine.outcome import Aborted, Failed, Failure, Interrupted, OutOfTime, StepError, too_long
 from plait.engine.perform import Step, Turn, inside
 from plait.engine.run import Run, Stop, Watch, changed_steps
 from plait.errors import InputError, PlaitError, Problem, TrustError, nearest
 from plait.hints import TYPE_CHECKING, Final
 from plait.records import dataclass, field, replace
 from plait.template.program import FACTS
-from plait.values import Json
+from plait.values import Json, Secret
 
 if TYPE_CHECKING:
     from plait.app.hands import RealHands
     from plait.engine.backend import Backend
-    from plait.engine.journal import Journal, Recorded
-    from plait.flows.workflow import Loaded
+    from plait.engine.journal import Journal, Recorded, Stamped
+    from plait.flows.directive import Filled
+    from plait.flows.loaded import Loaded
     from plait.steps.hands import Rehearsed, WorkingRun
     from plait.store import Opened, Runs, RunSummary
     from plait.tools.trust import Ask as AskTrust
+    from plait.workspace import Left
 
 KEEP_RUNS: Final = 200
 KEEP_DAYS: Final = 30.0
+INPUT: Final = "map/items"
+"""The step that reads the input of a map."""
 NOTED: Final = frozenset({"refused-variable", "short-secret"})
 """Warnings that depend on what a run is given, so that no check of the file tells of them."""
 
@@ -55,6 +60,8 @@ class FlowResult:
             return 130
         if self.trust_refused:
             return 3
+        if self.failure is not None and self.failure.kind == "refused" and self.failure.path == INPUT:
+            return 2  # as for any other file of the user's that is missing or cannot be read
         return 1 if self.status == "failed" or self.counts.get("failed") else 0
 
 
@@ -79,9 +86,19 @@ class Options:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class Company:
+    """Who is there while a run is worked on: those who watch, who may stop it, who answers about trust."""
+
+    watchers: Sequence[Watch] = ()
+    stop: Stop = field(default_factory=Stop)
+    ask: AskTrust | None = None
+
+
 def load_all() -> None:
     """Load the parts that every run takes, before there is anything to wait for."""
     import plait.app.hands
+    import plait.flows.load
     import plait.flows.workflow
     import plait.store  # noqa: F401 - for those who come after
 
@@ -116,19 +133,113 @@ def run_flow(
     options: Options | None = None,
     *,
     project: str | None = None,
-    watchers: Sequence[Watch] = (),
-    stop: Stop | None = None,
-    ask: AskTrust | None = None,
+    company: Company | None = None,
+    adapt: Callable[[Loaded], Loaded] | None = None,
 ) -> FlowResult:
-    """Begin a run, and work on it until it ends, fails or is to stop."""
-    options = options or Options()
-    flow = _Flow(os.path.abspath(path), options, project)
-    loaded = flow.load()
-    _expect_tools(flow, loaded, ask)
+    """Begin a run, and work on it until it ends, fails or is to stop.
+
+    `path` is a file, or the id of a directive; `adapt` may put another program in the place of its own.
+    """
+    flow = _flow_named(path, options or Options(), project)
+    company = company or Company()
+    loaded = flow.load(ask=company.ask)
+    if adapt is not None:
+        loaded = adapt(loaded)
+    _expect_tools(flow, loaded, company.ask)
     runs = flow_store(flow.project)
     runs.remove_old(keep=KEEP_RUNS, days=KEEP_DAYS)
     with runs.create(flow.facts(loaded)) as opened:
-        return _worked(flow, loaded, opened, watchers=watchers, stop=stop, ask=ask)
+        return _worked(flow, loaded, opened, company)
+
+
+def call_flow(
+    tool_id: str,
+    params: Mapping[str, Json],
+    *,
+    project: str | None = None,
+    company: Company | None = None,
+) -> FlowResult:
+    """Run a tool that is a flow, as a run of its own: it is recorded, and can be resumed."""
+    from plait.app import toolbox
+
+    company = company or Company()
+    tools = toolbox(project, ask=company.ask)
+    root = tools.spaces.project or os.getcwd()
+    flow = _Flow(tools.chains.get(tool_id).tool.path, Options(params), root, tool=tool_id)
+    loaded = flow.load(ask=company.ask)
+    _expect_tools(flow, loaded, company.ask)
+    runs = flow_store(flow.project)
+    runs.remove_old(keep=KEEP_RUNS, days=KEEP_DAYS)
+    with runs.create(flow.facts(loaded)) as opened:
+        return _worked(flow, loaded, opened, company)
+
+
+def run_made(
+    loaded: Loaded,
+    inputs: Mapping[str, Json],
+    *,
+    project: str | None,
+    resume: str | None = None,
+    accept_changes: bool = False,
+    company: Company | None = None,
+) -> tuple[FlowResult, list[Stamped]]:
+    """Run a program that was made in Python, and no file: what became of it, and all that happened.
+
+    Without a project nothing is kept of it; `resume` goes on with an earlier run of one.
+    """
+    flow = _Flow(loaded.path, Options(inputs), project or os.getcwd())
+    company = company or Company()
+    _expect_tools(flow, loaded, company.ask)
+    if project is None:
+        with _Unkept() as unkept:
+            result = _worked(flow, loaded, unkept, company)
+            return result, list(unkept.journal.events())
+    runs = flow_store(project)
+    if resume is None:
+        runs.remove_old(keep=KEEP_RUNS, days=KEEP_DAYS)
+        opening = runs.create({**flow.facts(loaded), "python": True})
+    else:
+        opening = runs.open(runs.find(resume), write=True)
+    with opening as opened:
+        if resume is not None and not accept_changes:
+            _expect_unchanged(loaded, opened)
+        result = _worked(flow, loaded, opened, company, accept_changes=accept_changes)
+        return result, list(opened.journal.events())
+
+
+def made_inputs(run: str, project: str) -> dict[str, Json]:
+    """What a run of a program made in Python was given, but for secrets."""
+    runs = flow_store(project)
+    with runs.open(runs.find(run), write=False) as opened:
+        options = opened.facts.get("options")
+        if not opened.facts.get("python"):
+            fix = f"plait resume {opened.id} goes on with it"
+            raise InputError(f"run {opened.id} is that of a file", fix=fix, code="not-python")
+        return dict(options.get("inputs") or {}) if isinstance(options, Mapping) else {}
+
+
+class _Unkept:
+    """A run of which nothing is left when it is over."""
+
+    def __init__(self) -> None:
+        from tempfile import TemporaryDirectory
+
+        from plait.engine.journal import MemoryJournal
+
+        self.id = "unkept"
+        self.journal = MemoryJournal()
+        self.facts: dict[str, Json] = {}
+        self._temporary = TemporaryDirectory(prefix="plait-run-")
+        self.folder = self._temporary.name
+
+    def amend(self, **facts: Json) -> None:
+        self.facts |= facts
+
+    def __enter__(self) -> _Unkept:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._temporary.cleanup()
 
 
 def resume_flow(
@@ -139,26 +250,23 @@ def resume_flow(
     repeat: Sequence[str] = (),
     done: Sequence[str] = (),
     max_parallel: int | None = None,
-    watchers: Sequence[Watch] = (),
-    stop: Stop | None = None,
-    ask: AskTrust | None = None,
+    company: Company | None = None,
 ) -> FlowResult:
     """Go on with a run: what is recorded is not done again."""
     runs, name = find_run(run, project)
     with runs.open(name, write=True) as opened:
         flow = _Flow.of(opened, max_parallel)
-        loaded = flow.load()
+        company = company or Company()
+        loaded = flow.load(ask=company.ask)
         if not accept_changes:
-            _expect_unchanged(loaded, opened.journal)
+            _expect_unchanged(loaded, opened)
         _expect_steps(loaded, opened.journal, [*repeat, *done])
         _say_done(loaded, opened.journal, done)
         return _worked(
             flow,
             loaded,
             opened,
-            watchers=watchers,
-            stop=stop,
-            ask=ask,
+            company,
             accept_changes=accept_changes,
             repeat=repeat,
         )
@@ -172,15 +280,14 @@ def retry_flow(
     from_start: bool = False,
     file: str | None = None,
     max_parallel: int | None = None,
-    watchers: Sequence[Watch] = (),
-    stop: Stop | None = None,
-    ask: AskTrust | None = None,
+    company: Company | None = None,
 ) -> FlowResult:
     """Do failed items again, all of them or those that are named; the file may have been edited since."""
     runs, name = find_run(run, project)
     with runs.open(name, write=True) as opened:
         flow = _Flow.of(opened, max_parallel, file)
-        loaded = flow.load()
+        company = company or Company()
+        loaded = flow.load(ask=company.ask)
         forgotten = list(_letters_to_retry(loaded, opened.journal, items, from_start=from_start))
         if not forgotten:
             raise InputError(
@@ -194,9 +301,7 @@ def retry_flow(
             flow,
             loaded,
             opened,
-            watchers=watchers,
-            stop=stop,
-            ask=ask,
+            company,
             accept_changes=True,
             retried=retried,
         )
@@ -210,10 +315,42 @@ def rehearse_flow(
 
     from plait.engine.journal import MemoryJournal
 
-    flow = _Flow(os.path.abspath(path), options or Options(), project)
+    flow = _flow_named(path, options or Options(), project)
     loaded = flow.load(lenient=True)
     with TemporaryDirectory(prefix="plait-rehearsal-") as folder:
         return _rehearsed(flow, loaded, MemoryJournal(), folder)
+
+
+def rehearse_call(
+    tool_id: str, params: Mapping[str, Json], *, project: str | None = None
+) -> list[Rehearsed]:
+    """The same for a tool that is a flow."""
+    from tempfile import TemporaryDirectory
+
+    from plait.app import toolbox
+    from plait.engine.journal import MemoryJournal
+
+    tools = toolbox(project)
+    root = tools.spaces.project or os.getcwd()
+    flow = _Flow(tools.chains.get(tool_id).tool.path, Options(params), root, tool=tool_id)
+    loaded = flow.load(lenient=True)
+    with TemporaryDirectory(prefix="plait-rehearsal-") as folder:
+        return _rehearsed(flow, loaded, MemoryJournal(), folder)
+
+
+def envelope(tool_id: str, result: FlowResult) -> dict[str, Json]:
+    """What became of a flow that was called as a tool, as the result of every tool looks."""
+    value = result.value
+    record: dict[str, Json] = {
+        "status": "success" if result.status == "done" else "error",
+        "type": "tool",
+        "item_id": tool_id,
+        "data": value.get("output") if isinstance(value, dict) else value,
+        "metadata": {"run": result.run},
+    }
+    if result.failure is None:
+        return record
+    return {**record, "data": result.failure.output, "error": result.failure.message}
 
 
 def rehearse_resume(run: str | None = None, *, project: str | None = None) -> list[Rehearsed]:
@@ -238,6 +375,22 @@ def flow_runs(project: str | None = None) -> list[RunSummary]:
     return flow_store(_state_project(project)).list()
 
 
+def left_worktrees(project: str | None = None, *, clean: bool = False) -> list[Left]:
+    """What runs of a project left behind of the worktrees of their items; what still is, after cleaning."""
+    from plait.app.hands import start_git
+    from plait.workspace import clean as cleaned
+    from plait.workspace import left_behind
+
+    root = _state_project(project)
+    store = flow_store(root)
+    running = {one.id for one in store.list() if one.status == "running"}
+    found = left_behind(start_git, root, store.folder, running)
+    if not clean:
+        return found
+    remains = [cleaned(start_git, root, store.folder, one) for one in found]
+    return [one for one in remains if one is not None]
+
+
 def find_run(run: str | None, project: str | None) -> tuple[Runs, str]:
     """A run by the beginning of its id; the newest if none is named."""
     runs = flow_store(_state_project(project))
@@ -256,9 +409,13 @@ def _state_project(project: str | None) -> str:
 class _Flow:
     """A file, how it is to be run, and where."""
 
-    def __init__(self, path: str, options: Options, project: str | None) -> None:
+    def __init__(
+        self, path: str, options: Options, project: str | None, *, tool: str | None = None
+    ) -> None:
         self.path = path
         self.options = options
+        self.tool = tool
+        """Its id, if it was called as a tool: then its file is judged before it is looked at."""
         self.project = project or project_of_file(path)
         self.started = time.strftime("%Y-%m-%dT%H:%M:%S%z")
 
@@ -271,20 +428,36 @@ class _Flow:
                 fix="plait run FILE begins a new one",
                 code="unknown-run",
             )
+        if facts.get("python"):
+            raise InputError(
+                f"run {opened.id} was begun by a program in Python, and only that can go on with it",
+                fix=f"there: ensemble.run(resume='{opened.id}')",
+                code="made-in-python",
+            )
         said = facts.get("options")
         kept = dict(said) if isinstance(said, Mapping) else {}
         if max_parallel is not None:
             kept["max_parallel"] = max_parallel
         path = os.path.abspath(file) if file else str(facts["file"])
-        flow = cls(path, Options(**kept), str(facts["project"]))
+        tool = facts.get("tool")
+        called = tool if isinstance(tool, str) and not file else None
+        flow = cls(path, Options(**kept), str(facts["project"]), tool=called)
         flow.started = str(facts.get("started", ""))
         return flow
 
-    def load(self, *, lenient: bool = False) -> Loaded:
-        from plait.flows.workflow import load_workflow
+    def load(self, *, lenient: bool = False, ask: AskTrust | None = None) -> Loaded:
+        from plait.app.hooks import with_layers
+
+        loaded = self._load(lenient=lenient, ask=ask)
+        return with_layers(loaded, self.project, ask, running=not lenient)
+
+    def _load(self, *, lenient: bool, ask: AskTrust | None) -> Loaded:
+        from plait.flows.load import load_flow
 
         options = self.options
-        return load_workflow(
+        if self.tool is not None:
+            return self._load_tool(self.tool, lenient=lenient, ask=ask)
+        return load_flow(
             self.path,
             given=options.inputs,
             project=self.project,
@@ -294,14 +467,72 @@ class _Flow:
             environ=os.environ,
         )
 
+    def _load_tool(self, tool_id: str, *, lenient: bool, ask: AskTrust | None) -> Loaded:
+        from plait.app import toolbox
+        from plait.app.programs import load_tool
+
+        loaded = load_tool(
+            toolbox(self.project, ask=ask),
+            tool_id,
+            self.options.inputs,
+            project=self.project,
+            running=not lenient,
+            strict=False if lenient else self.options.strict,
+            max_parallel=self.options.max_parallel,
+        )
+        if loaded is None:
+            raise InputError(
+                f"'{tool_id}' is no flow any more", self.path, "begin a new run", code="not-a-flow"
+            )
+        return loaded
+
     def facts(self, loaded: Loaded) -> dict[str, Json]:
+        # A secret is not kept with the run, also if that means that it has to be given again.
+        kept = {
+            name: value
+            for name, value in self.options.inputs.items()
+            if not isinstance(loaded.parameters.get(name), Secret)
+        }
         return {
-            "flow": loaded.workflow.name,
+            **({} if self.tool is None else {"tool": self.tool}),
+            "kind": loaded.kind,
+            "flow": loaded.program.name,
             "file": self.path,
             "project": self.project,
             "started": self.started,
-            "options": self.options.record(),
+            "options": replace(self.options, inputs=kept).record(),
+            "env_files": env_changes.remembered(loaded.surroundings.filed),
         }
+
+
+def prompt_of(path: str, options: Options | None = None, *, project: str | None = None) -> Filled:
+    """The prompt of a directive with its inputs put in; nothing is sent."""
+    from plait.flows.directive import Directed
+
+    program = _flow_named(path, options or Options(), project).load().program
+    if not isinstance(program, Directed):
+        fix = "name a directive, or show what a run would do: --dry-run"
+        raise InputError("this flow has no prompt of its own", path, fix, code="no-prompt")
+    return program.prompt
+
+
+def _flow_named(path: str, options: Options, project: str | None) -> _Flow:
+    """The flow in a file; or, where there is no such file, the directive with such an id."""
+    from plait.steps.permissions import DIRECTIVE, plain_id
+
+    wanted = plain_id(DIRECTIVE + path.removeprefix(DIRECTIVE))
+    if os.path.lexists(path) or wanted is None:
+        return _Flow(os.path.abspath(path), options, project)
+    from plait.app import toolbox
+    from plait.tools.spaces import DIRECTIVES
+
+    spaces = toolbox(project).spaces
+    found = spaces.find(wanted.removeprefix(DIRECTIVE), folder=DIRECTIVES)
+    if found is None:
+        if path.startswith(DIRECTIVE):
+            raise spaces.missing(path.removeprefix(DIRECTIVE), folder=DIRECTIVES)
+        return _Flow(os.path.abspath(path), options, project)
+    return _Flow(found.path, options, spaces.project or os.getcwd(), tool=wanted)
 
 
 def project_of_file(path: str) -> str:
@@ -317,11 +548,9 @@ def project_of_file(path: str) -> str:
 def _worked(
     flow: _Flow,
     loaded: Loaded,
-    opened: Opened,
+    opened: Opened | _Unkept,
+    company: Company,
     *,
-    watchers: Sequence[Watch],
-    stop: Stop | None,
-    ask: AskTrust | None,
     accept_changes: bool = False,
     repeat: Iterable[str] = (),
     retried: Iterable[str] = (),
@@ -332,19 +561,20 @@ def _worked(
         opened.journal,
         opened.id,
         opened.folder,
-        watchers=watchers,
-        stop=stop,
+        company,
         accept_changes=accept_changes,
         repeat=repeat,
         retried=retried,
     )
-    run.hands = _hands(flow, loaded, run, ask)
+    run.hands = _hands(flow, loaded, run, company.ask)
+    _give_workspaces(flow, loaded, run)
     resumed = not opened.journal.is_fresh()
-    workflow = loaded.workflow
-    run.emit(RunStarted(opened.id, workflow.name, flow.path, flow.project, resumed, workflow.phases))
+    program = loaded.program
+    run.emit(RunStarted(opened.id, program.name, flow.path, flow.project, resumed, program.phases))
     for finding in loaded.warnings:
         if finding.code in NOTED:
             run.note("", str(finding.problem))
+    _note_new_variables(opened, loaded, run)
     result = FlowResult(opened.id, "failed")
     try:
         result = _outcome(opened.id, loaded, run, flow)
@@ -354,11 +584,31 @@ def _worked(
     return result
 
 
+def _note_new_variables(opened: Opened | _Unkept, loaded: Loaded, run: Run) -> None:
+    """What the env files say now is accepted, and is what the next life of the run expects."""
+    filed = loaded.surroundings.filed
+    change = env_changes.change_of(opened.facts.get("env_files"), filed)
+    if change is not None:
+        run.note("", f"the env files have changed, and the run goes on with them: {change}")
+        opened.amend(env_files=env_changes.remembered(filed))
+
+
 def _outcome(id: str, loaded: Loaded, run: WorkingRun, flow: _Flow) -> FlowResult:
+    from plait.app import hooks
+
+    hooks.begin(loaded, run)
     turn = _first_turn(id, loaded, run, flow)
+    result = _come_to(id, loaded, run, lambda: hooks.started(loaded.program.run, turn))
+    if run.hooks is None or result.status == "interrupted":
+        return result
+    told = _come_to(id, loaded, run, lambda: hooks.ended(turn, result.value, result.failure))
+    return result if told.status == "done" else replace(told, value=result.value)
+
+
+def _come_to(id: str, loaded: Loaded, run: WorkingRun, work: Callable[[], Json]) -> FlowResult:
     try:
-        value = loaded.workflow.run(turn)
-    except StepError as error:
+        value = work()
+    except (StepError, Aborted) as error:
         refused = error.failure.kind == "trust"
         return FlowResult(id, "failed", error.failure, counts=_counts(loaded, run), trust_refused=refused)
     except Interrupted:
@@ -396,11 +646,13 @@ def _first_turn(id: str, loaded: Loaded, run: WorkingRun, flow: _Flow) -> Turn:
     )
 
 
-def _counts(loaded: Loaded, run: Run) -> dict[str, Json]:
-    fan = loaded.workflow.fan
-    known = run.journal.recorded(fan.name) if fan is not None else None
-    if known is None:
+def _counts(loaded: Loaded, run: WorkingRun) -> dict[str, Json]:
+    fan = loaded.program.fan
+    if fan is None:
         return {}
+    known = run.journal.recorded(fan.name)
+    if known is None:
+        return run.tallies[fan.name]() if fan.name in run.tallies else {}
     value = (
         known.outcome.failure.output
         if isinstance(known.outcome, Failed)
@@ -415,44 +667,42 @@ def _new_run(
     journal: Journal,
     id: str,
     folder: str,
+    company: Company,
     *,
-    watchers: Sequence[Watch] = (),
-    stop: Stop | None = None,
     accept_changes: bool = False,
     repeat: Iterable[str] = (),
     retried: Iterable[str] = (),
 ) -> WorkingRun:
+    from plait.backends import backend
     from plait.masking import Masker
     from plait.steps.hands import WorkingRun
 
+    masker = Masker(secrets) if (secrets := loaded.secret_texts()) else None
     run = WorkingRun(
         id,
         journal,
-        watchers=watchers,
-        stop=stop,
-        mask=Masker(secrets).mask if (secrets := loaded.secret_texts()) else str,
+        watchers=company.watchers,
+        stop=company.stop,
+        mask=masker.mask if masker else str,
         accept_changes=accept_changes,
         repeat=repeat,
         retried=retried,
         full_durability=loaded.durability == "full",
     )
+    if masker is not None:
+        run.learn = masker.add
     run.folder = folder
-    run.backend = _backend(flow.options.backend or loaded.backend)
+    run.backend = _placed(backend(flow.options.backend or loaded.backend), loaded, run, flow)
     return run
 
 
-def _backend(name: str) -> Backend:
-    from plait.backends.local import LocalThreads
+def _placed(backend: Backend, loaded: Loaded, run: WorkingRun, flow: _Flow) -> Backend:
+    """A backend that sends items elsewhere gets somebody who can pack them."""
+    if hasattr(backend, "office"):
+        from plait.app.away import Away
 
-    known = {"local": LocalThreads}
-    if name not in known:
-        guess = nearest(name, known)
-        raise InputError(
-            f"there is no backend '{name}'",
-            fix=(f"did you mean '{guess}'? " if guess else "") + f"backends: {', '.join(known)}",
-            code="unknown-backend",
-        )
-    return known[name]()
+        backend.office = Away(loaded, run, profile=flow.options.profile)
+    return backend
 
 
 def _expect_tools(flow: _Flow, loaded: Loaded, ask: AskTrust | None) -> None:
@@ -460,12 +710,13 @@ def _expect_tools(flow: _Flow, loaded: Loaded, ask: AskTrust | None) -> None:
     if not loaded.uses:
         return
     from plait.app import toolbox
+    from plait.app.programs import elements_of
 
     tools = toolbox(flow.project, ask=ask)
     problems: list[Problem] = []
     for tool_id in loaded.uses:
         try:
-            tools.trust.require(tools.chains.get(tool_id).elements)
+            tools.trust.require(elements_of(tools, tool_id))
         except TrustError:
             raise
         except PlaitError as error:
@@ -485,11 +736,21 @@ def _hands(flow: _Flow, loaded: Loaded, run: WorkingRun, ask: AskTrust | None) -
         env=loaded.process_env(),
         ask=ask,
         keeps_overflow=not loaded.secret_texts(),
+        note=lambda message: run.note("", message),
     )
 
 
+def _give_workspaces(flow: _Flow, loaded: Loaded, run: WorkingRun) -> None:
+    if loaded.program.fan is None or loaded.program.fan.isolation is None:
+        return
+    from plait.app.hands import start_git
+    from plait.workspace import Worktrees
+
+    run.workspaces = Worktrees(start_git, flow.project, run.folder, run.id)
+
+
 def _rehearsed(flow: _Flow, loaded: Loaded, journal: Journal, folder: str) -> list[Rehearsed]:
-    run = _new_run(flow, loaded, journal, "dry-run", folder, accept_changes=True)
+    run = _new_run(flow, loaded, journal, "dry-run", folder, Company(), accept_changes=True)
     run.hands = _hands(flow, loaded, run, None)
     run.rehearsal = []
     try:
@@ -506,8 +767,18 @@ def _rehearsed(flow: _Flow, loaded: Loaded, journal: Journal, folder: str) -> li
 # ── what changed, what is to be done again ───────────────────────────────
 
 
-def _expect_unchanged(loaded: Loaded, journal: Journal) -> None:
-    """All steps that were done and have another text now, before anything is done."""
+def _expect_unchanged(loaded: Loaded, opened: Opened) -> None:
+    """All that is not as it was, before anything is done."""
+    problems = [*_changed_steps(loaded, opened.journal)]
+    change = env_changes.change_of(opened.facts.get("env_files"), loaded.surroundings.filed)
+    if change is not None:
+        problems.append(env_changes.problem_of(change))
+    if problems:
+        raise InputError.together(problems)
+
+
+def _changed_steps(loaded: Loaded, journal: Journal) -> Sequence[Problem]:
+    """The steps that were done and have another text now."""
     changed: dict[str, str] = {}
     for path, step in _flow_steps(loaded):
         if step.inner:
@@ -516,12 +787,11 @@ def _expect_unchanged(loaded: Loaded, journal: Journal) -> None:
             if recorded.fingerprint != step.fingerprint and not isinstance(recorded.outcome, Failed):
                 changed.setdefault(path, step.title)
                 break
-    if changed:
-        raise changed_steps(changed.items())
+    return changed_steps(changed.items()).problems if changed else ()
 
 
 def _flow_steps(loaded: Loaded) -> Iterator[tuple[str, Step]]:
-    for part in loaded.workflow.inner:
+    for part in loaded.program.inner:
         yield from inside(part)
 
 
@@ -542,8 +812,12 @@ def _of_items(journal: Journal, top: str, rest: str) -> Iterator[Recorded]:
 
 def _expect_steps(loaded: Loaded, journal: Journal, paths: Sequence[str]) -> None:
     """Every path is that of a step, and where it is inside an item, the item has begun."""
+    from plait.steps.conversation import use_at
+
     known = dict(_flow_steps(loaded))
     for path in paths:
+        if journal.was_started(path) and use_at(journal, path) is not None:
+            continue
         if _step_at(known, path) is None or ("/item:" in path and not _has_begun(journal, path)):
             raise _no_step(path, known)
 
@@ -556,9 +830,14 @@ def _say_done(loaded: Loaded, journal: Journal, paths: Sequence[str]) -> None:
     """The user says of steps that may run only once that they did their work."""
     from plait.engine.events import StepFinished
     from plait.engine.outcome import Done
+    from plait.steps.conversation import use_at
 
     known = dict(_flow_steps(loaded))
     for path in paths:
+        if (call := use_at(journal, path)) is not None:
+            title, fingerprint, result = call
+            journal.append(StepFinished(path, "call", title, fingerprint, Done(result), 0.0))
+            continue
         step = _step_at(known, path)
         assert step is not None, "paths are looked at before"
         value: Json = {"output": "", "stderr": "", "exit_code": 0, "duration": 0.0}
@@ -600,10 +879,14 @@ def _no_step(path: str, known: Mapping[str, Step]) -> InputError:
 def _letters_to_retry(
     loaded: Loaded, journal: Journal, wanted: Sequence[str], *, from_start: bool
 ) -> Iterator[StepForgotten]:
-    fan = loaded.workflow.fan
+    fan = loaded.program.fan
     if fan is None:
         return
-    letters = [known for known in journal.recorded_in(fan.name) if isinstance(known.outcome, Failed)]
+    letters = [
+        known
+        for known in journal.recorded_in(fan.name)
+        if isinstance(known.outcome, Failed) and known.path.startswith(f"{fan.name}/item:")
+    ]
     names = {known.path.rpartition("/item:")[2]: known for known in letters}
     unknown = [one for one in wanted if not _named(one, names.values())]
     if unknown:

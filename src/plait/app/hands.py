@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from plait.engine.run import Stop
 from plait.errors import LimitError, ProcessError
@@ -13,8 +13,11 @@ from plait.primitives.process import MAX_OVERFLOW, Finished, run_shell
 from plait.values import Json
 
 if TYPE_CHECKING:
+    from plait.providers.find import Providers
     from plait.steps.call import Toolbox, ToolResult
-    from plait.steps.hands import Provider
+    from plait.steps.hands import Inside
+    from plait.steps.model import Offer, Provider
+    from plait.store.results import Results
     from plait.template.shell import BoundScript
     from plait.tools.invocation import Invocation, RequestCall, Returned
     from plait.tools.trust import Ask as AskTrust
@@ -22,6 +25,8 @@ if TYPE_CHECKING:
 STOP_GRACE: Final = 5.0
 """Seconds that running processes get when a run is to stop."""
 PIECE: Final = 1 << 20
+MOST_KEPT: Final = 4 << 30
+"""Bytes of long outputs that one run keeps in all."""
 
 
 class RealHands:
@@ -34,6 +39,8 @@ class RealHands:
         env: Mapping[str, str],
         ask: AskTrust | None = None,
         keeps_overflow: bool = True,
+        most_kept: int = MOST_KEPT,
+        note: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._project = project
         self._folder = folder
@@ -41,9 +48,17 @@ class RealHands:
         self._env = env
         self._ask = ask
         self._keeps_overflow = keeps_overflow
+        self._most_kept = most_kept
+        self._note = note
+        self._is_full = False
         self._lock = threading.Lock()
         self._tools: Toolbox | None = None
+        self._providers: Providers | None = None
         self._here = threading.local()
+        self._no_flows: set[str] = set()
+        self._tools_at: str | None = None
+        """The folder that tools take for the project, if it is another."""
+        self._elsewhere: dict[str, RealHands] = {}
 
     def shell(
         self,
@@ -87,10 +102,21 @@ class RealHands:
             return None
 
         folder = os.path.join(self._folder, "output")
-        os.makedirs(folder, mode=0o700, exist_ok=True)
         place = os.path.join(folder, os.path.basename(path))
-        shutil.move(path, place)
+        with self._lock:
+            os.makedirs(folder, mode=0o700, exist_ok=True)
+            if _size_below(folder) + os.path.getsize(path) > self._most_kept:
+                os.unlink(path)
+                self._say_full(folder)
+                return None
+            shutil.move(path, place)
         return place
+
+    def _say_full(self, folder: str) -> None:
+        if not self._is_full:
+            self._is_full = True
+            kept = f"{self._most_kept >> 20:,} MiB"
+            self._note(f"outputs that are too long for the journal are no longer kept: {folder} has {kept}")
 
     def lines(
         self,
@@ -125,6 +151,40 @@ class RealHands:
             for path in filter(None, (finished.stdout_file, finished.stderr_file)):
                 os.unlink(path)
 
+    def program(self, tool_id: str, params: Mapping[str, Json]) -> Inside | None:
+        if tool_id in self._no_flows:
+            return None
+        from plait.app.programs import load_tool
+
+        loaded = load_tool(self._toolbox(), tool_id, params, project=self._project)
+        if loaded is None:
+            # To look at a tool twice takes as long as many a call; what it is does not change in a run.
+            self._no_flows.add(tool_id)
+            return None
+        return loaded.program
+
+    def offers(self, patterns: Sequence[str]) -> tuple[Offer, ...]:
+        from plait.app.offers import offers
+
+        return offers(self._toolbox(), patterns)
+
+    def digest(self, tool_id: str) -> str | None:
+        from plait.steps.call import digest_of_tool
+
+        return digest_of_tool(self._toolbox(), tool_id)
+
+    def recall(self, key: str) -> Json:
+        return self._results.get(key)
+
+    def keep(self, key: str, value: Json) -> None:
+        self._results.put(key, value)
+
+    @property
+    def _results(self) -> Results:
+        from plait.store.results import Results
+
+        return Results(self._project)
+
     def call(self, tool_id: str, params: Mapping[str, Json], *, timeout: float | None) -> ToolResult:
         from plait.steps.call import call_tool
 
@@ -140,6 +200,8 @@ class RealHands:
             if self._tools is None:
                 tools = toolbox(self._project, ask=self._ask)
                 host = {**tools.host, **self._env}
+                if self._tools_at is not None:
+                    tools = replace(tools, spaces=replace(tools.spaces, project=self._tools_at))
                 self._tools = replace(tools, host=host, perform=self._carried_out)
             return self._tools
 
@@ -160,14 +222,7 @@ class RealHands:
         return send(call)
 
     def git(self, args: Sequence[str], *, cwd: str, env: Mapping[str, str], stdin: bytes = b"") -> bytes:
-        from plait.primitives.process import run
-
-        around = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-        finished = run(["git", *args], cwd=cwd, env={**around, **env}, stdin=stdin, timeout=GIT_TIMEOUT)
-        if finished.truncated:
-            raise LimitError(
-                f"'git {args[0]}' printed too much", fix="use a smaller repository", code="git-output"
-            )
+        finished = start_git(args, cwd=cwd, env=env, stdin=stdin)
         if finished.exit_code != 0:
             raise ProcessError(
                 f"'git {args[0] if args else ''}' ended with exit code {finished.exit_code}",
@@ -176,18 +231,30 @@ class RealHands:
             )
         return finished.stdout
 
-    def provider(self, name: str | None) -> Provider | None:  # noqa: ARG002 - there are none yet
-        return None
+    def provider(self, name: str | None) -> Provider | None:
+        from plait.app import toolbox
+        from plait.primitives.request import stream
+        from plait.providers.find import Providers
+
+        with self._lock:
+            if self._providers is None:
+                tools = toolbox(self._project, ask=self._ask)
+                # Not the variables of the flow: the host that a key goes to is no matter of its data.
+                self._providers = Providers(
+                    tools.spaces, tools.trust, stream, environ=tools.host, project=self._project
+                )
+        return self._providers.get(name)
 
     def read(self, path: str, *, directory: str) -> bytes:
         from plait.primitives.files import read_file
 
-        return read_file(self._project, path, directory=directory)
+        return read_file(self._root(directory), path, directory=directory)
 
     def write(self, path: str, data: bytes, *, directory: str, mode: int | None, create_dirs: bool) -> str:
         from plait.primitives.files import write_file
 
-        return write_file(self._project, path, data, directory=directory, mode=mode, create_dirs=create_dirs)
+        root = self._root(directory)
+        return write_file(root, path, data, directory=directory, mode=mode, create_dirs=create_dirs)
 
     def copy(self, source: str, path: str, *, directory: str) -> str:
         from mmap import ACCESS_READ, mmap
@@ -202,14 +269,65 @@ class RealHands:
                     code="file-too-large",
                 )
             data = memoryview(mmap(file.fileno(), 0, access=ACCESS_READ))
-        return write_file(self._project, path, data, directory=directory, create_dirs=True)
+        return write_file(self._root(directory), path, data, directory=directory, create_dirs=True)
+
+    def _root(self, directory: str) -> str:
+        """What files may not leave: the project, or the place of the item in which a step runs."""
+        return item_root(self._folder, self._project, directory) or self._project
+
+    def at(self, directory: str) -> RealHands:
+        root = item_root(self._folder, self._project, directory)
+        if root is None or root == self._tools_at:
+            return self
+        from copy import copy
+
+        with self._lock:
+            if root not in self._elsewhere:
+                moved = copy(self)
+                moved._tools_at, moved._tools, moved._lock = root, None, threading.Lock()
+                self._elsewhere[root] = moved
+            return self._elsewhere[root]
 
     def is_inside(self, directory: str) -> bool:
         top = os.path.realpath(self._project)
         return os.path.commonpath([top, os.path.realpath(directory)]) == top
 
 
+def item_root(folder: str, project: str, directory: str) -> str | None:
+    """The project as an item has it, for a folder in that item's place; None for any other folder."""
+    top = os.path.join(os.path.realpath(folder), "worktrees")
+    name = os.path.relpath(os.path.realpath(directory), top).split(os.sep)[0]
+    if name in (os.pardir, os.curdir):
+        return None
+    place = os.path.join(top, name)
+    if not os.path.lexists(os.path.join(place, ".git")):
+        return place
+    from plait.steps.changes import worktree_of
+
+    own = worktree_of(project)
+    prefix = os.path.relpath(os.path.realpath(project), own) if own else os.curdir
+    return os.path.normpath(os.path.join(place, prefix))
+
+
+def _size_below(folder: str) -> int:
+    with os.scandir(folder) as found:
+        return sum(entry.stat(follow_symlinks=False).st_size for entry in found)
+
+
 GIT_TIMEOUT: Final = 120.0
+
+
+def start_git(args: Sequence[str], *, cwd: str, env: Mapping[str, str], stdin: bytes = b"") -> Finished:
+    """How git ended; `env` is added to an environment without any `GIT_…` variable."""
+    from plait.primitives.process import run
+
+    around = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    finished = run(["git", *args], cwd=cwd, env={**around, **env}, stdin=stdin, timeout=GIT_TIMEOUT)
+    if finished.truncated:
+        raise LimitError(
+            f"'git {args[0]}' printed too much", fix="use a smaller repository", code="git-output"
+        )
+    return finished
 
 
 def _pieces(finished: Finished) -> Iterator[bytes]:

@@ -5,14 +5,20 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 
-from plait.engine.backend import Finished, ItemWork, Perform
+from plait.engine.backend import Fanned, Finished, ItemWork, Perform
 
 
 class LocalThreads:
     """Each thread takes the next item when it has finished one: nothing waits in a queue."""
 
     def run_items(
-        self, items: Iterator[ItemWork], perform: Perform, finished: Finished, *, parallel: int
+        self,
+        items: Iterator[ItemWork],
+        perform: Perform,
+        finished: Finished,
+        *,
+        parallel: int,
+        fanned: Fanned | None = None,  # noqa: ARG002 - the protocol's shape
     ) -> None:
         crew = _Crew(items, perform, finished)
         if parallel == 1:

@@ -25,14 +25,17 @@ READER_LEFT = 141
 COMMANDS = {
     # name: what it does; the module has the same name
     "run": "run a flow",
+    "chat": "talk with a model at a terminal, as a directive says",
     "runs": "list the runs of this project",
     "show": "say what happened in a run",
     "logs": "print what the steps of a run printed",
     "resume": "go on with a run that was stopped or has failed",
     "retry": "do failed items of a run again",
+    "worktrees": "list or clean what runs left of the worktrees of their items",
     "render": "fill a template, or a file of cases",
     "sh": "run shell text with values that are bound, never pasted",
     "explain": "show where each value of a template comes from",
+    "graph": "draw a flow, and the way that a run took through it",
     "check": "find what is wrong in templates before anything runs",
     "init": "make a project with a tool and a flow that run at once",
     "call": "call a tool by its id",

@@ -8,9 +8,9 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Sequence
-from typing import NoReturn
 
 from plait.errors import InputError, nearest
+from plait.hints import NoReturn
 
 
 class HelpWanted(Exception):
@@ -22,17 +22,29 @@ class _Help(argparse.Action):
         raise HelpWanted
 
 
+def _unmeasured(prog: str) -> argparse.HelpFormatter:
+    """A formatter that does not ask how wide the terminal is: argparse makes one to check each option."""
+    return argparse.HelpFormatter(prog, width=80)
+
+
 class Parser(argparse.ArgumentParser):
     """The options of one command; its help starts with two examples."""
 
     def __init__(self, command: str, what: str, *, examples: Sequence[str]) -> None:
-        super().__init__(f"plait {command}", description=None, add_help=False, allow_abbrev=False)
+        super().__init__(
+            f"plait {command}",
+            description=None,
+            add_help=False,
+            allow_abbrev=False,
+            formatter_class=_unmeasured,
+        )
         self.command = command
         self.what = what
         self.examples = examples
         self.add_argument("-h", "--help", nargs=0, action=_Help, help="this page")
 
     def format_help(self) -> str:
+        self.formatter_class = argparse.HelpFormatter
         examples = "".join(f"  {example}\n" for example in self.examples)
         return f"plait {self.command}: {self.what}\n\n{examples}\n{super().format_help()}"
 

@@ -75,11 +75,14 @@ def _call(options: argparse.Namespace) -> int:
     if not options.dry_run:
         _begin_early()
     from plait.steps import call as steps
+    from plait.tools.chain import FLOW
 
     tools = _toolbox(options)
     params = _params(options, tools)
     gc.freeze()  # what is loaded stays: the first collection need not look at all of it
     gc.enable()
+    if tools.chains.get(options.tool).primitive == FLOW:
+        return _call_flow(options, params)
     if options.dry_run:
         _show_dry_run(steps.dry_run(tools, options.tool, params), as_json=options.json)
         return 0
@@ -89,6 +92,33 @@ def _call(options: argparse.Namespace) -> int:
     else:
         _show(result)
     return 0 if result.success else 1
+
+
+def _call_flow(options: argparse.Namespace, params: Mapping[str, Json]) -> int:
+    """A tool that is a flow is a run: what it gives is printed, and it can be looked at and resumed."""
+    from plait.app import flows
+    from plait.cli.lines import QuietView
+    from plait.cli.run import show_rehearsal, watched
+
+    for name in ("locked", "timeout", "allow_env"):
+        if getattr(options, name):
+            what = f"--{name.replace('_', '-')} means nothing to '{options.tool}', which is a flow"
+            raise InputError(what, fix="the flow and its tools say it themselves", code="arguments")
+    if options.dry_run:
+        found = flows.rehearse_call(options.tool, params, project=options.project)
+        return show_rehearsal(found, as_json=options.json)
+    results: list[flows.FlowResult] = []
+
+    def work(*, company: flows.Company) -> flows.FlowResult:
+        results.append(flows.call_flow(options.tool, params, project=options.project, company=company))
+        return results[0]
+
+    status = watched(work, QuietView(sys.stderr))
+    if options.json:
+        write_given(flows.envelope(options.tool, results[0]))
+    elif results[0].status == "done":
+        write_given(flows.envelope(options.tool, results[0])["data"])
+    return status
 
 
 def _begin_early() -> None:

@@ -21,12 +21,14 @@ from plait.engine.events import (
     Noted,
     RunEnded,
     RunStarted,
+    Spoken,
     Status,
     StepCounted,
     StepFinished,
     StepForgotten,
     StepRetrying,
     StepStarted,
+    StepTitled,
 )
 from plait.engine.journal import Stamped
 from plait.engine.outcome import Done, Failed, Failure, Outcome, Skipped, to_record
@@ -45,6 +47,7 @@ from plait.engine.progress import (
     RunOver,
     StepBegan,
     StepEnded,
+    Tally,
 )
 from plait.hints import Final, Protocol, TextIO
 from plait.values import Json, json_text
@@ -166,10 +169,10 @@ def plain_lines(news: News, progress: Progress) -> Iterator[str]:
             yield f"{clean(part.name)}: {clean(title)}: {_word(outcome)}{_took(duration, replayed=replayed)}"
         case FailedStep() as failed:
             yield failure_line(failed)
-        case Note(_, message):
-            yield f"note: {clean(first_line(message), None)}"
-        case Retrying(title, attempt, how, delay):
-            yield f"{clean(title)}: attempt {attempt} failed ({clean(how)}), again in {delay:.3g} s"
+        case Note():
+            yield note_line(news)
+        case Retrying(title, attempt, of, how, delay):
+            yield f"{clean(title)}: {nth_attempt(attempt, of)} failed ({clean(how)}), again in {delay:.3g} s"
         case ItemEnded() | RunOver():
             return
 
@@ -239,7 +242,7 @@ def event_record(event: Event) -> dict[str, Json]:
         case StepRetrying():
             return {
                 "event": "step_retrying",
-                **_fields(event, "path", "attempt", "delay"),
+                **_fields(event, "path", "attempt", "of", "delay"),
                 "failure": event.failure.record(),
             }
         case StepFinished():
@@ -248,6 +251,10 @@ def event_record(event: Event) -> dict[str, Json]:
                 **_fields(event, "path", "kind", "title", "order", "duration", "replayed"),
                 **to_record(event.outcome),
             }
+        case Spoken():
+            return {"event": "spoken", **_fields(event, "path", "text")}
+        case StepTitled():
+            return {"event": "step_titled", **_fields(event, "path", "title")}
         case StepCounted():
             return {"event": "step_counted", **_fields(event, "path", "total")}
         case StepForgotten():
@@ -374,30 +381,51 @@ def tallies(progress: Progress) -> Iterator[str]:
         parts = [f"{group.done} done"]
         parts += [f"{group.failed} failed"] if group.failed else []
         parts += [f"{group.skipped} skipped"] if group.skipped else []
-        parts += [f"{group.left} left"] if group.left else []
+        if progress.ended is None:
+            parts += [f"{group.left} left"] if group.left else []
+        else:
+            parts += [f"{part.cut_short} cut short"] if part.cut_short else []
+            waiting = group.left - part.cut_short
+            parts += [f"{waiting} not started"] if waiting > 0 else []
         yield f"{clean(part.name)}: {counted(group.total or 0, 'item')}, {', '.join(parts)}"
     steps = progress.steps
     if steps[1]:
-        yield (
-            counted(steps[0], "step")
-            if steps[0] == steps[1]
-            else f"{steps[0]} of {counted(steps[1], 'step')}"
-        )
+        all_of_them = "" if steps[0] == steps[1] else f"{steps[0]} of "
+        yield f"{all_of_them}{counted(steps[1], 'step')}{_went_on(progress)}"
     if progress.retries:
         yield counted(progress.retries, "retry", "retries")
     if progress.note_count:
         yield counted(progress.note_count, "note")
 
 
+def _went_on(progress: Progress) -> str:
+    """Of a run that is done: steps that failed, and were allowed to."""
+    failed = sum(part.group.failed for part in progress.parts.values() if not part.group.is_fan)
+    return f", {failed} failed and the run went on" if failed and progress.status == "done" else ""
+
+
 def _cost(progress: Progress) -> Iterator[str]:
     cost = progress.facts.get("cost")
-    if isinstance(cost, int | float) and not isinstance(cost, bool):
+    if progress.asked.turns:
+        yield asked_line(progress.asked)
+    elif isinstance(cost, int | float) and not isinstance(cost, bool):
         yield f"${cost:.2f}"
+
+
+def asked_line(asked: Tally) -> str:
+    """What models took: turn 3, 4.1k tokens, $0.02."""
+    size = asked.tokens
+    tokens = f"{size / 1000:.1f}k" if size >= 1000 else str(size)
+    cost = f", ${asked.cost:.2f}" if asked.cost else ""
+    return f"{counted(asked.turns, 'turn')}, {tokens} tokens{cost}"
 
 
 def _output(result: Result) -> Iterator[Line]:
     """What the last step gave, if it is text."""
-    output = result.value.get("output") if isinstance(result.value, Mapping) else None
+    value = result.value if isinstance(result.value, Mapping) else {}
+    output = value.get("output")
+    if output is not None and not isinstance(output, str):
+        output = value.get("text")  # of an agent: its answer, as it gave it
     if not isinstance(output, str) or not output.strip():
         return
     lines = without_sequences(output).strip("\n").split("\n")
@@ -430,7 +458,7 @@ def failures(progress: Progress, result: Result) -> Iterator[Line]:
     yield f"  look at it   plait logs {run} {name_of(shown[-1])}", "dim"
     if any(part.group.failed for part in progress.fans):
         yield f"  try again    plait retry {run} --failed", "dim"
-    else:
+    elif result.status != "done":
         yield f"  go on        plait resume {run}", "dim"
 
 
@@ -445,6 +473,11 @@ def failure_line(failed: FailedStep) -> str:
     # Where it is and what to do stand below the failure; in one line there is room for what is wrong.
     said = f"  {clean(failed.line, None)}" if failed.line else ""
     return f"✗ {clean(failed.title)}   {clean(failed.how)}{said}"
+
+
+def note_line(note: Note) -> str:
+    about = f"{clean(note.about)}: " if note.about else ""
+    return f"note: {about}{clean(first_line(note.message), None)}"
 
 
 def figures(progress: Progress, part: Part, now: float, *, alive: bool = True) -> Iterator[str]:
@@ -467,6 +500,8 @@ def figures(progress: Progress, part: Part, now: float, *, alive: bool = True) -
 def ended(part: Part) -> str:
     """How a part ended, how many there were, and how long it took."""
     group = part.group
+    if part.has_no_items_yet:
+        return part.state + _took(part.duration or 0.0, replayed=part.replayed)
     kind = "item" if group.is_fan else "step"
     failed = f", {group.failed} failed" if group.failed else ""
     how = f"{part.state}, {counted(group.total or group.ended, kind)}{failed}"
@@ -488,6 +523,11 @@ def _word(outcome: Outcome) -> str:
 
 
 # ── words and numbers ────────────────────────────────────────────────────
+
+
+def nth_attempt(attempt: int, of: int) -> str:
+    """The first is 1."""
+    return f"attempt {attempt} of {of}" if of else f"attempt {attempt}"
 
 
 def counted(number: int, one: str, many: str | None = None) -> str:

@@ -22,10 +22,12 @@ from rich.text import Text
 from plait.cli.lines import (
     Limited,
     Result,
+    asked_line,
     clean,
     clock,
     counted,
     figures,
+    nth_attempt,
     stopping_line,
     summary,
     write_lines,
@@ -220,7 +222,7 @@ class _Picture:
         left = Text("  ").append_text(self._sign(self._state(part)))
         name = clean(part.name, WIDEST_NAME)
         left.append(f" {name}{' ' * (max(names) - cell_len(name))}  ", "" if part.since else "dim")
-        if part.group.is_fan:
+        if part.group.is_fan and not part.is_looking:
             time_spent = clock(part.duration) if part.duration is not None else ""
             return self._row(self._with_bar(left, part), time_spent)
         spent = part.time(self.now)
@@ -229,7 +231,7 @@ class _Picture:
 
     def running(self, part: Part, room: int) -> Iterator[Text]:
         steps = self.progress.running(part)
-        if room <= 0 or not steps:
+        if room <= 0 or not steps or part.is_looking:
             return
         shown = steps if len(steps) <= room else steps[: room - 1]
         names = max((cell_len(clean(step.title)) for step in shown), default=0)
@@ -253,6 +255,10 @@ class _Picture:
     def _steps(self, part: Part) -> str:
         group = part.group
         total = group.total or group.ended
+        if part.is_looking:
+            return "looking for its items"
+        if part.has_no_items_yet:
+            return ""
         if part.replayed:
             return f"{counted(total, 'step')}, remembered"
         if part.state == "running" and total:
@@ -299,15 +305,17 @@ class _Picture:
         waiting = next((one for one in _line_of(step) if one.again_at is not None), None)
         if waiting is not None and waiting.again_at is not None:
             wait = clock(max(0.0, waiting.again_at - self.now))
-            return f"attempt {waiting.attempt} failed, again in {wait}"
+            return f"{nth_attempt(waiting.attempt, waiting.of)} failed, again in {wait}"
         fan = self.progress.fan_in(step)
         if fan is not None:
             return f"{fan.ended}/{fan.total}" + (f"   {fan.failed} failed" if fan.failed else "")
         current = step.current
         doing = step if current is None else current
-        again = f"attempt {doing.attempt}  " if doing.attempt > 1 else ""
+        tried = next((one for one in _line_of(step) if one.attempt > 1), None)
+        again = "" if tried is None else f"{nth_attempt(tried.attempt, tried.of)}  "
         title = "" if current is None or current.title == step.title else clean(current.title, None)
-        return f"{again}{clean(doing.kind)}  {title}".rstrip()
+        asked = f"{asked_line(step.asked)}  " if step.asked.turns else ""
+        return f"{again}{asked}{clean(doing.kind)}  {title}".rstrip()
 
     def _row(self, left: Text, right: str) -> Text:
         """One line: what does not fit on the left is cut, the right one stands at the edge."""

@@ -1,6 +1,7 @@
 """`plait logs`: what the steps of a run printed, in the order in which they ended.
 
-Nothing that is shown can drive a terminal; `--json` gives every byte as it was recorded.
+What was printed is said once, where it was printed: a step that only holds others says no more than
+why it failed.  Nothing that is shown can drive a terminal; `--json` gives every byte as it was recorded.
 """
 
 from __future__ import annotations
@@ -9,9 +10,9 @@ import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from plait.cli.consent import add_project
-from plait.cli.lines import Line, clean, clean_block, clock, first_line, json_line, write_lines
+from plait.cli.lines import Line, clean, clean_block, clock, first_line, json_line, nth_attempt, write_lines
 from plait.cli.run import expect_folder
-from plait.engine.events import RunStarted, StepFinished, StepRetrying, StepStarted
+from plait.engine.events import Event, RunStarted, StepFinished, StepRetrying, StepStarted
 from plait.engine.journal import Journal, Stamped, is_below
 from plait.engine.outcome import Done, Failed, Failure, Outcome, Skipped, to_record
 from plait.engine.progress import told
@@ -29,6 +30,10 @@ EXAMPLES: Final = (
     "plait logs 7f3a",
     "plait logs 7f3a src/old.py",
 )
+
+
+OF_AGENTS: Final = frozenset({"turn", "call"})
+"""Kinds of steps whose words are those of a model, or what it was told."""
 
 
 def configure(parser: Parser) -> None:
@@ -65,6 +70,11 @@ class Entry:
     """The title of what it is inside of, an item for example."""
     outcome: Outcome
     duration: float | None = None
+    attempt: int = 1
+    of: int = 0
+    """How many attempts there might have been, as far as that is known."""
+    holds_others: bool = False
+    """What it gave is what those inside it printed."""
 
     def record(self) -> dict[str, Json]:
         return {
@@ -73,6 +83,7 @@ class Entry:
             "title": self.title,
             "in": self.above,
             "duration": self.duration,
+            "attempt": self.attempt,
             **to_record(self.outcome),
         }
 
@@ -112,61 +123,109 @@ def _begun(events: Iterable[Stamped]) -> Iterator[tuple[str, str]]:
 
 def entries(events: Iterable[Stamped], wanted: Collection[str] | None) -> Iterator[Entry]:
     """What the steps printed; those that only hold others, and repeat what they said, are left out."""
-    running: dict[str, StepStarted] = {}
-    told_by: dict[str, Json] = {}
+    reader = _Reader()
+    for event, following in _followed(events):
+        entry = reader.take(event, following)
+        if entry is not None and _is_wanted(entry.path, wanted):
+            yield entry
+
+
+def _followed(events: Iterable[Stamped]) -> Iterator[tuple[Event, Event | None]]:
+    """Each event, and the one behind it."""
+    before: Event | None = None
     for stamped in events:
-        match stamped.event:
+        if before is not None:
+            yield before, stamped.event
+        before = stamped.event
+    if before is not None:
+        yield before, None
+
+
+class _Reader:
+    """Goes through the events of a run, and knows as much of what went before as each of them needs."""
+
+    def __init__(self) -> None:
+        self._running: dict[str, StepStarted] = {}
+        self._retried: dict[str, StepRetrying] = {}
+        """By path: the last attempt that failed, of steps that have not ended."""
+        self._holding: set[str] = set()
+        """Steps inside of which something was printed, in any life of the run; forgotten when they end."""
+
+    def take(self, event: Event, following: Event | None) -> Entry | None:
+        match event:
             case RunStarted():
-                running.clear()
-                told_by.clear()
-            case StepStarted() as event:
-                running[event.path] = event
-            case StepRetrying(path, _, failure):
-                begun = running.get(path)
-                if begun is not None and _is_wanted(path, wanted) and failure.path in ("", path):
-                    above = _title_above(path, running)
-                    yield Entry(path, begun.kind, begun.title, above, Failed(failure))
-            case StepFinished() as event:
-                running.pop(event.path, None)
-                inner = told_by.pop(event.path, None)
-                if not _has_own_words(event, inner):
-                    continue
-                told_by[event.path.rpartition("/")[0]] = _said(event.outcome)
-                if _is_wanted(event.path, wanted):
-                    above = _title_above(event.path, running)
-                    yield Entry(event.path, event.kind, event.title, above, event.outcome, event.duration)
+                self._running.clear()
+                self._retried.clear()
+            case StepStarted():
+                self._running[event.path] = event
+            case StepRetrying():
+                return self._failed(event)
+            case StepFinished():
+                return self._ended(event, following)
+        return None
+
+    def _failed(self, event: StepRetrying) -> Entry | None:
+        path, failure = event.path, event.failure
+        self._retried[path] = event
+        begun = self._running.get(path)
+        if begun is None or failure.path not in ("", path):
+            return None
+        above = self._title_above(path)
+        return Entry(
+            path, begun.kind, begun.title, above, Failed(failure), attempt=event.attempt, of=event.of
+        )
+
+    def _ended(self, event: StepFinished, following: Event | None) -> Entry | None:
+        if isinstance(following, StepFinished) and following.path not in self._running:
+            # A list that ends with its last step: its start is not recorded.
+            start = StepStarted(following.path, following.kind, following.title)
+            self._running[following.path] = start
+        path = event.path
+        holds_others = path in self._holding
+        has_words = _has_own_words(event, holds_others=holds_others)
+        if has_words or holds_others:
+            self._holding.add(path.rpartition("/")[0])
+        attempt, of = self._attempt(path, following)
+        above = self._title_above(path)
+        self._holding.discard(path)
+        self._running.pop(path, None)
+        self._retried.pop(path, None)
+        if not has_words:
+            return None
+        return Entry(
+            path, event.kind, event.title, above, event.outcome, event.duration, attempt, of, holds_others
+        )
+
+    def _attempt(self, path: str, following: Event | None) -> tuple[int, int]:
+        """Which attempt has ended, of this step or of what it is inside of, and of how many."""
+        if isinstance(following, StepRetrying) and is_below(path, following.path):
+            return following.attempt, following.of
+        while path:
+            before = self._retried.get(path)
+            if before is not None:
+                return before.attempt + 1, before.of
+            path = path.rpartition("/")[0]
+        return 1, 0
+
+    def _title_above(self, path: str) -> str:
+        above = self._running.get(path.rpartition("/")[0])
+        return "" if above is None else above.title
 
 
 def _is_wanted(path: str, wanted: Collection[str] | None) -> bool:
     return wanted is None or any(is_below(path, top) for top in wanted)
 
 
-def _title_above(path: str, running: Mapping[str, StepStarted]) -> str:
-    above = running.get(path.rpartition("/")[0])
-    return "" if above is None else above.title
-
-
-def _has_own_words(event: StepFinished, inner: Json) -> bool:
+def _has_own_words(event: StepFinished, *, holds_others: bool) -> bool:
     match event.outcome:
         case Failed(failure):
             return failure.path in ("", event.path)
         case Done(dict(value)):
-            return "exit_code" in value and (inner is None or _words(value) != inner)
+            return ("exit_code" in value or event.kind in OF_AGENTS) and not holds_others
         case Done():
             return False
         case Skipped():
             return True
-
-
-def _said(outcome: Outcome) -> Json:
-    match outcome:
-        case Done(dict(value)) | Failed(Failure(output=dict(value))):
-            return _words(value)
-    return None
-
-
-def _words(value: Mapping[str, Json]) -> list[Json]:
-    return [value.get("output"), value.get("stderr")]
 
 
 # ── for people ───────────────────────────────────────────────────────────
@@ -176,9 +235,10 @@ def lines(logged: Iterable[Entry]) -> Iterator[Line]:
     for entry in logged:
         how, colour = _how(entry.outcome)
         above = f"{clean(entry.above)} › " if entry.above else ""
+        tried = f"   {nth_attempt(entry.attempt, entry.of)}" if entry.of else ""
         spent = "" if entry.duration is None else f"   {clock(entry.duration)}"
-        yield f"── {clean(entry.path, None)}   {above}{clean(entry.title)}   {how}{spent}", colour
-        for line in _printed(entry.outcome):
+        yield f"── {clean(entry.path, None)}   {above}{clean(entry.title)}   {how}{tried}{spent}", colour
+        for line in _printed(entry):
             yield line, ""
 
 
@@ -192,11 +252,11 @@ def _how(outcome: Outcome) -> tuple[str, str]:
             return clean(told(failure)[0]), "red"
 
 
-def _printed(outcome: Outcome) -> Iterator[str]:
-    match outcome:
+def _printed(entry: Entry) -> Iterator[str]:
+    match entry.outcome:
         case Done(dict(value)):
-            yield from _blocks(value)
-        case Failed(Failure(message=message, output=dict(value))):
+            yield from _blocks(value if "output" in value else {**value, "output": value.get("text")})
+        case Failed(Failure(message=message, output=dict(value))) if not entry.holds_others:
             yield from _blocks(value)
             if value.get("exit_code") == 0:  # nothing that it printed says why it failed
                 yield from clean_block(message).rstrip("\n").split("\n")
@@ -213,6 +273,8 @@ def _blocks(value: Mapping[str, Json]) -> Iterator[str]:
     for name in ("output_file", "stderr_file"):
         if isinstance(path := value.get(name), str):
             yield f"… the whole is in {clean(path, None)}"
+    if value.get("truncated") and not ("output_file" in value or "stderr_file" in value):
+        yield "… more was printed, and is not kept"
 
 
 def _text(said: Json) -> list[str]:

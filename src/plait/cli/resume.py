@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import partial
 
-from plait.cli.lines import Result
 from plait.cli.run import (
     add_watching,
     expect_folder,
@@ -15,14 +14,12 @@ from plait.cli.run import (
     view_for,
     watched,
 )
-from plait.engine.run import Stop, Watch
 from plait.hints import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     import argparse
 
     from plait.cli.arguments import Parser
-    from plait.tools.trust import Ask as AskTrust
 
 EXAMPLES: Final = (
     "plait resume 7f3a",
@@ -35,7 +32,8 @@ def configure(parser: Parser) -> None:
     parser.add_argument(
         "--accept-changes",
         action="store_true",
-        help="the file was edited on purpose: do what has changed again, and what follows it",
+        help="the file was edited on purpose: do what has changed again, and what follows it; "
+        "go on with changed env_files",
     )
     parser.add_argument(
         "--repeat",
@@ -65,24 +63,17 @@ def _resume(options: argparse.Namespace) -> int:
     from plait.app import flows
 
     load_all()
-
     expect_folder(options.project)
     if options.dry_run:
         rehearsed = flows.rehearse_resume(options.run, project=options.project)
         return show_rehearsal(rehearsed, as_json=options.json)
-    max_parallel = parallel(options.max_parallel)
-
-    def start(watchers: Sequence[Watch], stop: Stop, ask: AskTrust | None) -> Result:
-        return flows.resume_flow(
-            options.run,
-            project=options.project,
-            accept_changes=options.accept_changes,
-            repeat=options.repeat,
-            done=options.done,
-            max_parallel=max_parallel,
-            watchers=watchers,
-            stop=stop,
-            ask=ask,
-        )
-
-    return watched(start, view_for(options))
+    work = partial(
+        flows.resume_flow,
+        options.run,
+        project=options.project,
+        accept_changes=options.accept_changes,
+        repeat=options.repeat,
+        done=options.done,
+        max_parallel=parallel(options.max_parallel),
+    )
+    return watched(work, view_for(options))

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import partial
 
-from plait.cli.lines import Result
 from plait.cli.run import add_watching, expect_folder, load_all, parallel, reporting, view_for, watched
-from plait.engine.run import Stop, Watch
 from plait.errors import InputError
 from plait.hints import TYPE_CHECKING, Final
 
@@ -14,7 +12,6 @@ if TYPE_CHECKING:
     import argparse
 
     from plait.cli.arguments import Parser
-    from plait.tools.trust import Ask as AskTrust
 
 EXAMPLES: Final = (
     "plait retry 7f3a --failed",
@@ -43,25 +40,18 @@ def _retry(options: argparse.Namespace) -> int:
     from plait.app import flows
 
     load_all()
-
     expect_folder(options.project)
     _expect_choice(options)
-    max_parallel = parallel(options.max_parallel)
-
-    def start(watchers: Sequence[Watch], stop: Stop, ask: AskTrust | None) -> Result:
-        return flows.retry_flow(
-            options.run,
-            project=options.project,
-            items=options.items,
-            from_start=options.from_start,
-            file=options.file,
-            max_parallel=max_parallel,
-            watchers=watchers,
-            stop=stop,
-            ask=ask,
-        )
-
-    return watched(start, view_for(options))
+    work = partial(
+        flows.retry_flow,
+        options.run,
+        project=options.project,
+        items=options.items,
+        from_start=options.from_start,
+        file=options.file,
+        max_parallel=parallel(options.max_parallel),
+    )
+    return watched(work, view_for(options))
 
 
 def _expect_choice(options: argparse.Namespace) -> None:

@@ -12,20 +12,21 @@ import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 from plait.cli.consent import add_project, ask_for_trust, at_a_terminal
 from plait.cli.lines import JsonView, PlainView, QuietView, Result, View, clean, clean_block, json_line
 from plait.cli.output import error_data, paint_for
 from plait.cli.values import expect_map, file_text, given_text, read_json
-from plait.engine.run import Stop, Watch
+from plait.engine.run import Stop
 from plait.errors import InputError, PlaitError
-from plait.hints import TYPE_CHECKING, Final, TextIO
+from plait.hints import TYPE_CHECKING, Final, Protocol, TextIO
 from plait.values import Json
 
 if TYPE_CHECKING:
     import argparse
 
-    from plait.app.flows import Options
+    from plait.app.flows import Company, Options
     from plait.cli.arguments import Parser
     from plait.steps.hands import Rehearsed
     from plait.tools.trust import Ask as AskTrust
@@ -38,7 +39,6 @@ EXAMPLES: Final = (
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 REHEARSED: Final = ("path", "kind", "shown", "remembered", "why")
 SHOW_CURSOR: Final = b"\x1b[?25h"
-Start = Callable[[Sequence[Watch], Stop, "AskTrust | None"], Result]
 
 
 def configure(parser: Parser) -> None:
@@ -59,6 +59,9 @@ def configure(parser: Parser) -> None:
     parser.add_argument("--backend", metavar="B", help="where items run: local")
     parser.add_argument(
         "--dry-run", action="store_true", help="show what would run, with its values, and run nothing"
+    )
+    parser.add_argument(
+        "--prompt-only", action="store_true", help="of a directive: print its prompt, and send nothing"
     )
     parser.add_argument("--trust", action="store_true", help="trust the project first, and what it brings")
     add_watching(parser)
@@ -95,19 +98,24 @@ def _run(options: argparse.Namespace) -> int:
     load_all()
     expect_folder(options.project)
     wanted = _options(options)
+    if options.prompt_only:
+        return _show_prompt(options, wanted)
     if options.dry_run:
         return show_rehearsal(
             flows.rehearse_flow(options.file, wanted, project=options.project), as_json=options.json
         )
     if options.trust:
         _trust_first(options)
+    work = partial(flows.run_flow, options.file, wanted, project=options.project)
+    return watched(work, view_for(options))
 
-    def start(watchers: Sequence[Watch], stop: Stop, ask: AskTrust | None) -> Result:
-        return flows.run_flow(
-            options.file, wanted, project=options.project, watchers=watchers, stop=stop, ask=ask
-        )
 
-    return watched(start, view_for(options))
+def _show_prompt(options: argparse.Namespace, wanted: Options) -> int:
+    from plait.app import flows
+
+    filled = flows.prompt_of(options.file, wanted, project=options.project)
+    print(json_line(filled.record()) if options.json else filled.body)
+    return 0
 
 
 def reporting(options: argparse.Namespace, work: Callable[[argparse.Namespace], int]) -> int:
@@ -154,11 +162,20 @@ def view_for(options: argparse.Namespace, stream: TextIO | None = None) -> View:
     return PlainView(stream)
 
 
-def watched(start: Start, view: View) -> int:
+class Work(Protocol):
+    """What a command does with a run, in the company of whoever watches and stops it."""
+
+    def __call__(self, *, company: Company) -> Result: ...
+
+
+def watched(work: Work, view: View) -> int:
     """Let a run go on until it ends or is stopped, and show it; its exit code."""
+    from plait.app.flows import Company
+
     stop = Stop()
+    company = Company([view.watch], stop, _asking(view) if at_a_terminal() else None)
     with view, stopping_by_signal(stop, view) as heard:
-        result = start([view.watch], stop, _asking(view) if at_a_terminal() else None)
+        result = work(company=company)
     view.finish(result)
     if result.status == "interrupted" and heard:
         return 128 + heard[0]

@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 EXAMPLES: Final = (
     "plait schema workflow > workflow.schema.json",
-    "plait schema workflow --compact",
+    "plait schema provider --compact",
 )
-FORMATS: Final = ("workflow",)
+FORMATS: Final = ("workflow", "graph", "directive", "ensemble", "provider", "hooks")
 
 
 def configure(parser: Parser) -> None:
-    parser.add_argument("format", metavar="FORMAT", help="workflow")
+    parser.add_argument("format", metavar="FORMAT", help=", ".join(FORMATS))
     parser.add_argument("--compact", action="store_true", help="on one line")
 
 
@@ -28,5 +28,5 @@ def run(options: argparse.Namespace) -> int:
     from plait.flows.format import json_schema
 
     one_of("format", options.format, FORMATS)
-    print(json.dumps(json_schema(), indent=None if options.compact else 2, ensure_ascii=False))
+    print(json.dumps(json_schema(options.format), indent=None if options.compact else 2, ensure_ascii=False))
     return 0

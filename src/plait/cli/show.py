@@ -17,13 +17,14 @@ from plait.cli.lines import (
     first_line,
     json_line,
     name_of,
+    note_line,
     write_lines,
 )
 from plait.cli.run import expect_folder
-from plait.engine.events import Status
+from plait.engine.events import Event, RunStarted, Status, StepFinished, StepRetrying
 from plait.engine.journal import Journal, Recorded
 from plait.engine.outcome import Done, Failed, Skipped
-from plait.engine.progress import Part, Progress, fold, told
+from plait.engine.progress import Part, Progress, told
 from plait.hints import TYPE_CHECKING, Final
 from plait.values import Json
 
@@ -37,6 +38,8 @@ EXAMPLES: Final = (
     "plait show last --json",
 )
 MOST_FAILURES: Final = 50
+ATTEMPT: Final = "attempt"
+"""The kind of what a step does, where it is a step of its own because something follows it."""
 SIGNS: Final = {
     "waiting": ("○", "dim"),
     "running": ("●", "cyan"),
@@ -59,27 +62,77 @@ def run(options: argparse.Namespace) -> int:
     expect_folder(options.project)
     runs, name = flows.find_run(options.run, options.project)
     with runs.open(name, write=False) as opened:
-        progress = fold(opened.journal.events())
+        progress, tries = Progress(), Tries()
+        for stamped in opened.journal.events():
+            progress.add(stamped)
+            tries.add(stamped.event)
         status = progress.status
         if progress.ended is None:  # it runs, or whoever ran it died
             known = [one.status for one in runs.list() if one.id == name and one.status != "unreadable"]
             status = known[0] if known else "interrupted"
         if options.json:
-            print(json_line(record(name, status, progress, opened.journal)))
+            print(json_line(record(name, status, progress, opened.journal, tries)))
         else:
-            write_lines(lines(name, status, progress, opened.journal, now=time.time()), sys.stdout)
+            said = lines(name, status, progress, opened.journal, tries, now=time.time())
+            write_lines(said, sys.stdout)
+            if opened.facts.get("kind") == "graph":
+                write_lines(_way(str(opened.facts.get("file", "")), opened.journal), sys.stdout)
     return 0
+
+
+def _way(file: str, journal: Journal) -> Iterator[Line]:
+    """The way through a graph, as long as its file can be read."""
+    from plait.cli.graph import picture_of_run, text_lines
+    from plait.errors import PlaitError
+
+    try:
+        picture = picture_of_run(file, journal)
+    except PlaitError:
+        return
+    yield from (("  " + text, colour) for text, colour in text_lines(picture))
+
+
+class Tries:
+    """How many attempts each step took when it ended last; kept of those that took more than one."""
+
+    def __init__(self) -> None:
+        self._ended: dict[str, int] = {}
+        self._failed: dict[str, int] = {}
+        """By path: attempts that failed, of a step that has not ended."""
+        self._inside: dict[str, int] = {}
+        """By path: attempts of the actions of a step that has not ended."""
+
+    def add(self, event: Event) -> None:
+        match event:
+            case RunStarted():
+                self._failed.clear()
+            case StepRetrying():
+                self._failed[event.path] = event.attempt
+            case StepFinished():
+                tries = self._inside.pop(event.path, 0) or self._failed.pop(event.path, 0) + 1
+                self._ended.pop(event.path, None)
+                if tries > 1:
+                    self._ended[event.path] = tries
+                if event.kind == ATTEMPT:
+                    step = event.path.rpartition("/")[0]
+                    self._inside[step] = self._inside.get(step, 0) + tries
+
+    def of(self, path: str) -> int:
+        return self._ended.get(path, 1)
 
 
 # ── for people ───────────────────────────────────────────────────────────
 
 
-def lines(run: str, status: Status, progress: Progress, journal: Journal, *, now: float) -> Iterator[Line]:
+def lines(
+    run: str, status: Status, progress: Progress, journal: Journal, tries: Tries, *, now: float
+) -> Iterator[Line]:
     yield from _head(run, status, progress, now)
     for part in progress.parts.values():
-        yield from _part(part, status, progress, journal, now)
+        yield from _part(part, status, progress, now)
+        yield from _steps(part, journal, tries)
     for note in progress.notes:
-        yield f"  note: {clean(first_line(note.message), None)}", "yellow"
+        yield f"  {note_line(note)}", "yellow"
     if progress.failure is not None and not progress.failure_count:
         yield f"  {clean(first_line(progress.failure.message), None)}", "red"
     yield from _next(run, status, progress)
@@ -96,7 +149,7 @@ def _head(run: str, status: Status, progress: Progress, now: float) -> Iterator[
     yield f"  {clean(progress.file, None)}   {began}{spent}{lives}", "dim"
 
 
-def _part(part: Part, status: Status, progress: Progress, journal: Journal, now: float) -> Iterator[Line]:
+def _part(part: Part, status: Status, progress: Progress, now: float) -> Iterator[Line]:
     state = status if part.state == "running" else part.state
     sign, colour = SIGNS[state]
     if part.state == "running":
@@ -107,6 +160,9 @@ def _part(part: Part, status: Status, progress: Progress, journal: Journal, now:
         yield f"  {sign} {clean(part.name)}   not begun", colour
     else:
         yield f"  {sign} {clean(part.name)}   {ended(part)}", colour
+
+
+def _steps(part: Part, journal: Journal, tries: Tries) -> Iterator[Line]:
     shown = 0
     for step in journal.recorded_in(part.name):
         if part.group.is_fan and not isinstance(step.outcome, Failed):
@@ -115,11 +171,13 @@ def _part(part: Part, status: Status, progress: Progress, journal: Journal, now:
         if shown > MOST_FAILURES and part.group.is_fan:
             yield f"      … and {part.group.failed - MOST_FAILURES} more: plait show --json", "dim"
             return
-        yield from _step(step)
+        yield from _step(step, tries.of(step.path))
 
 
-def _step(step: Recorded) -> Iterator[Line]:
+def _step(step: Recorded, tries: int) -> Iterator[Line]:
     title, time_spent = clean(step.title), clock(step.duration)
+    if tries > 1:
+        time_spent = f"{counted(tries, 'attempt')}   {time_spent}"
     match step.outcome:
         case Done():
             yield f"      ✓ {title}   {time_spent}", ""
@@ -145,7 +203,7 @@ def _next(run: str, status: Status, progress: Progress) -> Iterator[Line]:
 # ── for programs ─────────────────────────────────────────────────────────
 
 
-def record(run: str, status: Status, progress: Progress, journal: Journal) -> dict[str, Json]:
+def record(run: str, status: Status, progress: Progress, journal: Journal, tries: Tries) -> dict[str, Json]:
     return {
         "id": run,
         "flow": progress.flow,
@@ -157,12 +215,12 @@ def record(run: str, status: Status, progress: Progress, journal: Journal) -> di
         "lives": progress.lives,
         "retries": progress.retries,
         "failure": progress.failure and progress.failure.record(),
-        "phases": [_part_record(part, journal) for part in progress.parts.values()],
+        "phases": [_part_record(part, journal, tries) for part in progress.parts.values()],
         "notes": [{"path": note.path, "message": note.message} for note in progress.notes],
     }
 
 
-def _part_record(part: Part, journal: Journal) -> dict[str, Json]:
+def _part_record(part: Part, journal: Journal, tries: Tries) -> dict[str, Json]:
     group = part.group
     shared: dict[str, Json] = {
         "name": part.name,
@@ -175,12 +233,18 @@ def _part_record(part: Part, journal: Journal) -> dict[str, Json]:
     }
     found = journal.recorded_in(part.name)
     if group.is_fan:
-        return {**shared, "failures": [_record(one) for one in found if isinstance(one.outcome, Failed)]}
-    return {**shared, "steps": [_record(one) for one in found]}
+        failed = (one for one in found if isinstance(one.outcome, Failed))
+        return {**shared, "failures": [_record(one, tries) for one in failed]}
+    return {**shared, "steps": [_record(one, tries) for one in found]}
 
 
-def _record(step: Recorded) -> dict[str, Json]:
-    shared: dict[str, Json] = {"path": step.path, "title": step.title, "duration": step.duration}
+def _record(step: Recorded, tries: Tries) -> dict[str, Json]:
+    shared: dict[str, Json] = {
+        "path": step.path,
+        "title": step.title,
+        "duration": step.duration,
+        "attempts": tries.of(step.path),
+    }
     match step.outcome:
         case Done():
             return {**shared, "status": "done"}

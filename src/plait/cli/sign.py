@@ -19,8 +19,9 @@ from plait.cli.consent import add_project, toolbox_of
 from plait.cli.signers import DEFAULT_KEY, key_folder, opened_key
 from plait.errors import InputError, TrustError
 from plait.records import dataclass
+from plait.steps.permissions import DIRECTIVE
 from plait.tools.signing import in_comment, read_signature, sign_bytes, sign_detached, time_text
-from plait.tools.spaces import EXTENSIONS, Space, Spaces
+from plait.tools.spaces import DIRECTIVES, EXTENSIONS, Space, Spaces
 
 if TYPE_CHECKING:
     import argparse
@@ -41,7 +42,9 @@ def configure(parser: Parser) -> None:
         "items", metavar="ITEM", nargs="*", help="ids of tools, or files below .ai/tools or .ai/config"
     )
     parser.add_argument(
-        "--all", action="store_true", help="every file below the project's .ai/tools and .ai/config"
+        "--all",
+        action="store_true",
+        help="every file below the project's .ai/tools, .ai/config and .ai/directives",
     )
     parser.add_argument(
         "--key", metavar="NAME", default=DEFAULT_KEY, help="which of your keys; 'signing' if left out"
@@ -74,9 +77,13 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
+KINDS: Final = {"tools": "tool", "config": "config", DIRECTIVES: "directive"}
+"""The folders of a space whose files are signed, and what is signed there."""
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A file below the tools or the config of a space."""
+    """A file below the tools, the config or the directives of a space."""
 
     space: Space
     relative: str
@@ -91,20 +98,21 @@ class Place:
 
     @property
     def id(self) -> str:
-        return os.path.splitext(self.relative)[0].removeprefix("tools/")
+        return os.path.splitext(self.relative)[0].removeprefix("tools/").removeprefix(f"{DIRECTIVES}/")
 
     @property
     def kind(self) -> str:
-        return "config" if self.relative.startswith("config/") else "tool"
+        return KINDS[self.relative.partition("/")[0]]
 
 
 def place_of(spaces: Spaces, given: str) -> Place:
-    """An id, or the path of a file below the tools or the config of the project or the user."""
+    """An id, `directive:` and an id, or the path of a file of the project's or the user's space."""
     if os.path.isfile(given):
         return _place_of_file(spaces, given)
-    found = spaces.find(given)
+    folder = DIRECTIVES if given.startswith(DIRECTIVE) else "tools"
+    found = spaces.find(given.removeprefix(DIRECTIVE), folder=folder)
     if found is None:
-        raise spaces.missing(given)
+        raise spaces.missing(given.removeprefix(DIRECTIVE), folder=folder)
     return Place(found.space, found.relative)
 
 
@@ -112,7 +120,7 @@ def _place_of_file(spaces: Spaces, path: str) -> Place:
     real = os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
     for space in spaces.all:
         relative = os.path.relpath(real, os.path.realpath(space.root)).replace(os.sep, "/")
-        if relative.startswith(("tools/", "config/")):
+        if relative.partition("/")[0] in KINDS:
             return Place(space, relative)
     places = " or ".join(
         os.path.join(space.root, "tools") for space in spaces.spaces if space.name != "system"
@@ -124,15 +132,16 @@ def _place_of_file(spaces: Spaces, path: str) -> Place:
 
 def _all_places(spaces: Spaces) -> Iterator[Place]:
     space = next(space for space in spaces.spaces if space.name == "project")
-    walks = [os.walk(os.path.join(space.root, top), followlinks=False) for top in ("tools", "config")]
+    walks = [os.walk(os.path.join(space.root, top), followlinks=False) for top in KINDS]
     for folder, folders, files in chain(*walks):
         folders[:] = sorted(
             name for name in folders if not name.startswith((".", "__")) and name != "node_modules"
         )
         for name in sorted(files):
-            if os.path.splitext(name)[1] in (*EXTENSIONS, *BESIDE) and not name.startswith("."):
-                relative = os.path.relpath(os.path.join(folder, name), space.root)
-                yield Place(space, relative.replace(os.sep, "/"))
+            place = Place(space, os.path.relpath(os.path.join(folder, name), space.root).replace(os.sep, "/"))
+            known = (".md",) if place.kind == "directive" else (*EXTENSIONS, *BESIDE)
+            if place.extension in known and not name.startswith("."):
+                yield place
 
 
 def _sign(place: Place, key: PrivateKey) -> None:

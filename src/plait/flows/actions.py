@@ -24,11 +24,11 @@ def action_of(builder: Builder, said: Said, place: Place, strict: bool) -> tuple
     command = next((name for name in format.COMMANDS if said.has(name)), None)
     match command:
         case "shell":
-            return "shell", Shell(needed(said, "shell"), _interpreter(said), strict)
+            return "shell", _shell(said, needed(said, "shell"), _interpreter(said), strict)
         case "test":
             inner = said.inner("test")
             script = needed(said, "test") if inner is None else needed(inner, "command")
-            return "shell", Shell(script, "sh", strict)
+            return "shell", _shell(said, script, "sh", strict)
         case "tool":
             return "tool", _tool(builder, said, strict)
         case "agent" | "claude":
@@ -44,6 +44,11 @@ def action_of(builder: Builder, said: Said, place: Place, strict: bool) -> tuple
         case "use":
             return "block", _use(builder, said, place, strict)
     return "validate", None
+
+
+def _shell(said: Said, script: Template, shell: Literal["sh", "dash", "bash"], strict: bool) -> Shell:
+    is_named = said.has("name") or said.has("id")
+    return Shell(script, shell, strict, is_title=bool(script.placeholders) and not is_named)
 
 
 def _tool(builder: Builder, said: Said, strict: bool) -> Action:
@@ -79,12 +84,36 @@ def _prompt(said: Said, strict: bool) -> Action:
     if inner is None:
         return Prompt(needed(said, "prompt"), model=model, strict=strict)
     options = {name: value.data() for name, value in inner.entries("options")}
+    if any(inner.has(name) for name in ("tools", "schema", "limits")):
+        return _converse(said, inner, options, strict)
     return Prompt(
         needed(inner, "prompt"),
         inner.template("system"),
         inner.text("provider"),
         inner.text("model") or model,
         options,
+        strict,
+    )
+
+
+def _converse(said: Said, inner: Said, options: dict[str, Json], strict: bool) -> Action:
+    from plait.flows.directive import agent_limits
+    from plait.steps.converse import Converse
+
+    schema = inner.get("schema")
+    retries = inner.whole("max_output_retries")
+    return Converse(
+        said.text("name") or said.text("id") or "agent",
+        needed(inner, "prompt"),
+        inner.template("system"),
+        inner.text("provider"),
+        inner.text("model") or said.text("model"),
+        options,
+        inner.words("tools"),
+        inner.words("once"),
+        schema.data() if isinstance(schema, nodes.Mapping) else None,
+        agent_limits(inner),
+        0 if retries is None else retries,
         strict,
     )
 

@@ -17,9 +17,10 @@ from plait import documents
 from plait.errors import InputError, PlaitError, Problem, listed, nearest
 from plait.flows import format
 from plait.flows.compose import Blocks, Composed, compose, compose_alone
-from plait.flows.fields import Field, read_fields
-from plait.flows.names import BUILTIN_ROOTS, COMMAND_KEYS, HANDLER_NAMES, NAMES, profile_of
+from plait.flows.fields import UNREAD, Field, read_fields
+from plait.flows.names import BUILTIN_ROOTS, HANDLER_NAMES, NAMES, profile_of
 from plait.records import dataclass
+from plait.scope import Scope
 from plait.scope.frames import ALIASES
 from plait.source import Span
 from plait.template.nodes import (
@@ -63,6 +64,8 @@ RULES: Final[dict[str, str]] = {
     "misplaced-field": "A field stands in a step to which it means nothing.",
     "duplicate-id": "Two steps of one list have the same id.",
     "parameter": "A parameter contradicts itself, or what is given for it does not fit.",
+    "hook-verb": "A hook decides something that cannot be decided at its event.",
+    "hook-layer": "A hook wants to stand before the hooks of its own layer.",
     "shadowed-name": "A flow gives a name of its own to something that hides a built-in one.",
     "unreachable": "A step that never runs.",
     "condition": "A condition cannot be read, or compares what cannot be compared.",
@@ -74,6 +77,12 @@ RULES: Final[dict[str, str]] = {
     "extends": "A file cannot be extended.",
     "imports": "The blocks of a file cannot be imported.",
     "cycle": "Files or blocks lead back to themselves.",
+    "no-tasks": "An ensemble or a loop has no task.",
+    "unknown-task": "A task names one that does not exist.",
+    "unknown-agent": "A task names an agent that does not exist.",
+    "unknown-role": "A manager names a worker that does not exist.",
+    "duplicate-role": "Two workers of a manager have the same role.",
+    "wrong-order": "A task needs one that comes after it.",
     "unknown-block": "A step uses a block that does not exist.",
     "missing-with": "A step does not give a block what it needs.",
     "unknown-with": "A step gives a block something that it does not know.",
@@ -81,14 +90,21 @@ RULES: Final[dict[str, str]] = {
     "too-many-steps": "A flow has too many steps when its blocks are written out.",
     "too-many-files": "A flow is made of too many files.",
     "file-outside": "A file is outside the project.",
+    "no-prompt": "A directive has a head and nothing to say.",
+    "bad-head": "The head of a directive cannot be read.",
+    "bad-xml": "The head of a directive is not the XML that is known.",
     "no-profile": "The file has none of the shapes that Plait knows, so no template was checked.",
     "syntax": "The file is not YAML.",
     "duplicate-key": "A key stands twice in one map.",
+    "contradiction": "Two fields cannot both be meant.",
+    "unknown-node": "An edge of a graph leads to no node.",
     "no-file": "The file does not exist or cannot be read.",
     **{code: f"Shell text: {what}." for code, (what, _) in REFUSALS.items()},
 }
 """What each code means, for people who meet it in a report."""
 
+MARKDOWN: Final = (".md", ".markdown")
+"""What a file is called that holds a directive."""
 SKIPPED_FOLDERS: Final = frozenset({".git", ".hg", ".venv", "node_modules", "__pycache__"})
 MOST_LISTED: Final = 16
 MOST_GUESSES: Final = 200
@@ -110,15 +126,59 @@ class Finding:
 def check_file(
     path: str, *, profile: str | None = None, names: Iterable[str] = (), project: str | None = None
 ) -> list[Finding]:
-    """All findings of one YAML file and of those that it is made of, sorted by place."""
+    """All findings of one file and of those that it is made of, sorted by place."""
+    if path.endswith(MARKDOWN):
+        from plait.flows.directive import check_directive
+
+        return check_directive(path)
     try:
-        document = documents.load(path)
+        read = documents.load_partly(path)
+        found = [] if read.node is None and read.problems else _of_file(read, path, profile, names, project)
     except PlaitError as error:
         return [Finding(problem) for problem in error.problems]
+    kept = [finding for finding in found if not _follows(finding, read)]
+    return _sorted([*map(Finding, read.problems), *kept])
+
+
+def _of_file(
+    read: documents.Partly, path: str, profile: str | None, names: Iterable[str], project: str | None
+) -> list[Finding]:
+    document = read.node or documents.parse("", path)
     if (profile or profile_of(document)) == "workflow":
         root = _project_of(path) if project is None else project
         return check_workflow(compose(document, path, project=project), names=names, project=root)
+    if profile is None and profile_of(document) is None:
+        from plait.flows.hooks import check_hooks_file, is_hooks_file
+
+        if is_hooks_file(document):
+            return check_hooks_file(document)
     return check_document(document, path, profile=profile, names=names)
+
+
+ABOUT_THE_REST: Final = frozenset({
+    "missing-field", "unknown-name", "unknown-input", "unknown-parameter", "unknown-block", "missing-with",
+    "misplaced-field", "wrong-phases", "no-profile", "no-steps",
+})  # fmt: skip
+"""Findings that more of the file could refute."""
+
+
+def _follows(finding: Finding, read: documents.Partly) -> bool:
+    """Is it said only because something else could not be read?"""
+    if not read.problems:
+        return False
+    if finding.code == "no-profile" or (not read.whole and finding.code in ABOUT_THE_REST):
+        return True
+    return any(
+        problem.code != "duplicate-key" and _overlap(problem.where, finding.problem.where)
+        for problem in read.problems
+    )
+
+
+def _overlap(one: Span | str | None, other: Span | str | None) -> bool:
+    if not (isinstance(one, Span) and isinstance(other, Span)):
+        return False
+    one, other = one.place, other.place
+    return one.source is other.source and one.start <= other.end and other.start <= one.end
 
 
 def check_document(
@@ -132,6 +192,14 @@ def check_document(
         return [Finding(Problem(what, name, fix, code="no-profile"), "note")]
     if profile == "workflow":
         return check_workflow(compose_alone(document), names=names)
+    if profile == "graph" and profile_of(document) == "graph":
+        from plait.flows.graph_check import check_graph
+
+        return check_graph(document)
+    if profile == "prompt" and profile_of(document) == "prompt":
+        from plait.flows.ensemble import check_ensemble
+
+        return check_ensemble(document, names=names)
     fields = read_fields(document, profile, names=names).fields
     return _sorted(finding for field in fields for finding in check_field(field, profile))
 
@@ -151,16 +219,28 @@ def check_workflow(flow: Composed, *, names: Iterable[str] = (), project: str | 
     broken = any(problem.code in ("cycle", "too-deep", "too-many-steps") for problem in flow.problems)
     if profile_of(flow.document) == "workflow":
         found += [_of_format(problem) for problem in format.problems(flow.document)]
-        found += map(Finding, phase_problems(flow.document))
         found += map(Finding, _map_problems(flow.document))
+        found += map(Finding, _policy_problems(flow.document))
+        found += map(Finding, _capture_problems(flow.document))
         found += map(Finding, _parameter_problems(flow.document))
-    reading = read_fields(flow.document, "workflow", names=names, blocks=Blocks() if broken else flow.blocks)
+        found += _hook_findings(flow.document)
+    blocks = Blocks() if broken else flow.blocks
+    reading = read_fields(flow.document, "workflow", names=names, blocks=blocks, whole=flow.whole)
     for field in reading.fields:
         found += check_field(field, "workflow")
     for steps in reading.lists:
         found += _in_list(steps)
         found += (finding for step in steps for finding in _outside(step, project))
     return _sorted(found)
+
+
+def _hook_findings(document: documents.Node) -> list[Finding]:
+    hooks = document.get("hooks") if isinstance(document, documents.Mapping) else None
+    if hooks is None:
+        return []
+    from plait.flows.hooks import hook_findings
+
+    return hook_findings(hooks)
 
 
 def _project_of(path: str) -> str:
@@ -178,17 +258,6 @@ def _of_format(problem: Problem) -> Finding:
     return Finding(problem, "warning" if problem.code in format.WARNED else "error")
 
 
-def phase_problems(document: documents.Node) -> Iterator[Problem]:
-    """Steps and phases in one flow; a flow with neither."""
-    if not isinstance(document, documents.Mapping):
-        return
-    steps = next((key for key in ("steps", "commands") if document.get(key) is not None), None)
-    phases = [key for key in ("setup", "map", "reduce") if document.get(key) is not None]
-    if steps is not None and phases:
-        what = f"a flow has either {steps} or phases, and this one has {steps} and {phases[0]}"
-        yield Problem(what, document.key_span(steps), f"move {steps} to setup or reduce", code="wrong-phases")
-
-
 def _map_problems(document: documents.Node) -> Iterator[Problem]:
     """What the input, filter, order and the like of a map are that cannot be read."""
     from plait.flows.inputs import read_input, read_selection
@@ -196,8 +265,7 @@ def _map_problems(document: documents.Node) -> Iterator[Problem]:
     node = document.get("map") if isinstance(document, documents.Mapping) else None
     if not isinstance(node, documents.Mapping):
         return
-    yield from _no_steps(node)
-    sound = documents.Mapping(tuple(_of_right_kind(node, SELECTION)), node.span)
+    sound = _sound(node, "map", SELECTION)
     said = sound.get("input")
     try:
         read_selection(sound)
@@ -210,40 +278,80 @@ def _map_problems(document: documents.Node) -> Iterator[Problem]:
         yield from error.problems
 
 
-def _no_steps(node: documents.Mapping) -> Iterator[Problem]:
-    for key in ("steps", "agent_template", "commands"):
-        steps = node.get(key)
-        if isinstance(steps, documents.Mapping):
-            steps = steps.get("commands") or steps.get("steps")
-        if isinstance(steps, documents.Sequence) and not steps.items:
-            what, fix = "this map has no steps, so nothing is done for its items", "write at least one step"
-            yield Problem(what, node.key_span(key), fix, code="missing-field")
+def _policy_problems(document: documents.Node) -> Iterator[Problem]:
+    """What a map and its flow say about failing items that cannot both be meant."""
+    from plait.flows.map_phase import isolation_problems, policy_problems
+
+    own = document.get("map") if isinstance(document, documents.Mapping) else None
+    for form, node in (("map", own), ("flow", document)):
+        if isinstance(node, documents.Mapping):
+            yield from policy_problems(format.Said(form, _sound(node, form, POLICY), Scope()))
+    if isinstance(own, documents.Mapping):
+        yield from isolation_problems(format.Said("map", _sound(own, "map"), Scope()))
+
+
+def _capture_problems(document: documents.Node) -> Iterator[Problem]:
+    """What setup is to capture that it has not, or that cannot be read."""
+    from plait.flows.setup_captures import capture_problems
+
+    node = document.get("setup") if isinstance(document, documents.Mapping) else None
+    if isinstance(node, documents.Mapping):
+        yield from capture_problems(format.Said("setup", _sound(node, "setup"), Scope()))
 
 
 def _parameter_problems(document: documents.Node) -> Iterator[Problem]:
-    """Parameters that contradict themselves."""
+    """Parameters that contradict themselves, among those that can be read."""
     from plait.flows.parameters import declared
 
     node = document.get("parameters") if isinstance(document, documents.Mapping) else None
-    if node is None or format.problems(node, format.PARAMETERS):
+    if node is None:
         return
     try:
-        declared(document)
+        declared(_readable(node))
     except InputError as error:
         yield from error.problems
 
 
+def _readable(node: documents.Node) -> documents.Mapping:
+    """A flow that has only those parameters of which the format has nothing to say."""
+    match node:
+        case documents.Sequence(items):
+            kept: documents.Node = documents.Sequence(
+                tuple(item for item in items if not format.problems(item, format.PARAMETER)), node.span
+            )
+        case documents.Mapping(entries) if isinstance(
+            each := format.pick(format.PARAMETERS, node), format.Each
+        ):
+            sound = tuple(entry for entry in entries if not format.problems(entry[1], each.kind))
+            kept = documents.Mapping(sound, node.span)
+        case _:
+            kept = node
+    entries = () if format.problems(kept, format.PARAMETERS) else ((_key("parameters", node), kept),)
+    return documents.Mapping(entries, node.span)
+
+
+def _key(name: str, node: documents.Node) -> documents.Scalar:
+    return documents.Scalar(name, node.span)
+
+
 SELECTION: Final = ("input", "json_path", "filter", "sort_by", "distinct")
+POLICY: Final = (
+    "error_policy", "on_item_failure", "continue_on_failure", "max_failures", "failure_threshold",
+    "circuit_breaker", "retry",
+)  # fmt: skip
 
 
-def _of_right_kind(
-    node: documents.Mapping, names: Sequence[str]
-) -> Iterator[tuple[documents.Scalar, documents.Node]]:
-    """The fields with these names, but for those of which the format says that they are wrong."""
-    table = format.spelt("map")
-    for key, value in node.entries:
-        if key.value in names and not format.problems(value, table[str(key.value)].kind):
-            yield key, value
+def _sound(node: documents.Mapping, form: str, names: Container[str] | None = None) -> documents.Mapping:
+    """A map with those of its fields, or of the ones named, of which the format has nothing to say."""
+    table = format.spelt(form)
+    kept = [
+        (key, value)
+        for key, value in node.entries
+        if str(key.value) in table
+        and (names is None or key.value in names)
+        and not format.problems(value, table[str(key.value)].kind)
+    ]
+    return documents.Mapping(tuple(kept), node.span)
 
 
 # ── a list of steps ──────────────────────────────────────────────────────
@@ -254,7 +362,6 @@ def _in_list(steps: Sequence[documents.Node]) -> Iterator[Finding]:
     yield from _same_ids(maps)
     for at, step in enumerate(maps):
         yield from _shadows(step)
-        yield from _misplaced(step)
         yield from _condition(step)
         yield from _expected_schema(step)
         if _always_fails(step) and at + 1 < len(maps):
@@ -286,42 +393,6 @@ def _shadows(step: documents.Mapping) -> Iterator[Finding]:
         if node is not None and name in WORKFLOW_ROOTS:
             what = f"this capture hides the built-in name '{name}' from all later steps"
             yield Finding(Problem(what, node.span, "choose another name", code="shadowed-name"), "warning")
-
-
-FOR_COMMANDS: Final[dict[str, tuple[str, ...]]] = {
-    "params": ("tool", "call"),
-    "args": ("tool", "call"),
-    "with": ("use",),
-    "do": ("foreach",),
-    "parallel": ("foreach",),
-    "max_items": ("foreach",),
-    "interpreter": ("shell",),
-    "model": ("agent", "claude", "command", "prompt"),
-}
-"""Fields of a step that mean something to some commands only."""
-
-
-def _misplaced(step: documents.Mapping) -> Iterator[Finding]:
-    commands = [key for key in COMMAND_KEYS if step.get(key) is not None]
-    for key, wanted in FOR_COMMANDS.items():
-        if step.get(key) is not None and commands and not any(name in wanted for name in commands):
-            what = f"'{key}' means nothing to a step with {commands[0]}: it belongs to {wanted[0]}"
-            fix = "remove it, or say what the step does"
-            yield Finding(Problem(what, step.key_span(key), fix, code="misplaced-field"))
-    if step.get("foreach") is not None and step.get("do") is None:
-        what, fix = "a foreach needs do: the steps for each item", "add do: [ … ]"
-        yield Finding(Problem(what, step.key_span("foreach"), fix, code="missing-field"))
-    if step.get("outputs") is not None and step.get("id") is None:
-        what, fix = "outputs are known as id.name, and this step has no id", "add id: …"
-        yield Finding(Problem(what, step.key_span("outputs"), fix, code="missing-field"))
-    if step.get("capture_output") is None and step.get("capture") is None:
-        for key in ("capture_format", "capture_streams"):
-            if step.get(key) is not None:
-                what, fix = (
-                    f"'{key}' says how to capture, and nothing is captured",
-                    "add capture_output: name",
-                )
-                yield Finding(Problem(what, step.key_span(key), fix, code="misplaced-field"))
 
 
 def _condition(step: documents.Mapping) -> Iterator[Finding]:
@@ -522,6 +593,8 @@ def _path(path: Path, hole: ContextHole, field: Field, span: Span, own: frozense
         return
     if hole.bare or field.phase in OPEN_PHASES or (field.shell and left_to_shell(path, own)):
         return
+    if UNREAD.name in field.known and path.root not in BUILTIN_ROOTS:
+        return  # it may come from what could not be read, and that is reported
     if not _has_fallback(hole):
         yield Finding(_unknown(path, field, span))
     elif path.keys and path.root not in BUILTIN_ROOTS:

@@ -30,8 +30,8 @@ MAX_STEPS: Final = 10_000
 MAX_DEPTH: Final = 32
 """Blocks that are used inside each other."""
 
-ReadFile = Callable[[str], Node]
-"""A path below the project becomes a document."""
+ReadFile = Callable[[str], documents.Partly]
+"""A path below the project becomes a document, as far as it can be read."""
 
 
 # ── blocks ───────────────────────────────────────────────────────────────
@@ -70,6 +70,10 @@ class Composed:
     document: Node
     blocks: Blocks
     problems: tuple[Problem, ...] = ()
+    whole: bool = True
+    """Every file that it is made of could be read."""
+    others: tuple[str, ...] = ()
+    """The files besides its own that it is made of, by their paths below the project."""
 
 
 # ── files ────────────────────────────────────────────────────────────────
@@ -98,7 +102,7 @@ def _root(path: str, project: str | None) -> str:
     return root if os.path.commonpath([root, folder]) == root else folder
 
 
-def _read_below(root: str, relative: str) -> Node:
+def _read_below(root: str, relative: str) -> documents.Partly:
     from plait.beneath import read_beneath
 
     found = read_beneath(root, relative)
@@ -108,7 +112,7 @@ def _read_below(root: str, relative: str) -> Node:
         close = nearest(os.path.basename(relative), os.listdir(beside) if os.path.isdir(beside) else ())
         fix = f"did you mean '{close}'?" if close else "paths are seen from the file that names them"
         raise InputError(f"there is no file '{name}'", fix=fix, code="no-file")
-    return documents.parse(documents.decoded(found[0], name, drawn=True), name)
+    return documents.parse_partly(documents.decoded(found[0], name, drawn=True), name)
 
 
 class _Composer:
@@ -117,19 +121,17 @@ class _Composer:
         self.problems: list[Problem] = []
         self.known: dict[str, Blocks] = {}
         self.files: dict[str, Node] = {}
+        self.whole = True
 
     def composed(self, document: Node, path: str) -> Composed:
         merged, blocks = self._file(document, path, (path,))
         found = _block_problems(merged, blocks)
-        if (
-            self.read is None
-            and isinstance(document, Mapping)
-            and (document.get("imports") or document.get("extends"))
-        ):
+        shares = isinstance(document, Mapping) and (document.get("imports") or document.get("extends"))
+        if not self.whole or (self.read is None and shares):
             # Where other files are not read, their blocks cannot be known.
             found = (problem for problem in found if problem.code != "unknown-block")
         self.problems += found
-        return Composed(merged, blocks, tuple(dict.fromkeys(self.problems)))
+        return Composed(merged, blocks, tuple(dict.fromkeys(self.problems)), self.whole, tuple(self.files))
 
     def _file(self, document: Node, path: str, chain: tuple[str, ...]) -> tuple[Node, Blocks]:
         """The document over those that it extends, and its blocks."""
@@ -211,12 +213,14 @@ class _Composer:
             circle = " → ".join([*chain[chain.index(relative) :], relative])
             what = f"these files lead back to themselves: {circle}"
             self.problems.append(Problem(what, said.span, "take one of them out", code="cycle"))
+            self.whole = False
             return None
         try:
             return self._document(relative, said.span), relative
         except PlaitError as error:
             placed = [p if isinstance(p.where, Span) else _at(p, said.span) for p in error.problems]
             self.problems += placed
+            self.whole = False
             return None
 
     def _document(self, relative: str, span: Span) -> Node:
@@ -228,7 +232,10 @@ class _Composer:
                 what = "this file is outside the project"
                 raise InputError(what, span, "name a file below the project", code="file-outside")
             assert self.read is not None
-            self.files[relative] = self.read(relative)
+            read = self.read(relative)
+            self.problems += read.problems
+            self.whole = self.whole and read.whole
+            self.files[relative] = read.node or Scalar(None, span)
         return self.files[relative]
 
 

@@ -13,6 +13,8 @@ from itertools import islice
 from typing import Final
 
 from plait.documents import Mapping, Node, Scalar, Sequence
+from plait.documents.files import read_text
+from plait.errors import PlaitError
 from plait.flows.compose import Blocks
 from plait.flows.names import (
     CONFIG_NAMES,
@@ -43,6 +45,10 @@ STEP_LISTS: Final = ("agent_template", "steps", "commands", "do", "tasks", "node
 
 _PHASES: Final = ("setup", "map", "reduce", "merge")
 _AFTERWARDS: Final = ("validate", "on_success", "on_failure", "on_exit_code", "on_incomplete")
+
+
+UNREAD: Final = Name("…", (), "whatever something that could not be read would have named", offered=False)
+"""A name that no template can ask for; where it is known, others may exist of which nothing is known."""
 
 
 class Known(abc.Mapping[str, Name]):
@@ -115,14 +121,21 @@ class Reading:
 
 
 def read_fields(
-    document: Node, profile: str, *, names: Iterable[str] = (), blocks: Blocks | None = None
+    document: Node,
+    profile: str,
+    *,
+    names: Iterable[str] = (),
+    blocks: Blocks | None = None,
+    whole: bool = True,
 ) -> Reading:
     """The template fields of a document; `names` are known everywhere.
 
-    `blocks` are those that it can use; they must not lead back to themselves.  A document that
-    has not the shape of its profile is read whole: every string is a template.
+    `blocks` are those that it can use; they must not lead back to themselves.  `whole`: nothing of
+    what it is made of is missing.  A document that has not the shape of its profile is read as one
+    text: every string is a template.
     """
-    reader = _Reader(document, profile, [Name(name, (), "given") for name in names], blocks or Blocks())
+    given = [Name(name, (), "given") for name in names]
+    reader = _Reader(document, profile, given if whole else [*given, UNREAD], blocks or Blocks())
     if profile_of(document) != profile and not _has_shape(document, profile):
         reader.whole(document, profile)
     elif profile == "workflow":
@@ -170,7 +183,8 @@ class _Reader:
         self.fields: list[Field] = []
         self.lists: list[tuple[Node, ...]] = []
         self.blocks = blocks
-        self.given = {name.name: name for name in (*_declared(document), *given)}
+        lost = (*_misplaced(document), *_of_env_files(document)) if profile == "workflow" else ()
+        self.given = {name.name: name for name in (*lost, *_declared(document), *given)}
         self.declared = _declared_inputs(document, profile, self.given)
 
     def frame(self, phase: str) -> _Frame:
@@ -202,9 +216,9 @@ class _Reader:
 
     def _phase(self, document: Mapping, key: str, frame: _Frame) -> None:
         self._part(document, key, frame)
-        node = document.get(key)
-        if isinstance(node, Mapping):
-            frame.add(Name(name, (), "captured") for name in _keys(node.get("capture_outputs")))
+        for name, node in document.entries:
+            if name.value == key and isinstance(node, Mapping):
+                frame.add(Name(name, (), "captured") for name in _keys(node.get("capture_outputs")))
 
     def _map(self, node: Node | None, setup: _Frame) -> None:
         """Its items are found where setup has ended; everything else is done for each of them."""
@@ -217,8 +231,9 @@ class _Reader:
             self.read(value, SHAPES["map"].get(name, LITERALLY), f"map.{name}", frame)
 
     def _part(self, document: Mapping, key: str, frame: _Frame) -> None:
-        if (node := document.get(key)) is not None:
-            self.read(node, SHAPES["workflow"][key], key, frame)
+        for name, node in document.entries:
+            if name.value == key:
+                self.read(node, SHAPES["workflow"][key], key, frame)
 
     def whole(self, node: Node, profile: str, path: str = "", key: str = "") -> None:
         """Every string, in a document of no shape of ours."""
@@ -280,6 +295,7 @@ class _Reader:
         if isinstance(node, Scalar):
             self._short(node, name, path, frame)
         if not isinstance(node, Mapping):
+            frame.add(_lost(node))
             return
         if name in ("node", "hook"):
             frame = _in_graph(node, name, frame)
@@ -287,6 +303,8 @@ class _Reader:
         then = [entry for entry in node.entries if entry[0].value in _AFTERWARDS]
         for key, value in first:
             self._field(key, value, name, path, frame)
+            if str(key.value) not in SHAPES[name]:
+                frame.add(_lost(value, of_step=name == "step"))
         if name == "step":
             self._use(node, path, frame)
         if name in ("step", "handler"):
@@ -305,8 +323,10 @@ class _Reader:
 
     def _use(self, step: Mapping, path: str, frame: _Frame) -> None:
         """The steps of a block, with the names that exist where it is used."""
-        block = self.blocks.get(_text(step.get("use")) or "")
+        said = step.get("use")
+        block = self.blocks.get(_text(said) or "")
         if block is None:
+            frame.add(() if said is None else [UNREAD])
             return
         given = [Name(name, (), "given by with") for name in (*_keys(step.get("with")), *block.needs)]
         inner = frame.child(given)
@@ -339,7 +359,7 @@ def _is_step(reads: Reads) -> bool:
 
 
 def _in_graph(node: Mapping, name: str, frame: _Frame) -> _Frame:
-    loop = _text(node.get("as"))
+    loop = _text(node.get("as")) or ("item" if node.get("over") is not None else None)
     more = [Name(loop, (), "the item of this round")] if loop else []
     return frame.child(more, phase="hook" if name == "hook" else "graph")
 
@@ -347,9 +367,28 @@ def _in_graph(node: Mapping, name: str, frame: _Frame) -> _Frame:
 # ── names that a document brings along ───────────────────────────────────
 
 
+CAPTURING: Final = ("capture_output", "capture")
+
+
+def _lost(node: Node, *, of_step: bool = False) -> Iterator[Name]:
+    """Names that stand in what has no place here; of a step, its field may be a capture that is misspelt."""
+    if of_step and (name := _text(node)) and name.isidentifier():
+        yield Name(name, (), "captured, perhaps", offered=False)
+    match node:
+        case Sequence(items):
+            for item in items:
+                yield from _lost(item)
+        case Mapping(entries):
+            yield from _captures(node)
+            for name in _keys(node.get("capture_outputs")):
+                yield Name(name, (), "captured")
+            for _, value in entries:
+                yield from _lost(value)
+
+
 def _captures(step: Mapping) -> Iterator[Name]:
-    for key in ("capture_output", "capture"):
-        if captured := _text(step.get(key)):
+    for key, value in step.entries:
+        if key.value in CAPTURING and (captured := _text(value)):
             yield Name(captured, (), "captured")
     found = _keys(step.get("outputs"))
     if (own := _text(step.get("id"))) and found:
@@ -369,6 +408,34 @@ def _declared(document: Node) -> Iterator[Name]:
         yield from (Name(name, (), "declared in a profile") for name in _keys(profile))
     for name in (*_parameters(document.get("parameters")), *_parameters(document.get("inputs"))):
         yield Name(name, (), "declared")
+
+
+def _of_env_files(document: Node) -> Iterator[Name]:
+    """The variables of env files; of one that is not there, any might be meant."""
+    from plait.flows.parameters import MAX_ENV_FILE, env_file_path, env_files
+    from plait.tools.environment import read_dotenv
+
+    for said in env_files(document.get("env_files") if isinstance(document, Mapping) else None):
+        try:
+            written = read_dotenv(read_text(env_file_path(said), MAX_ENV_FILE), ()).written
+        except PlaitError:
+            yield UNREAD  # a run says why, unless it may be missing
+        else:
+            yield from (Name(name, (), "a variable of an env file") for name, _ in written)
+
+
+_DECLARING: Final = ("vars", "env", "secrets", "profiles", "parameters")
+
+
+def _misplaced(document: Node) -> Iterator[Name]:
+    """Names of a head that is not what it should be: a list for a map, a key that is misspelt."""
+    for key, node in document.entries if isinstance(document, Mapping) else ():
+        listed = isinstance(node, Sequence) and key.value != "parameters"
+        if key.value in _DECLARING and (listed or isinstance(node, Scalar)):
+            yield UNREAD
+        elif key.value not in SHAPES["workflow"]:
+            for name in (*_parameters(node), *(name.name for name in _lost(node))):
+                yield Name(name, (), "declared")
 
 
 def _parameters(node: Node | None) -> Iterator[str]:

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 
 from plait.engine.backend import ItemWork
+from plait.engine.outcome import Failure, StepError
 from plait.engine.perform import PLAIN, Policy, Step, Turn
-from plait.errors import InputError
+from plait.errors import InputError, ProcessError
 from plait.flows.inputs import CommandInput, InputSpec, Selection, keyed, read_items, select
 from plait.flows.spool import Spooled, expect_spool, read_spool, write_spool
 from plait.hints import Final
@@ -82,7 +83,14 @@ class MapItems:
         run, left = working(turn.run), turn.time_left()
         bound = as_shell(command, turn.scope, strict=self.strict)
         timeout = COMMAND_TIMEOUT if left is None else min(left, COMMAND_TIMEOUT)
-        return run.hands.lines(bound, cwd=turn.directory, env=turn.env, timeout=timeout, stop=run.stop)
+        try:
+            yield from run.hands.lines(
+                bound, cwd=turn.directory, env=turn.env, timeout=timeout, stop=run.stop
+            )
+        except ProcessError as error:
+            if error.code != "command-failed":
+                raise
+            raise StepError(Failure(run.mask(str(error)), "exit", path=turn.path)) from None
 
     def _rehearsed(self, turn: Turn) -> Json:
         """The items that are known without running anything."""

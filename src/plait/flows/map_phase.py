@@ -8,14 +8,15 @@ from itertools import pairwise
 
 from plait.documents import nodes
 from plait.engine.retry import ONCE_ONLY, Retry
-from plait.errors import InputError, Problem
-from plait.flows.format import Said, template_of
+from plait.errors import Problem
+from plait.flows.format import AT_ODDS, Said, template_of
 from plait.flows.inputs import read_input, read_selection
 from plait.flows.map_items import MapItems
 from plait.flows.parts import digest, retry_of
 from plait.hints import TYPE_CHECKING, Final
 from plait.records import replace
 from plait.steps.fan import Circuit, ErrorPolicy, Fan
+from plait.steps.isolation import Isolation
 from plait.steps.sequence import joined
 from plait.template.template import Template
 
@@ -25,6 +26,14 @@ if TYPE_CHECKING:
 GOES_ON: Final = "continue_on_failure"
 SAID_ONCE: Final = ("on_item_failure", GOES_ON, "max_failures", "failure_threshold", "circuit_breaker")
 """What both a map and its error_policy may say."""
+
+BELONGS_TO: Final = {
+    "base": "worktree",
+    "uncommitted": "worktree",
+    "merge": "worktree",
+    "inputs": "directory",
+}
+"""A field of isolation, and the kind without which it means nothing."""
 
 
 def fan(builder: Builder, place: Place) -> Fan | None:
@@ -48,6 +57,7 @@ def fan(builder: Builder, place: Place) -> Fan | None:
         parallel=_parallel(builder, said),
         item_timeout=limits.seconds("agent_timeout_secs") if timeout is None and limits else timeout,
         errors=_errors(builder, said),
+        isolation=_isolation(builder, said),
     )
 
 
@@ -70,6 +80,40 @@ def _map_items(builder: Builder, said: Said) -> MapItems:
     )
 
 
+def _isolation(builder: Builder, said: Said) -> Isolation | None:
+    inner, node = said.inner("isolation"), said.get("isolation")
+    kind = said.text("isolation") if inner is None else inner.text("kind")
+    if kind in (None, "none"):
+        return None
+    told = digest([None if node is None else node.data()])
+    ends_in_steps = builder.said.has("merge")
+    if inner is None:
+        return Isolation(kind, fingerprint=told, ends_in_steps=ends_in_steps)  # type: ignore[arg-type]  # its words
+    return Isolation(
+        kind,  # type: ignore[arg-type]  # its words
+        base=inner.text("base") or "HEAD",
+        uncommitted=inner.text("uncommitted") or "commit",  # type: ignore[arg-type]  # its words
+        merges=inner.text("merge") != "none",
+        inputs=tuple(template_of(one) for one in inner.items("inputs")),
+        fingerprint=told,
+        ends_in_steps=ends_in_steps,
+    )
+
+
+def isolation_problems(said: Said | None) -> Iterator[Problem]:
+    """What a map says about places of one kind that belongs to another."""
+    inner = None if said is None else said.inner("isolation")
+    if inner is None:
+        return
+    kind = inner.text("kind") or ""
+    for name, wanted in BELONGS_TO.items():
+        if inner.has(name) and kind != wanted:
+            what = f"{name} belongs to isolation of the kind {wanted}, and this is of the kind {kind}"
+            yield Problem(
+                what, inner.span(name), f"leave it away, or write kind: {wanted}", code="contradiction"
+            )
+
+
 def _parallel(builder: Builder, said: Said) -> int | Template:
     if builder.max_parallel is not None:
         return builder.max_parallel
@@ -83,9 +127,6 @@ def _parallel(builder: Builder, said: Said) -> int | Template:
 def _errors(builder: Builder, said: Said) -> ErrorPolicy:
     """From the map, else from the flow; in each of them written out, or in a map of its own."""
     own, around = _levels(said), _levels(builder.said)
-    problems = [problem for level in (own, around) for problem in _contradictions(level)]
-    if problems:
-        raise InputError.together(problems)
     places = [*own, *around]
     failing = _failing(own) or _failing(around)
     retry = _retry(places)
@@ -107,6 +148,12 @@ def _errors(builder: Builder, said: Said) -> ErrorPolicy:
             circuit.whole("success_threshold") or 3,
         ),
     )
+
+
+def policy_problems(*saids: Said) -> Iterator[Problem]:
+    """What a map, and what a flow, says about failing items that cannot both be meant."""
+    for said in saids:
+        yield from _contradictions(_levels(said))
 
 
 def _levels(said: Said) -> list[Said]:
@@ -149,8 +196,8 @@ def _contradictions(level: Many[Said]) -> Iterator[Problem]:
     failing = next((one for one in level if one.has("on_item_failure")), None)
     going = next((one for one in level if one.has(GOES_ON)), None)
     if failing is not None and going is not None:
-        word = failing.text("on_item_failure")
-        if word in (("stop",) if going.flag(GOES_ON) else ("dlq", "skip")):
+        word, goes_on = failing.text("on_item_failure"), going.flag(GOES_ON)
+        if any(word in odds.values and goes_on in odds.others for odds in AT_ODDS):
             yield _says_both(failing, "on_item_failure", going, GOES_ON, f"leave {GOES_ON} away")
 
 

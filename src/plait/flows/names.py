@@ -36,7 +36,7 @@ PHASES: Final[dict[str, str]] = {
 _WORKFLOW: Final = ("flow", "setup", "map", "reduce", "merge")
 _GRAPH: Final = ("graph", "hook")
 _CHANGES: Final = (
-    "files_added", "files_modified", "files_deleted", "files_changed",
+    "files", "files_added", "files_modified", "files_deleted", "files_changed",
     "commits", "commit_count", "insertions", "deletions",
 )  # fmt: skip
 _ENDED: Final = ("output", "stdout", "stderr", "exit_code", "success", "duration")
@@ -59,6 +59,8 @@ NAMES: Final = (
     Name("item_index", ("map",), "its place among all items, from 0"),
     Name("item_total", ("map",), "how many items there are"),
     Name("item_id", ("map",), "what it is called in the paths of a run", offered=False),
+    Name("index", ("map",), "the same as item_index", offered=False),
+    Name("total", ("map",), "the same as item_total", offered=False),
     Name(
         "map",
         ("reduce", "merge"),
@@ -123,6 +125,7 @@ LOOP_NAMES: Final = (
     Name("total", (), "how many rounds there are"),
     Name("item_index", (), "the same as index"),
     Name("item_total", (), "the same as total"),
+    Name("item_id", (), "what the round is called in the paths of a run", offered=False),
 )
 """What the steps of a `foreach` know besides."""
 
@@ -225,6 +228,8 @@ def reads_of(kind: format.Kind) -> Reads:
             return TREE
         case format.Condition():
             return WHEN
+        case format.Map("hook"):
+            return LITERALLY  # what is known there depends on the event: see `hooks`
         case format.Map(form):
             return Shape("workflow" if form == "flow" else form)
         case format.Each(inner):
@@ -246,38 +251,8 @@ def _workflow_shapes() -> dict[str, dict[str, Reads]]:
     }
 
 
-def _literally(names: str) -> dict[str, Reads]:
-    return dict.fromkeys(names.split(), LITERALLY)
-
-
 SHAPES: Final[dict[str, dict[str, Reads]]] = {
     **_workflow_shapes(),
-    "graph": {
-        "nodes": Each(Shape("node")),
-        "hooks": Shape("hook"),
-        "config": Shape("graph"),
-        **_literally(
-            "start state max_steps max_concurrency on_error version tool_type executor_id category "
-            "permissions env_requires limits config_schema name description"
-        ),
-    },
-    "node": {
-        "action": Shape("action"),
-        "assign": TREE,
-        "over": TEXT,
-        "output": TREE,
-        "params": TREE,
-        **_literally(
-            "type next on_error as collect parallel max_concurrency env_requires cache_result "
-            "remote comment description"
-        ),
-    },
-    "action": {"item_id": TEXT, "params": TREE, **_literally("primary item_type")},
-    "hook": {
-        "action": Shape("action"),
-        "actions": Shape("action"),
-        **_literally("id event layer condition position wrap description"),
-    },
     "config": {
         "config": TREE,
         "env_config": TREE,
@@ -287,13 +262,7 @@ SHAPES: Final[dict[str, dict[str, Reads]]] = {
         "body": TREE,
         "url": TEXT,
     },
-    "ensemble": {
-        "tasks": Shape("task"),
-        "agents": Shape("member"),
-    },
-    "task": {"description": TEXT, "expected_output": TEXT, "agent": Shape("member")},
-    "member": {"role": TEXT, "goal": TEXT, "backstory": TEXT, "background": TEXT},
-    "directive": {"body": TEXT, "content": TEXT, "raw": TEXT, "actions": TREE},
+    "directive": {**_workflow_shapes()["directive"], "body": TEXT},
 }
 
 DOCUMENT_SHAPES: Final = {"prompt": "ensemble"}
@@ -315,18 +284,27 @@ def profile_of(document: Node) -> str | None:
         return "workflow" if steps and all(steps) else None
     if not isinstance(document, Mapping):
         return None
-    if any(_has(place, ("nodes", "start"), every=True) for place in (document, document.get("config"))):
+    if any(_is_graph(place, document) for place in (document, document.get("config"))):
         return "graph"
+    if any(_is_task(task) for task in _items(document.get("tasks"))):
+        return "prompt"
     if _has(document, ("setup", "map", "reduce", "merge", "commands", "steps", "blocks", "extends")):
         return "workflow"
     if _has(document, ("executor_id", "tool_type", "env_config", "config")):
         return "config"
-    return "prompt" if any(_is_task(task) for task in _items(document.get("tasks"))) else None
+    return None
 
 
-def _has(node: Node | None, keys: tuple[str, ...], *, every: bool = False) -> bool:
-    found = [isinstance(node, Mapping) and node.get(key) is not None for key in keys]
-    return all(found) if every else any(found)
+def _has(node: Node | None, keys: tuple[str, ...]) -> bool:
+    return any(isinstance(node, Mapping) and node.get(key) is not None for key in keys)
+
+
+def _is_graph(node: Node | None, document: Mapping) -> bool:
+    """Nodes alone are also what other programs have."""
+    if not isinstance(node, Mapping) or not isinstance(node.get("nodes"), Mapping):
+        return False
+    said = document.get("tool_type")
+    return node.get("start") is not None or (isinstance(said, Scalar) and said.value == "graph")
 
 
 def _is_step(node: Node) -> bool:

@@ -14,8 +14,9 @@ numbers and true/false are read, arrays and objects are JSON.
 
 The environment is made of layers, later ones winning: `env_files`, `env`, the chosen profile,
 a step's own `env`, secrets.  Values of `vars`, `env` and profiles are templates over
-parameters, what stands above them, and `env.*`.  A secret is a `Secret` from the moment it
-is read: only processes, bound shell text and HTTP requests get to see it.
+parameters, secrets, what stands above them, and `env.*`.  A secret is a `Secret` from the
+moment it is read, and so is what is made of it: only processes, bound shell text and HTTP
+requests get to see it.  What an env file or the environment calls like a secret is one, too.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 
 from plait.documents import nodes
 from plait.documents.files import read_text
@@ -31,7 +32,7 @@ from plait.engine.operators import OPERATORS, RefusedError
 from plait.errors import InputError, PlaitError, Problem, listed, nearest
 from plait.flows import format
 from plait.hints import Final
-from plait.records import dataclass
+from plait.records import dataclass, field
 from plait.scope import Scope
 from plait.scope.computed import Sources
 from plait.source import Span
@@ -271,17 +272,29 @@ class Surroundings:
     env: Mapping[str, Json]
     """As written, so that a number stays one in templates."""
     secrets: Mapping[str, Secret]
+    guessed: frozenset[str] = field(default=frozenset(), repr=False)
+    """Texts of variables that nobody declared and whose names are those of secrets."""
     refused: tuple[str, ...] = ()
     """Variables of env files that could change what programs run, and are left away."""
+    filed: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """What comes of env files."""
 
     def names(self) -> dict[str, Json]:
         return {**self.env, **self.vars, **self.secrets}
 
     def process_env(self) -> dict[str, str]:
         return {
-            **{name: text(value) for name, value in self.env.items()},
+            **{name: revealed_text(value) for name, value in self.env.items()},
             **{name: secret.reveal() for name, secret in self.secrets.items()},
         }
+
+    def hidden(self) -> frozenset[str]:
+        """Every text that is masked wherever it appears."""
+        return self.guessed.union(_secrets_in([self.names(), *self.secrets.values()]))
+
+    def environ(self, host: Mapping[str, str]) -> dict[str, str | Secret]:
+        """What `env.X` answers: a secret is one under every name that it has there."""
+        return _sealed({**host, **self.process_env()}, self.hidden())
 
 
 def surroundings(
@@ -304,10 +317,15 @@ class _Head:
 
     def read(self, parameters: Mapping[str, Json], profile: str | None) -> Surroundings:
         filed, refused = self._env_files()
-        variables = self._filled(self.flow.entries("vars"), parameters)
-        known = {**filed, **parameters, **variables}
-        env = {**filed, **self._filled([*self.flow.entries("env"), *self._profile(profile)], known)}
-        return Surroundings(variables, env, self._secrets(filed), refused)
+        secrets = self._secrets(filed)
+        guessed = frozenset(self._guessed(filed))
+        hidden = guessed.union(secret.reveal() for secret in secrets.values())
+        self.sources = Sources(environ=_sealed(self.environ, hidden))
+        given = _sealed(filed, hidden)
+        variables = self._filled(self.flow.entries("vars"), {**parameters, **secrets})
+        known = {**given, **parameters, **variables, **secrets}
+        env = {**given, **self._filled([*self.flow.entries("env"), *self._profile(profile)], known)}
+        return Surroundings(variables, env, secrets, guessed, refused, filed)
 
     def _filled(self, entries: list[tuple[str, nodes.Node]], known: Mapping[str, Json]) -> dict[str, Json]:
         """Each value with those above it put in."""
@@ -315,7 +333,7 @@ class _Head:
         for name, node in entries:
             scope = Scope({**known, **found}, sources=self.sources)
             try:
-                found[name] = format.template_of(node).careful(scope, strict=True)
+                found[name] = format.template_of(node).careful(scope, strict=True, sealing=True)
             except PlaitError as error:
                 self.problems += error.problems
         return found
@@ -343,10 +361,9 @@ class _Head:
 
         found: dict[str, str] = {}
         refused: list[str] = []
-        for node in _each(self.flow.get("env_files")):
-            said = str(node.value)
-            path = _beside(node, said.removesuffix("?"))
-            if said.endswith("?") and not os.path.lexists(path):
+        for node in env_files(self.flow.get("env_files")):
+            path = env_file_path(node)
+            if str(node.value).endswith("?") and not os.path.lexists(path):
                 continue
             try:
                 dotenv = read_dotenv(read_text(path, MAX_ENV_FILE), ())
@@ -366,6 +383,21 @@ class _Head:
             if secret is not None:
                 found[name] = secret
         return found
+
+    def _guessed(self, filed: Mapping[str, str]) -> Iterator[str]:
+        """Secrets by their names: of env files, and of the environment as far as the flow speaks of it."""
+        from plait.tools.environment import looks_secret, password_in
+
+        declared = {_origin(node)[1] for _, node in self.flow.entries("secrets")}
+        found = [
+            (name, secret)
+            for name, value in (*filed.items(), *self.environ.items())
+            for secret in (value if looks_secret(name) and not _is_plain(value) else None, password_in(value))
+            if secret
+        ]
+        written = repr(self.flow.node.data()) if found else ""
+        yield from (secret for name, secret in found if name in filed or name in written)
+        yield from (value for name, value in filed.items() if name in declared)
 
     def _secret(self, name: str, node: nodes.Node, env: Mapping[str, str]) -> Secret | None:
         kind, key, where = _origin(node)
@@ -403,9 +435,43 @@ def _origin(node: nodes.Node) -> tuple[str, str, Span]:
     )
 
 
-def _each(node: nodes.Node | None) -> list[nodes.Scalar]:
+PLAIN: Final = 6
+"""Characters; what is shorter, or a number, is hidden only if somebody declares it: data is full of it."""
+
+
+def _is_plain(value: str) -> bool:
+    return len(value) < PLAIN or re.fullmatch(r"[-+]?[0-9][0-9.,_]*", value) is not None
+
+
+def _sealed(environ: Mapping[str, str], hidden: Set[str]) -> dict[str, str | Secret]:
+    return {name: Secret(value) if value in hidden else value for name, value in environ.items()}
+
+
+def _secrets_in(value: Json) -> Iterator[str]:
+    match value:
+        case Secret():
+            yield value.reveal()
+        case Mapping():
+            for inner in value.values():
+                yield from _secrets_in(inner)
+        case list():
+            for inner in value:
+                yield from _secrets_in(inner)
+
+
+def secret_texts(around: Surroundings, parameters: Mapping[str, Json]) -> list[str]:
+    """What has to be masked wherever it appears, in a fixed order."""
+    return sorted(around.hidden().union(_secrets_in(parameters)))
+
+
+def env_files(node: nodes.Node | None) -> list[nodes.Scalar]:
+    """One, or a list of them."""
     every = node.items if isinstance(node, nodes.Sequence) else (node,)
     return [one for one in every if isinstance(one, nodes.Scalar)]
+
+
+def env_file_path(node: nodes.Scalar) -> str:
+    return _beside(node, str(node.value).removesuffix("?"))
 
 
 def _beside(node: nodes.Node, path: str) -> str:

@@ -152,6 +152,12 @@ def _jitter(said: Said) -> float:
     return float(said.number("jitter_factor") or 0) if said.flag("jitter") else 0.0
 
 
+def backend_of(flow: Said) -> str:
+    """Where items run: as the map says, else as its flow does."""
+    own = flow.inner("map")
+    return (own.text("backend") if own else None) or flow.text("backend") or "local"
+
+
 def capture_of(said: Said) -> Capture | None:
     name = said.text("capture_output")
     if name is None:

@@ -6,9 +6,11 @@ from collections.abc import Iterator
 
 from plait.documents import nodes
 from plait.engine.operators import OPERATORS, RefusedError
-from plait.errors import InputError, Problem
+from plait.errors import Problem
+from plait.flows import format
 from plait.flows.format import Said
 from plait.flows.parts import digest
+from plait.hints import Final
 from plait.records import replace
 from plait.scope import Scope
 from plait.steps.extract import Extracting, ExtractOutput
@@ -17,25 +19,11 @@ from plait.steps.sequence import joined, sequence
 
 
 def with_extracts(steps: Steps, said: Said) -> Steps:
-    """Setup, with the names of `capture_outputs`; InputError if one names a step that is not there."""
+    """Setup, with the names of `capture_outputs`, of which there is nothing to say."""
     wanted: dict[int, list[ExtractOutput]] = {}
-    problems: list[Problem] = []
     for name, node in said.entries("capture_outputs"):
         at, extract = _extract(name, node, said.scope)
-        if at >= len(steps.steps) or steps.steps[at].action is None:
-            what = f"'{name}' is to be the output of step {at}, and setup has {len(steps.steps)} steps"
-            problems.append(
-                Problem(
-                    what,
-                    node.span if isinstance(node, nodes.Scalar) else said.span("capture_outputs"),
-                    "count from 0",
-                    code="wrong-type",
-                )
-            )
-        problems += _bad_pattern(extract, node)
         wanted.setdefault(at, []).append(extract)
-    if problems:
-        raise InputError.together(problems)
     works = [
         replace(
             work,
@@ -47,6 +35,27 @@ def with_extracts(steps: Steps, said: Said) -> Steps:
         for at, work in enumerate(steps.steps)
     ]
     return sequence(steps.name, works, kind=steps.kind, title=steps.title, policy=steps.policy)
+
+
+def capture_problems(said: Said) -> Iterator[Problem]:
+    """Names for steps that are not there or print nothing, and patterns that cannot be read."""
+    steps = said.items("steps")
+    for name, node in said.entries("capture_outputs"):
+        at, extract = _extract(name, node, said.scope)
+        if said.has("steps") and not (at < len(steps) and _prints(steps[at])):
+            what = f"'{name}' is to be the output of step {at}, and setup has {len(steps)} steps"
+            where = node.span if isinstance(node, nodes.Scalar) else said.span("capture_outputs")
+            yield Problem(what, where, "count from 0", code="wrong-type")
+        yield from _bad_pattern(extract, node)
+
+
+def _prints(step: nodes.Node) -> bool:
+    """Does a step do anything but check?"""
+    keys = {str(key.value) for key, _ in step.entries} if isinstance(step, nodes.Mapping) else set()
+    return "validate" not in keys or any(name in keys for name in _COMMANDS)
+
+
+_COMMANDS: Final = [name for one in format.COMMANDS for name in format.spelt("step")[one].spellings]
 
 
 def _extract(name: str, node: nodes.Node, scope: Scope) -> tuple[int, ExtractOutput]:

@@ -13,10 +13,10 @@ import json
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from typing import IO, Final
 
 from plait.digests import sha256
 from plait.errors import InputError
+from plait.hints import IO, Final
 from plait.records import dataclass
 from plait.values import Json, json_text
 

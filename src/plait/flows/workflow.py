@@ -1,7 +1,6 @@
 """A workflow file becomes a flow that can run, or one error with everything that is wrong.
 
     load_workflow   file → composed document → checked → parameters, environment, secrets → steps
-    Loaded          the flow, and what it was given
 
 Whatever `plait check` calls an error is an error here, before anything runs.
 """
@@ -20,69 +19,19 @@ from plait.flows.build import Builder
 from plait.flows.check import Finding, check_workflow
 from plait.flows.compose import Composed, compose
 from plait.flows.format import Said
+from plait.flows.hooks import read_hooks, read_limits, tools_of
+from plait.flows.loaded import Loaded
 from plait.flows.names import profile_of
 from plait.flows.parameters import Parameter, Surroundings, declared, resolve, surroundings
-from plait.hints import Any, Final
-from plait.records import dataclass, field, replace
+from plait.flows.parts import backend_of
+from plait.hints import Final
+from plait.records import replace
 from plait.scope import Scope
 from plait.scope.computed import Sources
-from plait.source import Span
-from plait.steps.workflow import Workflow
 from plait.values import Json
 
 SHORT_SECRET: Final = 6
 """Characters; what is shorter may well occur in data that is not secret."""
-
-
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """A flow that can run, and what it was given."""
-
-    workflow: Workflow
-    path: str
-    project: str
-    parameters: Mapping[str, Json]
-    surroundings: Surroundings = field(repr=False)
-    declared: Mapping[str, Parameter]
-    uses: Mapping[str, Span] = field(default_factory=dict)
-    """The tools that its steps name, and where."""
-    warnings: tuple[Finding, ...] = ()
-    strict: bool = False
-    timeout: float | None = None
-    durability: str = "normal"
-    backend: str = "local"
-    allow_outside: bool = False
-    environ: Mapping[str, str] = field(default_factory=dict, repr=False)
-
-    def scope(self, run: str, *, sources: Sources | None = None, started: str = "") -> Scope:
-        """The names with which a run of the flow begins."""
-        facts: dict[str, Json] = {
-            "name": self.workflow.name,
-            "id": run,
-            "run": run,
-            "path": self.path,
-            "dir": self.project,
-            "iteration": 1,
-            "start_time": started,
-        }
-        names = {**self.surroundings.names(), **self.parameters}
-        outermost = Scope({}, label="run", sources=sources or self.sources())
-        return outermost.frame("flow", workflow={"workflow": facts}, env=names)
-
-    def sources(self, **more: Any) -> Sources:
-        """Where computed values come from; `run`, `clock` and their like are those of `Sources`."""
-        environ = {**self.environ, **self.surroundings.process_env()}
-        for name in self.surroundings.secrets:
-            environ.pop(name, None)  # a secret is asked for by its own name, where it is masked
-        return Sources(self.project, environ=environ, allow_outside=self.allow_outside, **more)
-
-    def process_env(self) -> dict[str, str]:
-        """What its processes find in their environment, besides that of Plait."""
-        return self.surroundings.process_env()
-
-    def secret_texts(self) -> list[str]:
-        """What has to be masked wherever it appears."""
-        return [secret.reveal() for secret in self.surroundings.secrets.values()]
 
 
 def load_workflow(
@@ -94,8 +43,12 @@ def load_workflow(
     strict: bool | None = None,
     max_parallel: int | None = None,
     environ: Mapping[str, str] | None = None,
+    known: tuple[Mapping[str, Json], Surroundings] | None = None,
 ) -> Loaded:
-    """The flow in a file; InputError with everything that is wrong with it or with what it is given."""
+    """The flow in a file; InputError with everything that is wrong with it or with what it is given.
+
+    `known`: parameters and surroundings that somebody has found out already, for another process.
+    """
     environ = environ or {}
     flow = compose(documents.load(path), path, project=project)
     findings = _expect_workflow(flow, path, project)
@@ -104,11 +57,12 @@ def load_workflow(
         raise InputError.together(problems)
     head = Said("flow", _head(flow.document), Scope())
     parameters = declared(flow.document)
-    values, around = _given(head, parameters, given or {}, profile, environ)
+    values, around = known or _given(head, parameters, given or {}, profile, environ)
     scope = Scope({**around.names(), **values}, sources=Sources(environ=environ))
     said = replace(head, scope=scope)
     strictly = said.flag("strict") if strict is None else strict
     builder = Builder(flow, said, scope, strict=strictly, profile=profile, max_parallel=max_parallel)
+    hooks = read_hooks(said.get("hooks"), scope=scope)
     name = said.text("name") or os.path.splitext(os.path.basename(path))[0]
     return Loaded(
         builder.workflow(name),
@@ -117,15 +71,29 @@ def load_workflow(
         values,
         around,
         parameters,
-        uses=builder.tools,
+        uses=builder.tools | tools_of(hooks),
         warnings=(*_warnings(findings), *_refused_variables(around, said), *_short_secrets(around, said)),
         strict=strictly,
         timeout=said.seconds("timeout"),
+        limits=read_limits(said.inner("limits")),
+        hooks=hooks,
         durability=said.text("durability") or "normal",
-        backend=said.text("backend") or "local",
+        backend=backend_of(said),
+        shared=_of_map(said, "shared"),
+        ships=_ships(said),
         allow_outside="outside_files" in said.words("allow"),
         environ=environ,
     )
+
+
+def _of_map(flow: Said, flag: str) -> bool:
+    own = flow.inner("map")
+    return own is not None and own.flag(flag)
+
+
+def _ships(flow: Said) -> tuple[str, ...]:
+    own = flow.inner("map")
+    return () if own is None else tuple(own.words("ship"))
 
 
 def _expect_workflow(flow: Composed, path: str, project: str | None) -> list[Finding]:

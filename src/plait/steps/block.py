@@ -5,6 +5,7 @@ from __future__ import annotations
 from plait.engine.outcome import expect_done
 from plait.hints import TYPE_CHECKING
 from plait.records import dataclass
+from plait.steps.capture import CUT
 from plait.template.sinks import as_json_value
 from plait.values import Json
 
@@ -32,4 +33,6 @@ class UseBlock:
             scope = scope.frame("with", phase=as_json_value(self.given, scope, strict=self.strict))
         value = expect_done(turn.perform(self.steps, scope=scope))
         done: dict[str, Json] = dict(value) if isinstance(value, dict) else {}
-        return {"output": done.get("output"), "stderr": "", "exit_code": 0, "captures": done.get("captures")}
+        beside = {CUT: done[CUT]} if CUT in done else {}
+        captures = done.get("captures")
+        return {"output": done.get("output"), "stderr": "", "exit_code": 0, "captures": captures, **beside}

@@ -31,6 +31,7 @@ from plait.tools.anchors import (
 from plait.tools.bind import Binding
 from plait.tools.chain import (
     FILE,
+    FLOW,
     IDENTITY,
     MAX_REMEMBERED,
     TARGET,
@@ -245,6 +246,19 @@ def dry_run(toolbox: Toolbox, item_id: str, params: Mapping[str, Json]) -> dict[
         "refused_env": list(prepared.environment.refused),
         **_shown(prepared),
     }
+
+
+def digest_of_tool(toolbox: Toolbox, item_id: str) -> str | None:
+    """One digest for all files that decide what a tool does; None of a flow, which calls other tools."""
+    chain = toolbox.chains.get(item_id)
+    if chain.primitive == FLOW:
+        return None
+    anchored = find_anchor(chain, toolbox.spaces.project)
+    declared = next((item.header.verify_deps for item in chain.elements if item.header.verify_deps), None)
+    beside = _read_all(
+        [*dependencies(anchored, declared, chain.tool), *library(anchored, declared)], chain
+    )
+    return digest_of("".join([chain.digest, *(item.digest for item in beside)]).encode())
 
 
 def prepare(

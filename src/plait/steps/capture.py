@@ -2,11 +2,16 @@
 
 The value itself answers `${name}` and its own fields; `.stderr`, `.exit_code`,
 `.success` and `.duration` are facts beside it, which never hide a field of JSON.
+
+Every text that comes from an output is without the newlines at its end, as `$(…)` gives
+it, under whatever name.  Of an output that is too long only the beginning is there:
+nobody gets it for the whole.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 
 from plait.engine.outcome import Failure, StepError
@@ -54,9 +59,9 @@ def captured(capture: Capture, ended: Mapping[str, Json]) -> dict[str, Json]:
 
 
 def facts_of(ended: Mapping[str, Json]) -> dict[str, Json]:
-    """The fields of `last`, `shell` and every capture."""
+    """The fields of `last`, `shell` and every capture; without those that are there in part only."""
     output = stripped(ended.get("output"))
-    return {
+    facts: dict[str, Json] = {
         "output": output,
         "stdout": output,
         "stderr": stripped(ended.get("stderr", "")),
@@ -64,14 +69,44 @@ def facts_of(ended: Mapping[str, Json]) -> dict[str, Json]:
         "success": ended.get("exit_code", 0) == 0 and MISREAD not in ended,
         "duration": ended.get("duration", 0.0),
     }
+    cut = ended.get(CUT)
+    return _Cut(facts, cut) if isinstance(cut, Mapping) else facts
+
+
+class _Cut(dict[str, Json]):
+    """Facts of a step that printed too much: whoever asks for an output of it has to know."""
+
+    def __init__(self, facts: Mapping[str, Json], cut: Mapping[str, int]) -> None:
+        parts = {**cut, "stdout": cut["output"]} if "output" in cut else cut
+        super().__init__({name: fact for name, fact in facts.items() if name not in parts})
+        self._parts = parts
+
+    def get(self, name: str, default: Json = None) -> Json:
+        if name in self._parts:
+            why = f"a step before {_too_much(self._parts[name], 'put into a template')}"
+            raise StepError(Failure(why, "capture"))
+        return super().get(name, default)
+
+    def __missing__(self, name: str) -> Json:
+        self.get(name)
+        raise KeyError(name)
 
 
 def expect_whole(ended: Mapping[str, Json], *fields: str, use: str) -> None:
     """The beginning of an output looks like an output, so nobody may take it for one."""
     kept = _bytes_kept(ended, fields)
     if kept is not None:
-        why = f"printed more than {kept:,} bytes, which cannot be {use}; write it to a file"
+        why = _too_much(kept, use)
         raise StepError(Failure(why, "capture", output={**ended, MISREAD: True}))
+
+
+def _too_much(kept: int, use: str) -> str:
+    return f"printed more than {kept:,} bytes, which cannot be {use}; write it to a file"
+
+
+def whole_output(ended: Mapping[str, Json]) -> Json:
+    """What a step printed; None if only the beginning of it is there."""
+    return None if _bytes_kept(ended, ("output",)) is not None else stripped(ended.get("output"))
 
 
 def _bytes_kept(ended: Mapping[str, Json], fields: Iterable[str]) -> int | None:
@@ -125,10 +160,16 @@ def _not_json(constant: str) -> NoReturn:
     raise ValueError(constant)
 
 
+_NUMBER: Final = r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
+
+
 def _number(text: str) -> Json:
+    said = text.strip()
+    if not re.fullmatch(_NUMBER, said):  # Python reads more: 1_000, and the digits of other scripts
+        raise _Mismatch("a number")
     for kind in (int, float):
         try:
-            number = kind(text.strip())
+            number = kind(said)
         except ValueError:
             continue
         if number == number and number not in (float("inf"), float("-inf")):

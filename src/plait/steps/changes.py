@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from plait.steps.hands import Hands
 
 CHANGES: Final = (
-    "files_added", "files_modified", "files_deleted", "files_changed",
+    "files", "files_added", "files_modified", "files_deleted", "files_changed",
     "commits", "commit_count", "insertions", "deletions",
 )  # fmt: skip
 """The fields that `step` and `workflow` have besides."""
@@ -82,16 +82,32 @@ def with_changes(turn: Turn, act: Callable[[], dict[str, Json]]) -> dict[str, Js
 
 def names_of_merge(turn: Turn) -> dict[str, Json]:
     """`merge.*`: what the run has changed, and where that goes."""
-    tracker = working(turn.run).changes
+    run = working(turn.run)
+    if run.meeting is not None and run.workspaces is not None:
+        return _merge_record(turn, run.meeting.names(run.workspaces))
+    tracker = run.changes
     if tracker is None:
         return {}
     changed = tracker.since(tracker.base, turn.directory)
     place = tracker.repository(turn.directory)
-    commits, files = _texts(changed["commits"]), _texts(changed["files_changed"])
+    return _merge_record(
+        turn,
+        {
+            "worktree": place["root"] or turn.directory,
+            "source_branch": place["branch"],
+            "target_branch": place["branch"],
+            "commits": changed["commits"],
+            "files": changed["files_changed"],
+        },
+    )
+
+
+def _merge_record(turn: Turn, known: Mapping[str, Json]) -> dict[str, Json]:
+    commits, files = _texts(known["commits"]), _texts(known["files"])
     facts: Json = {
-        "worktree": place["root"] or turn.directory,
-        "source_branch": place["branch"],
-        "target_branch": place["branch"],
+        "worktree": known["worktree"],
+        "source_branch": known["source_branch"],
+        "target_branch": known["target_branch"],
         "session_id": turn.run.id,
         "commits": list(commits),
         "commit_count": len(commits),
@@ -230,8 +246,8 @@ class _Repository:
         self.root = root
         self._hands = hands
         self._place = place
-        self._env: Mapping[str, str] = _settings(SETTINGS)
-        self._env = _settings([*SETTINGS, *self._filters_off()])
+        self._env: Mapping[str, str] = settings_env(SETTINGS)
+        self._env = settings_env([*SETTINGS, *self._filters_off()])
         self._index = os.path.join(folder, f"index-{sha256_hex(os.fsencode(root))[:16]}")
         self._own = {**self._env, **self._store(os.path.join(folder, "objects"))}
 
@@ -309,7 +325,7 @@ class _Repository:
         return self._hands.git(args, cwd=self._place, env={**SAFE, **env}, stdin=stdin)
 
 
-def _settings(settings: Sequence[tuple[str, str]]) -> dict[str, str]:
+def settings_env(settings: Sequence[tuple[str, str]]) -> dict[str, str]:
     """Settings that win over those of the repository, whatever stands in their names."""
     env = {"GIT_CONFIG_COUNT": str(len(settings))}
     for number, (key, value) in enumerate(settings):
@@ -342,11 +358,13 @@ def changes_record(
     files: Sequence[tuple[str, str]], lines: tuple[int, int], commits: Sequence[str]
 ) -> dict[str, Json]:
     """The fields that `step` and `workflow` have; each file with its status, as git writes it."""
+    changed = [name for _, name in files]
     return {
+        "files": changed,
         "files_added": [name for status, name in files if status == "A"],
         "files_modified": [name for status, name in files if status not in ("A", "D")],
         "files_deleted": [name for status, name in files if status == "D"],
-        "files_changed": [name for _, name in files],
+        "files_changed": changed,
         "commits": list(commits),
         "commit_count": len(commits),
         "insertions": lines[0],

@@ -11,6 +11,7 @@ from plait.engine.outcome import Failure, StepError
 from plait.errors import InputError
 from plait.hints import TYPE_CHECKING
 from plait.records import dataclass
+from plait.steps.capture import STREAMS, expect_whole
 from plait.values import UNDEFINED, Json
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ class ExtractOutput:
     multiline: str = "preserve"
 
     def of(self, value: Mapping[str, Json]) -> Json:
+        expect_whole(value, *STREAMS.get(self.source, STREAMS["both"]), use="captured")
         text = self._text(value)
         if len(text.encode("utf-8", "surrogatepass")) > self.max_size:
             raise _not_captured(self.name, f"is larger than {self.max_size:,} bytes")

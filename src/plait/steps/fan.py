@@ -8,11 +8,10 @@ and left until somebody retries it.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator, Sequence
 
-from plait.engine.backend import Backend, ItemWork
+from plait.engine.backend import Backend, Fanned, ItemWork
 from plait.engine.events import StepCounted
 from plait.engine.journal import Recorded
 from plait.engine.outcome import Done, Failed, Failure, Outcome, Skipped, StepError, expect_done
@@ -20,8 +19,8 @@ from plait.engine.perform import PLAIN, Policy, Step, Turn, perform
 from plait.engine.retry import ONCE_ONLY, Retry
 from plait.errors import InputError
 from plait.hints import TYPE_CHECKING, Literal, Protocol, TypeAlias
-from plait.records import dataclass, replace
-from plait.steps.capture import stripped
+from plait.records import dataclass, field, replace
+from plait.steps.capture import whole_output
 from plait.steps.hands import working
 from plait.template.program import FACTS
 from plait.template.sinks import as_text
@@ -29,6 +28,7 @@ from plait.values import Json, text
 
 if TYPE_CHECKING:
     from plait.scope import Scope
+    from plait.steps.isolation import Isolation, Shelter
     from plait.steps.sequence import Sequence as Steps
     from plait.template.template import Template
 
@@ -81,10 +81,27 @@ class Fan:
     errors: ErrorPolicy = ErrorPolicy()
     policy: Policy = PLAIN
     kind: str = "fan"
+    isolation: Isolation | None = None
+    """None: all items work in the directory of the flow."""
+    item_policy: Policy = field(default=PLAIN, init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "item_policy", self._policy_of_items())
+
+    def _policy_of_items(self) -> Policy:
+        failing = self.errors.on_item_failure
+        return Policy(
+            retry=self.errors.retry,
+            timeout=self.item_timeout,
+            # Where the first failure stops everything, it is no dead letter: resuming tries it again.
+            failure_is_final=failing != "stop",
+            failure_is_skipped=failing == "skip",
+        )
 
     @property
     def inner(self) -> Sequence[Step]:
-        return [self.items, Item(self, "*", "each item", self.each.fingerprint)]
+        around = () if self.isolation is None else self.isolation.around
+        return [self.items, Item(self, "*", "each item", self.each.fingerprint), *around]
 
     def run(self, turn: Turn) -> Json:
         found, turn = turn.perform_next(self.items, 0)
@@ -93,15 +110,29 @@ class Fan:
             return self._rehearsed(turn)
         total = _count(value)
         turn.run.emit(StepCounted(turn.path, total))
-        watch = _Watch(self, turn, total)
+        parallel = self._parallel(turn.scope)
+        shelter = self._shelter(turn, parallel)
+        watch = _Watch(self, turn, total, shelter)
+        working(turn.run).tallies[turn.path] = watch.counts
         work = self.items.read(value, turn) if total else iter(())
         backend: Backend = working(turn.run).backend
         # What a dry run shows is in the order of the items.
-        parallel = 1 if working(turn.run).rehearsal is not None else self._parallel(turn.scope)
-        backend.run_items(watch.while_wanted(work), watch.perform, watch.finished, parallel=parallel)
+        parallel = 1 if working(turn.run).rehearsal is not None else parallel
+        if shelter is not None:
+            parallel = shelter.threads(parallel, total)
+        backend.run_items(
+            watch.while_wanted(work), watch.perform, watch.finished, parallel=parallel, fanned=watch
+        )
         turn.run.expect_going()
         watch.expect_enough_successes()
-        return watch.counts()
+        return watch.counts() if shelter is None else watch.counts() | shelter.conclude(watch.failed)
+
+    def _shelter(self, turn: Turn, parallel: int) -> Shelter | None:
+        if self.isolation is None:
+            return None
+        from plait.steps.isolation import begin_shelter
+
+        return begin_shelter(self.isolation, turn, parallel)
 
     def _rehearsed(self, turn: Turn) -> Json:
         """In a dry run, of items that only a run can find: the steps once, with their holes."""
@@ -135,6 +166,7 @@ class Item:
     title: str
     fingerprint: str
     kind: str = "item"
+    shelter: Shelter | None = None
 
     @property
     def name(self) -> str:
@@ -142,29 +174,30 @@ class Item:
 
     @property
     def policy(self) -> Policy:
-        errors = self.fan.errors
-        # Where the first failure stops everything, it is no dead letter: resuming tries it again.
-        final = errors.on_item_failure != "stop"
-        return Policy(
-            retry=errors.retry,
-            timeout=self.fan.item_timeout,
-            failure_is_final=final,
-            failure_is_skipped=errors.on_item_failure == "skip",
-        )
+        return self.fan.item_policy
 
     @property
     def inner(self) -> Sequence[Step]:
-        return self.fan.each.steps
+        each, isolation = self.fan.each, self.fan.isolation
+        return each.steps if isolation is None else (*each.steps, *isolation.steps(each.fingerprint))
 
     def run(self, turn: Turn) -> Json:
-        return self.fan.each.run(turn)
+        if self.shelter is None:
+            return self.fan.each.run(turn)
+        return self.shelter.run(self.fan.each, turn, self.title, self.key)
+
+
+def elsewhere(fan: Fan, turn: Turn, total: int) -> Fanned:
+    """A fan as it is where only single items of it are performed, and others count them."""
+    return _Watch(fan, turn, total, None)
 
 
 class _Watch:
     """Counts what becomes of items, and decides whether more are wanted."""
 
-    def __init__(self, fan: Fan, turn: Turn, total: int) -> None:
+    def __init__(self, fan: Fan, turn: Turn, total: int, shelter: Shelter | None) -> None:
         self.fan = fan
+        self.shelter = shelter
         self.turn = turn
         self.total = total
         self.successful = self.failed = self.skipped = 0
@@ -172,8 +205,6 @@ class _Watch:
         self.closing = 0
         self.paused_until = 0.0
         self.enough: Failure | None = None
-        self._lock = threading.Lock()
-        self._policy = Item(fan, "", "", "").policy
 
     def while_wanted(self, work: Iterator[ItemWork]) -> Iterator[ItemWork]:
         for item in work:
@@ -181,12 +212,20 @@ class _Watch:
                 self.turn.run.pause(left)
             if self.enough is not None or self.turn.run.is_stopping():
                 return
+            if self.shelter is not None and not self.shelter.line.enter(item.order, self.turn.run):
+                return
             yield item
 
     def perform(self, work: ItemWork) -> Outcome:
-        item = Item(self.fan, work.key, self.turn.run.mask(title_of(work.item)), self.fan.each.fingerprint)
+        item, turn = self.placed(work)
+        return perform(item, turn) if self.shelter is None else self.shelter.perform(item, turn)
+
+    def placed(self, work: ItemWork) -> tuple[Item, Turn]:
+        """The step that an item is, and its turn."""
+        title = self.turn.run.mask(title_of(work.item))
+        item = Item(self.fan, work.key, title, self.fan.each.fingerprint, shelter=self.shelter)
         scope = self.turn.scope.frame("item", phase=self._names(work))
-        return perform(item, self.turn.inner(item, scope=scope, order=work.order))
+        return item, self.turn.inner(item, scope=scope, order=work.order)
 
     def _names(self, work: ItemWork) -> dict[str, Json]:
         names: dict[str, Json] = {
@@ -299,7 +338,7 @@ def _result(work: ItemWork, outcome: Outcome) -> dict[str, Json]:
             return {
                 **result,
                 "status": "success",
-                "output": stripped(inner.get("output")),
+                "output": whole_output(inner),
                 "captures": _plain(inner),
                 "error": None,
             }
@@ -308,7 +347,7 @@ def _result(work: ItemWork, outcome: Outcome) -> dict[str, Json]:
             return {
                 **result,
                 "status": "failed",
-                "output": stripped(ended.get("output")),
+                "output": whole_output(ended),
                 "captures": {},
                 "error": failure.message,
                 "exit_code": failure.exit_code,

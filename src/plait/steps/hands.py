@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 
 from plait.engine.backend import Backend
+from plait.engine.limits import Limits, Spent
 from plait.engine.outcome import Failed, Outcome
 from plait.engine.run import Run, Stop
 from plait.hints import TYPE_CHECKING, Protocol
-from plait.records import dataclass, field
+from plait.records import dataclass
 from plait.values import Json
 
 if TYPE_CHECKING:
     from plait.engine.perform import Step, Turn
     from plait.steps.call import ToolResult
     from plait.steps.changes import Tracker
+    from plait.steps.conversation import Agency
+    from plait.steps.isolation import Meeting, Shelter
+    from plait.steps.model import Offer, Provider
     from plait.template.shell import BoundScript
     from plait.tools.invocation import RequestCall, Returned
 
@@ -47,29 +52,14 @@ class Ended(Protocol):
     def stderr_file(self) -> str | None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class ModelCall:
-    """A question to a language model."""
+class Inside(Protocol):
+    """A flow that is called like a tool: its steps are performed where the call stands."""
 
-    prompt: str
-    system: str = ""
-    model: str | None = None
-    """None: the one that the provider is configured with."""
-    options: Mapping[str, Json] = field(default_factory=dict)
+    @property
+    def name(self) -> str: ...
 
-
-@dataclass(frozen=True, slots=True)
-class ModelAnswer:
-    text: str
-    facts: Mapping[str, Json] = field(default_factory=dict)
-    """Model, tokens, cost: whatever the provider says of it."""
-
-
-class Provider(Protocol):
-    """Whoever answers questions to a model."""
-
-    def answer(self, call: ModelCall, *, timeout: float | None, stop: Stop) -> ModelAnswer:
-        """Raises StepError, of kind network, server_error, rate_limit, timeout or refused."""
+    def run(self, turn: Turn) -> Json:
+        """`{output, …}`; raises StepError when it fails."""
 
 
 class Hands(Protocol):
@@ -89,6 +79,26 @@ class Hands(Protocol):
         """Run a bound script to its end; a ProcessError if it took too long or the run is to stop."""
 
     def call(self, tool_id: str, params: Mapping[str, Json], *, timeout: float | None) -> ToolResult: ...
+
+    def program(self, tool_id: str, params: Mapping[str, Json]) -> Inside | None:
+        """The flow that a tool is, with its parameters checked; None if it is no flow.
+
+        Its file was judged as every tool is, before anything in it was looked at.
+        """
+
+    def digest(self, tool_id: str) -> str | None:
+        """One digest for all files of a tool's chain; None if they do not decide what it does."""
+
+    def recall(self, key: str) -> Json:
+        """What was kept in this project under a key; None if nothing was, or it had to make room."""
+
+    def keep(self, key: str, value: Json) -> None: ...
+
+    def offers(self, patterns: Sequence[str]) -> tuple[Offer, ...]:
+        """The tools whose ids match a pattern, and that may run, as a model sees them, by id.
+
+        A pattern without `*` names a tool that has to be there; a TrustError if one may not run.
+        """
 
     def request(self, call: RequestCall) -> Returned: ...
 
@@ -119,6 +129,123 @@ class Hands(Protocol):
         """The provider of that name, or the one that is used if nothing is said; None if there is none."""
 
 
+    def at(self, directory: str) -> Hands:
+        """The same hands for steps whose project is elsewhere: in the worktree of an item."""
+
+
+# ── places of their own for items ────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A repository, and where in it items begin."""
+
+    root: str
+    common: str
+    """The folder of its refs and objects."""
+    prefix: str
+    """The project, as seen from the root."""
+    commit: str
+    branch: str
+    """The ref that is checked out; empty if none is."""
+
+    def record(self) -> dict[str, Json]:
+        return {name: getattr(self, name) for name in ("root", "common", "prefix", "commit", "branch")}
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """The place of one item."""
+
+    path: str
+    directory: str
+    """Where the project is, in it."""
+    branch: str
+    base: str
+    """The commit with which it began."""
+    stamps: str = ""
+    """Of a folder of copies: what tells whether anything in it has changed."""
+
+    def record(self) -> dict[str, Json]:
+        return {name: getattr(self, name) for name in ("path", "directory", "branch", "base", "stamps")}
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a worktree holds."""
+
+    head: str
+    on_branch: bool
+    """Its own branch is still checked out."""
+    files: tuple[str, ...] = ()
+    """Those with changes that are not committed."""
+    unmerged: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    files: tuple[str, ...]
+
+
+class InTheWay(Exception):
+    """A working tree cannot go along, because of what is in it; in git's words."""
+
+
+class Tree(Protocol):
+    """A working tree of the user's."""
+
+    @property
+    def path(self) -> str: ...
+
+    def expect_fits(self, old: str, new: str) -> None:
+        """Raises InTheWay if the tree could not go from one commit to the other."""
+
+    def update(self, old: str, new: str) -> None:
+        """Go from one commit to another, also if that was begun before; local changes stay, or InTheWay."""
+
+
+class Workspaces(Protocol):
+    """Worktrees, branches and merges of one run.  Commits are object ids, refs whole names."""
+
+    def survey(self, base: str, *, needs_branch: bool) -> Site:
+        """An InputError that says why, if items cannot have worktrees here."""
+
+    def open(self, site: Site) -> None:
+        """Work with a repository that was looked at before."""
+
+    def add(self, order: int, title: str, key: str, commit: str) -> Spot: ...
+    def copy(self, order: int, title: str, key: str, inputs: Sequence[str]) -> Spot: ...
+    def gather(self, branch: str) -> Spot:
+        """The worktree of the branch on which everything is collected."""
+
+    def is_there(self, spot: Spot) -> bool: ...
+    def is_unchanged(self, spot: Spot) -> bool: ...
+    def look(self, spot: Spot) -> Look: ...
+    def commit(self, spot: Spot, message: str) -> str: ...
+    def point(self, spot: Spot, head: str) -> bool:
+        """Let its branch name what a worktree has, unless commits would lose their name by that."""
+
+    def remove(self, spot: Spot, *, merged: str | None) -> bool:
+        """Remove a place, and its branch if that is still at `merged`; False if it has to stay."""
+
+    def tip(self, ref: str) -> str: ...
+    def move(self, ref: str, new: str, old: str) -> bool:
+        """Compare and swap; False if the ref was somewhere else."""
+
+    def forget_branch(self, branch: str, at: str) -> None: ...
+    def forget_merged(self, into: str, spare: Collection[str]) -> None:
+        """Remove the branches of places that add nothing to a commit, but for these."""
+
+    def is_ancestor(self, one: str, other: str) -> bool: ...
+    def merge(self, ours: str, theirs: str, message: str) -> str | Conflict: ...
+    def checkout_of(self, ref: str, *, mark: str) -> Tree | None: ...
+    def facts(self, target: str, source: str) -> dict[str, Json]:
+        """`commits` that one ref has and another has not, and the `files` that they change."""
+
+    def leftovers(self) -> list[str]: ...
+    def spot_at(self, path: str) -> Spot: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Rehearsed:
     """What a dry run shows of one step, instead of doing it."""
@@ -132,6 +259,10 @@ class Rehearsed:
     """Why it is done again, although an earlier life of the run had begun or done it."""
 
 
+def _nothing(secret: str) -> None:
+    """Where nothing is masked, nothing is to be learnt."""
+
+
 class WorkingRun(Run):
     """A run whose steps have hands, a place for their items, and a folder for what is large."""
 
@@ -140,18 +271,84 @@ class WorkingRun(Run):
     folder: str
     rehearsal: list[Rehearsed] | None = None
     """In a dry run: where steps say what they would do, instead of doing it."""
+    learn: Callable[[str], None] = staticmethod(_nothing)
+    """Tells `mask` of one more secret."""
     changes: Tracker | None = None
     """Knows what steps change, in a flow that asks for it."""
+    workspaces: Workspaces | None = None
+    """Makes the places of items that work apart from each other."""
+    meeting: Meeting | None = None
+    """Where the work of such items was brought together, for the merge steps of the flow."""
+
+    @cached_property
+    def shelters(self) -> dict[str, Shelter]:
+        """By the path of a fan: the places of its items."""
+        return {}
 
     @cached_property
     def noted(self) -> set[str]:
         """What need not be said again in this run."""
         return set()
 
+    @cached_property
+    def agents(self) -> dict[str, Agency]:
+        """By their paths: those that are at work."""
+        return {}
+
+    @cached_property
+    def tallies(self) -> dict[str, Callable[[], dict[str, Json]]]:
+        """By path: what has become of the items of a fan until now."""
+        return {}
+
+    # ── what may be used up ──────────────────────────────────────────────
+
+    spent: Spent | None = None
+    """Of the run as a whole."""
+
+    @cached_property
+    def _budgets(self) -> dict[str, Spent]:
+        """By path: what those have used up that are inside others and still run."""
+        return {}
+
+    def spent_around(self, path: str) -> Spent:
+        """What is used up by whoever is at a path: the nearest that has limits of its own."""
+        while path:
+            if (found := self._budgets.get(path)) is not None:
+                return found
+            if (agent := self.agents.get(path)) is not None:
+                return agent.spent
+            path = path.rpartition("/")[0]
+        if self.spent is None:
+            self.spent = Spent()
+        return self.spent
+
+    @contextmanager
+    def spending(self, path: str, limits: Limits, what: str) -> Iterator[Spent]:
+        """For as long as a flow or an agent at a path runs: what it uses up, of others as well."""
+        if not path:
+            if self.spent is None:
+                self.spent = Spent(limits, what=what)
+            yield self.spent
+            return
+        outer = self._budgets.get(path)
+        inner = self._budgets[path] = Spent(limits, within=self.spent_around(path), what=what)
+        try:
+            yield inner
+        finally:
+            if outer is None:
+                del self._budgets[path]
+            else:
+                self._budgets[path] = outer
+
     def rehearse(self, turn: Turn, kind: str, shown: str) -> None:
         """Say what a step would do."""
         assert self.rehearsal is not None
-        self.rehearsal.append(Rehearsed(turn.path, kind, shown, why=self._why_again(turn)))
+        self.rehearsal.append(Rehearsed(turn.path, kind, self.mask(shown), why=self._why_again(turn)))
+
+    def hide(self, secrets: Iterable[str]) -> None:
+        """Mask what a step has made of secrets, too."""
+        for secret in secrets:
+            self.learn(secret)
 
     def _why_again(self, turn: Turn) -> str:
         known = None if self.fresh else self.journal.recorded(turn.path)
@@ -165,6 +362,8 @@ class WorkingRun(Run):
 
     def known(self, step: Step, turn: Turn) -> Outcome | None:
         outcome = super().known(step, turn)
+        if outcome is not None and self.hooks is not None:
+            self.hooks.remembered(step, turn)
         if outcome is not None and self.rehearsal is not None:
             self.rehearsal.append(Rehearsed(turn.path, step.kind, step.title, remembered=True))
         return outcome
@@ -173,3 +372,9 @@ class WorkingRun(Run):
 def working(run: Run) -> WorkingRun:
     assert isinstance(run, WorkingRun), "steps run where `app` has given them hands"
     return run
+
+
+def hands_at(turn: Turn) -> Hands:
+    """The hands of a step, which are those of its item's worktree if it is in one."""
+    run = working(turn.run)
+    return run.hands.at(turn.directory) if run.shelters else run.hands

@@ -14,6 +14,7 @@ from plait.engine.outcome import Done, Failed, Skipped, StepError
 from plait.engine.perform import PLAIN, Policy, Step, Turn
 from plait.hints import TYPE_CHECKING
 from plait.records import dataclass
+from plait.steps.capture import CUT
 from plait.values import Json
 
 if TYPE_CHECKING:
@@ -34,10 +35,9 @@ class Sequence:
         return self.steps
 
     def run(self, turn: Turn) -> Json:
-        from plait.steps.work import after
-
         captures: dict[str, Json] = {}
         output: Json = None
+        cut: Json = None
         last = len(self.steps) - 1
         for order, step in enumerate(self.steps):
             outcome, turn = turn.perform_next(step, order, is_last=order == last)
@@ -46,9 +46,10 @@ class Sequence:
                     assert isinstance(value, dict)
                     names = step.captured(value)
                     captures |= names
-                    output = value.get("output", output)
+                    if "output" in value:
+                        output, cut = value["output"], value.get(CUT)
                     if order != last:  # nobody asks for the names behind the last
-                        turn = turn.with_scope(after(turn.scope, step, value, names))
+                        turn = _behind(step, turn, value, names)
                 case Failed(failure):
                     if not step.continue_on_error:
                         raise StepError(failure)
@@ -56,10 +57,17 @@ class Sequence:
                         turn.path, f"'{step.title}' failed, and the flow goes on: {failure.message}"
                     )
                     ended = failure.as_ended()
-                    turn = turn.with_scope(after(turn.scope, step, ended, step.captured(ended)))
+                    turn = _behind(step, turn, ended, step.captured(ended))
                 case Skipped():
                     pass
-        return {"output": output, "captures": captures}
+        whole: dict[str, Json] = {"output": output, "captures": captures}
+        return whole if cut is None else {**whole, CUT: cut}
+
+
+def _behind(step: Work, turn: Turn, value: dict[str, Json], captures: dict[str, Json]) -> Turn:
+    from plait.steps.work import after
+
+    return turn.with_scope(after(turn.scope, step, value, captures))
 
 
 def sequence(

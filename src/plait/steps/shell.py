@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from plait.engine.outcome import Failure, StepError
 from plait.engine.perform import Turn
-from plait.hints import Literal
-from plait.records import dataclass
+from plait.hints import TYPE_CHECKING, Literal
+from plait.records import dataclass, field
 from plait.steps.capture import CUT
 from plait.steps.hands import Ended, working
 from plait.template.sinks import as_shell
 from plait.template.template import Template
 from plait.values import Json
 
+if TYPE_CHECKING:
+    from plait.scope import Scope
+    from plait.template.shell import BoundScript
+
 LAST_LINES = 5
 MOST_SAID = 2000
+MOST_IN_TITLE = 120
+"""Characters of a command that are its title."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,14 +29,20 @@ class Shell:
     script: Template
     shell: Literal["sh", "dash", "bash"] = "sh"
     strict: bool = False
+    is_title: bool = False
+    """Nobody has named the step: people know it by what it runs."""
+    _constant: list[BoundScript] = field(default_factory=list, init=False, repr=False, compare=False)
+    """What a script without holes is bound to, once it was: a map runs it for each of its items."""
 
     def run(self, turn: Turn) -> dict[str, Json]:
         run = working(turn.run)
-        dialect: Literal["sh", "bash"] = "bash" if self.shell == "bash" else "sh"
-        bound = as_shell(self.script, turn.scope, strict=self.strict, dialect=dialect)
+        bound = self._constant[0] if self._constant else self._bound(turn.scope)
+        run.hide(bound.secrets)
         if run.rehearsal is not None:
             run.rehearse(turn, "shell", bound.shown)
             return {}
+        if self.is_title:
+            run.entitle(turn.path, title_of(run.mask(bound.shown)))
         ended = run.hands.shell(
             bound,
             shell=self.shell,
@@ -46,6 +58,21 @@ class Shell:
             stop=run.stop,
         )
         return expect_success(ended_record(ended, turn), ended.signal)
+
+    def _bound(self, scope: Scope) -> BoundScript:
+        dialect: Literal["sh", "bash"] = "bash" if self.shell == "bash" else "sh"
+        bound = as_shell(self.script, scope, strict=self.strict, dialect=dialect)
+        if not self.script.leaf.program.hole_count:
+            self._constant.append(bound)
+        return bound
+
+
+def title_of(command: str) -> str:
+    """A command in one line: its first, as far as there is room."""
+    first, _, more = command.strip().partition("\n")
+    line = " ".join(first[: 2 * MOST_IN_TITLE].split())
+    is_whole = len(line) <= MOST_IN_TITLE and not more
+    return line if is_whole else f"{line[: MOST_IN_TITLE - 1]}…"
 
 
 def ended_record(ended: Ended, turn: Turn) -> dict[str, Json]:

@@ -6,6 +6,7 @@ passes through, no handler sees it, and nothing of the tool has run.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 
 from plait.engine.outcome import Failure, Interrupted, StepError
@@ -14,7 +15,7 @@ from plait.errors import InputError, RequestError
 from plait.hints import TYPE_CHECKING
 from plait.masking import masked
 from plait.records import dataclass, replace
-from plait.steps.hands import Rehearsed, working
+from plait.steps.hands import Inside, Rehearsed, hands_at, working
 from plait.steps.http import kind_of_error, kind_of_status
 from plait.template.sinks import as_json_value, as_text
 from plait.template.template import Template
@@ -55,8 +56,11 @@ def called(turn: Turn, tool_id: str, params: Mapping[str, Json], *, as_text: boo
     if run.rehearsal is not None:
         run.rehearsal.append(Rehearsed(turn.path, "tool", run.mask(f"{tool_id} {json_text(dict(params))}")))
         return {}
+    program = run.hands.program(tool_id, params)
+    if program is not None:
+        return _from_inside(program, turn)
     try:
-        result = run.hands.call(tool_id, params, timeout=turn.time_left())
+        result = hands_at(turn).call(tool_id, params, timeout=turn.time_left())
     except RequestError as error:
         raise StepError(Failure(run.mask(str(error)), kind_of_error(error))) from None
     if result.metadata.get("cancelled") and run.is_stopping():
@@ -64,6 +68,19 @@ def called(turn: Turn, tool_id: str, params: Mapping[str, Json], *, as_text: boo
     if as_text and result.printed is not None:
         result = replace(result, data=result.printed)
     return _expect_success(result, turn)
+
+
+def _from_inside(program: Inside, turn: Turn) -> dict[str, Json]:
+    """How a flow ended that is called like a tool; its steps are below the step that calls it."""
+    began = time.monotonic()
+    value = program.run(turn)
+    output = value.get("output") if isinstance(value, dict) else value
+    return {
+        "output": output,
+        "stderr": "",
+        "exit_code": 0,
+        "duration": round(time.monotonic() - began, 6),
+    }
 
 
 def _expect_success(result: ToolResult, turn: Turn) -> dict[str, Json]:

@@ -18,6 +18,7 @@ from plait.engine.perform import Step, Turn
 from plait.errors import PlaitError
 from plait.hints import TYPE_CHECKING
 from plait.records import dataclass
+from plait.steps.capture import stripped, whole_output
 from plait.steps.hands import working
 from plait.template.sinks import as_text
 from plait.values import Json
@@ -97,9 +98,9 @@ class Validation:
 def _output(outcome: Outcome) -> Json:
     match outcome:
         case Done(Mapping() as value):
-            return value.get("output")
+            return whole_output(value)
         case Failed(failure):
-            return failure.as_ended().get("output")
+            return whole_output(failure.as_ended())
     return None
 
 
@@ -171,7 +172,7 @@ def read_result(
     if not isinstance(data, Mapping):
         if promised and not failed:
             raise _unreadable()
-        return Found(0.0 if failed else 100.0, "failed" if failed else "complete", raw=output)
+        return Found(0.0 if failed else 100.0, "failed" if failed else "complete", raw=stripped(output))
     if schema is not None:
         _expect_fit(data, schema)
     completion = data.get("completion_percentage", data.get("completion"))
@@ -186,7 +187,12 @@ def read_result(
         raise _unreadable()
     status = status or ("complete" if completion >= threshold else "incomplete")
     return Found(
-        float(completion), str(status), data.get("implemented"), data.get("missing"), data.get("gaps"), output
+        float(completion),
+        str(status),
+        data.get("implemented"),
+        data.get("missing"),
+        data.get("gaps"),
+        stripped(output),
     )
 
 

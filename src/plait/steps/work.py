@@ -12,7 +12,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from plait.engine.outcome import Done, Failed, Failure, Outcome, Skipped, StepError, expect_done
+from plait.engine.outcome import (
+    Done,
+    Failed,
+    Failure,
+    Outcome,
+    Skipped,
+    StepError,
+    expect_done,
+    handled_in_vain,
+)
 from plait.engine.perform import PLAIN, Policy, Skip, Step, Turn
 from plait.errors import InputError
 from plait.hints import TYPE_CHECKING, Protocol
@@ -21,8 +30,8 @@ from plait.steps.capture import Capture, captured, expect_whole, facts_of
 from plait.steps.hands import working
 from plait.steps.sequence import Sequence as Steps
 from plait.steps.unfilled import ItemHole, item_holes, note_unfilled
-from plait.template.sinks import as_env, as_text
-from plait.values import Json
+from plait.template.sinks import as_sealed_env, as_text
+from plait.values import Json, Secret, revealed_text
 
 if TYPE_CHECKING:
     from plait.scope import Scope
@@ -165,8 +174,12 @@ class Work:
         """The turn in the directory and environment that the step names."""
         if not self.env and self.working_dir is None:
             return turn
-        env = {name: as_env(value, turn.scope, strict=self.strict) for name, value in self.env.items()}
-        scope = turn.scope.frame("step env", env=dict(env)) if env else turn.scope
+        given = {
+            name: as_sealed_env(value, turn.scope, strict=self.strict) for name, value in self.env.items()
+        }
+        working(turn.run).hide(value.reveal() for value in given.values() if isinstance(value, Secret))
+        env = {name: revealed_text(value) for name, value in given.items()}
+        scope = turn.scope.frame("step env", env=dict(given)) if env else turn.scope
         directory = turn.directory
         if self.working_dir is not None:
             directory = self._directory(self.working_dir, turn.with_scope(scope))
@@ -232,8 +245,7 @@ class Work:
         handler = self.on_failure
         if by_code is not None:
             name = f"on_exit_code:{failure.exit_code}"
-            done = expect_done(turn.perform(by_code, scope=self._failed_scope(turn, failure), name=name))
-            return _joined(failure.as_ended(), done)
+            return _joined(failure.as_ended(), self._handled(turn, by_code, failure, name))
         if handler is None:
             raise StepError(failure)
         if handler.attempts:  # it was handled and tried again, in vain
@@ -247,18 +259,24 @@ class Work:
 
     def _handle(self, turn: Turn, failure: Failure, name: str) -> Json:
         assert self.on_failure is not None
-        outcome = turn.perform(self.on_failure.steps, scope=self._failed_scope(turn, failure), name=name)
+        return self._handled(turn, self.on_failure.steps, failure, name)
+
+    def _handled(self, turn: Turn, steps: Steps, failure: Failure, name: str) -> Json:
+        outcome = turn.perform(steps, scope=self._failed_scope(turn, failure), name=name)
+        if isinstance(outcome, Failed):
+            raise StepError(handled_in_vain(failure, steps.name, outcome.failure))
         return expect_done(outcome)
 
     def _failed_scope(self, turn: Turn, failure: Failure) -> Scope:
         ended = failure.as_ended()
-        error: dict[str, Json] = {
+        error = facts_of(ended)
+        for name in ("stdout", "success", "duration"):
+            error.pop(name, None)
+        error |= {
             "message": failure.message,
             "exit_code": failure.exit_code,
             "step": self.title,
             "kind": failure.kind,
-            "output": facts_of(ended)["output"],
-            "stderr": facts_of(ended)["stderr"],
         }
         return self._after(turn.scope, ended).frame("on_failure", phase={"error": error})
 
@@ -306,10 +324,18 @@ class Attempt:
     def run(self, turn: Turn) -> dict[str, Json]:
         if self.work.action is None:
             return {"output": None, "exit_code": 0}
-        value = self._acted(self.work.action, turn)
+        try:
+            value = self._acted(self.work.action, turn)
+        finally:
+            self._name_the_step_alike(turn)
         if value and self.work.capture is not None:
             captured(self.work.capture, value)  # what cannot be captured fails here, where it may be retried
         return value
+
+    def _name_the_step_alike(self, turn: Turn) -> None:
+        title = turn.run.titles.get(turn.path)
+        if title is not None and not self.work.is_simple:
+            turn.run.titles[turn.path.rpartition("/")[0]] = title
 
     def _acted(self, action: Action, turn: Turn) -> dict[str, Json]:
         if working(turn.run).changes is None:

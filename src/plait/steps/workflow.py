@@ -66,6 +66,8 @@ class Workflow:
         if self.fan is not None:
             value, turn = self._performed(self.fan, turn, order)
             turn = replace(turn, scope=self._with_map(turn, self.fan, value))
+            if self.fan.isolation is not None:
+                turn = self._where_items_met(turn, self.fan, value)
             order += 1
         if self.reduce is not None:
             value, turn = self._performed(self.reduce, turn, order)
@@ -74,7 +76,20 @@ class Workflow:
         if self.merge is not None:
             turn = replace(turn, scope=_with_merge(turn))
             value, turn = self._performed(self.merge, turn, order)
+            self._end_meeting(turn)
         return value
+
+    def _where_items_met(self, turn: Turn, fan: Fan, value: Json) -> Turn:
+        """The turn of what follows a map whose items worked in worktrees, if steps of the flow merge them."""
+        from plait.steps.isolation import met
+
+        return met(turn, fan, value)
+
+    def _end_meeting(self, turn: Turn) -> None:
+        if self.fan is not None and self.fan.isolation is not None:
+            from plait.steps.isolation import end_meeting
+
+            end_meeting(turn)
 
     def _performed(self, part: Step, turn: Turn, order: int) -> tuple[Json, Turn]:
         outcome, turn = turn.perform_next(part, order)
@@ -82,6 +97,7 @@ class Workflow:
 
     def _with_map(self, turn: Turn, fan: Fan, value: Json) -> Scope:
         facts: dict[str, Json] = dict(value) if isinstance(value, dict) else {}
+        facts.pop("isolation", None)
         if working(turn.run).rehearsal is not None and (turn.run.fresh or not turn.replaying):
             # A dry run knows at most how many items there are, and not what would become of them.
             known = {"total": facts["total"]} if "total" in facts else {}

@@ -15,7 +15,7 @@ elsewhere and nothing here stands here as well, with the reason: `Refused` is an
 from __future__ import annotations
 
 from plait.flows.format.fitting import LONGEST, has_holes, pick, seconds
-from plait.flows.format.forms import FLOW, FORMS, spelt
+from plait.flows.format.forms import DIRECTIVE, ENSEMBLE, FILES, FLOW, FORMS, GRAPH, PROVIDER, forms_in, spelt
 from plait.flows.format.kinds import (
     WARNED,
     Choice,
@@ -47,11 +47,13 @@ from plait.flows.format.said import Said, essence, template_of
 from plait.flows.format.schema import SCHEMA_DIALECT, json_schema
 from plait.flows.format.shared import (
     ALLOWED,
+    AT_ODDS,
     COMMANDS,
     ENV,
     IDENTIFIER,
     MOST_ATTEMPTS,
     NAME,
+    PARAMETER,
     PARAMETERS,
     STEP,
     STEPS,
@@ -62,16 +64,23 @@ from plait.flows.format.wrong import problems, type_word
 
 __all__ = [
     "ALLOWED",
+    "AT_ODDS",
     "COMMANDS",
+    "DIRECTIVE",
+    "ENSEMBLE",
     "ENV",
+    "FILES",
     "FLOW",
     "FORMS",
+    "GRAPH",
     "IDENTIFIER",
     "LONGEST",
     "METHODS",
     "MOST_ATTEMPTS",
     "NAME",
+    "PARAMETER",
     "PARAMETERS",
+    "PROVIDER",
     "SCHEMA_DIALECT",
     "STEP",
     "STEPS",
@@ -102,6 +111,7 @@ __all__ = [
     "Whole",
     "Word",
     "essence",
+    "forms_in",
     "has_holes",
     "json_schema",
     "pick",

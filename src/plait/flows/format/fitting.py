@@ -119,7 +119,8 @@ def has_holes(node: Node) -> bool:
 # ── durations ────────────────────────────────────────────────────────────
 
 _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_DURATION: Final = re.compile(r"(?:[0-9]{1,12}(?:\.[0-9]{1,6})?(?:ms|s|m|h|d))+")
+SECONDS: Final = r"[0-9]{1,12}(?:\.[0-9]{1,6})?"
+DURATION: Final = rf"(?:{SECONDS}(?:ms|s|m|h|d))+"
 _PART: Final = re.compile(r"([0-9.]+)(ms|s|m|h|d)")
 LONGEST: Final = 366 * 86400.0
 
@@ -130,9 +131,9 @@ def seconds(value: Json, *, zero: bool = False) -> float | None:
         return None
     if isinstance(value, str):
         text = value.strip()
-        if re.fullmatch(r"[0-9]{1,12}(\.[0-9]{1,6})?", text):
+        if re.fullmatch(SECONDS, text):
             value = float(text)
-        elif _DURATION.fullmatch(text):
+        elif re.fullmatch(DURATION, text):
             value = sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(text))
         else:
             return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from plait.flows.format.hook_tables import HOOKS_FIELD, LIMITS_FIELD
 from plait.flows.format.kinds import (
     Choice,
     Data,
@@ -22,7 +23,8 @@ from plait.flows.format.kinds import (
 )
 from plait.flows.format.shared import (
     ALLOWED,
-    BACKENDS,
+    AT_ODDS,
+    BACKEND,
     ENV,
     ENV_FIELD,
     ERROR_FIELDS,
@@ -112,8 +114,10 @@ FORMS: Final = (
                 "full: every event is on the disk before the next step begins",
                 "normal",
             ),
-            Field("backend", Choice(BACKENDS), "where items run", "local"),
+            Field("backend", BACKEND, "where items run", "local"),
             Field("allow", Many(Choice(ALLOWED)), "outside_files: `file:` and inputs may leave the project"),
+            HOOKS_FIELD,
+            LIMITS_FIELD,
             Field("template", Refused("write extends, or imports and use"), ""),
             Field("workflows", Refused("one file is one flow; share steps by blocks"), ""),
             Field("defaults", Refused("give each parameter its default under parameters"), ""),
@@ -121,6 +125,8 @@ FORMS: Final = (
             Field("outputs", Refused("the value of a flow is that of its last step"), ""),
             Field("checkpoint", NoEffect("every finished step is recorded"), ""),
         ),
+        apart=(("steps", "setup"), ("steps", "map"), ("steps", "reduce")),
+        at_odds=AT_ODDS,
     ),
     Form(
         "phase",

@@ -150,9 +150,10 @@ class Each:
 
 @dataclass(frozen=True, slots=True)
 class Many:
-    """A list."""
+    """A list of at least so many parts."""
 
     kind: Kind
+    least: int = 0
 
     @property
     def wanted(self) -> str:
@@ -220,10 +221,24 @@ class Field:
     """Spellings that will go away."""
     told: bool = False
     """Tells people something and changes nothing: no part of a fingerprint."""
+    of: tuple[str, ...] = ()
+    """Fields of the same map to one of which it belongs: without them it means nothing."""
+    needs: tuple[str, str] | None = None
+    """A field of the same map without which it cannot be done, and why."""
 
     @property
     def spellings(self) -> tuple[str, ...]:
         return (self.name, *self.also, *self.old)
+
+
+@dataclass(frozen=True, slots=True)
+class AtOdds:
+    """Values of two fields of one map that cannot both be meant."""
+
+    one: str
+    values: tuple[Json, ...]
+    other: str
+    others: tuple[Json, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,5 +254,8 @@ class Form:
     some_of: tuple[str, ...] = ()
     alone: tuple[str, ...] = ()
     """Fields that may stand instead of those of `one_of`."""
+    apart: tuple[tuple[str, str], ...] = ()
+    """Fields that do not stand in one map."""
+    at_odds: tuple[AtOdds, ...] = ()
     marks: tuple[str, ...] = ()
     """A list under one of these keys tells this form from others that could stand there."""

@@ -19,9 +19,23 @@ from plait.flows.format.kinds import (
     Whole,
     Word,
 )
-from plait.flows.format.shared import BACKENDS, ENV_FIELD, ERROR_FIELDS, PARALLEL, STEP, STEP_LIST, TRIES
+from plait.flows.format.shared import (
+    AT_ODDS,
+    BACKEND,
+    ENV_FIELD,
+    ERROR_FIELDS,
+    FILE,
+    PARALLEL,
+    STEP,
+    STEP_LIST,
+    TRIES,
+)
 from plait.flows.inputs.spec import FORMATS
 from plait.hints import Final
+from plait.records import replace
+
+ISOLATIONS: Final = ("none", "directory", "worktree")
+REVISION: Final = Word("a commit: a branch, a tag, or an id", r"[A-Za-z0-9_@][A-Za-z0-9_@./^~{}-]*")
 
 FORMS: Final = (
     Form(
@@ -48,7 +62,7 @@ FORMS: Final = (
             Field("max_parallel", PARALLEL, "so many items at a time", 10),
             Field(
                 "steps",
-                OneOf((Many(STEP), Map("commands")), "a list of steps"),
+                OneOf((Many(STEP, least=1), Map("commands")), "a list of steps"),
                 "what is done for each item",
                 required=True,
                 also=("agent_template", "commands"),
@@ -64,11 +78,69 @@ FORMS: Final = (
             ENV_FIELD,
             Field("error_policy", Map("error_policy"), "what happens when items fail"),
             *ERROR_FIELDS,
-            Field("workspace", Refused("all items work in the project's own directory"), ""),
-            Field("backend", Choice(BACKENDS), "where items run; the flow's own setting if nothing is said"),
+            Field(
+                "isolation",
+                OneOf(
+                    (Choice(ISOLATIONS), Map("isolation")), "none, directory, worktree, or a map: isolation"
+                ),
+                "where each item works: in a git worktree or a folder of its own, or in the project itself",
+                "none",
+            ),
+            Field("workspace", Refused("write isolation: worktree, or isolation: directory"), ""),
+            Field(
+                "backend",
+                BACKEND,
+                "where items run; the flow's own setting if nothing is said",
+            ),
+            Field(
+                "shared",
+                Flag(),
+                "on a cluster: the project is at the same place on every host",
+                False,
+            ),
+            Field(
+                "ship",
+                Many(FILE),
+                "on a cluster: files of the project that items need, where it is not shared; "
+                "patterns such as `data/*.csv`",
+            ),
+        ),
+        at_odds=AT_ODDS,
+    ),
+    Form(
+        "isolation",
+        "isolation",
+        "Where each item works.",
+        (
+            Field("kind", Choice(ISOLATIONS), "which kind of place", required=True),
+            Field("base", REVISION, "worktree: the commit at which items begin", "HEAD"),
+            Field(
+                "uncommitted",
+                Choice(("commit", "keep", "fail")),
+                "worktree: what happens to changes that an item has not committed: they are committed, "
+                "or stay in its folder, or the item fails",
+                "commit",
+            ),
+            Field(
+                "merge",
+                Choice(("in_order", "none")),
+                "worktree: the commits of items are merged into the branch that is checked out, "
+                "in the order of the items; or stay on their branches",
+                "in_order",
+            ),
+            Field(
+                "inputs",
+                Many(Text()),
+                "directory: the files that are copied for each item, as paths or globs below the project",
+            ),
         ),
     ),
-    Form("commands", "list of steps", "Steps one level further in, as older files have them.", (STEP_LIST,)),
+    Form(
+        "commands",
+        "list of steps",
+        "Steps one level further in, as older files have them.",
+        (replace(STEP_LIST, kind=Many(STEP, least=1)),),
+    ),
     Form(
         "input",
         "input",
@@ -115,6 +187,7 @@ FORMS: Final = (
                 also=("retry",),
             ),
         ),
+        at_odds=AT_ODDS,
     ),
     Form(
         "circuit_breaker",

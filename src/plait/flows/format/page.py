@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from plait.flows.format.forms import FORMS
-from plait.flows.format.kinds import Field, Form, NoEffect, Refused
+from plait.flows.format.forms import FLOW, forms_in
+from plait.flows.format.kinds import Field, Form, Kind, NoEffect, Refused
 from plait.values import Json
 
 
-def reference() -> str:
-    """The tables of the reference page."""
-    return "\n\n".join(_reference(form) for form in FORMS.values() if form.fields)
+def reference(kind: Kind = FLOW) -> str:
+    """The tables of the reference page of a format."""
+    return "\n\n".join(_reference(form) for form in forms_in(kind) if form.fields)
 
 
 def _reference(form: Form) -> str:

@@ -20,22 +20,22 @@ if TYPE_CHECKING:
     from plait.scope import Scope
 
 
-def template_of(node: Node) -> Template:
+def template_of(node: Node, profile: str = "workflow") -> Template:
     """A node as a template: a string, or every string of a tree; errors point into the file."""
-    return Template(_template_node(node), compile_template("").profile)
+    return Template(_template_node(node, profile), compile_template("", profile).profile)
 
 
-def _template_node(node: Node) -> TemplateNode:
+def _template_node(node: Node, profile: str) -> TemplateNode:
     match node:
         case Scalar(str(text)):
-            return compile_template(text, source=node.source()).leaf
+            return compile_template(text, profile, source=node.source()).leaf
         case Scalar(value):
             return Constant(value)
         case Sequence(items):
-            return Branch(tuple(_template_node(item) for item in items))
+            return Branch(tuple(_template_node(item, profile) for item in items))
         case Mapping(entries):
             keys = tuple(str(key.value) for key, _ in entries)
-            return Branch(tuple(_template_node(value) for _, value in entries), keys)
+            return Branch(tuple(_template_node(value, profile) for _, value in entries), keys)
 
 
 @dataclass(frozen=True, slots=True)

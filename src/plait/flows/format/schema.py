@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from plait.flows.format.fitting import LONGEST
-from plait.flows.format.forms import FLOW, FORMS
+from collections.abc import Iterator
+
+from plait.flows.format.fitting import DURATION, LONGEST, SECONDS
+from plait.flows.format.forms import FILES, forms_in
 from plait.flows.format.kinds import (
     Choice,
     Condition,
@@ -35,13 +37,13 @@ from plait.values import Json
 SCHEMA_DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 
 
-def json_schema() -> dict[str, Json]:
-    """The format as JSON Schema."""
+def json_schema(format: str = "workflow") -> dict[str, Json]:
+    """A format as JSON Schema."""
     return {
         "$schema": SCHEMA_DIALECT,
-        "title": "Plait workflow",
-        **_schema(FLOW),
-        "$defs": {form.name: _form_schema(form) for form in FORMS.values()},
+        "title": f"Plait {format}",
+        **_schema(FILES[format]),
+        "$defs": {form.name: _form_schema(form) for form in forms_in(FILES[format])},
     }
 
 
@@ -66,9 +68,26 @@ def _form_schema(form: Form) -> dict[str, Json]:
     if form.some_of:
         names = [name for key in form.some_of for name in table[key].spellings]
         rules.append({"anyOf": [{"required": [name]} for name in names]})
+    rules += _rules_between(form, table)
     if rules:
         schema["allOf"] = rules
     return schema
+
+
+def _rules_between(form: Form, table: dict[str, Field]) -> Iterator[Json]:
+    """What one field of a map says about others."""
+    for field in form.fields:
+        belongs = [name for key in field.of for name in table[key].spellings]
+        needed = [name for key in (field.needs or ())[:1] for name in table[key].spellings]
+        for wanted in filter(None, (belongs, needed)):
+            has_one: Json = {"anyOf": [{"required": [name]} for name in wanted]}
+            yield from ({"if": {"required": [name]}, "then": has_one} for name in field.spellings)
+    for one, other in form.apart:
+        pairs = [[a, b] for a in table[one].spellings for b in table[other].spellings]
+        yield {"not": {"anyOf": [{"required": pair} for pair in pairs]}}
+    for odds in form.at_odds:
+        properties: Json = {odds.one: {"enum": list(odds.values)}, odds.other: {"enum": list(odds.others)}}
+        yield {"not": {"required": [odds.one, odds.other], "properties": properties}}
 
 
 def _any_spelling(field: Field) -> Json:
@@ -94,15 +113,17 @@ def _field_schema(field: Field, *, old: bool) -> Json:
     return schema
 
 
-_HOLE: Final = {"type": "string", "pattern": "[$]"}
+_HOLE: Final = r"[$](?:\{|[A-Za-z_])"
 
 
 def _schema(kind: Kind) -> dict[str, Json]:
     match kind:
         case Word(_, pattern):
             return {"type": "string", "pattern": f"^(?:{pattern})$"} if pattern else {"type": "string"}
-        case Text() | Shell() | OneHole():
+        case Text() | Shell():
             return {"type": "string"}
+        case OneHole():
+            return {"type": "string", "pattern": "^[$]"}
         case Slash():
             return {"type": "string", "pattern": "^/"}
         case Null():
@@ -112,18 +133,15 @@ def _schema(kind: Kind) -> dict[str, Json]:
         case Condition():
             return {"type": ["string", "boolean", "object"]}
         case Whole(least, most):
-            return {"anyOf": [_bounded("integer", least, most), _HOLE]}
+            return {"anyOf": [_bounded("integer", least, most), {"type": "string", "pattern": _HOLE}]}
         case Number(least, most):
             return _bounded("number", least, most)
         case Duration():
             bound: dict[str, Json] = {"minimum": 0} if kind.zero else {"exclusiveMinimum": 0}
-            text = r"^\s*([0-9]+(\.[0-9]+)?(ms|s|m|h|d))+\s*$|^\s*[0-9]+(\.[0-9]+)?\s*$|[$]"
-            return {
-                "anyOf": [
-                    {"type": "number", **bound, "maximum": LONGEST},
-                    {"type": "string", "pattern": text},
-                ]
-            }
+            written = rf"^\s*(?:{DURATION}|{SECONDS})\s*$|{_HOLE}"
+            text: dict[str, Json] = {"type": "string", "pattern": written}
+            more: dict[str, Json] = {} if kind.zero else {"allOf": [{"pattern": rf"[1-9]|{_HOLE}"}]}
+            return {"anyOf": [{"type": "number", **bound, "maximum": LONGEST}, {**text, **more}]}
         case Choice(words):
             return {"enum": list(words)}
         case Map(form):
@@ -131,12 +149,20 @@ def _schema(kind: Kind) -> dict[str, Json]:
         case Each(inner, keys):
             each: dict[str, Json] = {"type": "object", "additionalProperties": _schema(inner)}
             return {**each, "propertyNames": {"pattern": f"^(?:{keys.pattern})$"}} if keys.pattern else each
-        case Many(inner):
-            return {"type": "array", "items": _schema(inner)}
+        case Many(inner, least):
+            parts: dict[str, Json] = {"type": "array", "items": _schema(inner)}
+            return {**parts, "minItems": least} if least else parts
         case OneOf(kinds):
-            return {"anyOf": [_schema(one) for one in kinds]}
+            return {"anyOf": [_after(one, kinds[:at]) for at, one in enumerate(kinds)]}
         case Tree() | Data() | NoEffect() | Refused():
             return {}
+
+
+def _after(kind: Kind, before: tuple[Kind, ...]) -> dict[str, Json]:
+    """A part of a union: the first part that takes text takes all of it, also what has holes."""
+    if isinstance(kind, Whole) and any(isinstance(one, Word | Text | Shell | Choice) for one in before):
+        return _bounded("integer", kind.least, kind.most)
+    return _schema(kind)
 
 
 def _bounded(name: str, least: float, most: float | None) -> dict[str, Json]:

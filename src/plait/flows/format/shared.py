@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from plait.engine.backend import BACKENDS
 from plait.flows.format.kinds import (
+    AtOdds,
     Choice,
     Each,
     Field,
@@ -40,6 +42,10 @@ PHASE: Final = OneOf((Many(STEP), Map("phase")), "a list of steps, or a map with
 PARALLEL: Final = Whole(1, MOST_PARALLEL)
 AGENT: Final = OneOf((Text(), Map("agent")), "a prompt, or a map: agent")
 MODEL: Final = OneOf((Text(), Map("prompt")), "a prompt, or a map: prompt")
+BACKEND: Final = OneOf(
+    (Choice(tuple(BACKENDS)), Word("an address", r"dask://[^\s/]+")),
+    f"one of {', '.join(BACKENDS)}, or dask://HOST:PORT",
+)
 TRIES: Final = OneOf((Whole(1, MOST_ATTEMPTS), Map("retry")), "a number of attempts, or a map: retry")
 ON_FAILURE: Final = OneOf(
     (Map("handler"), Many(HANDLED), Flag(), Slash(), Shell()), "true, shell text, steps, or a map: handler"
@@ -49,7 +55,6 @@ ON_INCOMPLETE: Final = OneOf(
 )
 AFTERWARDS: Final = OneOf((Many(HANDLED), Map("step"), Slash(), Shell()), "a step, or a list of steps")
 ALLOWED: Final = ("outside_files",)
-BACKENDS: Final = ("local",)
 TYPES: Final = ("string", "number", "integer", "boolean", "array", "object", "any")
 PARAMETER: Final = OneOf((Map("named_parameter"), NAME), "a name, or a map: parameter")
 PARAMETERS: Final = OneOf(
@@ -84,6 +89,10 @@ ERROR_FIELDS: Final = (
     Field("circuit_breaker", Map("circuit_breaker"), "pause when one failure follows another"),
     Field("error_collection", NoEffect("every failure is recorded and shown when it happens"), ""),
 )
+AT_ODDS: Final = (
+    AtOdds("on_item_failure", ("stop",), "continue_on_failure", (True,)),
+    AtOdds("on_item_failure", ("dlq", "skip"), "continue_on_failure", (False,)),
+)
 CAPTURE_FIELDS: Final = (
     Field(
         "capture_output",
@@ -96,11 +105,13 @@ CAPTURE_FIELDS: Final = (
         Choice(("string", "json", "lines", "number", "boolean")),
         "how the captured output is read",
         "string",
+        of=("capture_output",),
     ),
     Field(
         "capture_streams",
         OneOf((Choice(("stdout", "stderr", "both")), Map("streams")), "one of stdout, stderr, both"),
         "what is captured",
         "stdout",
+        of=("capture_output",),
     ),
 )

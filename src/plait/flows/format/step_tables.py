@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from plait.flows.format.directive_tables import AGENT_FIELDS, PATTERNS
 from plait.flows.format.kinds import (
     Choice,
     Condition,
@@ -66,6 +67,7 @@ FORMS: Final = (
                     "a list, shell text that prints one item a line, or a map: loop",
                 ),
                 "does the steps of `do` for each item",
+                needs=("do", "the steps for each item"),
             ),
             Field("write_file", Map("write_file"), "writes a whole file"),
             Field(
@@ -89,18 +91,30 @@ FORMS: Final = (
                 told=True,
             ),
             Field("description", Word(), "what it is for", told=True),
-            Field("params", Tree(), "for tool: its parameters", also=("args",)),
-            Field("with", Each(Tree(), NAME), "for use: names that the block knows"),
-            Field("do", Many(STEP), "for foreach: the steps"),
+            Field("params", Tree(), "for tool: its parameters", also=("args",), of=("tool",)),
+            Field("with", Each(Tree(), NAME), "for use: names that the block knows", of=("use",)),
+            Field("do", Many(STEP), "for foreach: the steps", of=("foreach",)),
             Field(
                 "parallel",
                 OneOf((Flag(), PARALLEL), "true, false or a whole number"),
                 "for foreach: how many rounds at a time; true is 10",
                 False,
+                of=("foreach",),
             ),
-            Field("max_items", Whole(0), "for foreach: at most so many rounds"),
-            Field("interpreter", Choice(("sh", "bash", "dash")), "for shell: what runs it", "sh"),
-            Field("model", Word(), "for agent, claude and prompt: which model"),
+            Field("max_items", Whole(0), "for foreach: at most so many rounds", of=("foreach",)),
+            Field(
+                "interpreter",
+                Choice(("sh", "bash", "dash")),
+                "for shell: what runs it",
+                "sh",
+                of=("shell",),
+            ),
+            Field(
+                "model",
+                Word(),
+                "for agent, claude and prompt: which model",
+                of=("agent", "claude", "prompt"),
+            ),
             Field("when", Condition(), "the step is skipped if this does not hold"),
             ENV_FIELD,
             Field("working_dir", Text(), "where it runs, below the project", also=("cwd",)),
@@ -108,7 +122,12 @@ FORMS: Final = (
             Field("retry", TRIES, "how often it is tried"),
             *CAPTURE_FIELDS,
             Field("output_file", Text(), "a file that gets the output as well"),
-            Field("outputs", Each(Map("output"), NAME), "files that it produced, known as `id.name`"),
+            Field(
+                "outputs",
+                Each(Map("output"), NAME),
+                "files that it produced, known as `id.name`",
+                needs=("id", "its files are known as id.name"),
+            ),
             Field("on_failure", ON_FAILURE, "what to do if it fails; true: go on"),
             Field("on_success", AFTERWARDS, "what to do after it"),
             Field(
@@ -232,6 +251,10 @@ FORMS: Final = (
             Field("model", Word(), "which model"),
             Field("provider", Word(), "whose model"),
             Field("options", Each(Data()), "what else the provider takes: temperature, max_tokens"),
+            Field("tools", PATTERNS, "the tools that the model may call; none, if nothing is said"),
+            Field("once", PATTERNS, "those that are rather asked about than called twice, after a kill"),
+            Field("schema", Each(Data()), "JSON Schema of the answer, which is then data"),
+            *AGENT_FIELDS,
         ),
     ),
     Form(

@@ -47,8 +47,11 @@ def _problems(node: Node, kind: Kind, called: str) -> Iterator[Problem]:
                 if keys.pattern and not re.fullmatch(keys.pattern, str(key.value)):
                     yield _wrong_key(key, keys, called)
                 yield from _problems(value, inner, f"'{shown(str(key.value))}'")
-        case Many(inner):
+        case Many(inner, least):
             assert isinstance(node, Sequence)
+            if len(node.items) < least:
+                what, fix = f"{called} is an empty list, so nothing would be done", "write at least one"
+                yield Problem(what, node.span, fix, code="missing-field")
             for item in node.items:
                 yield from _problems(item, inner, f"a part of {called}")
         case _:
@@ -65,7 +68,7 @@ def _of_map(node: Mapping, form: Form) -> Iterator[Problem]:
         field = table.get(name)
         if field is None:
             continue
-        if field.name in seen:
+        if seen.get(field.name, name) != name:
             yield Problem(
                 f"'{name}' and '{seen[field.name]}' are two spellings of one field",
                 key.span,
@@ -75,6 +78,7 @@ def _of_map(node: Mapping, form: Form) -> Iterator[Problem]:
         seen[field.name] = name
         yield from _of_field(key, value, field)
     yield from _missing(node, form, seen)
+    yield from _between(node, form, seen)
 
 
 def _of_field(key: Scalar, value: Node, field: Field) -> Iterator[Problem]:
@@ -110,30 +114,57 @@ def _missing(node: Mapping, form: Form, seen: dict[str, str]) -> Iterator[Proble
                 "split it, or remove all but one",
                 code="several-commands",
             )
-        elif not found and not any(name in seen for name in form.alone):
+        elif not (found or any(name in seen for name in form.alone) or _misspelt(node, form)):
             yield _nothing_to_do(node, form, thing)
     if form.some_of and not any(name in seen for name in form.some_of):
         what = f"{thing} needs one of {listed(form.some_of, most=20)}"
         yield Problem(what, _head(node), "say what it does", code="missing-field")
 
 
+def _between(node: Mapping, form: Form, seen: dict[str, str]) -> Iterator[Problem]:
+    """What one field of a map says about others; `at_odds` is looked at where maps are read together."""
+    for field in form.fields:
+        if field.name not in seen:
+            continue
+        where, name = node.key_span(seen[field.name]), seen[field.name]
+        if field.of and not any(one in seen for one in field.of):
+            yield from _belongs_elsewhere(name, where, field.of[0], form, seen)
+        if field.needs is not None and field.needs[0] not in seen:
+            other, why = field.needs
+            yield Problem(f"'{name}' needs '{other}': {why}", where, f"add {other}: …", code="missing-field")
+    both = next((pair for pair in form.apart if pair[0] in seen and pair[1] in seen), None)
+    if both is not None:
+        one, other = seen[both[0]], both[1]
+        what = f"{_a(form.title)} has either {one} or phases, and this one has {one} and {other}"
+        yield Problem(what, node.key_span(one), f"move {one} to setup or reduce", code="wrong-phases")
+
+
+def _belongs_elsewhere(
+    name: str, where: Span, to: str, form: Form, seen: dict[str, str]
+) -> Iterator[Problem]:
+    if to not in form.one_of:
+        what, fix = f"'{name}' belongs to {to}, and there is none", f"add {to}: …"
+        yield Problem(what, where, fix, code="misplaced-field")
+        return
+    command = next((seen[one] for one in (*form.one_of, *form.alone) if one in seen), None)
+    if command is not None:  # else that is said already
+        what = f"'{name}' means nothing to {_a(form.title)} with {command}: it belongs to {to}"
+        yield Problem(what, where, "remove it, or say what the step does", code="misplaced-field")
+
+
 def _nothing_to_do(node: Mapping, form: Form, thing: str) -> Problem:
     what = f"{thing} needs one of {listed(form.one_of, most=20)}"
-    slip = next((close for key, _ in node.entries if (close := _misspelt(str(key.value), form))), None)
     name = node.get("name")
-    fix = f"did you mean '{slip}'?" if slip else "say what it does: shell: …"
-    if (
-        not slip
-        and form.name == "step"
-        and isinstance(name, Scalar)
-        and set(node.data()) <= {"name", "params", "args"}
-    ):
+    fix = "say what it does: shell: …"
+    if form.name == "step" and isinstance(name, Scalar) and set(node.data()) <= {"name", "params", "args"}:
         fix = "say what it does; a command of an agent is written claude: /name …"
     return Problem(what, _head(node), fix, code="missing-field")
 
 
-def _misspelt(key: str, form: Form) -> str | None:
-    return None if key in spelt(form.name) else nearest(key, form.one_of)
+def _misspelt(node: Mapping, form: Form) -> bool:
+    """Does a key, of which that is said already, look like what is missing?"""
+    keys = [str(key.value) for key, _ in node.entries]
+    return any(key not in spelt(form.name) and nearest(key, form.one_of) for key in keys)
 
 
 def _head(node: Mapping) -> Span:

@@ -7,6 +7,8 @@ of the same key is `key#2`.  The same items in the same order get the same keys.
 
 from __future__ import annotations
 
+from array import array
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from json import JSONEncoder
 from typing import Final
@@ -24,6 +26,8 @@ MAX_KEY: Final = 64
 """Characters of a key, its number not counted."""
 DIGITS: Final = 12
 """Of a digest in a key."""
+LISTS: Final = 0xFFF
+"""The bits that choose one of the lists in which the numbers of keys are."""
 
 _encode: Final = JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False).encode
 
@@ -55,18 +59,38 @@ def item_key(item: Json, id_template: Template | None = None) -> str:
 
 def keyed(items: Iterable[Json], id_template: Template | None = None) -> Iterator[tuple[str, Json]]:
     """Each item with a key of its own."""
-    # A number for each key, as a million of texts would take three times the memory.
+    # A number for each key, as a million of texts would take ten times the memory.
     # Two keys with one number only get a `#2` that is not needed.
-    seen: set[int] = set()
+    seen = Numbers()
     again: dict[str, int] = {}
     for item in items:
         key = item_key(item, id_template)
         mark = int(sha256_hex(key.encode())[:15], 16) if id_template else int(key, 16)
-        if mark in seen:
+        if not seen.add(mark):
             again[key] = again.get(key, 1) + 1
             key = f"{key}#{again[key]}"
-        seen.add(mark)
         yield key, item
+
+
+class Numbers:
+    """A set of numbers below 2⁶⁴ that takes some ten bytes for each, where `set` takes a hundred.
+
+    They are digests, so their last bits spread them evenly over many short sorted lists.
+    """
+
+    def __init__(self) -> None:
+        self._lists: dict[int, array[int]] = {}
+
+    def add(self, number: int) -> bool:
+        """Is it new?"""
+        numbers = self._lists.get(number & LISTS)
+        if numbers is None:
+            numbers = self._lists[number & LISTS] = array("Q")
+        place = bisect_left(numbers, number)
+        if place < len(numbers) and numbers[place] == number:
+            return False
+        numbers.insert(place, number)
+        return True
 
 
 def _segment(said: str) -> str:

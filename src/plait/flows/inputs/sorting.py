@@ -1,7 +1,8 @@
 """`sort_by`: `a.b DESC NULLS FIRST, c`, stable, in bounded memory.
 
-Null and missing come last in both directions, unless said otherwise.  Values of unlike
-kinds are ordered by kind: true or false, number, text, list, map; lists and maps by length.
+Null and missing come last in both directions, unless said otherwise.  A text that spells a
+number is that number, as in conditions: the fields of CSV are text.  Values of unlike kinds
+are ordered by kind: true or false, number, text, list, map; lists and maps by length.
 
 Many items are sorted in runs, which are written to temporary files and merged; the first
 few of many are kept in a heap.
@@ -17,7 +18,7 @@ from contextlib import ExitStack
 from itertools import chain, islice
 from typing import IO, Any, Final
 
-from plait.engine.expressions import find, item_path
+from plait.engine.expressions import as_number, find, item_path
 from plait.engine.operators import kind_of
 from plait.errors import InputError, Problem, nearest
 from plait.records import dataclass
@@ -76,6 +77,7 @@ _KINDS: Final = {"true or false": 1, "a number": 2, "a string": 3, "a list": 4, 
 def _rank(value: Json, key: OrderKey) -> tuple[Any, ...]:
     if value is None or value is UNDEFINED:
         return (0 if key.nulls_first else 2,)
+    value = as_number(value)
     rank = _KINDS[kind_of(value)]
     if rank > 3:
         value = len(value)

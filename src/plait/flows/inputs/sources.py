@@ -15,7 +15,7 @@ from fnmatch import translate
 from typing import IO, Final, NoReturn, TypeAlias
 
 from plait.documents.limits import shown
-from plait.errors import InputError, nearest
+from plait.errors import DocumentError, InputError, LimitError, Problem, nearest
 from plait.flows.inputs.formats import items_of
 from plait.flows.inputs.json_path import JsonPath
 from plait.flows.inputs.spec import CommandInput, FileInput, GlobInput, InputSpec, ItemsInput, PlainInput
@@ -45,8 +45,8 @@ def read_items(
         case FileInput(path, span, form):
             found = text(path.careful(names, strict=True))
             yield from _of_file(found, path, span, directory, form, json_path, allow_outside)
-        case CommandInput(command, _, form):
-            yield from items_of(run_command(command), _name(command), form=form, file="", path=json_path)
+        case CommandInput():
+            yield from _of_command(spec, run_command, json_path)
         case GlobInput(pattern, span):
             yield from _chosen(
                 _of_glob(_pattern(pattern, names), span, directory, allow_outside), json_path, span
@@ -88,6 +88,27 @@ def _chosen(items: Iterator[Json], path: JsonPath | None, span: Span) -> Iterato
 def _name(template: Template) -> str:
     """What messages call it: the author's text, as values may be secret."""
     return shown(template.leaf.source.text)
+
+
+# ── commands ─────────────────────────────────────────────────────────────
+
+OUTPUT: Final = "its output"
+
+
+def _of_command(spec: CommandInput, run_command: RunCommand, path: JsonPath | None) -> Iterator[Json]:
+    try:
+        yield from items_of(run_command(spec.command), OUTPUT, form=spec.format, file="", path=path)
+    except (DocumentError, LimitError) as error:
+        raise type(error).together(_in_output(problem, spec) for problem in error.problems) from None
+
+
+def _in_output(problem: Problem, spec: CommandInput) -> Problem:
+    """Two places: where the command stands, and where in its output the trouble is."""
+    place = str(problem.where or "").removeprefix(OUTPUT).split(":")[1:]
+    where = ", ".join(f"{name} {number}" for name, number in zip(("line", "column"), place, strict=False))
+    what = f"what this command prints cannot be read{f', {where}' if where else ''}: {problem.what}"
+    guessed = "" if spec.format else "; or say which format it is"
+    return Problem(what, spec.span, f"{problem.fix or 'run it by hand'}{guessed}", code=problem.code)
 
 
 # ── files ────────────────────────────────────────────────────────────────

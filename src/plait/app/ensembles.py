@@ -1,0 +1,459 @@
+"""Ensembles in Python: the same program as that of a file, run as a run.
+
+    ensemble = plait.Ensemble([research, report])
+    output = ensemble.run({"topic": "tides"})
+    output.raw, output.task_outputs[0].raw, output.tokens, output.cost, output.trace
+
+In a project (a folder with `.ai`, or one that is named) a run is recorded in its state folder, shown by
+`plait show`, and resumed by `run(resume=ID)`.  Elsewhere nothing is written: the run lives in memory.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from plait.engine.events import RunStarted, StepFinished
+from plait.engine.journal import Stamped
+from plait.engine.limits import NO_LIMITS, Limits
+from plait.engine.outcome import Done, Failed, Outcome, to_record
+from plait.errors import EnsembleError, InputError, PlaitError, Problem, ValueRefusedError
+from plait.hints import TYPE_CHECKING, Any, Final, Literal
+from plait.records import dataclass, field, replace
+from plait.steps.ensemble import TASKS, Assembled, assemble
+from plait.steps.ensemble_check import problems_of
+from plait.steps.ensemble_parts import (
+    Cast,
+    Loop,
+    Manager,
+    MapReduce,
+    OnError,
+    Strategy,
+    Task,
+    TaskOutput,
+    as_limits,
+)
+from plait.steps.ensemble_task import output_of, qualified
+from plait.steps.ensemble_text import Texts
+from plait.steps.model import NOTHING_USED, Provider, Usage, total
+from plait.values import Json, Secret, json_text
+
+if TYPE_CHECKING:
+    from plait.app.flows import FlowResult
+    from plait.engine.hooks import Hook
+
+_PLAIN: Final = frozenset({str, int, bool, type(None), Secret})
+"""What is data without a second look."""
+Watch = Callable[[Stamped], None]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EnsembleOutput:
+    """What came of an ensemble, or of as much of it as was done."""
+
+    raw: str
+    """Of the last task."""
+    task_outputs: tuple[TaskOutput, ...]
+    """In the order of the tasks; of a manager in that of its delegations."""
+    usage: Usage
+    duration: float
+    run: str | None
+    """The id of its run; None if it was not recorded anywhere."""
+    status: Literal["running", "done", "failed", "interrupted"]
+    trace: Mapping[str, Json] = field(repr=False)
+    """All that happened, as data."""
+
+    def __str__(self) -> str:
+        return self.raw
+
+    @property
+    def tokens(self) -> int:
+        """Into models and out of them, what was in vain included."""
+        return self.usage.tokens
+
+    @property
+    def cost(self) -> float | None:
+        """None: nobody was paid, or nobody knows the price."""
+        return self.usage.cost
+
+    @property
+    def data(self) -> Json:
+        return self.task_outputs[-1].data if self.task_outputs else None
+
+    def __getitem__(self, task: str) -> TaskOutput:
+        """The output of a task by its id."""
+        for one in self.task_outputs:
+            if one.id == task:
+                return one
+        raise KeyError(task)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ensemble:
+    """Tasks, who does them, and in which order."""
+
+    tasks: tuple[Task, ...]
+    name: str = field(default="ensemble", kw_only=True)
+    workflow: Strategy | None = field(default=None, kw_only=True)
+    """sequential, parallel or hierarchical; None: parallel if a task has a context, else sequential."""
+    loops: tuple[Loop, ...] = field(default=(), kw_only=True)
+    map: MapReduce | Sequence[MapReduce] = field(default=(), kw_only=True)
+    manager: Manager | None = field(default=None, kw_only=True)
+    on_error: OnError = field(default="fail_fast", kw_only=True)
+    max_parallel: int = field(default=4, kw_only=True)
+    provider: Any = field(default=None, kw_only=True)
+    """Whom agents ask that name nobody: the name of a provider, a function, a list of answers."""
+    model: str | None = field(default=None, kw_only=True)
+    limits: Limits = field(default=NO_LIMITS, kw_only=True)
+    hooks: Sequence[Mapping[str, Json]] = field(default=(), kw_only=True)
+    """As maps, like those of a file."""
+    inputs: Mapping[str, Json] = field(default_factory=dict, kw_only=True)
+    """What a run is given if it is not given something else."""
+    project: str | os.PathLike[str] | None = field(default=None, kw_only=True)
+    _cast: Cast = field(init=False, repr=False)
+    _texts: Texts = field(init=False, repr=False)
+    _hooks: tuple[Hook, ...] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """InputError with everything that is wrong with it."""
+        _set(self, "tasks", _listed(self.tasks, Task, "the tasks of an ensemble"))
+        _set(self, "loops", _listed(self.loops, Loop, "the loops of an ensemble"))
+        _set(self, "map", _listed(self.map, MapReduce, "the map of an ensemble"))
+        _set(self, "limits", as_limits(self.limits))
+        cast = _cast(self)
+        problems = problems_of(cast)
+        if problems:
+            raise InputError.together(problems)
+        _set(self, "_cast", cast)
+        _set(self, "_texts", Texts(cast))
+        _set(self, "_hooks", _read_hooks(self.hooks))
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """The names that its texts ask for, in order of appearance."""
+        return self._texts.variables()
+
+    def resolve(self, inputs: Mapping[str, Json] | None = None) -> tuple[Task, ...]:
+        """Its tasks with their texts filled, as a run has them; PromptTemplateError as in a run."""
+        filled = self._texts.filled(self._given(inputs)).tasks
+        return tuple(filled[id(task)] for task in self._cast.tasks)
+
+    def run(
+        self,
+        inputs: Mapping[str, Json] | None = None,
+        *,
+        resume: str | None = None,
+        accept_changes: bool = False,
+        project: str | os.PathLike[str] | None = None,
+        watch: Watch | None = None,
+    ) -> EnsembleOutput:
+        """Do all tasks; EnsembleError, with the outputs so far, if one cannot be done.
+
+        `resume` goes on with an earlier run: what is recorded is not done again.
+        """
+        from plait.app.flows import Company, made_inputs, run_made
+
+        where = self._place(project)
+        given = self._given(inputs)
+        if resume is not None:
+            if where is None:
+                fix = "name its project: run(resume=…, project='…')"
+                raise InputError("only a run of a project can be resumed", fix=fix, code="no-project")
+            given = {**made_inputs(resume, where), **given}
+        program = self._program(given)
+        result, events = run_made(
+            _loaded(program, given, where or os.getcwd()),
+            given,
+            project=where,
+            resume=resume,
+            accept_changes=accept_changes,
+            company=Company(watchers=() if watch is None else (watch,)),
+        )
+        output = _output(program, result, events, kept=where is not None)
+        if result.status == "done":
+            return output
+        raise _error(result, output)
+
+    def _given(self, inputs: Mapping[str, Json] | None) -> dict[str, Json]:
+        if inputs is not None and not isinstance(inputs, Mapping):
+            raise InputError("inputs are a map of names", fix='pass {"name": "value"}', code="wrong-type")
+        given = {**self.inputs, **(inputs or {})}
+        odd = [(name, value) for name, value in given.items() if value.__class__ not in _PLAIN]
+        problems = [problem for one in odd if (problem := _not_json(*one)) is not None]
+        if problems:
+            raise InputError.together(problems)
+        return given
+
+    def _place(self, project: str | os.PathLike[str] | None) -> str | None:
+        """The project that a run belongs to; None: there is none."""
+        from plait.app import project_root
+
+        named = self.project if project is None else project
+        if named is not None:
+            return project_root(named)
+        root = project_root(None)
+        return root if os.path.isdir(os.path.join(root, ".ai")) else None
+
+    def _program(self, given: Mapping[str, Json]) -> Assembled:
+        """With providers of its own: what a list of answers has given in one run it gives in the next."""
+        made: dict[int, Provider] = {}
+        cast = self._cast
+        agents = [task.agent for task in cast.tasks if task.agent is not None]
+        asked = {
+            id(agent): provider
+            for agent in (*agents, *([cast.manager] if cast.manager else []))
+            if (provider := _provider(agent.provider, made)) is not None
+        }
+        own = _provider(self.provider, made)
+        if own is not None:
+            cast = replace(cast, provider=own)
+        return assemble(cast, self._texts, given, limits=self.limits, hooks=self._hooks, providers=asked)
+
+
+def _not_json(name: str, value: Json) -> Problem | None:
+    try:
+        json_text(value)
+    except ValueRefusedError as error:
+        return Problem(f"the input '{name}' cannot be used: {error.what}", None, error.fix, code="not-json")
+    return None
+
+
+# ── what an author said ──────────────────────────────────────────────────
+
+
+def _set(record: object, name: str, value: object) -> None:
+    object.__setattr__(record, name, value)
+
+
+def _listed(value: object, kind: type, what: str) -> tuple[Any, ...]:
+    if isinstance(value, kind):
+        return (value,)
+    if (
+        isinstance(value, Sequence)
+        and not isinstance(value, str)
+        and all(isinstance(one, kind) for one in value)
+    ):
+        return tuple(value)
+    raise InputError(
+        f"{what}: a list of {kind.__name__}", fix=f"pass [{kind.__name__}(…)]", code="wrong-type"
+    )
+
+
+def _cast(ensemble: Ensemble) -> Cast:
+    tasks = _all_tasks(ensemble)
+    return Cast(
+        ensemble.name,
+        tasks,
+        ensemble.loops,
+        tuple(ensemble.map) if isinstance(ensemble.map, Sequence) else (ensemble.map,),
+        ensemble.workflow,
+        ensemble.manager,
+        ensemble.on_error,
+        ensemble.max_parallel,
+        ensemble.provider if isinstance(ensemble.provider, str) else None,
+        ensemble.model,
+        ids_of(tasks),
+    )
+
+
+def _all_tasks(ensemble: Ensemble) -> tuple[Task, ...]:
+    """Those of the list, and those that only loops and maps name."""
+    maps = ensemble.map if isinstance(ensemble.map, Sequence) else (ensemble.map,)
+    named = [task for loop in ensemble.loops for task in loop.tasks]
+    named += [task for one in maps for task in (one.task, one.reduce) if task is not None]
+    known = {id(task) for task in ensemble.tasks}
+    return (*ensemble.tasks, *{id(task): task for task in named if id(task) not in known}.values())
+
+
+def ids_of(tasks: Sequence[Task]) -> dict[int, str]:
+    """By the identity of a task what it is called: by its name, or its place; never two the same."""
+    ids: dict[int, str] = {}
+    taken: set[str] = set()
+    for number, task in enumerate(tasks, 1):
+        if id(task) in ids:
+            continue
+        plain = re.sub(r"[^A-Za-z0-9_.-]+", "-", task.name or "").strip("-.") or f"task-{number}"
+        name, again = plain, 1
+        while name in taken:
+            again += 1
+            name = f"{plain}-{again}"
+        taken.add(name)
+        ids[id(task)] = name
+    return ids
+
+
+def _read_hooks(hooks: Sequence[Mapping[str, Json]]) -> tuple[Hook, ...]:
+    if not hooks:
+        return ()
+    from plait import documents
+    from plait.flows.hooks import checked_hooks
+
+    return checked_hooks(documents.parse(json_text([dict(hook) for hook in hooks]), "hooks"))
+
+
+def _provider(given: object, made: dict[int, Provider]) -> Provider | None:
+    """Somebody who answers, of a function or a list; None: it is a name, or nothing."""
+    if given is None or isinstance(given, str):
+        return None
+    if hasattr(given, "ask"):
+        return given  # type: ignore[return-value]  # a Provider, or the first question says so
+    if id(given) not in made:
+        from plait.providers.scripted import scripted
+
+        if not callable(given) and not isinstance(given, Sequence):
+            fix = "pass a name, a function of the question, or a list of answers"
+            raise InputError("this is no provider", fix=fix, code="wrong-type")
+        made[id(given)] = scripted(given, name=qualified(given) if callable(given) else "list")
+    return made[id(given)]
+
+
+def _loaded(program: Assembled, given: Mapping[str, Json], project: str) -> Any:
+    from plait.flows.hooks import tools_of
+    from plait.flows.loaded import Loaded
+    from plait.flows.parameters import Surroundings
+
+    return Loaded(
+        program,
+        _script(),
+        project,
+        given,
+        Surroundings({}, {}, {}),
+        {},
+        uses=tools_of(program.hooks),
+        kind="ensemble",
+        limits=program.limits,
+        hooks=program.hooks,
+        environ=os.environ,
+    )
+
+
+def _script() -> str:
+    """The program that runs it, for those who look at runs."""
+    path = getattr(sys.modules.get("__main__"), "__file__", None)
+    return os.path.abspath(path) if path else "<python>"
+
+
+# ── what came of it ──────────────────────────────────────────────────────
+
+
+def _output(
+    program: Assembled, result: FlowResult, events: Sequence[Stamped], *, kept: bool
+) -> EnsembleOutput:
+    outputs = tuple(_outputs(program, result, events))
+    done = [one for one in outputs if one.status == "done"]
+    whole = [one.event for one in events if isinstance(one.event, StepFinished) and one.event.path == TASKS]
+    return EnsembleOutput(
+        done[-1].raw if done else "",
+        outputs,
+        _used(events),
+        sum(event.duration for event in whole if not event.replayed),
+        result.run if kept else None,
+        result.status,
+        trace_of(program, result, events),
+    )
+
+
+def _outputs(program: Assembled, result: FlowResult, events: Sequence[Stamped]) -> Iterator[TaskOutput]:
+    value = result.value if result.failure is None else result.failure.output
+    told = value.get("tasks") if isinstance(value, Mapping) else None
+    values: Mapping[str, Json] = told if isinstance(told, Mapping) else _recorded(events)
+    tasks = {program.cast.id_of(task): program.filled.task(task) for task in program.cast.tasks}
+    order = [*tasks] if program.cast.strategy != "hierarchical" else [*values]
+    for name in order:
+        if name in values:
+            said = values[name].get("name"), values[name].get("description")
+            yield _one_output(name, tasks.get(name) or Task(said[1], None, name=said[0]), values[name])
+
+
+def _one_output(name: str, task: Task, value: Mapping[str, Json]) -> TaskOutput:
+    one = output_of(name, task, Done(value))
+    return replace(
+        one,
+        status=value.get("status", "done"),
+        why=str(value.get("why", "")),
+        iteration=int(value.get("iteration", 1)),
+        reached_max=bool(value.get("reached_max")),
+    )
+
+
+def _recorded(events: Sequence[Stamped]) -> dict[str, Json]:
+    """By id what tasks gave, of a run that was cut off before it could say so."""
+    found: dict[str, Json] = {}
+    for path, outcome in _ends(events):
+        _, is_task, name = path.rpartition("/task:")
+        if is_task and "/" not in name and isinstance(outcome, Done) and isinstance(outcome.value, Mapping):
+            found[name] = outcome.value
+    return found
+
+
+def _ends(events: Sequence[Stamped]) -> Iterator[tuple[str, Outcome]]:
+    for stamped in events:
+        if isinstance(stamped.event, StepFinished):
+            yield stamped.event.path, stamped.event.outcome
+
+
+def _used(events: Sequence[Stamped]) -> Usage:
+    """What models were paid, in all lives of the run, also for answers that were of no use."""
+    usages = []
+    for stamped in events:
+        match stamped.event:
+            case StepFinished(kind="turn", outcome=Done(dict() as value)):
+                usages.append(value.get("usage"))
+            case StepFinished(kind="turn", outcome=Failed(failure)) if isinstance(failure.output, Mapping):
+                usages.append(failure.output.get("usage"))
+    return total([Usage(**one) for one in usages if isinstance(one, Mapping)]) if usages else NOTHING_USED
+
+
+def _error(result: FlowResult, output: EnsembleOutput) -> PlaitError:
+    failure = result.failure
+    what = failure.message if failure is not None else result.status
+    again = f"mend it and go on: run(resume='{output.run}'); " if output.run else ""
+    error = EnsembleError(
+        f"the ensemble ended before it was done: {what}",
+        fix=f"{again}error.output has what was done until then",
+        code=None if failure is None else failure.kind,
+    )
+    error.output = output
+    return error
+
+
+# ── trace ────────────────────────────────────────────────────────────────
+
+
+def trace_of(program: Assembled, result: FlowResult, events: Sequence[Stamped]) -> dict[str, Json]:
+    """All that happened, of what the journal holds: so it is masked as that is."""
+    lives = [one for one in events if isinstance(one.event, RunStarted)]
+    failure = result.failure
+    return {
+        "run": result.run,
+        "ensemble": program.name,
+        "workflow": program.cast.strategy,
+        "status": result.status,
+        "started": lives[0].at if lives else None,
+        "ended": events[-1].at if events else None,
+        "lives": len(lives),
+        "inputs": {name: _shown(value) for name, value in program.filled.inputs.items()},
+        "failure": None if failure is None else {"kind": failure.kind, "message": failure.message},
+        "steps": [_traced(one) for one in events if isinstance(one.event, StepFinished)],
+        "notes": [one.event.message for one in events if hasattr(one.event, "message")],
+        "usage": _used(events).record(),
+    }
+
+
+def _shown(value: Json) -> Json:
+    return str(value) if isinstance(value, Secret) else value
+
+
+def _traced(stamped: Stamped) -> dict[str, Json]:
+    event = stamped.event
+    assert isinstance(event, StepFinished)
+    return {
+        "path": event.path,
+        "kind": event.kind,
+        "title": event.title,
+        "at": stamped.at,
+        "duration": event.duration,
+        **to_record(event.outcome),
+    }

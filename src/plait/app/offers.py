@@ -1,0 +1,74 @@
+"""The tools of a project as a model sees them: found by patterns, judged, described by their headers.
+
+What a file says about itself reaches a model only if the file may run: a description is read by
+the model like every other text, and would otherwise be a way in for a project that nobody trusts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from plait.app.programs import directive_item
+from plait.errors import PlaitError, TrustError
+from plait.hints import TYPE_CHECKING, Final
+from plait.steps.offers import offer_of
+from plait.steps.permissions import DIRECTIVE, matches_any, plain_id
+from plait.tools.spaces import DIRECTIVES
+
+if TYPE_CHECKING:
+    from plait.steps.call import Toolbox
+    from plait.steps.model import Offer
+    from plait.tools.items import Item
+
+NO_TOOLS: Final = frozenset({"runtime", "primitive"})
+
+
+def offers(tools: Toolbox, patterns: Sequence[str]) -> tuple[Offer, ...]:
+    """By id.  What is named without `*` has to be there; a TrustError if something may not run."""
+    named = list(dict.fromkeys(_named(patterns)))
+    found = {one: _offer(tools, one) for one in named}
+    for tool_id in sorted(_ids(tools, patterns)):
+        if tool_id in found or not matches_any(patterns, tool_id):
+            continue
+        try:
+            offer = _offer(tools, tool_id)
+        except TrustError:
+            raise
+        except PlaitError:
+            continue  # `plait tools` says what is wrong with it; nobody has asked for just this one
+        if offer is not None:
+            found[tool_id] = offer
+    return tuple(offer for _, offer in sorted(found.items()) if offer is not None)
+
+
+def _named(patterns: Iterable[str]) -> Iterator[str]:
+    for pattern in patterns:
+        if "*" not in pattern:
+            yield plain_id(pattern) or pattern
+
+
+def _ids(tools: Toolbox, patterns: Sequence[str]) -> Iterator[str]:
+    if any("*" in pattern and not pattern.startswith(DIRECTIVE) for pattern in patterns):
+        yield from tools.spaces.ids()
+    if any("*" in pattern and pattern.startswith(DIRECTIVE) for pattern in patterns):
+        yield from (f"{DIRECTIVE}{one}" for one in tools.spaces.ids(folder=DIRECTIVES))
+
+
+def _offer(tools: Toolbox, tool_id: str) -> Offer | None:
+    if tool_id.startswith(DIRECTIVE):
+        item = directive_item(tools, tool_id)
+        tools.trust.require([item], running=False)
+        return _of_directive(tool_id, item)
+    chain = tools.chains.get(tool_id)
+    header = chain.tool.header
+    if header.tool_type in NO_TOOLS:
+        return None
+    tools.trust.require(chain.elements, running=False)
+    return offer_of(tool_id, header.description, header.config_schema)
+
+
+def _of_directive(tool_id: str, item: Item) -> Offer:
+    from plait.flows.directive import read_directive
+
+    directive = read_directive(item.data.decode("utf-8", "replace"), item.path)
+    return offer_of(tool_id, directive.description, directive.input_schema())

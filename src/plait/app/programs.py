@@ -1,0 +1,112 @@
+"""Flows that are called like tools: found, judged and loaded by the road of every tool.
+
+The chain is built, its rules are checked and its trust is required before anything in the file
+is looked at; what is parsed are the very bytes that were judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from plait.errors import InputError, PlaitError, Problem
+from plait.hints import TYPE_CHECKING
+from plait.records import replace
+from plait.steps.permissions import DIRECTIVE
+from plait.tools.chain import FLOW
+from plait.tools.items import Header, Item, digest_of
+from plait.tools.rules import validate
+from plait.tools.spaces import DIRECTIVES
+from plait.values import Json
+
+if TYPE_CHECKING:
+    from plait.flows.loaded import Loaded
+    from plait.steps.call import Toolbox
+
+
+def is_flow(tools: Toolbox, tool_id: str) -> bool:
+    return tools.chains.get(tool_id).primitive == FLOW
+
+
+def load_tool(
+    tools: Toolbox,
+    tool_id: str,
+    params: Mapping[str, Json],
+    *,
+    project: str,
+    running: bool = True,
+    strict: bool | None = None,
+    max_parallel: int | None = None,
+) -> Loaded | None:
+    """The flow that a tool or a directive is; None if it is another kind of tool."""
+    if tool_id.startswith(DIRECTIVE):
+        return _load_directive(tools, tool_id, params, project=project, running=running, strict=strict)
+    chain = tools.chains.get(tool_id)
+    if chain.primitive != FLOW:
+        return None
+    validate(chain)
+    tools.trust.require(chain.elements, running=running)
+    from plait.flows.graph import graph_tool
+
+    tool = chain.tool
+    loaded = graph_tool(
+        tool.data,
+        tool.path,
+        params,
+        project=project,
+        environ=tools.host,
+        max_parallel=max_parallel,
+        strict=strict,
+    )
+    _expect_tools(tools, loaded)
+    return loaded
+
+
+def _load_directive(
+    tools: Toolbox,
+    tool_id: str,
+    params: Mapping[str, Json],
+    *,
+    project: str,
+    running: bool,
+    strict: bool | None,
+) -> Loaded:
+    from plait.documents import decoded
+    from plait.flows.directive import load_directive
+
+    item = directive_item(tools, tool_id)
+    tools.trust.require([item], running=running)
+    text = decoded(item.data, item.path)
+    loaded = load_directive(
+        item.path, given=params, project=project, strict=strict, environ=tools.host, text=text
+    )
+    _expect_tools(tools, loaded)
+    return loaded
+
+
+def directive_item(tools: Toolbox, tool_id: str) -> Item:
+    """The file of a directive, its bytes read once; InputError if there is none."""
+    name = tool_id.removeprefix(DIRECTIVE)
+    found = tools.spaces.find(name, folder=DIRECTIVES)
+    if found is None:
+        raise tools.spaces.missing(name, folder=DIRECTIVES)
+    data = found.read()[0]
+    return Item("directive", found.id, found.space, found.path, data, digest_of(data), Header())
+
+
+def elements_of(tools: Toolbox, tool_id: str) -> Sequence[Item]:
+    """The files that have to be trusted for a tool or a directive to run."""
+    if tool_id.startswith(DIRECTIVE):
+        return (directive_item(tools, tool_id),)
+    return tools.chains.get(tool_id).elements
+
+
+def _expect_tools(tools: Toolbox, loaded: Loaded) -> None:
+    """Every tool that it names exists; whether it may run is asked when it is called."""
+    problems: list[Problem] = []
+    for tool_id, place in loaded.uses.items():
+        try:
+            elements_of(tools, tool_id)
+        except PlaitError as error:
+            problems += [replace(one, where=one.where or place) for one in error.problems]
+    if problems:
+        raise InputError.together(problems)

@@ -1,0 +1,585 @@
+"""Items on the workers of a Dask cluster; the journal stays here.
+
+    items → errands, few at a time → scheduler → workers → replies → journal, each reply in one transaction
+
+Never more items are with the scheduler than may run at a time, and never more than some times what
+its workers can take, so a million items do not fill it and a death repeats no more than it may.
+What is recorded decides: a reply that comes twice is dropped, one that is lost is asked for again.
+
+The graph that the scheduler gets names functions of Python alone, so only workers need Plait.
+"""
+
+from __future__ import annotations
+
+import operator
+import pkgutil
+import queue
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+
+from plait.backends import travel
+from plait.backends.local import LocalThreads
+from plait.engine.backend import Fanned, Finished, ItemWork, Perform
+from plait.engine.events import Event, Noted, StepFinished, StepRetrying, StepStarted
+from plait.engine.outcome import Aborted, Done, Failed, Failure, Outcome, OutOfTime, Skipped
+from plait.engine.perform import Step, Turn, remembered
+from plait.engine.run import Mask, Run
+from plait.errors import InputError, InternalError, PlaitError, ProcessError, TrustError, listed
+from plait.hints import Any, Final
+from plait.masking import masked
+from plait.records import dataclass, replace
+
+AHEAD: Final = 4
+"""Items with the scheduler for each thread of a worker, so that none waits for us."""
+CONNECT: Final = 6.0
+"""Seconds until there is no cluster at an address."""
+RECONNECT: Final = 60.0
+"""Seconds that a scheduler may be gone."""
+LOOK: Final = 0.1
+"""Seconds between two looks whether the run is to stop."""
+COUNT: Final = 2.0
+"""Seconds between two looks how many workers there are."""
+STOPPED: Final = 7.0
+"""Seconds until what is cancelled has ended: the grace of its processes, and some more."""
+GATHERERS: Final = 4
+LOUD: Final = frozenset({"asyncio", "distributed", "tornado"})
+SILENT: Final = 100
+"""A level above all that is logged."""
+
+
+class Dask:
+    """The workers of a cluster: of one at an address, or of our own, which lives as long as the map."""
+
+    takes_address: Final = True
+
+    def __init__(self, address: str = "") -> None:
+        self.address = address
+        self.office: travel.Office | None = None
+        """Packs what travels; without one nothing does."""
+
+    def run_items(
+        self,
+        items: Iterator[ItemWork],
+        perform: Perform,
+        finished: Finished,
+        *,
+        parallel: int,
+        fanned: Fanned | None = None,
+    ) -> None:
+        if fanned is None or self.office is None or not self.office.takes(fanned):
+            LocalThreads().run_items(items, perform, finished, parallel=parallel)
+            return
+        with _quiet(), _cluster(self.address, parallel) as cluster:
+            _Crew(cluster, self.office, items, finished, parallel, fanned).work()
+
+
+# ── a cluster ────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class _Cluster:
+    address: str
+    """As the user wrote it; empty if it is our own."""
+    scheduler: str
+
+    @property
+    def is_ours(self) -> bool:
+        return not self.address
+
+    @property
+    def shown(self) -> str:
+        return f"dask://{self.address}" if self.address else "dask"
+
+    def client(self, seconds: float = CONNECT) -> Any:
+        from distributed import Client
+
+        try:
+            make: Any = Client
+            return make(self.scheduler, timeout=seconds, set_as_default=False, name="plait")
+        except (OSError, ValueError) as error:
+            raise InputError(
+                f"there is no Dask cluster at {self.shown}: {_reason(error)}",
+                fix="look whether its scheduler runs, and can be reached from this host",
+                code="no-cluster",
+            ) from None
+
+
+def _reason(error: BaseException) -> str:
+    first = str(error).strip().splitlines()
+    return first[0].rstrip(":") if first else type(error).__name__
+
+
+@contextmanager
+def _cluster(address: str, parallel: int) -> Iterator[_Cluster]:
+    _expect_installed()
+    if address:
+        yield _Cluster(address, address)
+        return
+    import os
+
+    from distributed import LocalCluster
+
+    workers = max(1, min(parallel, len(os.sched_getaffinity(0))))
+    make: Any = LocalCluster
+    with make(
+        n_workers=workers,
+        threads_per_worker=-(-parallel // workers),
+        processes=True,
+        host="127.0.0.1",
+        dashboard_address=None,
+        silence_logs=SILENT,
+    ) as cluster:
+        yield _Cluster("", str(cluster.scheduler_address))
+
+
+def _expect_installed() -> None:
+    try:
+        import distributed  # noqa: F401 - only whether it is there
+    except ImportError:
+        raise InputError(
+            "the Dask backend needs a package that is not installed: distributed",
+            fix="pip install 'plait[dask]'",
+            code="no-package",
+        ) from None
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """What Dask logs about lost connections, we say ourselves."""
+    import logging
+
+    _expect_installed()  # which gives its loggers levels of their own when it is loaded first
+    known = (logging.getLogger(name) for name in list(logging.root.manager.loggerDict))
+    loggers = [one for one in known if one.name.partition(".")[0] in LOUD]
+    before = [one.level for one in loggers]
+    for one in loggers:
+        one.setLevel(SILENT)
+    try:
+        yield
+    finally:
+        for one, level in zip(loggers, before, strict=True):
+            one.setLevel(level)
+
+
+# ── on a worker ──────────────────────────────────────────────────────────
+
+
+def worker_name() -> str:
+    """The address of the worker that this is, or nothing."""
+    worker = _worker()
+    return "" if worker is None else str(worker.address)
+
+
+def task_watch() -> Callable[[], bool]:
+    """For the task of this thread: is it wanted no longer?
+
+    A cancelled task stays with its worker until its thread ends, in a state that says so; so does one
+    whose client has died, since the scheduler then forgets all that only this client wanted.
+    """
+    worker = _worker()
+    if worker is None:
+        return lambda: False
+    key = worker.get_current_task()
+
+    def is_unwanted() -> bool:
+        if not str(worker.status).endswith("running"):
+            return True
+        task = worker.state.tasks.get(key)
+        return task is None or task.state not in ("executing", "long-running")
+
+    return is_unwanted
+
+
+def _worker() -> Any:
+    from distributed import get_worker
+
+    try:
+        return get_worker()
+    except ValueError:
+        return None
+
+
+# ── the items ────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class _Arrived:
+    """What became of a task: a reply, or nothing, because it was lost, or an error of Dask's."""
+
+    key: str
+    reply: bytes | None = None
+    error: BaseException | None = None
+
+
+class _Crew:
+    """One fan on one cluster, from the first item to the last; used by one thread."""
+
+    def __init__(
+        self,
+        cluster: _Cluster,
+        office: travel.Office,
+        items: Iterator[ItemWork],
+        finished: Finished,
+        parallel: int,
+        fanned: Fanned,
+    ) -> None:
+        self._cluster = cluster
+        self._office = office
+        self._items = items
+        self._finished = finished
+        self._parallel = parallel
+        self._fanned = fanned
+        self._run: Run = fanned.turn.run
+        self._life = uuid.uuid4().hex[:12]
+        self._numbers = 0
+        self._flying: dict[str, tuple[ItemWork, Any]] = {}
+        self._again: deque[ItemWork] = deque()
+        self._done: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._arrived: queue.SimpleQueue[_Arrived] = queue.SimpleQueue()
+        self._threads = 0
+        self._counted = 0.0
+        self._has_said_empty = False
+        self._error: BaseException | None = None
+        self._exhausted = False
+
+    def work(self) -> None:
+        self._digest, self._parcel = self._office.parcel(self._fanned, shared=self._cluster.is_ours)
+        self._client = self._cluster.client()
+        try:
+            with ThreadPoolExecutor(GATHERERS, "plait-gather") as self._gatherers:
+                self._greet(None)
+                self._until_all_ended()
+            self._say_goodbye()
+        finally:
+            self._client.close(timeout=2)
+        if self._error is not None:
+            raise self._error
+
+    def _until_all_ended(self) -> None:
+        try:
+            while self._fill():
+                self._take()
+                if self._run.is_stopping():
+                    self._cancel()
+                    return
+        except BaseException:
+            self._cancel()
+            raise
+
+    # ── workers ──────────────────────────────────────────────────────────
+
+    def _greet(self, workers: list[str] | None) -> None:
+        """Are these workers such as we need?  Then they get the parcel."""
+        from importlib.metadata import version
+        from platform import python_version
+
+        pythons = self._asked(workers, python_version)
+        plaits = self._asked(workers, version, "plait")
+        _expect_same(pythons, plaits)
+        for reply in self._asked(workers, self._office.receive, self._parcel).values():
+            if isinstance(reply, bytes):
+                self._consider_refusal(travel.unpacked_reply(reply))
+            elif isinstance(reply, BaseException) and not isinstance(reply, OSError):
+                raise InternalError(f"a worker cannot take a parcel: {type(reply).__name__}", code="cluster")
+
+    def _asked(
+        self, workers: list[str] | None, function: Callable[..., object], *args: object
+    ) -> dict[str, Any]:
+        return dict(self._client.run(function, *args, workers=workers, on_error="return"))
+
+    def _consider_refusal(self, reply: travel.Reply) -> None:
+        match reply:
+            case travel.Foreign(versions, worker):
+                raise _mismatch({worker: str(versions)})
+            case travel.Refused():
+                raise _as_error(reply)
+
+    def _count_threads(self) -> None:
+        if time.monotonic() - self._counted < COUNT:
+            return
+        self._counted = time.monotonic()
+        self._threads = sum(self._client.nthreads().values())
+        if self._threads == 0 and not self._has_said_empty:
+            self._has_said_empty = True
+            self._run.note(
+                self._fanned.turn.path,
+                f"the cluster at {self._cluster.shown} has no workers yet; items begin when one is there",
+            )
+
+    @property
+    def _room(self) -> int:
+        """How many items may be with the scheduler."""
+        return min(self._parallel, max(1, AHEAD * self._threads))
+
+    # ── there ────────────────────────────────────────────────────────────
+
+    def _fill(self) -> bool:
+        """Send as many items as there is room for; is there anything to wait for?"""
+        if self._error is None:
+            self._count_threads()
+            graph: dict[str, tuple[object, ...]] = {}
+            works: dict[str, ItemWork] = {}
+            while len(self._flying) + len(works) < self._room and (work := self._next()) is not None:
+                self._numbers += 1
+                key = f"plait-{self._life}-{self._numbers}"
+                message = self._office.errand(self._digest, self._fanned, work)
+                graph[key] = (operator.call, (pkgutil.resolve_name, self._office.perform), message)
+                works[key] = work
+            if graph:
+                self._send(graph, works)
+        return bool(self._flying)
+
+    def _next(self) -> ItemWork | None:
+        """The next item of which nothing is recorded; the others have ended already."""
+        if self._again:
+            return self._again.popleft()
+        while not self._exhausted:
+            work = next(self._items, None)
+            if work is None:
+                self._exhausted = True
+                return None
+            step, turn = self._fanned.placed(work)
+            known = remembered(step, turn)
+            if known is None:
+                _expect_time(turn)
+                self._run.tell(StepStarted(turn.path, step.kind, step.title, 1, turn.order))
+                return work
+            self._finished(work, known)
+        return None
+
+    def _send(self, graph: Mapping[str, tuple[object, ...]], works: Mapping[str, ItemWork]) -> None:
+        keys = list(graph)
+        for key, future in zip(keys, self._client.get(graph, keys, sync=False), strict=True):
+            self._flying[key] = (works[key], future)
+            future.add_done_callback(self._done.put)
+
+    # ── and back ─────────────────────────────────────────────────────────
+
+    def _take(self) -> None:
+        self._gather()
+        arrived = self._waited()
+        lost = False
+        for one in arrived:
+            work, _ = self._flying.pop(one.key, (None, None))
+            if work is None:
+                continue  # it has come before
+            if one.reply is None and one.error is None:
+                self._again.append(work)
+                lost = True
+            elif one.error is not None:
+                self._died(work, one.error)
+            else:
+                assert one.reply is not None
+                self._replied(work, travel.unpacked_reply(one.reply))
+        if lost and not self._run.is_stopping() and not self._is_connected():
+            self._reconnect()
+
+    def _gather(self) -> None:
+        """Fetch the replies of what has ended; by threads, since one that was lost meanwhile takes long."""
+        ended = []
+        with suppress(queue.Empty):
+            ended.append(self._done.get(timeout=LOOK))
+            while True:
+                ended.append(self._done.get_nowait())
+        fetched = [future for future in ended if future.status == "finished"]
+        if fetched:
+            self._gatherers.submit(self._fetch, fetched)
+        for future in ended:
+            if future.status == "error":
+                self._arrived.put(_Arrived(future.key, error=future.exception()))
+            elif future.status != "finished":
+                self._arrived.put(_Arrived(future.key))
+
+    def _fetch(self, futures: list[Any]) -> None:
+        replies: list[Any] = [None] * len(futures)
+        try:
+            replies = self._client.gather(futures)
+        except BaseException as error:  # whatever it was, these replies are not there
+            if not _is_lost(error):
+                self._arrived.put(_Arrived(futures[0].key, error=error))
+        for future, reply in zip(futures, replies, strict=True):
+            self._arrived.put(_Arrived(future.key, reply))
+
+    def _waited(self) -> list[_Arrived]:
+        arrived: list[_Arrived] = []
+        with suppress(queue.Empty):
+            if self._done.empty():
+                arrived.append(self._arrived.get(timeout=LOOK / 10))
+            while True:
+                arrived.append(self._arrived.get_nowait())
+        return arrived
+
+    def _replied(self, work: ItemWork, reply: travel.Reply) -> None:
+        match reply:
+            case travel.Performed(outcome, events):
+                self._record(events)
+                self._finished(work, outcome)
+            case travel.Missing(worker):
+                self._again.append(work)
+                with suppress(OSError):
+                    self._greet([worker] if worker else None)
+            case travel.Stopped(out_of_time=True):
+                self._error = self._error or OutOfTime()
+            case travel.Stopped():
+                self._again.append(work)  # its worker was to end
+            case travel.Ended(failure, path, events):
+                self._record(events)
+                self._error = self._error or Aborted(failure, path)
+            case travel.Refused():
+                self._error = self._error or _as_error(reply)
+            case travel.Foreign():
+                self._consider_refusal(reply)
+
+    def _record(self, events: tuple[Event, ...]) -> None:
+        mask = self._run.mask
+        if mask is not str:
+            events = tuple(_masked(event, mask) for event in events)
+        self._run.record(events)
+
+    def _died(self, work: ItemWork, error: BaseException) -> None:
+        """Dask has given up: its workers died of this item, or do not know what it is."""
+        if isinstance(error, ImportError):
+            raise _no_plait([""]) from None
+        if type(error).__name__ != "KilledWorker":
+            raise InternalError(f"an item could not be performed: {type(error).__name__}", code="cluster")
+        step, turn = self._fanned.placed(work)
+        failure = Failure(
+            "its workers died, one after the other, while they were at this item", "worker", path=turn.path
+        )
+        outcome: Outcome = Skipped(failure.message) if step.policy.failure_is_skipped else Failed(failure)
+        self._run.record((_end(step, turn, outcome),))
+        self._finished(work, outcome)
+
+    # ── when things go wrong ─────────────────────────────────────────────
+
+    def _is_connected(self) -> bool:
+        return str(self._client.status) == "running"
+
+    def _reconnect(self) -> None:
+        """The scheduler is gone, and with it all that it had: what is not recorded is sent again."""
+        self._run.note(
+            self._fanned.turn.path, f"the scheduler at {self._cluster.shown} is gone; waiting for it"
+        )
+        for work, _ in self._flying.values():
+            self._again.append(work)
+        self._flying.clear()
+        with suppress(OSError, TimeoutError):
+            self._client.close(timeout=1)
+        until = time.monotonic() + RECONNECT
+        while not self._run.is_stopping():
+            try:
+                self._client = self._cluster.client(min(CONNECT, 3.0))
+                self._counted = 0.0
+                self._greet(None)
+                return
+            except (InputError, OSError) as error:
+                if not isinstance(error, OSError) and error.code != "no-cluster":
+                    raise
+                if time.monotonic() > until:
+                    raise ProcessError(
+                        f"the scheduler at {self._cluster.shown} is gone, and did not come back",
+                        fix=f"start it again, then: plait resume {self._run.id}",
+                        code="no-cluster",
+                    ) from None
+            self._run.stop.wait(LOOK)
+
+    def _cancel(self) -> None:
+        """Nobody wants them any more; their processes are gone when this returns, or the grace is over."""
+        futures = [future for _, future in self._flying.values()]
+        with suppress(OSError, TimeoutError):
+            self._client.cancel(futures, force=True)
+            until = time.monotonic() + STOPPED
+            while time.monotonic() < until and any(
+                count for count in self._asked(None, self._office.busy, self._digest).values() if count
+            ):
+                time.sleep(LOOK)
+        self._flying.clear()
+
+    def _say_goodbye(self) -> None:
+        with suppress(OSError, TimeoutError):
+            self._asked(None, self._office.forget, self._digest)
+
+
+def _is_lost(error: BaseException) -> bool:
+    from concurrent.futures import CancelledError
+
+    names = {one.__name__ for one in type(error).__mro__}
+    return isinstance(error, OSError | CancelledError) or "CancelledError" in names
+
+
+def _expect_time(turn: Turn) -> None:
+    if turn.is_over():
+        raise OutOfTime
+
+
+def _end(step: Step, turn: Turn, outcome: Outcome) -> StepFinished:
+    return StepFinished(turn.path, step.kind, step.title, step.fingerprint, outcome, 0.0, turn.order)
+
+
+def _masked(event: Event, mask: Mask) -> Event:
+    """Without secrets that were not sent, and that a worker could therefore not see in an output."""
+    match event:
+        case StepFinished(outcome=Done(value)):
+            return replace(event, title=mask(event.title), outcome=Done(masked(value, mask)))
+        case StepFinished(outcome=Failed(failure)):
+            return replace(event, title=mask(event.title), outcome=Failed(_masked_failure(failure, mask)))
+        case StepRetrying():
+            return replace(event, failure=_masked_failure(event.failure, mask))
+        case Noted():
+            return replace(event, message=mask(event.message))
+        case StepStarted():
+            return replace(event, title=mask(event.title))
+    return event
+
+
+def _masked_failure(failure: Failure, mask: Mask) -> Failure:
+    return replace(failure, message=mask(failure.message), output=masked(failure.output, mask))
+
+
+# ── versions ─────────────────────────────────────────────────────────────
+
+
+def _expect_same(pythons: Mapping[str, object], plaits: Mapping[str, object]) -> None:
+    """Every worker has the Plait and the Python that we have."""
+    mine = travel.own_versions()
+    without = [worker for worker, said in plaits.items() if isinstance(said, ImportError)]
+    if without:
+        raise _no_plait(without)
+    others = {
+        worker: f"Plait {plait} with Python {travel.python_minor(str(pythons.get(worker, '?')))}"
+        for worker, plait in plaits.items()
+        if isinstance(plait, str)
+    }
+    wrong = {worker: said for worker, said in others.items() if said != str(mine)}
+    if wrong:
+        raise _mismatch(wrong)
+
+
+def _no_plait(workers: list[str]) -> InputError:
+    named = listed([worker for worker in workers if worker][:5])
+    return InputError(
+        f"Plait is not installed on {'workers: ' + named if named else 'a worker'}",
+        fix=f"install Plait {travel.own_versions().plait} there, for the Python that runs the worker",
+        code="worker-without-plait",
+    )
+
+
+def _mismatch(workers: Mapping[str, str]) -> InputError:
+    said = "; ".join(f"{worker or 'a worker'} has {its}" for worker, its in list(workers.items())[:5])
+    mine = travel.own_versions()
+    return InputError(
+        f"here is {mine}, and on the cluster it is another: {said}",
+        fix=f"install Plait {mine.plait} for Python {mine.python} there, or start the run with what is there",
+        code="worker-version",
+    )
+
+
+def _as_error(reply: travel.Refused) -> PlaitError:
+    kinds: dict[str, type[PlaitError]] = {
+        one.__name__: one for one in (InputError, TrustError, ProcessError, InternalError)
+    }
+    return kinds.get(reply.kind, ProcessError)(reply.what, fix=reply.fix, code=reply.code)

@@ -1,0 +1,226 @@
+"""`plait chat`: a person talks with a model, as a directive says, and watches what it does.
+
+At a terminal the text appears as the model says it, each call of a tool is one line, and a tool that
+the directive does not permit is asked about.  Ctrl-C stops the answer and not the chat.  In a pipe
+each line of standard input is one thing said, answers are plain text, and nobody is asked.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from plait.cli.consent import add_project, ask_for_trust, at_a_terminal
+from plait.cli.lines import Result, asked_line, clean, clean_block
+from plait.cli.output import paint_for
+from plait.engine.events import Noted, Spoken, StepFinished, StepStarted
+from plait.engine.journal import Stamped
+from plait.engine.outcome import Done, Failure
+from plait.engine.progress import TURN, Tally
+from plait.engine.run import Stop
+from plait.errors import InputError
+from plait.hints import TYPE_CHECKING, Final, TextIO
+from plait.records import replace
+from plait.steps.conversation import title_of
+from plait.values import Json
+
+if TYPE_CHECKING:
+    import argparse
+
+    from plait.cli.arguments import Parser
+    from plait.flows.loaded import Loaded
+
+EXAMPLES: Final = (
+    "plait chat review.md -i file=src/app.py",
+    "plait chat team/review < questions.txt",
+)
+PATIENCE: Final = 5.0
+"""Seconds to wait for what was said to be shown, before something else is written."""
+HELP: Final = "/quit ends the chat; Ctrl-C stops an answer"
+
+
+def configure(parser: Parser) -> None:
+    parser.add_argument("directive", metavar="DIRECTIVE", help="a file, or the id of a directive")
+    parser.add_argument(
+        "-i", "--input", metavar="KEY=VALUE", action="append", default=[], help="one input (again for more)"
+    )
+    parser.add_argument("--inputs", metavar="F", help="inputs from a JSON or YAML file; -i wins")
+    add_project(parser, lockable=False)
+
+
+def run(options: argparse.Namespace) -> int:
+    from plait.app import flows
+    from plait.cli.run import expect_folder, given_inputs
+
+    expect_folder(options.project)
+    if options.inputs == "-":
+        raise InputError("standard input is what you say", fix="name a file for --inputs", code="arguments")
+    wanted = flows.Options(inputs=given_inputs(options.inputs, options.input))
+    person = Person(sys.stdin, sys.stdout, sys.stderr, is_there=at_a_terminal())
+    ask = ask_for_trust if person.is_there else None
+    company = flows.Company([person.watch], person.stop, ask)
+    with person.stopping_by_keys():
+        result = flows.run_flow(
+            options.directive, wanted, project=options.project, company=company, adapt=person.adapted
+        )
+    return person.leave(result)
+
+
+class Person:
+    """Whoever sits at the other end: hears, speaks, consents, interrupts."""
+
+    def __init__(self, stdin: TextIO, stdout: TextIO, stderr: TextIO, *, is_there: bool) -> None:
+        self.is_there = is_there
+        self.stop = Stop()
+        self._in, self._out, self._err = stdin, stdout, stderr
+        self._paint = paint_for(stderr)
+        self._asked = Tally()
+        self._heard = threading.Condition()
+        self._ends = 0
+        self._expected = 0
+        self._calls: set[str] = set()
+        self._at_line_start = True
+        self._prompting = False
+        self._consenting = threading.Lock()
+        self._always: set[str] = set()
+        self._told: set[str] = set()
+        """Failures that the person knows of."""
+
+    def adapted(self, loaded: Loaded) -> Loaded:
+        """The directive as a chat; what the whole of it may cost is what the directive says of one answer."""
+        from plait.engine.limits import Limits
+        from plait.flows.directive import Directed
+        from plait.steps.chat import Chat
+
+        program = loaded.program
+        if not isinstance(program, Directed):
+            fix = "name a Markdown file, or run this one: plait run"
+            raise InputError("only a directive can be talked with", loaded.path, fix, code="no-directive")
+        first = replace(program.conversation, consent=self.consent if self.is_there else None)
+        limits = Limits(tokens=first.limits.tokens, spend=first.limits.spend)
+        return replace(loaded, program=Chat(program.name, first, self.listen), limits=limits)
+
+    # ── hearing ──────────────────────────────────────────────────────────
+
+    def watch(self, stamped: Stamped) -> None:
+        """Called by one thread at a time."""
+        match stamped.event:
+            case Spoken(text=""):
+                with self._heard:
+                    self._ends += 1
+                    self._heard.notify_all()
+            case Spoken(text=text):
+                self._say(clean_block(text))
+            case StepStarted(kind="call", title=title):
+                self._line(f"· {clean(title, None)}", "dim")
+                with self._heard:
+                    self._calls.add(title)
+                    self._heard.notify_all()
+            case StepFinished(kind="call", outcome=Done({"failed": True, "output": str(why)})):
+                self._line(f"  {clean(why.splitlines()[0], None)}", "yellow")
+            case StepFinished(kind=kind, outcome=Done({"usage": dict(usage)})) if kind == TURN:
+                self._asked.add(usage)
+            case Noted(message=message):
+                self._line(f"note: {clean(message, None)}", "yellow")
+
+    def _say(self, text: str) -> None:
+        self._out.write(text)
+        self._out.flush()
+        self._at_line_start = text.endswith("\n")
+
+    def _line(self, text: str, colour: str) -> None:
+        """Something that is not said by the model: on the other stream, and on a line of its own."""
+        self._end_line()
+        print(self._paint(text, colour), file=self._err, flush=True)
+
+    def _end_line(self) -> None:
+        if not self._at_line_start:
+            self._say("\n")
+
+    # ── speaking ─────────────────────────────────────────────────────────
+
+    def listen(self, failure: Failure | None) -> str | None:
+        self._expected += 1
+        with self._heard:
+            self._heard.wait_for(lambda: self._ends >= self._expected, PATIENCE)
+        self._end_line()
+        if failure is not None:
+            self._tell_failure(failure)
+        elif self.is_there:
+            self._line(asked_line(self._asked), "dim")
+        while (line := self._read("> ")) is not None:
+            if line == "/quit":
+                return None
+            if line.startswith("/"):
+                self._line(HELP, "dim")
+            elif line:
+                return line
+        return None
+
+    def _read(self, prompt: str) -> str | None:
+        """One line; None at the end of the input."""
+        if self.is_there:
+            self._err.write(self._paint(prompt, "bold"))
+            self._err.flush()
+        self._prompting = True
+        try:
+            line = self._in.readline()
+        except KeyboardInterrupt:
+            self._line("", "dim")
+            self._line(HELP, "dim")
+            return ""
+        finally:
+            self._prompting = False
+        return line.strip() if line else None
+
+    def _tell_failure(self, failure: Failure) -> None:
+        self._told.add(failure.message)
+        self._end_line()
+        print(self._paint(f"✗ {clean_block(failure.message)}", "red"), file=self._err, flush=True)
+
+    # ── consenting ───────────────────────────────────────────────────────
+
+    def consent(self, tool_id: str, params: Mapping[str, Json]) -> bool:
+        """`y` for this call, `a` for all of this tool in this chat; anything else is no."""
+        title = title_of(tool_id, dict(params))
+        with self._heard:
+            self._heard.wait_for(lambda: title in self._calls, PATIENCE)
+        with self._consenting:
+            if tool_id in self._always:
+                return True
+            answer = (
+                self._read(f"  {clean(tool_id)} is not permitted: call it? y / N / always  ") or ""
+            ).lower()
+            if answer in ("a", "always"):
+                self._always.add(tool_id)
+            return answer in ("y", "yes", "a", "always")
+
+    # ── interrupting ─────────────────────────────────────────────────────
+
+    @contextmanager
+    def stopping_by_keys(self) -> Iterator[None]:
+        """Ctrl-C stops what the model says; twice, and all else that ends a program, ends the chat."""
+
+        def interrupt(_number: int, _frame: object) -> None:
+            if self._prompting:
+                raise KeyboardInterrupt
+            # Not here: whoever holds the lock of `stop` may be the one that is interrupted.
+            threading.Thread(target=self.stop.ask, args=("SIGINT",), daemon=True).start()
+
+        before = signal.getsignal(signal.SIGINT)
+        signal.signal(signal.SIGINT, interrupt)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+    def leave(self, result: Result) -> int:
+        self._end_line()
+        if result.failure is not None and result.failure.message not in self._told:
+            self._tell_failure(result.failure)
+        if self.is_there:
+            self._line(f"{asked_line(self._asked)}   plait show {clean(result.run)}", "dim")
+        return result.exit_code

@@ -1,0 +1,119 @@
+"""`plait graph`: draw a flow: a graph, the phases of a workflow, the tasks of an ensemble.
+
+In the terminal as lines, with `--svg` as a picture.  `--run` marks the way that a run has taken,
+and how often it was at each place.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+
+from plait.cli.consent import add_project
+from plait.cli.lines import Line, clean, write_lines
+from plait.engine.journal import Journal
+from plait.engine.outcome import Failed
+from plait.hints import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    import argparse
+
+    from plait.cli.arguments import Parser
+    from plait.flows.drawing import Picture
+
+EXAMPLES: Final = (
+    "plait graph triage.yaml",
+    "plait graph triage.yaml --svg triage.svg --run last",
+)
+
+
+def configure(parser: Parser) -> None:
+    parser.add_argument("file", metavar="FILE", nargs="?", help="the flow; with --run that of the run")
+    parser.add_argument("--svg", metavar="OUT", help="write a picture there; - is standard output")
+    parser.add_argument("--run", metavar="RUN", help="mark the way that a run took: its id, or last")
+    add_project(parser, lockable=False)
+
+
+def run(options: argparse.Namespace) -> int:
+    picture = _of_run(options) if options.run is not None else _of_file(options.file)
+    if options.svg is None:
+        write_lines(text_lines(picture), sys.stdout)
+        return 0
+    from plait.flows.drawing_svg import as_svg
+
+    if options.svg == "-":
+        sys.stdout.write(as_svg(picture))
+        return 0
+    _write(options.svg, as_svg(picture))
+    print(f"wrote {clean(options.svg, None)}")
+    return 0
+
+
+def text_lines(picture: Picture) -> Iterator[Line]:
+    from plait.flows.drawing_text import as_text
+
+    for text, colour in as_text(picture):
+        yield clean(text, None), colour
+
+
+def picture_of_run(file: str, journal: Journal) -> Picture:
+    """The picture of a flow with what a journal says of it."""
+    from plait.flows.drawing import with_way
+
+    return with_way(_of_file(file), _visits(journal))
+
+
+def _of_file(path: str | None) -> Picture:
+    from plait import documents
+    from plait.errors import InputError
+    from plait.flows.drawing import picture_of
+
+    if path is None:
+        raise InputError("which flow is to be drawn?", fix="plait graph FILE, or --run RUN", code="arguments")
+    if path.endswith((".md", ".markdown")):
+        raise InputError("a directive is one text: there is nothing to draw", path, code="wrong-type")
+    name = os.path.splitext(os.path.basename(path))[0]
+    picture = picture_of(documents.load(path), name)
+    if not picture.boxes:
+        raise InputError("this file has no steps, nodes or tasks", path, "draw a flow", code="no-steps")
+    return picture
+
+
+def _of_run(options: argparse.Namespace) -> Picture:
+    from plait.app import flows
+
+    runs, name = flows.find_run(None if options.run == "last" else options.run, options.project)
+    with runs.open(name, write=False) as opened:
+        file = options.file or str(opened.facts.get("file", ""))
+        return picture_of_run(file, opened.journal)
+
+
+def _visits(journal: Journal) -> Iterator[tuple[str, bool]]:
+    """What was done, in the order in which it was: nodes of a graph, steps, or whole phases."""
+    from plait.steps.graph import NODES
+    from plait.steps.graph_nodes import node_of
+
+    for part in (NODES, "steps"):
+        found = [known for known in journal.recorded_in(part) if ":" not in known.path.rpartition("/")[2]]
+        if found:
+            yield from ((node_of(known.path), isinstance(known.outcome, Failed)) for known in found)
+            return
+    for name in ("setup", "map", "reduce", "merge"):
+        if (done := journal.recorded(name)) is not None:
+            yield name, isinstance(done.outcome, Failed)
+
+
+def _write(path: str, text: str) -> None:
+    from plait.errors import InputError
+
+    try:
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise InputError(
+            f"the picture cannot be written: {error.strerror}",
+            path,
+            "name another place",
+            code="cannot-write",
+        ) from None

@@ -1,0 +1,92 @@
+"""`plait worktrees`: what runs left behind of the worktrees of their items."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from plait.cli.consent import add_project
+from plait.cli.lines import clean
+from plait.cli.output import aligned, paint_for, width, write_json
+from plait.cli.run import expect_folder
+from plait.hints import TYPE_CHECKING, Final, Protocol, TextIO
+from plait.values import Json
+
+if TYPE_CHECKING:
+    import argparse
+
+    from plait.cli.arguments import Parser
+
+EXAMPLES: Final = (
+    "plait worktrees",
+    "plait worktrees --clean",
+)
+HEAD: Final = ("RUN", "COMMITS", "FILES", "BRANCH", "FOLDER")
+
+
+class Left(Protocol):
+    """One thing that a run left behind."""
+
+    @property
+    def run(self) -> str: ...
+    @property
+    def path(self) -> str: ...
+    @property
+    def branch(self) -> str: ...
+    @property
+    def commits(self) -> int: ...
+    @property
+    def files(self) -> int: ...
+    @property
+    def running(self) -> bool: ...
+    def record(self) -> dict[str, Json]: ...
+
+
+def configure(parser: Parser) -> None:
+    parser.add_argument(
+        "--clean",
+        action="store_true",
+        help="remove what holds nothing that is not merged; commit what was not committed, "
+        "and leave the branch",
+    )
+    parser.add_argument("--json", action="store_true", help="the same for programs")
+    add_project(parser, lockable=False)
+
+
+def run(options: argparse.Namespace) -> int:
+    from plait.app import flows
+
+    expect_folder(options.project)
+    found: Sequence[Left] = flows.left_worktrees(options.project, clean=options.clean)
+    if options.json:
+        write_json([one.record() for one in found])
+    else:
+        show(found, sys.stdout, cleaned=options.clean)
+    return 0
+
+
+def show(found: Sequence[Left], stream: TextIO, *, cleaned: bool) -> None:
+    if not found:
+        print("nothing is left behind", file=stream)
+        return
+    paint = paint_for(stream)
+    rows = [HEAD, *map(_cells, found)]
+    for number, line in enumerate(aligned(rows, width(stream))):
+        print(paint(line, "bold") if number == 0 else line, file=stream)
+    if not cleaned:
+        print(
+            "plait worktrees --clean removes what is merged; unmerged commits keep their branch", file=stream
+        )
+    elif any(one.commits for one in found):
+        print("merge what you want: git merge BRANCH; or drop it: git branch -D BRANCH", file=stream)
+
+
+def _cells(one: Left) -> tuple[str, ...]:
+    return (
+        clean(one.run) + (" (running)" if one.running else ""),
+        str(one.commits) if one.commits else "—",
+        str(one.files) if one.files else "—",
+        clean(one.branch) or "—",
+        clean(os.path.relpath(one.path)) if one.path else "—",
+    )

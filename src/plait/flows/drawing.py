@@ -1,0 +1,358 @@
+"""Flows as pictures: boxes in layers and arrows between them, as SVG or as text.
+
+    picture_of    a file → boxes and arrows: the nodes of a graph, the phases of a workflow, tasks
+    laid_out      boxes in layers: as far from the start as the longest way; few crossings
+    as_svg        the picture, drawn
+    as_text       the same for a terminal
+
+Pictures show what authors wrote (names, conditions, ids of tools) and how often a run was
+there; values of a run are not in them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+
+from plait.documents import nodes
+from plait.hints import Final, Literal, TypeAlias
+from plait.records import dataclass, field, replace
+from plait.values import json_text
+
+Sign: TypeAlias = Literal["start", "tool", "gate", "return", "foreach", "phase", "step", "task", "end"]
+Style: TypeAlias = Literal["plain", "error"]
+LABEL: Final = 34
+"""Characters of a condition beside an arrow; all of it is in its tooltip."""
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    name: str
+    sign: Sign
+    about: str = ""
+    """What it does, in a few words."""
+    visits: int = 0
+    """How often a run was there."""
+    failed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Arrow:
+    start: str
+    to: str
+    label: str = ""
+    style: Style = "plain"
+    taken: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    title: str
+    boxes: tuple[Box, ...]
+    arrows: tuple[Arrow, ...] = ()
+    is_run: bool = False
+    """It shows the way that a run has taken."""
+
+
+# ── from a document ──────────────────────────────────────────────────────
+
+
+def picture_of(document: nodes.Node, title: str) -> Picture:
+    """The picture of a flow file, whatever kind it is of; it need not be without problems."""
+    from plait.flows.names import profile_of
+
+    match profile_of(document):
+        case "graph":
+            return _graph(document, title)
+        case "prompt":
+            return _ensemble(document, title)
+    return _workflow(document, title)
+
+
+def _graph(document: nodes.Node, title: str) -> Picture:
+    body = document.get("config") if isinstance(document, nodes.Mapping) else None
+    if not isinstance(body, nodes.Mapping) or body.get("nodes") is None:
+        body = document if isinstance(document, nodes.Mapping) else None
+    entries = _entries(body, "nodes")
+    boxes = [Box(name, _sign(node), _about(node)) for name, node in entries]
+    arrows = [arrow for name, node in entries for arrow in _arrows(name, node)]
+    known = {box.name for box in boxes}
+    start = _word(body, "start")
+    ordered = sorted(boxes, key=lambda box: box.name != start)
+    return Picture(title, tuple(ordered), tuple(one for one in arrows if one.to in known))
+
+
+def _sign(node: nodes.Node) -> Sign:
+    said = _word(node, "type")
+    if said in ("gate", "return", "foreach"):
+        return said  # type: ignore[return-value]  # one of these three
+    if _has(node, "over"):
+        return "foreach"
+    if _has(node, "tool", "item_id", "action"):
+        return "tool"
+    return "return" if _has(node, "output", "return") else "gate"
+
+
+def _about(node: nodes.Node) -> str:
+    action = node.get("action") if isinstance(node, nodes.Mapping) else None
+    named = next(
+        (word for key in ("tool", "item_id") for one in (node, action) if (word := _word(one, key))), ""
+    )
+    over = f"each of {_word(node, 'over') or 'a list'}: " if _has(node, "over") else ""
+    return over + named
+
+
+def _arrows(name: str, node: nodes.Node) -> Iterator[Arrow]:
+    following = node.get("next") if isinstance(node, nodes.Mapping) else None
+    for edge in following.items if isinstance(following, nodes.Sequence) else (following,):
+        match edge:
+            case nodes.Scalar(str(to)):
+                yield Arrow(name, to)
+            case nodes.Mapping():
+                yield Arrow(name, _word(edge, "to"), _condition(edge.get("when")))
+    if to := _word(node, "on_error"):
+        yield Arrow(name, to, "on error", "error")
+
+
+SIGNS: Final = {"eq": "=", "ne": "≠", "gt": ">", "gte": "≥", "lt": "<", "lte": "≤"}
+
+
+def _condition(node: nodes.Node | None) -> str:
+    """A condition as one line."""
+    match node:
+        case None:
+            return ""
+        case nodes.Mapping():
+            for name, word in (("all", " and "), ("any", " or ")):
+                if isinstance(parts := node.get(name), nodes.Sequence):
+                    return word.join(_condition(part) for part in parts.items)
+            if (inner := node.get("not")) is not None:
+                return f"not ({_condition(inner)})"
+            op, value = _word(node, "op") or "eq", node.get("value")
+            said = "" if value is None else f" {json_text(value.data())}"
+            return f"{_word(node, 'path')} {SIGNS.get(op, op)}{said}"
+    return str(node.data())
+
+
+PHASES: Final = ("setup", "map", "reduce", "merge")
+
+
+def _workflow(document: nodes.Node, title: str) -> Picture:
+    steps = document if isinstance(document, nodes.Sequence) else None
+    for key in ("steps", "commands"):
+        found = document.get(key) if isinstance(document, nodes.Mapping) else None
+        steps = found if steps is None and isinstance(found, nodes.Sequence) else steps
+    if steps is not None:
+        return _in_a_row(title, [_step(at, step) for at, step in enumerate(steps.items)])
+    parts = [(key, document.get(key)) for key in PHASES if isinstance(document, nodes.Mapping)]
+    phases = [Box(key, "phase", _steps_in(node)) for key, node in parts if node is not None]
+    return _in_a_row(title, phases)
+
+
+def _in_a_row(title: str, boxes: Sequence[Box]) -> Picture:
+    pairs = pairwise(boxes)
+    return Picture(title, tuple(boxes), tuple(Arrow(one.name, other.name) for one, other in pairs))
+
+
+def _step(at: int, node: nodes.Node) -> Box:
+    from plait.flows.format import COMMANDS
+
+    name = _word(node, "id") or str(at)
+    kind = next((key for key in COMMANDS if _has(node, key)), "step")
+    told = (
+        _word(node, "name")
+        or _word(node, kind)
+        or (str(node.data()) if isinstance(node, nodes.Scalar) else "")
+    )
+    return Box(name, "step", f"{kind}: {_first_line(told)}" if told else kind)
+
+
+def _steps_in(node: nodes.Node) -> str:
+    steps = node
+    for key in ("steps", "agent_template", "commands"):
+        inner = steps.get(key) if isinstance(steps, nodes.Mapping) else None
+        steps = steps if inner is None else inner
+    if not isinstance(steps, nodes.Sequence):
+        return ""
+    return f"{len(steps.items)} step{'' if len(steps.items) == 1 else 's'}"
+
+
+def _ensemble(document: nodes.Node, title: str) -> Picture:
+    """Tasks, and what they are told of each other; one after the other, if nothing is said."""
+    found = document.get("tasks") if isinstance(document, nodes.Mapping) else None
+    match found:
+        case nodes.Mapping(entries):
+            tasks = [(str(key.value), node) for key, node in entries]
+        case nodes.Sequence(items):
+            tasks = [
+                (_word(node, "name") or _word(node, "id") or str(at), node) for at, node in enumerate(items)
+            ]
+        case _:
+            tasks = []
+    boxes = [Box(name, "task", _first_line(_word(node, "description"))) for name, node in tasks]
+    arrows = [Arrow(other, name) for name, node in tasks for other in _words(node, "context")]
+    if not arrows:
+        return _in_a_row(title, boxes)
+    known = {box.name for box in boxes}
+    return Picture(title, tuple(boxes), tuple(one for one in arrows if one.start in known))
+
+
+def _entries(node: nodes.Node | None, key: str) -> list[tuple[str, nodes.Node]]:
+    found = node.get(key) if isinstance(node, nodes.Mapping) else None
+    return [(str(name.value), one) for name, one in found.entries] if isinstance(found, nodes.Mapping) else []
+
+
+def _word(node: nodes.Node | None, key: str) -> str:
+    found = node.get(key) if isinstance(node, nodes.Mapping) else None
+    return found.value if isinstance(found, nodes.Scalar) and isinstance(found.value, str) else ""
+
+
+def _words(node: nodes.Node, key: str) -> list[str]:
+    found = node.get(key) if isinstance(node, nodes.Mapping) else None
+    items = found.items if isinstance(found, nodes.Sequence) else (found,)
+    return [str(one.value) for one in items if isinstance(one, nodes.Scalar)]
+
+
+def _has(node: nodes.Node, *keys: str) -> bool:
+    return isinstance(node, nodes.Mapping) and any(node.get(key) is not None for key in keys)
+
+
+def _first_line(text: str) -> str:
+    lines = text.strip().splitlines()
+    return _cut(lines[0]) if lines else ""
+
+
+def _cut(text: str, most: int = LABEL) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+# ── the way of a run ─────────────────────────────────────────────────────
+
+
+def with_way(picture: Picture, visits: Iterable[tuple[str, bool]]) -> Picture:
+    """The picture with the visits of a run marked, in their order: the box, and whether that failed."""
+    made = list(visits)
+    counts: dict[str, int] = {}
+    failed = {name for name, bad in made if bad}
+    steps: dict[tuple[str, str], int] = {}
+    for name, _ in made:
+        counts[name] = counts.get(name, 0) + 1
+    for (one, _), (other, _) in pairwise(made):
+        steps[one, other] = steps.get((one, other), 0) + 1
+    boxes = tuple(
+        replace(box, visits=counts.get(box.name, 0), failed=box.name in failed) for box in picture.boxes
+    )
+    arrows: list[Arrow] = []
+    for arrow in picture.arrows:
+        # Of two edges between the same nodes only one was followed; which, the journal does not say.
+        arrows.append(replace(arrow, taken=steps.pop((arrow.start, arrow.to), 0)))
+    return replace(picture, boxes=boxes, arrows=tuple(arrows), is_run=True)
+
+
+# ── layout ───────────────────────────────────────────────────────────────
+
+ROUNDS: Final = 8
+"""So often the layers are put in a better order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Layers from the top, each from the left; names of boxes, and of bends where an arrow passes."""
+
+    layers: tuple[tuple[str, ...], ...]
+    ways: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    """By the number of an arrow: what it passes, both ends included."""
+    back: frozenset[int] = frozenset()
+    """The arrows that lead back up."""
+
+
+def laid_out(picture: Picture) -> Layout:
+    names = [box.name for box in picture.boxes]
+    back = _leading_back(names, picture.arrows)
+    forward = [(at, one) for at, one in enumerate(picture.arrows) if at not in back]
+    # What is written at an arrow has a layer of its own to stand in.
+    depth = _depths(names, [(one.start, one.to, 2 if one.label else 1) for _, one in forward])
+    layers: list[list[str]] = [[] for _ in range(max(depth.values(), default=-1) + 1)]
+    for name in names:
+        layers[depth[name]].append(name)
+    ways: dict[int, tuple[str, ...]] = {}
+    for at, arrow in forward:
+        bends = [f"\0{at}:{level}" for level in range(depth[arrow.start] + 1, depth[arrow.to])]
+        for level, bend in enumerate(bends, depth[arrow.start] + 1):
+            layers[level].append(bend)
+        ways[at] = (arrow.start, *bends, arrow.to)
+    return Layout(tuple(map(tuple, _with_few_crossings(layers, ways))), ways, back)
+
+
+def _leading_back(names: Sequence[str], arrows: Sequence[Arrow]) -> frozenset[int]:
+    """The arrows that close a circle, found from the first box on."""
+    leaving: dict[str, list[int]] = {name: [] for name in names}
+    for at, arrow in enumerate(arrows):
+        leaving[arrow.start].append(at)
+    back: set[int] = set()
+    seen: set[str] = set()
+    for first in names:
+        # By hand, not by recursion: a graph may be a thousand nodes long.
+        path: list[tuple[str, Iterator[int]]] = [] if first in seen else [(first, iter(leaving[first]))]
+        open_: set[str] = {first} if path else set()
+        seen.add(first)
+        while path:
+            name, rest = path[-1]
+            found = next(rest, None)
+            if found is None:
+                open_.discard(name)
+                path.pop()
+            elif (to := arrows[found].to) in open_:
+                back.add(found)
+            elif to not in seen:
+                seen.add(to)
+                open_.add(to)
+                path.append((to, iter(leaving[to])))
+    return frozenset(back)
+
+
+def _depths(names: Sequence[str], pairs: Sequence[tuple[str, str, int]]) -> dict[str, int]:
+    """How long the longest way to each is."""
+    depth = dict.fromkeys(names, 0)
+    waits = dict.fromkeys(names, 0)
+    leaving: dict[str, list[tuple[str, int]]] = {name: [] for name in names}
+    for one, other, length in pairs:
+        leaving[one].append((other, length))
+        waits[other] += 1
+    ready = [name for name in names if not waits[name]]
+    while ready:
+        one = ready.pop()
+        for other, length in leaving[one]:
+            depth[other] = max(depth[other], depth[one] + length)
+            waits[other] -= 1
+            if not waits[other]:
+                ready.append(other)
+    return depth
+
+
+def _with_few_crossings(layers: list[list[str]], ways: Mapping[int, tuple[str, ...]]) -> list[list[str]]:
+    """Each where the middle of its neighbours is, downwards and upwards in turn."""
+    above: dict[str, list[str]] = {}
+    below: dict[str, list[str]] = {}
+    for way in ways.values():
+        for one, other in pairwise(way):
+            below.setdefault(one, []).append(other)
+            above.setdefault(other, []).append(one)
+    for turn in range(ROUNDS):
+        down = turn % 2 == 0
+        order = range(1, len(layers)) if down else range(len(layers) - 2, -1, -1)
+        for level in order:
+            beside = layers[level - 1 if down else level + 1]
+            place = {name: at for at, name in enumerate(beside)}
+            layers[level] = _by_middle(layers[level], above if down else below, place)
+    return layers
+
+
+def _by_middle(
+    layer: Sequence[str], neighbours: Mapping[str, Sequence[str]], place: Mapping[str, int]
+) -> list[str]:
+    middles: dict[str, float] = {}
+    for at, name in enumerate(layer):
+        found = [place[one] for one in neighbours.get(name, ()) if one in place]
+        middles[name] = sum(found) / len(found) if found else float(at)
+    return sorted(layer, key=lambda name: middles[name])

@@ -1,0 +1,440 @@
+"""An ensemble in a file: the same parts as in Python, with places for what is wrong with them.
+
+    check_ensemble   everything that is wrong with a document
+    load_ensemble    with its inputs: a program that can run
+
+Tasks name each other and their agents by id.  What is missing in any text is told at once, before
+there is a run.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable, Iterator, Mapping
+
+from plait import documents
+from plait.documents import nodes
+from plait.engine.conditions import asked_keys
+from plait.engine.expressions import read_when
+from plait.errors import InputError, PlaitError, Problem, listed, nearest
+from plait.flows import format
+from plait.flows.check import Finding, check_field
+from plait.flows.fields import Field, Known, read_fields
+from plait.flows.format import Said, template_of
+from plait.flows.hooks import hook_findings, read_hooks, read_limits, tools_of
+from plait.flows.loaded import Loaded
+from plait.flows.names import Name, strings
+from plait.flows.parameters import Parameter, Surroundings, declared, resolve
+from plait.hints import Final
+from plait.records import dataclass, field, replace
+from plait.scope import Scope
+from plait.source import Span
+from plait.steps.ensemble import assemble
+from plait.steps.ensemble_check import problems_of
+from plait.steps.ensemble_parts import MOST_TURNS, Agent, Cast, Loop, Manager, MapReduce, Task
+from plait.steps.ensemble_text import AGENT_TEXTS, TASK_TEXTS, Place, Texts, is_item_name
+from plait.template.template import Template, compile_template
+from plait.values import Json, Secret
+
+NOTHING: Final = Scope()
+
+
+def load_ensemble(
+    path: str,
+    *,
+    given: Mapping[str, Json] | None = None,
+    project: str | None = None,
+    profile: str | None = None,  # noqa: ARG001 - the signature of load_flow; an ensemble has no profiles
+    strict: bool | None = None,
+    max_parallel: int | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Loaded:
+    """The ensemble in a file; InputError with everything that is wrong with it or with what it is given."""
+    document = documents.load(path)
+    findings = check_ensemble(document)
+    problems = [finding.problem for finding in findings if finding.severity == "error"]
+    if problems:
+        raise InputError.together(problems)
+    assert isinstance(document, nodes.Mapping)
+    said = Said("ensemble", document, NOTHING)
+    read = _Reader(said, path).read()
+    parameters = _parameters(document)
+    inputs = _inputs(said, parameters, given or {})
+    cast = read.cast if max_parallel is None else replace(read.cast, max_parallel=max_parallel)
+    hooks = read_hooks(said.get("hooks"))
+    program = assemble(
+        cast, Texts(cast, read.written), inputs, limits=read_limits(said.inner("limits")), hooks=hooks
+    )
+    resolve(parameters, given or {} if parameters else {})  # one that is needed, and that no text asks for
+    return Loaded(
+        program,
+        path,
+        os.path.dirname(os.path.realpath(path)) if project is None else project,
+        inputs,
+        Surroundings({}, {}, {}),
+        parameters,
+        uses={**tools_of(hooks), **read.uses},
+        warnings=tuple(finding for finding in findings if finding.severity == "warning"),
+        strict=bool(strict),
+        timeout=said.seconds("timeout"),
+        kind="ensemble",
+        limits=program.limits,
+        hooks=hooks,
+        environ=environ or {},
+    )
+
+
+def _parameters(document: nodes.Mapping) -> dict[str, Parameter]:
+    node = document.get("inputs") or document.get("parameters")
+    if node is None:
+        return {}
+    return declared(nodes.Mapping(((nodes.Scalar("parameters", node.span), node),), document.span))
+
+
+def _inputs(said: Said, parameters: Mapping[str, Parameter], given: Mapping[str, Json]) -> dict[str, Json]:
+    """What is given, of the types that are declared, with the defaults; secrets as such."""
+    values = dict(given)
+    if parameters:
+        optional = {name: replace(one, required=False) for name, one in parameters.items()}
+        # One that is missing is told with all texts that ask for it.
+        values = resolve(optional, given)
+    hidden = said.words("secrets")
+    return {
+        name: Secret(value) if name in hidden and isinstance(value, str) else value
+        for name, value in values.items()
+    }
+
+
+# ── what a file says ─────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    cast: Cast
+    written: Mapping[Place, Template]
+    uses: Mapping[str, Span]
+    places: Mapping[int, Said] = field(default_factory=dict)
+    problems: tuple[Problem, ...] = ()
+
+    def where(self, owner: object, name: str) -> Span | None:
+        said = self.places.get(id(owner))
+        if said is None:
+            return None
+        try:
+            return said.span(name)
+        except PlaitError:  # a field that files do not have
+            return said.node.span
+
+
+class _Reader:
+    """Makes the parts of an ensemble of a map that has the form of one."""
+
+    def __init__(self, said: Said, path: str) -> None:
+        self.said = said
+        self.path = path
+        self.places: dict[int, Said] = {}
+        self.written: dict[Place, Template] = {}
+        self.uses: dict[str, Span] = {}
+        self.problems: list[Problem] = []
+        self.agents: dict[str, Agent] = {}
+        self.tasks: dict[str, Task] = {}
+
+    def read(self) -> Read:
+        said = self.said
+        for name, node in said.entries("agents"):
+            self.agents[name] = self._agent(Said("member", _map(node), NOTHING))
+        self._tasks()
+        manager = said.inner("manager")
+        cast = Cast(
+            said.text("name") or os.path.splitext(os.path.basename(self.path))[0],
+            tuple(self.tasks.values()),
+            tuple(self._loops()),
+            tuple(self._maps()),
+            said.text("workflow"),  # type: ignore[arg-type]  # one of the words of its table
+            None if manager is None else self._manager(manager),
+            said.text("on_error") or "fail_fast",  # type: ignore[arg-type]  # as above
+            said.whole("max_parallel") or 1,
+            said.text("provider"),
+            said.text("model"),
+            {id(task): name for name, task in self.tasks.items()},
+        )
+        self.places[id(cast)] = said
+        return Read(cast, self.written, self.uses, self.places, tuple(self.problems))
+
+    # ── agents ───────────────────────────────────────────────────────────
+
+    def _agent(self, said: Said) -> Agent:
+        agent = Agent(said.text("role") or "", **self._member(said))
+        self._note(agent, said, AGENT_TEXTS)
+        return agent
+
+    def _manager(self, said: Said) -> Manager:
+        manager = Manager(
+            said.text("role") or "",
+            **self._member(said),
+            max_delegations=said.whole("max_delegations"),
+            max_per_worker=said.whole("max_per_worker"),
+            workers=said.words("workers"),
+            required=said.words("required"),
+        )
+        self._note(manager, said, AGENT_TEXTS)
+        return manager
+
+    def _member(self, said: Said) -> dict[str, Json]:
+        limits = read_limits(said.inner("limits"))
+        tools = said.words("tools")
+        for tool in tools:
+            if "*" not in tool and ":" not in tool:
+                self.uses.setdefault(tool, said.span("tools"))
+        return {
+            "goal": said.text("goal") or "",
+            "background": said.text("background") or "",
+            "provider": said.text("provider"),
+            "model": said.text("model"),
+            "tools": tools,
+            "once": said.words("once"),
+            "options": {name: node.data() for name, node in said.entries("options")},
+            "limits": replace(limits, turns=MOST_TURNS) if limits.turns is None else limits,
+        }
+
+    def _note(self, made: Agent | Task, said: Said, texts: Iterable[str]) -> None:
+        """Where it stands, and its templates with their places."""
+        self.places[id(made)] = said
+        for name in texts:
+            node = said.get(name)
+            if isinstance(node, nodes.Scalar) and isinstance(node.value, str) and node.value:
+                self.written[(id(made), name)] = template_of(node, "prompt")
+
+    # ── tasks ────────────────────────────────────────────────────────────
+
+    def _tasks(self) -> None:
+        said_of: dict[str, Said] = {}
+        for number, (key, node) in enumerate(_entries(self.said.get("tasks")), 1):
+            said = Said("task", _map(node), NOTHING)
+            name = said.text("id") or key or f"task-{number}"
+            if name in said_of:
+                span = said.span("id") if said.has("id") else said.node.span
+                what, fix = f"two tasks have the id '{name}'", "give one of them another id"
+                self.problems.append(Problem(what, span, fix, code="duplicate-id"))
+                continue
+            said_of[name] = said
+            self.tasks[name] = self._task(said)
+        for name, said in said_of.items():
+            found = tuple(self._named(said, "context"))
+            # All tasks are there before any can be named; nobody has seen this one yet.
+            object.__setattr__(self.tasks[name], "context", found)
+
+    def _task(self, said: Said) -> Task:
+        params, schema, tool = said.get("params"), said.get("output_schema"), said.text("tool")
+        if tool is not None:
+            self.uses.setdefault(tool, said.span("tool"))
+        task = Task(
+            said.text("description") or "",
+            said.text("expected_output") or "",
+            agent=self._agent_of(said),
+            tool=tool,
+            params=None if params is None else params.data(),
+            name=said.text("name"),
+            output_schema=schema.data() if isinstance(schema, nodes.Mapping) else None,
+            max_output_retries=said.whole("max_output_retries") or 0,
+            attempts=said.whole("attempts") or 1,
+            timeout=said.seconds("timeout"),
+        )
+        self._note(task, said, TASK_TEXTS)
+        if params is not None:
+            self.written[(id(task), "params")] = template_of(params, "graph")
+        return task
+
+    def _agent_of(self, said: Said) -> Agent | None:
+        inner, named = said.inner("agent"), said.text("agent")
+        if inner is not None:
+            return self._agent(inner)
+        if named is not None and named not in self.agents:
+            what = f"there is no agent '{named}'"
+            self.problems.append(_unknown(what, said.get("agent"), named, self.agents, "unknown-agent"))
+        return None if named is None else self.agents.get(named)
+
+    def _named(self, said: Said, name: str) -> Iterator[Task]:
+        """The tasks that a field names, one or several."""
+        node = said.get(name)
+        for one in node.items if isinstance(node, nodes.Sequence) else (node,):
+            wanted = one.data() if isinstance(one, nodes.Scalar) else None
+            if wanted is None:
+                continue
+            if wanted in self.tasks:
+                yield self.tasks[wanted]
+            else:
+                what = f"there is no task '{wanted}'"
+                self.problems.append(_unknown(what, one, str(wanted), self.tasks, "unknown-task"))
+
+    # ── loops and maps ───────────────────────────────────────────────────
+
+    def _loops(self) -> Iterator[Loop]:
+        for node in self.said.items("loops"):
+            said = Said("ensemble_loop", _map(node), NOTHING)
+            loop = Loop(
+                tuple(self._named(said, "tasks")),
+                self._until(said),
+                max_iterations=said.whole("max_iterations") or 0,
+                on_max=said.text("on_max") or "return_last",  # type: ignore[arg-type]  # a word of its table
+                feedback=said.flag("feedback"),
+                name=said.text("id"),
+            )
+            self.places[id(loop)] = said
+            yield loop
+
+    def _until(self, said: Said) -> Json:
+        node = said.get("until")
+        if node is None:
+            return None
+        source = node.source() if isinstance(node, nodes.Scalar) and isinstance(node.value, str) else None
+        try:
+            return read_when(node.data(), source=source, locate=lambda place: (node.at(place) or node).span)
+        except InputError as error:
+            self.problems += error.problems
+            return None
+
+    def _maps(self) -> Iterator[MapReduce]:
+        node = self.said.get("map")
+        for one in node.items if isinstance(node, nodes.Sequence) else (node,):
+            if isinstance(one, nodes.Mapping):
+                yield from self._map(Said("ensemble_map", one, NOTHING))
+
+    def _map(self, said: Said) -> Iterator[MapReduce]:
+        items = said.get("items")
+        assert isinstance(items, nodes.Sequence | nodes.Scalar)
+        reduce = next(self._named(said, "reduce"), None)
+        for task in self._named(said, "task"):
+            size = said.whole("chunk_size")
+            made = MapReduce(items.data(), task, reduce, item=said.text("as") or "item", chunk_size=size)
+            self.places[id(made)] = said
+            yield made
+
+
+def _map(node: nodes.Node) -> nodes.Mapping:
+    assert isinstance(node, nodes.Mapping), "what is no map was told before"
+    return node
+
+
+def _entries(node: nodes.Node | None) -> Iterator[tuple[str, nodes.Node]]:
+    match node:
+        case nodes.Sequence(items):
+            yield from (("", item) for item in items)
+        case nodes.Mapping(entries):
+            yield from ((str(key.value), value) for key, value in entries)
+
+
+def _unknown(what: str, node: nodes.Node | None, wanted: str, known: Iterable[str], code: str) -> Problem:
+    names = list(known)
+    guess = nearest(wanted, names)
+    there = f"there are: {listed(names)}" if names else "there are none"
+    fix = f"did you mean '{guess}'?" if guess else there
+    return Problem(what, None if node is None else node.span, fix, code=code)
+
+
+# ── what is wrong with it ────────────────────────────────────────────────
+
+
+def check_ensemble(document: nodes.Node, *, names: Iterable[str] = ()) -> list[Finding]:
+    """All findings of a document, sorted by place; `names` are inputs that will be given, too."""
+    found = [_of_format(one) for one in format.problems(document, format.ENSEMBLE)]
+    items = dict(_item_names(document))
+    for one in read_fields(document, "prompt", names=names).fields:
+        if not one.when:
+            found += check_field(_knowing(one, items.get(id(one.scalar))), "prompt")
+    if not any(finding.severity == "error" and finding.code not in ABOUT_TEXTS for finding in found):
+        assert isinstance(document, nodes.Mapping)
+        found += _of_parts(Said("ensemble", document, NOTHING))
+    return sorted(dict.fromkeys(found), key=lambda finding: finding.problem.place)
+
+
+def _item_names(document: nodes.Node) -> Iterator[tuple[int, str]]:
+    """The texts of a map's task, which know the item, and what that is called there."""
+    said = document.get("map") if isinstance(document, nodes.Mapping) else None
+    maps = [one for one in (said.items if isinstance(said, nodes.Sequence) else (said,)) if one is not None]
+    names = {_word(one, "task"): _word(one, "as") or "item" for one in maps}
+    for key, task in _entries(document.get("tasks") if isinstance(document, nodes.Mapping) else None):
+        name = names.get(_word(task, "id") or key or None)
+        for text in TASK_TEXTS if name else ():
+            node = task.get(text) if isinstance(task, nodes.Mapping) else None
+            if node is not None and name is not None:
+                yield id(node), name
+
+
+def _knowing(one: Field, item: str | None) -> Field:
+    """The text of a map's task may ask for the item and its fields, whatever those are."""
+    text = one.scalar.value
+    if item is None or one.declared is None or not isinstance(text, str):
+        return one
+    asked = compile_template(text, "prompt").placeholders
+    return replace(one, declared=one.declared | {name for name in asked if is_item_name(name, item)})
+
+
+def _word(node: nodes.Node | None, key: str) -> str | None:
+    value = node.get(key) if isinstance(node, nodes.Mapping) else None
+    return value.value if isinstance(value, nodes.Scalar) and isinstance(value.value, str) else None
+
+
+ABOUT_TEXTS: Final = frozenset({"unknown-input", "malformed-hole"})
+
+
+def _of_format(problem: Problem) -> Finding:
+    return Finding(problem, "warning" if problem.code in format.WARNED else "error")
+
+
+def _of_parts(said: Said) -> Iterator[Finding]:
+    try:
+        _parameters(said.node)
+    except InputError as error:
+        yield from map(Finding, error.problems)
+    yield from hook_findings(said.get("hooks"))
+    read = _Reader(said, "").read()
+    yield from map(Finding, read.problems)
+    if not read.problems:
+        yield from map(Finding, problems_of(read.cast, read.where))
+        for task in read.cast.tasks:
+            yield from _params(read, task)
+    for loop in read.cast.loops:
+        yield from _until_names(read.places[id(loop)].get("until"))
+
+
+KNOWN_UNTIL: Final = (
+    Name("output", (), "what the last task of the round gave, as text"),
+    Name("data", (), "the same as data"),
+    Name("iteration", (), "the number of the round"),
+)
+
+
+def _until_names(node: nodes.Node | None) -> Iterator[Finding]:
+    known = _known(KNOWN_UNTIL, "a loop")
+    match node:
+        case nodes.Scalar(str()):
+            yield from check_field(Field("until", node, "a loop", known, when=True), "workflow")
+        case nodes.Mapping():
+            for root in dict.fromkeys(str(keys[0]) for keys in asked_keys(node.data()) if keys):
+                if root not in known:
+                    what = f"nothing here is named '{root}'"
+                    yield Finding(_unknown(what, node, root, known, "unknown-name"))
+
+
+def _params(read: Read, task: Task) -> Iterator[Finding]:
+    """Names in the parameters of a tool that are not there."""
+    node = read.places[id(task)].get("params")
+    if node is None:
+        return
+    item = next((one.item for one in read.cast.maps if one.task is task), None)
+    context = tuple(read.cast.id_of(one) for one in task.context)
+    known = [Name("inputs", (), "what the ensemble was given")]
+    if any(one.reduce is task for one in read.cast.maps):  # it is given outputs that have no ids of their own
+        known.append(Name("context", (), "the outputs that it puts together"))
+    elif context:
+        known.append(Name("context", (), "the outputs of the tasks in its context", context))
+    if item is not None:
+        known += [Name(name, (), "the item") for name in (item, f"{item}_index", f"{item}_total")]
+    there = _known(known, "a task")
+    for scalar in strings(node):
+        yield from check_field(Field("params", scalar, "a task", there), "graph")
+
+
+def _known(names: Collection[Name], where: str) -> Known:
+    return Known(where, {name.name: (at, name) for at, name in enumerate(names)}, len(names))

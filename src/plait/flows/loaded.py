@@ -1,0 +1,105 @@
+"""What every kind of flow file becomes: a program, and what it was given.
+
+A workflow, a graph, a directive and an ensemble differ in what their files look like and in how
+they choose the next step.  They are run, recorded, resumed, limited and shown by the same code,
+which knows only this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from plait.engine.hooks import Hook
+from plait.engine.limits import NO_LIMITS, Limits
+from plait.engine.perform import Step, Turn
+from plait.flows.check import Finding
+from plait.flows.parameters import Parameter, Surroundings, secret_texts
+from plait.hints import TYPE_CHECKING, Any, Protocol
+from plait.records import dataclass, field
+from plait.scope import Scope
+from plait.scope.computed import Sources
+from plait.source import Span
+from plait.values import Json
+
+if TYPE_CHECKING:
+    from plait.steps.fan import Fan
+
+
+class Program(Protocol):
+    """The steps of a flow, and the order in which they are performed."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def inner(self) -> Sequence[Step]:
+        """The steps that are known before it runs."""
+
+    @property
+    def phases(self) -> tuple[tuple[str, int], ...]:
+        """Its parts, each with the number of its steps: what a view draws at the start."""
+
+    @property
+    def fan(self) -> Fan | None:
+        """The part whose items are counted, and retried when they failed."""
+
+    def run(self, turn: Turn) -> Json:
+        """Its value; raises StepError when it fails."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A flow that can run, and what it was given."""
+
+    program: Program
+    path: str
+    project: str
+    parameters: Mapping[str, Json]
+    surroundings: Surroundings = field(repr=False)
+    declared: Mapping[str, Parameter]
+    uses: Mapping[str, Span] = field(default_factory=dict)
+    """The tools that its steps name, and where."""
+    warnings: tuple[Finding, ...] = ()
+    strict: bool = False
+    timeout: float | None = None
+    kind: str = "workflow"
+    """workflow, graph, directive or ensemble."""
+    limits: Limits = NO_LIMITS
+    hooks: tuple[Hook, ...] = ()
+    """Those of its file; `app` adds those of the user and of the project."""
+    durability: str = "normal"
+    backend: str = "local"
+    shared: bool = False
+    """The project is at the same place on every host that performs items."""
+    ships: tuple[str, ...] = ()
+    """Patterns for files of the project that go with the items, where it is not."""
+    allow_outside: bool = False
+    environ: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def scope(self, run: str, *, sources: Sources | None = None, started: str = "") -> Scope:
+        """The names with which a run of the flow begins."""
+        facts: dict[str, Json] = {
+            "name": self.program.name,
+            "id": run,
+            "run": run,
+            "path": self.path,
+            "dir": self.project,
+            "iteration": 1,
+            "start_time": started,
+        }
+        names = {**self.surroundings.names(), **self.parameters}
+        outermost = Scope({}, label="run", sources=sources or self.sources())
+        return outermost.frame("flow", workflow={"workflow": facts}, env=names)
+
+    def sources(self, **more: Any) -> Sources:
+        """Where computed values come from; `run`, `clock` and their like are those of `Sources`."""
+        environ = self.surroundings.environ(self.environ)
+        return Sources(self.project, environ=environ, allow_outside=self.allow_outside, **more)
+
+    def process_env(self) -> dict[str, str]:
+        """What its processes find in their environment, besides that of Plait."""
+        return self.surroundings.process_env()
+
+    def secret_texts(self) -> list[str]:
+        """What has to be masked wherever it appears."""
+        return secret_texts(self.surroundings, self.parameters)

@@ -1,0 +1,125 @@
+"""A person and a model take turns: each thing that the person says is a conversation of its own.
+
+    agent    the prompt of the directive, and what comes of it
+    say:2    what the person says then, with all that was said before
+    say:3    …
+
+Each is a recorded step, so a chat is a run like every other.  An answer that fails or is stopped is
+forgotten, with what it was the answer to, and the chat goes on; it ends when the person has said all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from plait.engine.events import Spoken
+from plait.engine.outcome import Done, Failed, Failure, Interrupted, StepError
+from plait.engine.perform import Policy, Step, Turn
+from plait.hints import TYPE_CHECKING
+from plait.records import dataclass, replace
+from plait.steps.conversation import Conversation, Talk
+from plait.steps.model import Message
+from plait.values import Json
+
+if TYPE_CHECKING:
+    from plait.steps.fan import Fan
+
+Listen = Callable[[Failure | None], str | None]
+"""The next thing that the person says, told why there was no answer to the last; None: nothing more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chat:
+    """The program of a chat."""
+
+    name: str
+    first: Conversation
+    listen: Listen
+
+    @property
+    def inner(self) -> Sequence[Step]:
+        return (self.first,)
+
+    @property
+    def phases(self) -> tuple[tuple[str, int], ...]:
+        return ((self.first.name, 0),)
+
+    @property
+    def fan(self) -> Fan | None:
+        return None
+
+    def run(self, turn: Turn) -> Json:
+        value: Json = {"output": ""}
+        said: list[Message] = []
+        conversation, number = self.first, 1
+        while True:
+            failure = None
+            match self._answered(conversation, turn, said):
+                case Done(answer):
+                    value = answer
+                case Failed(why):
+                    failure = why
+            # What was heard before is shown when this is.
+            turn.run.tell(Spoken(conversation.name, ""))
+            line = self.listen(failure)
+            if line is None:
+                return _ended(value, failure)
+            number += 1
+            conversation = replace(
+                self.first, name=f"say:{number}", prompt=line, before=tuple(said), fingerprint=""
+            )
+
+    def _answered(self, conversation: Conversation, turn: Turn, said: list[Message]) -> Done | Failed:
+        try:
+            outcome = turn.perform(Saying(conversation, said))
+        except Interrupted:
+            if turn.run.stop.at_once:
+                raise
+            turn.run.stop.forget()
+            return Failed(Failure("stopped", "stopped"))
+        return outcome if isinstance(outcome, Done | Failed) else Failed(Failure(outcome.why, "skipped"))
+
+
+def _ended(value: Json, failure: Failure | None) -> Json:
+    """The last answer; without one the chat has failed, unless the person did not want it."""
+    if failure is not None and failure.kind != "stopped":
+        raise StepError(failure)
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class Saying:
+    """A conversation that remembers what was said in it, for the next one."""
+
+    conversation: Conversation
+    said: list[Message]
+
+    @property
+    def name(self) -> str:
+        return self.conversation.name
+
+    @property
+    def kind(self) -> str:
+        return self.conversation.kind
+
+    @property
+    def title(self) -> str:
+        return self.conversation.title
+
+    @property
+    def fingerprint(self) -> str:
+        return self.conversation.fingerprint
+
+    @property
+    def policy(self) -> Policy:
+        return self.conversation.policy
+
+    @property
+    def inner(self) -> Sequence[Step]:
+        return ()
+
+    def run(self, turn: Turn) -> Json:
+        talk = Talk(self.conversation, turn)
+        value = talk.to_the_end()
+        self.said[:] = talk.messages
+        return value

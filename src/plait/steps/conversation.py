@@ -1,0 +1,663 @@
+"""A model with tools, in a loop of recorded turns.
+
+    turn:1          what the model answered: text, or tools that it wants to be called
+    turn:1.call:1   what a tool gave, or why there was no call
+    turn:2          …
+
+Every question and every call is a performed step, so a run that goes on neither asks nor calls
+again what is recorded.  A limit is looked at before each of them.  A tool is called if it was
+offered, is permitted, and is given what its schema says; otherwise the model is told why not, and
+that is recorded like a result.  What a model or a tool says is a value: it is never a template.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+
+from plait.digests import sha256_hex
+from plait.engine.backend import ItemWork
+from plait.engine.events import Spoken
+from plait.engine.limits import NO_LIMITS, Earlier, Limits, Reached, Spent
+from plait.engine.outcome import Done, Failed, Failure, Outcome, Skipped, StepError
+from plait.engine.perform import PLAIN, Policy, Step, Turn
+from plait.engine.run import QUESTIONS, Run
+from plait.errors import InternalError, JournalError, PlaitError, TrustError
+from plait.hints import TYPE_CHECKING, Final
+from plait.masking import masked
+from plait.records import dataclass, field, replace
+from plait.steps.hands import working
+from plait.steps.model import Answer, Ask, Message, Offer, Provider, ToolUse, Usage, total
+from plait.steps.offers import faults, id_of, not_offered, told_to_model
+from plait.steps.permissions import Permissions, matches_any
+from plait.steps.prompt import NOBODY
+from plait.steps.tool import called
+from plait.values import Json, json_text
+
+if TYPE_CHECKING:
+    from plait.engine.journal import Journal
+    from plait.steps.hands import WorkingRun
+
+MOST_AT_ONCE: Final = 4
+"""Calls of one turn that run at the same time."""
+TITLE_LENGTH: Final = 100
+Consent = Callable[[str, Mapping[str, Json]], bool]
+"""Asks a person whether a tool may be called that nobody has permitted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """A step that talks with a model until it has an answer."""
+
+    counts_itself = True
+    """Against a limit of steps count the calls of an agent, and not the agent."""
+    name: str
+    title: str
+    prompt: str
+    """Filled already: nothing in it is a template any more."""
+    system: str = ""
+    provider: str | Provider | None = None
+    """Its name; or, from Python, somebody who answers."""
+    model: str | None = None
+    tools: tuple[str, ...] = ()
+    """Patterns over the ids of tools that it may call; none: no tools."""
+    schema: Mapping[str, Json] | None = None
+    """Of the answer."""
+    limits: Limits = NO_LIMITS
+    options: Mapping[str, Json] = field(default_factory=dict)
+    fingerprint: str = ""
+    policy: Policy = PLAIN
+    max_output_retries: int = 2
+    """How often the model is told what is wrong with its answer, before that is a failure."""
+    kind: str = "agent"
+    once: tuple[str, ...] = ()
+    """Patterns of tools that are rather asked about than called twice, after a kill in the middle."""
+    before: tuple[Message, ...] = ()
+    """What was said before the prompt."""
+    consent: Consent | None = None
+    own: tuple[OwnTool, ...] = ()
+    """Tools that nobody else has."""
+
+    def __post_init__(self) -> None:
+        if not self.fingerprint:
+            object.__setattr__(self, "fingerprint", digest(self.essence()))
+
+    @property
+    def inner(self) -> Sequence[Step]:
+        return ()
+
+    def essence(self) -> Json:
+        """What an answer depends on; limits do not belong to it: a run may go on with higher ones."""
+        return [
+            provider_key(self.provider),
+            self.model,
+            self.system,
+            self.prompt,
+            list(self.tools),
+            None if self.schema is None else dict(self.schema),
+            dict(self.options),
+            [_record(message) for message in self.before],
+            *([dict(tool.offer.schema), tool.offer.description] for tool in self.own),
+        ]
+
+    def run(self, turn: Turn) -> Json:
+        run = working(turn.run)
+        if run.rehearsal is not None:
+            run.rehearse(turn, "agent", self.prompt)
+            return {}
+        return Talk(self, turn).to_the_end()
+
+
+@dataclass(frozen=True, slots=True)
+class OwnTool:
+    """A tool of one conversation alone; `call` gives what the model gets to read, or raises StepError."""
+
+    offer: Offer
+    call: Callable[[Turn, Mapping[str, Json]], Json]
+
+
+@dataclass(frozen=True, slots=True)
+class Agency:
+    """What an agent may do and spend, for those that are inside it."""
+
+    permissions: Permissions
+    spent: Spent
+
+
+class Talk:
+    """One conversation while it goes on."""
+
+    def __init__(self, said: Conversation, turn: Turn) -> None:
+        run = working(turn.run)
+        above = _agency_above(run, turn.path)
+        self.said = said
+        self.turn = turn
+        self.run = run
+        self.permissions = Permissions(said.tools, None if above is None else above.permissions)
+        self.spent = Spent()
+        self.messages: list[Message] = [*said.before, Message("user", run.mask(said.prompt))]
+        self.answers: list[Answer] = []
+        self._performed = 0
+        self._bad_answers = 0
+        self._earlier: Earlier | None = None
+
+    def to_the_end(self) -> dict[str, Json]:
+        path, limits = self.turn.path, self.said.limits
+        with self.run.spending(path, limits, f"'{self.said.title}'") as self.spent:
+            self.run.agents[path] = Agency(self.permissions, self.spent)
+            try:
+                self._expect_room("depth")
+                return self._ended()
+            finally:
+                del self.run.agents[path]
+
+    def record(self, ended: str = "end") -> dict[str, Json]:
+        """What has come of it until now."""
+        last = self.answers[-1] if self.answers else Answer()
+        usage = total([answer.usage for answer in self.answers])
+        return {
+            "output": last.text if self.said.schema is None else last.data,
+            "text": last.text,
+            "data": last.data,
+            "usage": usage.record(),
+            "turns": len(self.answers),
+            "model": last.model,
+            "ended": ended,
+        }
+
+    # ── turns ────────────────────────────────────────────────────────────
+
+    def _ended(self) -> dict[str, Json]:
+        provider = self._provider()
+        offers = self._offers()
+        while True:
+            answer = self._asked(provider, offers)
+            self.messages.append(answer.message())
+            self._expect_whole(answer)
+            if answer.uses:
+                self._call(answer.uses, offers)
+            elif (wrong := self._misfits()) is None:
+                return self.record()
+            else:
+                self._send_back(wrong)
+
+    def _provider(self) -> Provider:
+        named = self.said.provider
+        provider = self.run.hands.provider(named) if isinstance(named, str | None) else named
+        if provider is None:
+            raise StepError(Failure(NOBODY, "refused"))
+        return provider
+
+    def _offers(self) -> tuple[Offer, ...]:
+        return (*(tool.offer for tool in self.said.own), *self._offered_by_hands())
+
+    def _offered_by_hands(self) -> tuple[Offer, ...]:
+        if not self.said.tools and self.said.consent is None:
+            return ()
+        found = self.run.hands.offers(self.said.tools)
+        if self.said.consent is None:
+            return tuple(offer for offer in found if self.permissions.allow(offer.tool_id))
+        return (*found, *_others(self.run, found))
+
+    def _asked(self, provider: Provider, offers: tuple[Offer, ...]) -> Answer:
+        self._expect_room("turns", "tokens", "spend", "seconds")
+        number = len(self.answers) + 1
+        question = Question(
+            name=f"turn:{number}",
+            title=f"turn {number}",
+            fingerprint=digest(
+                [provider.name, provider.fingerprint, self._offered(offers), self.said.essence()]
+            ),
+            ask=Ask(
+                tuple(self.messages),
+                self.run.mask(self.said.system),
+                self.said.model,
+                offers,
+                self.said.schema,
+                self._options(),
+                schema_retries=0,  # what is wrong is told here, in a turn of its own
+            ),
+            provider=provider,
+            timeout=self.spent.left("seconds"),
+            context=self._context(),
+        )
+        outcome = self._perform(question)
+        if isinstance(outcome, Done):
+            answer = Answer.of(outcome.value)
+            self._count(answer.usage)
+            self.answers.append(answer)
+            return answer
+        raise StepError(self._unanswered(outcome))
+
+    def _options(self) -> dict[str, Json]:
+        """Those of the author, and no more room for the answer than there are tokens left."""
+        options = dict(self.said.options)
+        left = self.spent.left("tokens")
+        if left is not None:
+            wanted = options.get("max_tokens")
+            options["max_tokens"] = min(int(left), wanted) if isinstance(wanted, int) else int(left)
+        return options
+
+    def _offered(self, offers: Sequence[Offer]) -> Json:
+        return [[offer.tool_id, offer.description, dict(offer.schema)] for offer in offers]
+
+    def _count(self, usage: Usage) -> None:
+        self.spent.add(turns=1, tokens=usage.tokens, spend=usage.cost or 0.0)
+
+    def _unanswered(self, outcome: Failed | Skipped) -> Failure:
+        if isinstance(outcome, Skipped):
+            return Failure(
+                f"the model was not asked: {outcome.why}", "refused", output=self.record("skipped")
+            )
+        failure = outcome.failure
+        output = failure.output if isinstance(failure.output, Mapping) else {}
+        usage = output.get("usage")
+        if isinstance(usage, Mapping):
+            self._count(Usage(**usage))  # it was paid for, although there is no answer
+        over = self.spent.reach("seconds") if failure.kind == "timeout" else None
+        if over is not None:
+            return self._limit(over)
+        raw = output.get("text")
+        partial = {**self.record(failure.kind), **({"text": raw} if isinstance(raw, str) else {})}
+        return replace(failure, output=partial)
+
+    def _expect_whole(self, answer: Answer) -> None:
+        """An answer that was cut off is none, and calls that were cut off are not made."""
+        if answer.ending == "length":
+            room = self._options().get("max_tokens")
+            said = f" ({room} tokens)" if room is not None else ""
+            fix = "raise options.max_tokens or limits.tokens"
+            message = f"the model had no room left for its answer{said}: {fix}"
+            raise StepError(Failure(message, "length", output=self.record("length")))
+        if answer.ending == "refused":
+            message = "the model declined to answer"
+            raise StepError(Failure(message, "refused", output=self.record("refused")))
+
+    # ── answers of a schema ──────────────────────────────────────────────
+
+    def _misfits(self) -> list[str] | None:
+        """What is wrong with the last answer; None: nothing, and its data is known."""
+        schema, answer = self.said.schema, self.answers[-1]
+        if schema is None:
+            return None
+        data = answer.data
+        if data is None:
+            try:
+                data = json.loads(_unfenced(answer.text))
+            except (ValueError, RecursionError):
+                return ["it is not JSON"]
+        wrong = faults(data, schema)
+        if not wrong:
+            self.answers[-1] = replace(answer, data=data)
+        return wrong or None
+
+    def _send_back(self, wrong: Sequence[str]) -> None:
+        self._bad_answers += 1
+        said = "; ".join(wrong)
+        if self._bad_answers > self.said.max_output_retries:
+            tries = f"{self._bad_answers} time{'' if self._bad_answers == 1 else 's'}"
+            message = f"the model gave no answer of the schema, {tries}: {said}"
+            raise StepError(Failure(message, "bad_answer", output=self.record("bad_answer")))
+        schema = json_text(dict(self.said.schema or {}))
+        told = (
+            f"Your answer cannot be used: {said}\n"
+            f"Answer again, with nothing but JSON of this schema:\n{schema}"
+        )
+        self.messages.append(Message("user", told))
+
+    # ── calls ────────────────────────────────────────────────────────────
+
+    def _call(self, uses: Sequence[ToolUse], offers: tuple[Offer, ...]) -> None:
+        """Call the tools, several at a time; the model hears of their results in its own order."""
+        left = self.spent.left("steps")
+        room = len(uses) if left is None else min(len(uses), int(left))
+        calls = [self._use(number, use, offers) for number, use in enumerate(uses[:room], 1)]
+        outcomes = self._perform_all(calls)
+        self.spent.add(steps=room)
+        self.messages += [_answer_to(use, outcome) for use, outcome in zip(uses, outcomes, strict=False)]
+        failed = next((outcome.failure for outcome in outcomes if isinstance(outcome, Failed)), None)
+        if failed is not None:
+            raise StepError(replace(failed, output=self.record(failed.kind)))
+        if room < len(uses):
+            self._expect_room("steps")
+
+    def _use(self, number: int, use: ToolUse, offers: tuple[Offer, ...]) -> Use:
+        tool_id = id_of(use.name, offers) or ""
+        once = bool(tool_id) and matches_any(self.said.once, tool_id)
+        return Use(
+            name=f"turn:{len(self.answers)}.call:{number}",
+            title=self.run.mask(title_of(tool_id or use.name, use.arguments)),
+            fingerprint=fingerprint_of(use),
+            use=use,
+            tool_id=tool_id,
+            offers=offers,
+            permissions=self.permissions,
+            consent=self.said.consent,
+            policy=replace(PLAIN, once=True) if once else PLAIN,
+            context=self._context(),
+            own=next((tool for tool in self.said.own if tool.offer.tool_id == tool_id), None),
+        )
+
+    def _perform_all(self, calls: Sequence[Use]) -> list[Outcome]:
+        if len(calls) < 2:
+            return [self._perform(call) for call in calls]
+        outcomes: dict[int, Outcome] = {}
+        turns: dict[int, Turn] = {}
+        first, at_first = self._performed, self.turn
+
+        def perform(work: ItemWork) -> Outcome:
+            outcome, turns[work.order] = at_first.perform_next(calls[work.order], first + work.order)
+            return outcome
+
+        def finished(work: ItemWork, outcome: Outcome) -> None:
+            outcomes[work.order] = outcome
+
+        works = (ItemWork(order, call.name, None) for order, call in enumerate(calls))
+        self.run.backend.run_items(works, perform, finished, parallel=min(MOST_AT_ONCE, len(calls)))
+        self._performed += len(calls)
+        for order, turn in turns.items():
+            if turn is at_first:
+                self._remember(calls[order])
+        self.turn = next((turn for turn in turns.values() if turn is not at_first), at_first)
+        return [outcomes[order] for order in range(len(calls))]
+
+    def _perform(self, step: Step) -> Outcome:
+        before = self.turn
+        outcome, self.turn = before.perform_next(step, self._performed)
+        self._performed += 1
+        if self.turn is before:
+            self._remember(step)
+        return outcome
+
+    def _remember(self, step: Step) -> None:
+        """A step that was not done again has taken the time that it took, and what models took inside it."""
+        path, journal = f"{self.turn.path}/{step.name}", self.run.journal
+        known = None if self.run.fresh else journal.recorded(path)
+        if known is None:
+            return
+        self.spent.add(seconds=known.duration)
+        if next(journal.recorded_in(path), None) is None:
+            return
+        if self._earlier is None:
+            self._earlier = Earlier(journal, lambda *_: False)
+        used = self._earlier.below(path)
+        self.spent.remember(**{name: used[name] for name in ("turns", "tokens", "spend") if name in used})
+
+    # ── limits ───────────────────────────────────────────────────────────
+
+    def _expect_room(self, *names: str) -> None:
+        reached = self.spent.reach(*names)
+        if reached is not None:
+            raise StepError(self._limit(reached))
+
+    def _limit(self, reached: Reached) -> Failure:
+        hooks = self.run.hooks
+        if hooks is not None:
+            hooks.reach(self.turn, reached, self._context())
+        return reached.failure(self.record(reached.code))
+
+    def _context(self) -> dict[str, Json]:
+        """What hooks know of it."""
+        if self.run.hooks is None:
+            return {}
+        return {
+            "directive": self.said.title,
+            "model": self.said.model,
+            "limits": self.said.limits.record(),
+            "cost": self.spent.used(),
+            "used": self.spent.used(),
+            "turn": max(1, len(self.answers)),
+        }
+
+
+# ── a question ───────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A step that asks a model once; its value is the answer."""
+
+    name: str
+    title: str
+    fingerprint: str
+    ask: Ask
+    provider: Provider
+    timeout: float | None = None
+    context: Mapping[str, Json] = field(default_factory=dict)
+    policy: Policy = PLAIN
+    kind: str = "turn"
+
+    @property
+    def inner(self) -> Sequence[Step]:
+        return ()
+
+    def run(self, turn: Turn) -> Json:
+        run = turn.run
+        if run.hooks is not None:
+            run.hooks.expect("turn_started", turn, self.context)
+        limits = [one for one in (self.timeout, turn.time_left()) if one is not None]
+        speaking = Speaking(run, turn.path)
+        try:
+            answer = self.provider.ask(
+                self.ask, timeout=min(limits, default=None), stop=run.stop, on_text=speaking.hear
+            )
+        except StepError as error:
+            answer = _bad_answer(error)
+        speaking.finish()
+        record = masked(answer.record(), run.mask)
+        expect_going_on("turn_finished", turn, {**self.context, "result": record}, record)
+        return record
+
+
+def _bad_answer(error: StepError) -> Answer:
+    """What the model said, although it does not meet the schema: it was paid for, and is answered."""
+    match error.failure:
+        case Failure(kind="bad_answer", output={"text": str(text), "usage": dict(usage), **facts}):
+            ending: Json = facts.get("ending", "end")
+            return Answer(text, (), Usage(**usage), str(facts.get("model", "")), ending)
+    raise error
+
+
+class Speaking:
+    """Tells those who watch what a model says, while it says it."""
+
+    def __init__(self, run: Run, path: str) -> None:
+        self._run, self._path = run, path
+        self._held = ""
+        # A secret could come in two pieces, neither of which looks like one.
+        self._by_line = run.mask is not str
+
+    def hear(self, text: str) -> None:
+        if self._by_line:
+            whole, newline, self._held = (self._held + text).rpartition("\n")
+            text = whole + newline
+        self._tell(text)
+
+    def finish(self) -> None:
+        self._tell(self._held)
+        self._held = ""
+
+    def _tell(self, text: str) -> None:
+        if text:
+            self._run.tell(Spoken(self._path, self._run.mask(text)))
+
+
+# ── a call ───────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """A step that calls a tool for a model, or says why it does not."""
+
+    name: str
+    title: str
+    fingerprint: str
+    use: ToolUse
+    tool_id: str
+    """Empty if no such tool was offered."""
+    offers: tuple[Offer, ...]
+    permissions: Permissions
+    consent: Consent | None = None
+    policy: Policy = PLAIN
+    context: Mapping[str, Json] = field(default_factory=dict)
+    own: OwnTool | None = None
+    kind: str = "call"
+
+    @property
+    def inner(self) -> Sequence[Step]:
+        return ()
+
+    def run(self, turn: Turn) -> Json:
+        refused = self._refused(turn)
+        if refused is not None:
+            return self._failed("refused", refused)
+        try:
+            value = self._called(turn)
+        except StepError as error:
+            result = self._failed_by(error.failure)
+        except (TrustError, InternalError, JournalError):
+            raise  # the run ends: nobody may go on after it
+        except PlaitError as error:
+            if error.code in QUESTIONS or error.code == "cancelled":
+                raise
+            result = self._failed("refused", turn.run.mask(str(error)))
+        else:
+            result = {"output": told_to_model(value.get("output")), "failed": False, "tool": self.tool_id}
+        expect_going_on("tool_result", turn, {**self._facts(), "result": result}, result)
+        return result
+
+    def _called(self, turn: Turn) -> Mapping[str, Json]:
+        if self.own is not None:
+            return {"output": self.own.call(turn, self._arguments())}
+        return called(turn, self.tool_id, self._arguments())
+
+    def _refused(self, turn: Turn) -> str | None:
+        """Why the tool is not called."""
+        if not self.tool_id:
+            return not_offered(self.use.name, self.offers)
+        if not isinstance(self.use.arguments, Mapping):
+            return "the arguments are not a JSON object"
+        schema = next(offer.schema for offer in self.offers if offer.tool_id == self.tool_id)
+        try:
+            wrong = faults(self.use.arguments, schema)
+        except ValueError:
+            wrong = ["the schema of the tool is none"]
+        if wrong:
+            return f"the arguments do not fit: {'; '.join(wrong)}"
+        if self.own is None and not self.permissions.allow(self.tool_id) and not self._consented():
+            return f"'{self.tool_id}' may not be called here"
+        return self._forbidden(turn)
+
+    def _forbidden(self, turn: Turn) -> str | None:
+        """What hooks have against it."""
+        hooks = turn.run.hooks
+        verdict = None if hooks is None else hooks.fire("tool_call", turn, self._facts())
+        if verdict is None or verdict.verb not in ("skip", "fail", "abort"):
+            return None
+        if verdict.verb == "abort":
+            raise verdict.aborted()
+        return f"it was not called: {verdict.said}"
+
+    def _consented(self) -> bool:
+        return self.consent is not None and self.consent(self.tool_id, self._arguments())
+
+    def _arguments(self) -> Mapping[str, Json]:
+        return self.use.arguments if isinstance(self.use.arguments, Mapping) else {}
+
+    def _facts(self) -> dict[str, Json]:
+        return {**self.context, "tool": {"id": self.tool_id, "params": self.use.arguments}}
+
+    def _failed(self, kind: str, message: str) -> dict[str, Json]:
+        said = told_to_model(f"{kind}: {message}")
+        return {"output": said, "failed": True, "tool": self.tool_id or self.use.name, "kind": kind}
+
+    def _failed_by(self, failure: Failure) -> dict[str, Json]:
+        output = failure.output.get("output") if isinstance(failure.output, Mapping) else None
+        printed = f"\n{told_to_model(output)}" if output not in (None, "", [], {}) else ""
+        return self._failed(failure.kind, failure.message + printed)
+
+
+def _answer_to(use: ToolUse, outcome: Outcome) -> Message:
+    match outcome:
+        case Done(dict() as value):
+            return Message("tool", str(value.get("output")), answers=use.id, failed=bool(value.get("failed")))
+        case Skipped(why):
+            return Message("tool", f"it was not called: {why}", answers=use.id, failed=True)
+    return Message("tool", "there is no result", answers=use.id, failed=True)
+
+
+def fingerprint_of(use: ToolUse) -> str:
+    return digest([use.name, use.arguments])
+
+
+def use_at(journal: Journal, path: str) -> tuple[str, str, Json] | None:
+    """Title, fingerprint and an empty result of the call at a path, for those who say that it is done."""
+    above, dot, number = path.rpartition(".call:")
+    known = journal.recorded(above) if dot and number.isdecimal() else None
+    if known is None or not isinstance(known.outcome, Done):
+        return None
+    uses = Answer.of(known.outcome.value).uses
+    if not 0 < int(number) <= len(uses):
+        return None
+    use = uses[int(number) - 1]
+    value: Json = {"output": "", "failed": False, "tool": use.name}
+    return title_of(use.name, use.arguments), fingerprint_of(use), value
+
+
+# ── shared ───────────────────────────────────────────────────────────────
+
+
+def expect_going_on(event: str, turn: Turn, context: Mapping[str, Json], value: Json) -> None:
+    """Tell hooks what came of a step; if one of them ends the run, that is recorded nevertheless."""
+    hooks = turn.run.hooks
+    verdict = None if hooks is None else hooks.fire(event, turn, context)
+    if verdict is not None and verdict.verb == "abort":
+        raise replace(verdict, path=turn.path).aborted(Done(value))
+
+
+def title_of(tool: str, arguments: Json) -> str:
+    """A call on one line."""
+    said = json_text(arguments) if arguments not in ({}, None) else ""
+    whole = f"{tool} {said}".strip()
+    return whole if len(whole) <= TITLE_LENGTH else f"{whole[: TITLE_LENGTH - 1]}…"
+
+
+def provider_key(provider: str | Provider | None) -> Json:
+    """What tells one provider from another, in a fingerprint."""
+    return provider if isinstance(provider, str | None) else [provider.name, provider.fingerprint]
+
+
+def digest(data: Json) -> str:
+    return sha256_hex(json.dumps(data, sort_keys=True, default=str).encode())[:16]
+
+
+def _record(message: Message) -> Json:
+    uses = [use.record() for use in message.uses]
+    return [message.role, message.text, uses, message.answers, message.failed]
+
+
+def _agency_above(run: WorkingRun, path: str) -> Agency | None:
+    """That of the nearest agent which this path is inside of."""
+    while path:
+        path = path.rpartition("/")[0]
+        if (found := run.agents.get(path)) is not None:
+            return found
+    return None
+
+
+def _others(run: WorkingRun, found: Sequence[Offer]) -> Sequence[Offer]:
+    """What a person may still permit, as far as it may run at all."""
+    known = {offer.tool_id for offer in found}
+    try:
+        everything = run.hands.offers(("*",))
+    except TrustError:
+        return ()  # of a project that is not trusted only what is permitted is spoken of
+    return [offer for offer in everything if offer.tool_id not in known]
+
+
+def _unfenced(text: str) -> str:
+    """JSON that a model has put into a code block, as many do."""
+    lines = text.strip().splitlines()
+    if len(lines) > 1 and lines[0].startswith("```") and lines[-1].strip() == "```":
+        return "\n".join(lines[1:-1])
+    return text

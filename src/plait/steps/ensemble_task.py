@@ -1,0 +1,276 @@
+"""One task of an ensemble as a step: a model is asked, a function of its author or a tool is called.
+
+Its value is `{raw, data, usage, duration, …}`, masked; the next task is given that, and so is a
+resumed run.  Whatever an author's function raises ends the task and not the run.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+
+from plait.digests import sha256_hex
+from plait.engine.outcome import Done, Failed, Failure, Interrupted, Outcome, Skipped, StepError
+from plait.engine.perform import PLAIN, Policy, Step, Turn
+from plait.engine.retry import Retry
+from plait.errors import InputError, PlaitError
+from plait.hints import Final, TypeVar
+from plait.masking import masked
+from plait.records import dataclass, field, replace
+from plait.scope import Scope
+from plait.steps.conversation import Conversation, Talk, digest, provider_key
+from plait.steps.ensemble_parts import PLAIN_AGENT, Agent, Task, TaskOutput
+from plait.steps.ensemble_text import prompt_of, system_of
+from plait.steps.hands import working
+from plait.steps.model import Provider, Usage
+from plait.steps.tool import called
+from plait.template.sinks import as_json_value
+from plait.template.template import Template
+from plait.values import Json, detached, text
+
+UNUSED: Final = Usage(calls=0)
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class TaskStep:
+    name: str
+    id: str
+    task: Task
+    """Its texts are filled."""
+    context: tuple[TaskOutput, ...]
+    fingerprint: str
+    conversation: Conversation | None = None
+    params: Template | None = field(default=None, repr=False)
+    policy: Policy = PLAIN
+    kind: str = "task"
+
+    @property
+    def title(self) -> str:
+        return self.task.name or self.id
+
+    @property
+    def inner(self) -> Sequence[Step]:
+        return ()
+
+    def run(self, turn: Turn) -> Json:
+        if working(turn.run).rehearsal is not None:
+            return self._rehearsed(turn)
+        began = time.monotonic()
+        value = self._value(turn)
+        record = {"agent": "", "usage": UNUSED.record(), **value, "duration": round(_since(began), 6)}
+        return masked(detached(record), turn.run.mask)
+
+    def _value(self, turn: Turn) -> dict[str, Json]:
+        task = self.task
+        if self.conversation is not None:
+            return self._asked(self.conversation, turn)
+        if task.handler is not None:
+            handler = task.handler
+            return _given(by_author(lambda: handler(task, self.context), "handler", turn))
+        assert task.tool is not None
+        return _given(called(turn, task.tool, self._params(task.tool)).get("output"))
+
+    def _asked(self, conversation: Conversation, turn: Turn) -> dict[str, Json]:
+        value = Talk(conversation, turn).to_the_end()
+        return {
+            "raw": value["text"],
+            "data": value["data"],
+            "agent": self._role(),
+            "usage": value["usage"],
+            "model": value["model"],
+            "turns": value["turns"],
+        }
+
+    def _role(self) -> str:
+        return (self.task.agent or PLAIN_AGENT).role
+
+    def _params(self, tool: str) -> Mapping[str, Json]:
+        if self.params is None:
+            return {}
+        outputs: dict[str, Json] = {one.id: {"raw": one.raw, "data": one.data} for one in self.context}
+        names: dict[str, Json] = {**self.task.inputs, "inputs": dict(self.task.inputs), "context": outputs}
+        # Strict: a tool is not called with something else than its author meant.
+        params = as_json_value(self.params, Scope(names), strict=True)
+        if isinstance(params, Mapping):
+            return params
+        raise InputError(
+            f"the parameters of '{tool}' are no map", fix="write params: {name: value}", code="wrong-type"
+        )
+
+    def _rehearsed(self, turn: Turn) -> dict[str, Json]:
+        run = working(turn.run)
+        task = self.task
+        if self.conversation is not None:
+            run.rehearse(turn, "agent", self.conversation.prompt)
+        elif task.handler is not None:
+            run.rehearse(turn, "handler", f"{qualified(task.handler)}: {task.description or ''}")
+        else:
+            run.rehearse(turn, "tool", str(task.tool))
+        return {"raw": "", "data": None, "usage": UNUSED.record(), "duration": 0.0}
+
+
+def task_step(
+    name: str,
+    id: str,
+    task: Task,
+    context: tuple[TaskOutput, ...],
+    *,
+    context_ids: Sequence[str] = (),
+    params: Template | None = None,
+    provider: str | Provider | None = None,
+    model: str | None = None,
+    kind: str | None = None,
+) -> TaskStep:
+    """The step of a task whose texts are filled."""
+    essence: Json = [
+        task.description,
+        task.expected_output,
+        list(context_ids),
+        task.tool,
+        task.params,
+        None if task.output_schema is None else dict(task.output_schema),
+        None if task.handler is None else fingerprint_of(task.handler),
+    ]
+    conversation = None
+    if task.is_done_by_model:
+        conversation = conversation_of(task, context, provider=provider, model=model, name=name, id=id)
+        essence = [essence, agent_key(task.agent or PLAIN_AGENT, provider, model)]
+    retry = Retry(attempts=task.attempts) if task.attempts > 1 else PLAIN.retry
+    return TaskStep(
+        name,
+        id,
+        task,
+        context,
+        digest(essence),
+        conversation,
+        params,
+        Policy(retry=retry, timeout=task.timeout) if (task.attempts, task.timeout) != (1, None) else PLAIN,
+        kind or ("task" if conversation is None else "agent"),
+    )
+
+
+def conversation_of(
+    task: Task,
+    context: Sequence[TaskOutput],
+    *,
+    provider: str | Provider | None,
+    model: str | None,
+    name: str,
+    id: str,
+) -> Conversation:
+    agent = task.agent or PLAIN_AGENT
+    return Conversation(
+        name,
+        task.name or id,
+        prompt_of(task, context, task.output_schema),
+        system_of(agent),
+        provider_of(agent, provider),
+        agent.model or model,
+        tools=agent.tools,
+        once=agent.once,
+        schema=task.output_schema,
+        limits=agent.limits,
+        options=agent.options,
+        max_output_retries=task.max_output_retries,
+    )
+
+
+def provider_of(agent: Agent, default: str | Provider | None) -> str | Provider | None:
+    given = agent.provider
+    if given is None:
+        return default
+    assert not callable(given), "a function becomes a provider before an ensemble is put together"
+    assert isinstance(given, str) or hasattr(given, "ask")
+    return given  # type: ignore[return-value]  # a Provider, as was just seen
+
+
+def agent_key(agent: Agent, provider: str | Provider | None, model: str | None) -> Json:
+    """What tells one agent from another, in a fingerprint."""
+    return [
+        system_of(agent),
+        provider_key(provider_of(agent, provider)),
+        agent.model or model,
+        list(agent.tools),
+        dict(agent.options),
+    ]
+
+
+# ── what a task gave ─────────────────────────────────────────────────────
+
+
+def _given(value: Json) -> dict[str, Json]:
+    value = detached(value)
+    return {"raw": text(value), "data": None if isinstance(value, str) else value}
+
+
+def output_of(id: str, task: Task, outcome: Outcome) -> TaskOutput:
+    """What came of a task, for those that have it in their context, and for people."""
+    plain = TaskOutput(id, task.name or id, task.description, task.expected_output, "")
+    match outcome:
+        case Done():
+            value = record_of(outcome)
+            return replace(
+                plain,
+                raw=str(value.get("raw", "")),
+                data=value.get("data"),
+                agent=str(value.get("agent", "")),
+                usage=usage_of(value),
+                duration=float(value.get("duration", 0.0)),
+                iteration=task.iteration,
+            )
+        case Failed(failure):
+            said = failure.output if isinstance(failure.output, Mapping) else {}
+            raw = str(said.get("text") or "")
+            return replace(plain, raw=raw, usage=usage_of(said), status="failed", why=failure.message)
+        case Skipped(why):
+            return replace(plain, status="skipped", why=why)
+
+
+def record_of(outcome: Outcome) -> dict[str, Json]:
+    """The value of a task; of one that a hook swallowed, what there was."""
+    value = outcome.value if isinstance(outcome, Done) else None
+    if not isinstance(value, Mapping):
+        return {"raw": "", "data": None, "usage": UNUSED.record(), "duration": 0.0}
+    return dict(value) if "raw" in value else {**value, "raw": text(value.get("output"))}
+
+
+def usage_of(value: Mapping[str, Json]) -> Usage:
+    usage = value.get("usage")
+    return Usage(**usage) if isinstance(usage, Mapping) else UNUSED
+
+
+# ── functions of an author ───────────────────────────────────────────────
+
+
+def by_author(call: Callable[[], T], what: str, turn: Turn) -> T:
+    """What a function gives that an author wrote in Python."""
+    try:
+        return call()
+    except (KeyboardInterrupt, Interrupted, StepError, PlaitError):
+        raise
+    except BaseException as error:  # whatever it raises ends the task, not Plait
+        said = f"the {what} raised {type(error).__name__}: {error}"
+        raise StepError(Failure(turn.run.mask(said))) from error
+
+
+@lru_cache(maxsize=1024)
+def fingerprint_of(function: Callable[..., object]) -> str:
+    """Its qualified name, and the digest of its source where there is one."""
+    import inspect
+
+    try:
+        source = inspect.getsource(function)
+    except (OSError, TypeError):
+        source = ""
+    return f"{qualified(function)}:{sha256_hex(source.encode())[:16]}"
+
+
+def qualified(function: Callable[..., object]) -> str:
+    named = getattr(function, "__qualname__", type(function).__qualname__)
+    return f"{getattr(function, '__module__', '')}.{named}"
+
+
+def _since(began: float) -> float:
+    return time.monotonic() - began

@@ -1,0 +1,491 @@
+"""A state graph: nodes that act, assign to the state and lead on, until one leads nowhere.
+
+    visit   action → result → assign → the first edge that is open
+               └ failed → on_error of the node, else that of the graph
+
+Each visit of a node is a performed step: `nodes/draft`, `nodes/draft@2`, …  Its value is what the
+visit added (`assign`, `next`), never the whole state, so that what is recorded grows with the
+visits and no faster; a resumed run puts the state together again from what it remembers.
+
+All assignments of a node are filled with the state as it was before the node; edges see the
+state after it.  The clock (`_now`, `_timestamp`) is read inside a visit, and what was made of it is
+recorded with the visit.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+
+from plait.engine.hooks import Hook, Hooks, Verdict, error_names
+from plait.engine.limits import NO_LIMITS, Limits, Reached, Spent
+from plait.engine.outcome import Done, Failed, Failure, Skipped, StepError, expect_done
+from plait.engine.perform import PLAIN, Policy, Step, Turn
+from plait.hints import TYPE_CHECKING, Final
+from plait.masking import masked
+from plait.records import dataclass, field, replace
+from plait.scope import Scope
+from plait.steps.graph_calls import Call, performed_items, result_of
+from plait.steps.graph_nodes import Node, leads_to, shown
+from plait.steps.hands import working
+from plait.template.template import Template
+from plait.values import Json, detached
+
+if TYPE_CHECKING:
+    from plait.source import Source, Span
+    from plait.template.nodes import Path
+    from plait.template.program import Answer, Piece
+
+NODES: Final = "nodes"
+"""The part of a run in which the visits are."""
+MOST_DEPTH: Final = 16
+"""Flows inside one another, whatever their limits say."""
+
+
+# ── what a graph is made of ──────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """A program, with what it was given."""
+
+    name: str
+    start: str
+    nodes: Mapping[str, Node]
+    state: Mapping[str, Json] = field(default_factory=dict)
+    inputs: Mapping[str, Json] = field(default_factory=dict, repr=False)
+    max_steps: int = 1000
+    goes_on: bool = False
+    """`on_error: continue`."""
+    limits: Limits = NO_LIMITS
+    hooks: tuple[Hook, ...] = ()
+    strict: bool = False
+    has_secrets: bool = False
+
+    @property
+    def fan(self) -> None:
+        return None
+
+    @property
+    def inner(self) -> Sequence[Step]:
+        return (Walk(self),)
+
+    @property
+    def phases(self) -> tuple[tuple[str, int], ...]:
+        # How many visits there will be nobody knows before: a view counts those that were made.
+        return ((NODES, 0),)
+
+    def run(self, turn: Turn) -> Json:
+        """`{output, state, steps}`, and `errors` if it went on from some; StepError when it fails."""
+        with working(turn.run).spending(turn.path, self.limits, f"graph '{self.name}'") as spent:
+            _expect_depth(spent)
+            return expect_done(turn.perform(Walk(self)))
+
+
+def _expect_depth(spent: Spent) -> None:
+    spent.expect("depth")
+    if spent.depth > MOST_DEPTH:
+        raise StepError(Failure(f"more than {MOST_DEPTH} flows are inside one another", "limit"))
+
+
+# ── the way through it ───────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """All visits of a graph, as one step."""
+
+    graph: Graph
+    name: str = NODES
+    kind: str = "graph"
+    policy: Policy = PLAIN
+
+    @property
+    def title(self) -> str:
+        return self.graph.name
+
+    @property
+    def fingerprint(self) -> str:
+        from plait.steps.sequence import joined
+
+        return joined([node.fingerprint for node in self.graph.nodes.values()])
+
+    @property
+    def inner(self) -> Sequence[Step]:
+        return tuple(self.graph.nodes.values())
+
+    def run(self, turn: Turn) -> Json:
+        if working(turn.run).rehearsal is not None:
+            return _rehearsed(self.graph, turn)
+        if not turn.run.fresh and not turn.run.accept_changes:
+            _expect_known_nodes(self.graph, turn)
+        turn.run.journal.expect(node.fingerprint for node in self.graph.nodes.values())
+        return _Way(self.graph, turn).walked()
+
+
+class _Way:
+    """One walk through a graph: where it is, the state there, and what it has used up."""
+
+    def __init__(self, graph: Graph, turn: Turn) -> None:
+        self.graph = graph
+        self.turn = turn
+        self.state: dict[str, Json] = dict(graph.state)
+        self.steps = 0
+        self.visits: dict[str, int] = {}
+        self.errors: list[Json] = []
+        self.hooks = tuple(_hooks_of(graph, turn))
+        self.spent = working(turn.run).spent_around(turn.path)
+        self.limited = _limited(self.spent)
+        self.base = Scope({}, sources=turn.scope.sources)
+
+    def walked(self) -> dict[str, Json]:
+        self._fire("graph_started", {"start": self.graph.start})
+        at: str | None = self.graph.start
+        while at is not None:
+            self._expect_more()
+            node = self.graph.nodes[at]
+            outcome, self.turn = self.turn.perform_next(Visit(self, node, self._number(at)), self.steps)
+            self.steps += 1
+            self.spent.add(steps=1)
+            match outcome:
+                case Done(value):
+                    if "output" in value:
+                        return self._completed(value["output"])
+                    at = self._moved(node, value)
+                case Failed(failure):
+                    at = self._after_failure(node, failure)
+                case Skipped():  # a hook wanted it so
+                    at = followed(node, Names(self, {"result": {"status": "skipped"}}, self.turn.path))
+        return self._completed(dict(self.state))
+
+    def _number(self, name: str) -> int:
+        number = self.visits[name] = self.visits.get(name, 0) + 1
+        return number
+
+    def _moved(self, node: Node, value: Mapping[str, Json]) -> str | None:
+        if "assign" in value:
+            self.state.update(value["assign"])
+        if "error" in value:
+            self._remember(node, value["error"])
+        return value.get("next")
+
+    def _after_failure(self, node: Node, failure: Failure) -> str | None:
+        error = error_of(node, failure)
+        if node.on_error is None and not self.graph.goes_on:
+            what = failure.message
+            raise StepError(replace(failure, message=f"node '{node.name}': {what}", output=self.partial()))
+        self._remember(node, error)
+        if node.on_error is not None:
+            return node.on_error
+        names = Names(self, {"result": {"status": "error", **error}}, self.turn.path)
+        return followed(node, names)
+
+    def _remember(self, node: Node, error: Mapping[str, Json]) -> None:
+        self.state["_last_error"] = dict(error)
+        self.errors.append(dict(error))
+        self.turn.run.note(self.turn.path, f"node '{node.name}' failed, and the graph goes on")
+
+    # ── limits, hooks, the end ───────────────────────────────────────────
+
+    def _expect_more(self) -> None:
+        """Nothing is exceeded: what is reached ends the graph before the next node."""
+        reached = self.spent.reach(*self.limited) if self.limited else None
+        if self.steps >= self.graph.max_steps:
+            reached = Reached("steps", self.steps, self.graph.max_steps, f"graph '{self.graph.name}'")
+        if reached is None:
+            return
+        for hooks in self.hooks:
+            hooks.reach(self.turn, reached, self.facts())
+        raise StepError(reached.failure({**self.partial(), "ended": "limit"}))
+
+    def partial(self) -> dict[str, Json]:
+        """What the graph has come to."""
+        return {"output": None, "state": dict(self.state), "steps": self.steps, **self._errors()}
+
+    def _completed(self, output: Json) -> dict[str, Json]:
+        self._fire("graph_completed", {"result": output})
+        return {"output": output, "state": dict(self.state), "steps": self.steps, **self._errors()}
+
+    def _errors(self) -> dict[str, Json]:
+        return {"errors": self.errors} if self.errors else {}
+
+    def _fire(self, event: str, context: Mapping[str, Json]) -> None:
+        verdict = self.asked(event, self.turn, context) if self.hooks else None
+        if verdict is not None and verdict.verb == "fail":
+            raise StepError(replace(verdict.failure(), output=self.partial()))
+
+    def asked(self, event: str, turn: Turn, context: Mapping[str, Json]) -> Verdict | None:
+        """What the hooks of the run, and those of the graph, say; the first that decides counts."""
+        told = {**self.facts(), **context}
+        verdicts = [hooks.fire(event, turn, told) for hooks in self.hooks]
+        return next((verdict for verdict in verdicts if verdict is not None), None)
+
+    def listens(self, event: str) -> bool:
+        return any(hooks.has(event) for hooks in self.hooks)
+
+    def facts(self) -> dict[str, Json]:
+        """What every hook of a graph may ask for."""
+        return {
+            "graph": self.graph.name,
+            "state": dict(self.state),
+            "inputs": detached(dict(self.graph.inputs)),
+            "steps": self.steps,
+        }
+
+
+def _hooks_of(graph: Graph, turn: Turn) -> Iterator[Hooks]:
+    """Those of the run; and those of a graph that is inside another flow, which hold for it alone."""
+    if turn.run.hooks is not None:
+        yield turn.run.hooks
+    if graph.hooks and turn.path != NODES:
+        from plait.steps.tool import called
+
+        yield Hooks(graph.hooks, call=called)
+
+
+def _limited(spent: Spent) -> tuple[str, ...]:
+    """The limits that somebody has set: to look at all of them takes longer than many a node."""
+    found: dict[str, None] = {}
+    around: Spent | None = spent
+    while around is not None:
+        found.update(dict.fromkeys(around.limits.record()))
+        around = around.within
+    return tuple(name for name in found if name != "depth")
+
+
+def _expect_known_nodes(graph: Graph, turn: Turn) -> None:
+    """A node that was visited and is no longer there was renamed or removed: the file has changed."""
+    from plait.engine.run import changed_steps
+
+    recorded = [known.path.rpartition("/")[2] for known in turn.run.journal.recorded_in(turn.path)]
+    visits = (name for name in recorded if not name.startswith("hook:"))
+    gone = {name for visit in visits if (name := visit.partition("@")[0]) not in graph.nodes}
+    if gone:
+        raise changed_steps((f"{turn.path}/{name}", "no longer a node") for name in sorted(gone))
+
+
+# ── one visit ────────────────────────────────────────────────────────────
+
+
+class Names:
+    """What a visit knows by name; whatever it asks for in vain is noted, once in a run."""
+
+    __slots__ = ("_path", "_way", "names")
+
+    def __init__(self, way: _Way, more: Mapping[str, Json], path: str) -> None:
+        self.names: dict[str, Json] = {"state": way.state, "inputs": way.graph.inputs, **more}
+        self._way = way
+        self._path = path
+
+    def with_names(self, **more: Json) -> Names:
+        names = Names.__new__(Names)
+        names.names, names._way, names._path = {**self.names, **more}, self._way, self._path
+        return names
+
+    def lookup(self, path: Path) -> Answer:
+        from plait.template.program import walk
+        from plait.values import UNDEFINED
+
+        found = self.names.get(path.root, UNDEFINED)
+        return self.fallback(path) if found is UNDEFINED else walk(found, path.keys)
+
+    def fallback(self, path: Path) -> Answer:
+        return self._way.base.fallback(path)
+
+    def compute(self, kind: str, argument: str) -> Answer:
+        return self._way.base.compute(kind, argument)
+
+    def command(self, pieces: list[Piece], source: Source) -> Answer:
+        return self._way.base.command(pieces, source)
+
+    def missed(self, where: Span, name: str, guess: str | None) -> None:
+        run = working(self._way.turn.run)
+        if str(where) not in run.noted:
+            run.noted.add(str(where))
+            meant = f"; did you mean '{guess}'?" if guess else ""
+            run.note(self._path, f"{where}: nothing is named '{name}', and it stays empty{meant}")
+
+
+class Visit:
+    """One stay at a node, with the state as it is there."""
+
+    __slots__ = ("_way", "fingerprint", "inner", "is_composed", "kind", "name", "node", "policy", "title")
+    counts_itself = True
+
+    def __init__(self, way: _Way, node: Node, number: int) -> None:
+        self._way = way
+        self.node = node
+        self.name = self.title = node.name if number == 1 else f"{node.name}@{number}"
+        self.is_composed = node.loop is not None or bool(
+            way.hooks and node.call is not None and (way.listens("error") or way.listens("after_step"))
+        )
+        """Its call or its items are steps of their own."""
+        self.kind = node.kind
+        self.fingerprint = node.fingerprint
+        self.inner: Sequence[Step] = ()
+        # What is inside is tried again by itself, where something may come between two attempts.
+        self.policy = _whole_policy(node) if self.is_composed else node.policy
+
+    def run(self, turn: Turn) -> Json:
+        node = self.node
+        names = Names(self._way, clock_names() if node.clock else {}, turn.path)
+        record = self._done(turn, names)
+        if self._way.hooks:
+            after = {**self._way.state, **record.get("assign", {})}
+            result = record["output"] if "output" in record else names.names.get("result")
+            told = {"node": node.name, "next": record.get("next"), "result": result, "state": after}
+            self._way.asked("after_step", turn, told)
+        return record
+
+    def _done(self, turn: Turn, names: Names) -> dict[str, Json]:
+        node = self.node
+        if node.kind == "return":
+            output = None if node.output is None else self._filled(node.output, names)
+            return {"output": self._recordable(output)}
+        if node.call is None:
+            return self._left(names)
+        try:
+            names.names["result"] = self._acted(node.call, turn, names)
+        except _WentOnError as gone_on:
+            names.names["result"] = {"status": "error", **gone_on.error}
+            to = node.on_error or followed(node, names)
+            return {"error": gone_on.error, **({"next": to} if to is not None else {})}
+        return self._left(names)
+
+    def _left(self, names: Names) -> dict[str, Json]:
+        """What is recorded: what it assigns, and where it leads."""
+        node, record = self.node, dict[str, Json]()
+        if node.assign is not None:
+            record["assign"] = self._recordable(self._filled(node.assign, names))
+        if node.loop is not None and node.loop.collect is not None:
+            collected = names.names["result"]["results"]
+            record["assign"] = {node.loop.collect: collected, **record.get("assign", {})}
+        to = followed(node, names, record.get("assign"))
+        if to is not None:
+            record["next"] = to
+        return record
+
+    def _acted(self, call: Call, turn: Turn, names: Names) -> dict[str, Json]:
+        node = self.node
+        if node.loop is not None:
+            return performed_items(node.loop, call, node, turn, names, strict=self._way.graph.strict)
+        if not self.is_composed:
+            return result_of(call, turn, names, strict=self._way.graph.strict)
+        return self._called_with_hooks(call, turn, names)
+
+    def _called_with_hooks(self, call: Call, turn: Turn, names: Names) -> dict[str, Json]:
+        """The call as a step of its own: hooks say what follows when it fails."""
+        attempt = 1
+        while True:
+            called = Called(self, call, names, "call" if attempt == 1 else f"call@{attempt}")
+            outcome, turn = turn.perform_next(called, attempt - 1)
+            if not isinstance(outcome, Failed):
+                return dict(expect_done(outcome))
+            if not self._tries_again(turn, outcome, attempt):
+                raise StepError(outcome.failure)
+            attempt += 1
+
+    def _tries_again(self, turn: Turn, outcome: Failed, attempt: int) -> bool:
+        failure = outcome.failure
+        told = {"error": error_names(failure), "node": self.node.name, "attempt": attempt}
+        verdict = self._way.asked("error", turn, told)
+        match verdict:
+            case Verdict("retry"):
+                if attempt > (verdict.max_retries or 0):
+                    return False
+                turn.run.pause(verdict.delay)
+                return True
+            case Verdict("continue" | "skip"):
+                raise _WentOnError(error_of(self.node, failure))
+            case Verdict("fail"):
+                raise StepError(replace(failure, message=f"{failure.message}\n{verdict.said}"))
+        return False
+
+    def _filled(self, template: Template, names: Names) -> Json:
+        return template.render(names, strict=self._way.graph.strict)
+
+    def _recordable(self, value: Json) -> Json:
+        if not self._way.graph.has_secrets:
+            return value
+        return masked(value, self._way.turn.run.mask)
+
+
+class _WentOnError(Exception):
+    """A hook has said that the graph goes on from an error."""
+
+    def __init__(self, error: dict[str, Json]) -> None:
+        super().__init__("the graph goes on")
+        self.error = error
+
+
+class Called:
+    """The call of a node, as a step of its own."""
+
+    kind = "tool"
+    inner: Sequence[Step] = ()
+
+    def __init__(self, visit: Visit, call: Call, names: Names, name: str) -> None:
+        self.name = name
+        self.title = visit.title
+        self.fingerprint = visit.fingerprint
+        self.policy = replace(visit.node.policy, failure_is_final=False)
+        self._visit, self._call, self._names = visit, call, names
+
+    def run(self, turn: Turn) -> Json:
+        return result_of(self._call, turn, self._names, strict=self._visit._way.graph.strict)
+
+
+def _whole_policy(node: Node) -> Policy:
+    return Policy(timeout=node.policy.timeout, failure_is_final=node.policy.failure_is_final)
+
+
+def followed(node: Node, names: Names, assigned: Mapping[str, Json] | None = None) -> str | None:
+    """The first edge that is open; None: the graph ends here."""
+    seen: Names | None = None
+    for edge in node.edges:
+        if edge.when is None:
+            return edge.to
+        if seen is None:
+            seen = names.with_names(state={**names.names["state"], **assigned}) if assigned else names
+        if edge.when.holds(seen):
+            return edge.to
+    return None
+
+
+def error_of(node: Node, failure: Failure) -> dict[str, Json]:
+    """A failure, as the state, hooks and edges know it."""
+    return {"node": node.name, "error": failure.message, "kind": failure.kind}
+
+
+def clock_names() -> dict[str, Json]:
+    from datetime import UTC, datetime
+
+    now = time.time()
+    return {
+        "_now": datetime.fromtimestamp(now, UTC).isoformat(timespec="milliseconds"),
+        "_timestamp": int(now * 1000),
+    }
+
+
+# ── a dry run ────────────────────────────────────────────────────────────
+
+
+def _rehearsed(graph: Graph, turn: Turn) -> Json:
+    """Which way is taken only a run can know: every node that can be reached is shown, as it is written."""
+    run = working(turn.run)
+    for node in reachable(graph):
+        run.rehearse(turn.inner(node), node.kind, shown(node))
+    return {}
+
+
+def reachable(graph: Graph) -> Iterator[Node]:
+    """The nodes to which a way leads, in the order in which they are found."""
+    found = dict.fromkeys([graph.start])
+    waiting = [graph.start]
+    while waiting:
+        node = graph.nodes[waiting.pop(0)]
+        yield node
+        for name in leads_to(node):
+            if name not in found:
+                found[name] = None
+                waiting.append(name)

@@ -1,0 +1,200 @@
+"""The action of a node: a tool that is called once, or for each of some items.
+
+What a tool gave is unwrapped for `result`: a map is taken as it is, with every field of the
+tool's own; anything else is `result.result`, and of text also `result.stdout`.  A parameter that is
+null is left away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from plait.engine.backend import ItemWork
+from plait.engine.events import StepCounted
+from plait.engine.outcome import Done, Failed, Failure, Outcome, StepError
+from plait.engine.perform import Policy, Step, Turn, perform
+from plait.errors import InputError
+from plait.hints import TYPE_CHECKING
+from plait.records import dataclass, replace
+from plait.steps.fan import title_of
+from plait.steps.hands import working
+from plait.steps.tool import called
+from plait.template.sinks import as_json_value, as_text
+from plait.template.template import Template
+from plait.values import Json, detached, json_text
+
+if TYPE_CHECKING:
+    from plait.steps.graph import Names
+    from plait.steps.graph_nodes import Loop, Node
+
+PREFIX = "tool:"
+"""What other systems write before the id of a tool."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    tool: str | Template
+    params: Template | None = None
+    """A map of them."""
+    cached: bool = False
+    """The same call of the same tool is made once in a project."""
+    key: str = ""
+    """What its author wrote: part of the key of what is cached."""
+
+    def shown(self) -> str:
+        """As its author wrote it."""
+        named = self.tool if isinstance(self.tool, str) else self.tool.leaf.source.text
+        written = [leaf.source.text for leaf in self.params.leaves()] if self.params else []
+        return " ".join([named, *written])
+
+
+def result_of(call: Call, turn: Turn, names: Names, *, strict: bool) -> dict[str, Json]:
+    """What the tool gave, unwrapped; StepError if it failed."""
+    named = call.tool
+    tool_id = named if isinstance(named, str) else as_text(named, names, strict=strict)
+    params = _params(call, tool_id, names, strict=strict)
+    tool_id = tool_id.removeprefix(PREFIX)
+    if not call.cached:
+        return unwrapped(called(turn, tool_id, params))
+    return _once(call, turn, tool_id, params)
+
+
+def _params(call: Call, tool_id: str, names: Names, *, strict: bool) -> Mapping[str, Json]:
+    params = {} if call.params is None else as_json_value(call.params, names, strict=strict)
+    if isinstance(params, Mapping):
+        return without_nulls(params)
+    raise InputError(
+        f"the parameters of '{tool_id}' are no map", fix="write params: {name: value}", code="wrong-type"
+    )
+
+
+def without_nulls(value: Mapping[str, Json]) -> dict[str, Json]:
+    """Without the entries that are null, at any depth of maps; lists stay as long as they are."""
+    return {
+        name: without_nulls(inner) if isinstance(inner, dict) else inner
+        for name, inner in value.items()
+        if inner is not None
+    }
+
+
+def unwrapped(ended: Mapping[str, Json]) -> dict[str, Json]:
+    """`result`, of how a call ended."""
+    match ended.get("output"):
+        case dict() as fields:
+            return fields
+        case None:
+            return {}
+        case str(text):
+            facts = {name: ended[name] for name in ("stderr", "exit_code") if name in ended}
+            return {"result": text, "stdout": text, **facts}
+        case other:
+            return {"result": other}
+
+
+# ── calls that are made once ─────────────────────────────────────────────
+
+
+def _once(call: Call, turn: Turn, tool_id: str, params: Mapping[str, Json]) -> dict[str, Json]:
+    """The result of an equal call of the very same tool, if there was one in this project."""
+    run = working(turn.run)
+    digest = run.hands.digest(tool_id)
+    if digest is None:
+        return unwrapped(called(turn, tool_id, params))
+    from plait.digests import sha256_hex
+
+    asked = json_text([call.key, tool_id, digest, dict(params)], reveal=True)
+    key = sha256_hex(asked.encode("utf-8", "surrogatepass"))
+    known = run.hands.recall(key)
+    if isinstance(known, dict):
+        return known
+    result = unwrapped(called(turn, tool_id, params))
+    run.hands.keep(key, result)
+    return result
+
+
+# ── calls for each item ──────────────────────────────────────────────────
+
+
+def performed_items(
+    loop: Loop, call: Call, node: Node, turn: Turn, names: Names, *, strict: bool
+) -> dict[str, Json]:
+    """`{results, total, failed}`; StepError if an item failed, unless the graph goes on from that."""
+    items = _items(loop, names, strict=strict)
+    turn.run.emit(StepCounted(turn.path, len(items)))
+    ended: dict[int, Outcome] = {}
+
+    def each(work: ItemWork) -> Outcome:
+        seen = names.with_names(**{loop.name: work.item})
+        title = turn.run.mask(title_of(work.item))
+        item = Item(node, call, seen, f"item:{work.key}", title, strict=strict, keeps_going=loop.keeps_going)
+        return perform(item, turn.inner(item, order=work.order))
+
+    def finished(work: ItemWork, outcome: Outcome) -> None:
+        ended[work.order] = outcome
+
+    def wanted() -> Iterator[ItemWork]:
+        for order, item in enumerate(items):
+            stops = not loop.keeps_going and any(isinstance(one, Failed) for one in list(ended.values()))
+            if stops or turn.run.is_stopping():
+                return
+            yield ItemWork(order, str(order), item)
+
+    backend = working(turn.run).backend
+    backend.run_items(wanted(), each, finished, parallel=max(1, min(loop.parallel, len(items))))
+    turn.run.expect_going()
+    failures = [(order, one.failure) for order, one in sorted(ended.items()) if isinstance(one, Failed)]
+    if failures and not loop.keeps_going:
+        raise StepError(_as_one(failures, len(items)))
+    if failures:
+        turn.run.note(turn.path, f"node '{node.name}': {len(failures)} of {len(items)} items failed")
+    results = [_entry(order, ended[order]) for order in range(len(items))]
+    return {"results": results, "total": len(items), "failed": len(failures)}
+
+
+def _items(loop: Loop, names: Names, *, strict: bool) -> list[Json]:
+    found = loop.over.render(names, strict=strict)
+    if isinstance(found, list):
+        return list(detached(found))
+    raise StepError(Failure("foreach goes over a list, and what 'over' leads to is none", "refused"))
+
+
+def _entry(order: int, outcome: Outcome) -> Json:
+    match outcome:
+        case Done(value):
+            return value
+        case Failed(failure):
+            return {"status": "error", "error": failure.message, "kind": failure.kind, "index": order}
+    return None
+
+
+def _as_one(failures: Sequence[tuple[int, Failure]], total: int) -> Failure:
+    order, first = failures[0]
+    message = f"{len(failures)} of {total} items failed; item {order}: {first.message}"
+    return replace(first, message=message, output=None)
+
+
+class Item:
+    """The action of a foreach for one of its items; its value is the result."""
+
+    kind = "item"
+    inner: Sequence[Step] = ()
+
+    def __init__(
+        self,
+        node: Node,
+        call: Call,
+        names: Names,
+        name: str,
+        title: str,
+        *,
+        strict: bool,
+        keeps_going: bool,
+    ) -> None:
+        self.name = name
+        self.title = title
+        self.fingerprint = node.fingerprint
+        self.policy = Policy(retry=node.policy.retry, failure_is_final=keeps_going)
+        self._call, self._names, self._strict = call, names, strict
+
+    def run(self, turn: Turn) -> Json:
+        return result_of(self._call, turn, self._names, strict=self._strict)

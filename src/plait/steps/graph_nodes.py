@@ -1,0 +1,93 @@
+"""What a graph is made of: nodes, their edges and loops; and how a node is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from plait.engine.perform import PLAIN, Policy, Step, Turn
+from plait.hints import TYPE_CHECKING, Literal, Protocol, TypeAlias
+from plait.records import dataclass
+from plait.steps.graph_calls import Call
+from plait.template.template import Template
+from plait.values import Json
+
+if TYPE_CHECKING:
+    from plait.source import Source
+
+NodeKind: TypeAlias = Literal["tool", "gate", "foreach", "return"]
+
+
+class When(Protocol):
+    """A compiled condition."""
+
+    @property
+    def source(self) -> Source: ...
+
+    def holds(self, subject: Json) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    to: str
+    when: When | None = None
+    """None: always open."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """What makes an action that of a foreach."""
+
+    over: Template
+    name: str = "item"
+    collect: str | None = None
+    parallel: int = 1
+    keeps_going: bool = False
+    """One item that fails does not keep the others from being done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    name: str
+    kind: NodeKind
+    fingerprint: str
+    call: Call | None = None
+    loop: Loop | None = None
+    assign: Template | None = None
+    output: Template | None = None
+    edges: tuple[Edge, ...] = ()
+    on_error: str | None = None
+    policy: Policy = PLAIN
+    """How `perform` treats a visit, and that of a foreach each item."""
+    clock: bool = False
+    """A template of it asks for the time."""
+
+    @property
+    def title(self) -> str:
+        return self.name
+
+    @property
+    def inner(self) -> Sequence[Step]:
+        return ()
+
+    def run(self, turn: Turn) -> Json:
+        raise AssertionError(f"a node is visited, not run: {turn.path}")
+
+
+def leads_to(node: Node) -> Iterator[str]:
+    yield from (edge.to for edge in node.edges)
+    if node.on_error is not None:
+        yield node.on_error
+
+
+def shown(node: Node) -> str:
+    """What a node does, as its author wrote it."""
+    does = node.kind if node.call is None else node.call.shown()
+    if node.loop is not None:
+        does = f"for each {node.loop.name}: {does}"
+    ways = [edge.to + (f" if {edge.when.source.text}" if edge.when else "") for edge in node.edges]
+    return does + (f" → {', '.join(ways)}" if ways else "")
+
+
+def node_of(path: str) -> str:
+    """`nodes/draft@2` is a visit of `draft`."""
+    return path.rpartition("/")[2].partition("@")[0]

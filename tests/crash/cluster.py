@@ -1,0 +1,198 @@
+"""The same map on a Dask cluster whose parts are killed: the engine, workers, the scheduler.
+
+The cluster is one of real processes on this host, so the project is shared.  An item is recorded as
+a whole, so that a death may repeat all steps of the items that were under way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Final
+
+from crash.scene import Engine, Scene, wait_for
+from crash.verdict import Death, Story, violations
+
+STEPS: Final = 2
+"""Of an item."""
+WORKERS: Final = 2
+START_LIMIT: Final = 30.0
+VICTIMS: Final = ("engine", "engine", "worker", "worker", "scheduler")
+
+
+def is_installed() -> bool:
+    from importlib.util import find_spec
+
+    return find_spec("distributed") is not None
+
+
+@dataclass(slots=True)
+class Cluster:
+    """A scheduler and its workers, each a process of its own."""
+
+    folder: Path
+    env: dict[str, str]
+    port: int
+    scheduler: subprocess.Popen[bytes] | None = None
+    workers: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        arguments = ["--host", "127.0.0.1", "--port", str(self.port), "--no-dashboard"]
+        self.scheduler = self._started("dask_scheduler", *arguments)
+        wait_for(self._answers, START_LIMIT)
+        for _ in range(WORKERS):
+            self.add_worker()
+
+    def add_worker(self) -> None:
+        arguments = ["--no-dashboard", "--no-nanny", "--nthreads", "2", "--death-timeout", "20"]
+        self.workers.append(self._started("dask_worker", f"tcp://{self.address}", *arguments))
+
+    def kill_worker(self, chance: Random) -> None:
+        """One dies, and another joins late."""
+        victim = self.workers.pop(chance.randrange(len(self.workers)))
+        victim.kill()
+        victim.wait()
+        self.add_worker()
+
+    def restart(self) -> None:
+        """The scheduler dies, its workers end, and there is a new one at the same address."""
+        assert self.scheduler is not None
+        self.scheduler.kill()
+        self.scheduler.wait()
+        self._end_workers()
+        self.start()
+
+    def stop(self) -> None:
+        if self.scheduler is not None:
+            self.scheduler.kill()
+            self.scheduler.wait()
+        self._end_workers()
+
+    def _end_workers(self) -> None:
+        for worker in self.workers:
+            worker.kill()
+            worker.wait()
+        self.workers.clear()
+
+    def _started(self, program: str, *arguments: str) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", f"distributed.cli.{program}", *arguments]
+        with (self.folder / "cluster.log").open("ab") as log:
+            return subprocess.Popen(
+                command, cwd=self.folder, env=self.env, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+
+    def _answers(self) -> bool:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 0.2):
+            return True
+        return False
+
+
+@dataclass(slots=True)
+class ClusterScene(Scene):
+    """A run on a cluster."""
+
+    port: int = 0
+
+    def __post_init__(self) -> None:
+        Scene.__post_init__(self)
+        flow = self.project / "flow.yaml"
+        flow.write_text(flow.read_text().replace("  input: items.json", "  shared: true\n  input: items.json"))
+        self.port = self.port or _free_port()
+
+    def command(self, *world: str) -> list[str]:
+        command = Scene.command(self, *world)
+        where = ["--backend", f"dask://127.0.0.1:{self.port}"] if "run" in command else []
+        return [*command, *where]
+
+    @contextlib.contextmanager
+    def cluster(self) -> Iterator[Cluster]:
+        cluster = Cluster(self.folder, dict(self.env), self.port)
+        try:
+            cluster.start()
+            yield cluster
+        finally:
+            cluster.stop()
+
+    def processes(self) -> list[int]:
+        """Without the cluster, which stays."""
+        return [pid for pid in Scene.processes(self) if _is_of_the_run(pid)]
+
+    def note_kill(self) -> None:
+        """Something but the engine was killed: what is recorded now is not begun again."""
+        recorded = frozenset(step.path for step in self.journal())
+        self.deaths.append(Death(len(self.ledger()), recorded))
+
+    def violations(self, expected: bytes) -> list[str]:
+        self.expect_nobody()
+        result = self.project / "result.json"
+        return violations(
+            Story(
+                self.names,
+                self.parallel * STEPS,
+                self.ledger(),
+                self.deaths,
+                self.journal(),
+                result.read_bytes() if result.exists() else None,
+                expected,
+                self.faults,
+            )
+        )
+
+
+def play(scene: ClusterScene, chance: Random, kills: int) -> None:
+    """Kill this and that until it was enough; the run goes on to its end."""
+    with scene.cluster() as cluster:
+        while len(scene.deaths) < kills:
+            with scene.engine() as engine:
+                if not _killed_with(scene, cluster, engine, chance, kills):
+                    scene.expect_code(engine.ended(), 0)
+                    return
+            scene.note_death()
+        scene.expect_code(scene.to_the_end(), 0)
+
+
+def _killed_with(
+    scene: ClusterScene, cluster: Cluster, engine: Engine, chance: Random, kills: int
+) -> bool:
+    """Was it the engine that was killed?  If not, it may go on."""
+    while len(scene.deaths) < kills and scene.has_lines(engine, chance.randrange(1, 24)):
+        match chance.choice(VICTIMS):
+            case "engine":
+                engine.kill()
+                return True
+            case "worker":
+                cluster.kill_worker(chance)
+            case "scheduler":
+                cluster.restart()
+        scene.note_kill()
+    return False
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _is_of_the_run(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        words = Path(f"/proc/{pid}/cmdline").read_bytes()
+        return b"ledger.sh" in words or b"engine.py" in words
+    return False
+
+
+def interrupt(engine: Engine) -> None:
+    """What Ctrl-C does."""
+    os.kill(engine.process.pid, signal.SIGINT)

@@ -1,0 +1,45 @@
+"""Which backend runs the items of a map: the command line says it, else the map, else the flow."""
+
+from __future__ import annotations
+
+import pytest
+
+from plait.backends import backend
+from plait.backends.local import LocalThreads
+from plait.documents import parse
+from plait.engine.backend import BACKENDS
+from plait.errors import InputError
+from plait.flows.format import Said, problems
+from plait.flows.parts import backend_of
+from plait.scope import Scope
+
+SAID = [
+    # flow                                              backend
+    ("steps: []",                                       "local"),
+    ("backend: a\nmap: {input: x, steps: []}",          "a"),
+    ("backend: a\nmap: {backend: b, input: x}",         "b"),
+    ("map: {backend: b, input: x}",                     "b"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "expected"), SAID)
+def test_a_map_names_its_backend_or_its_flow_does(text: str, expected: str) -> None:
+    assert backend_of(Said("flow", parse(text, "f.yaml"), Scope())) == expected  # type: ignore[arg-type]
+
+
+def test_every_backend_of_the_table_is_there_and_may_be_named_in_a_file() -> None:
+    for name in BACKENDS:
+        assert callable(backend(name).run_items)
+        assert problems(parse(f"map: {{backend: {name}, input: x, steps: [/a]}}", "f.yaml")) == []
+
+
+def test_a_backend_is_added_by_a_row() -> None:
+    assert isinstance(backend("more", known={"more": "plait.backends.local:LocalThreads"}), LocalThreads)
+
+
+def test_a_backend_that_nobody_has_is_refused_with_the_nearest() -> None:
+    with pytest.raises(InputError) as caught:
+        backend("locl")
+    assert str(caught.value) == "there is no backend 'locl'\nfix: did you mean 'local'?"
+    [problem] = problems(parse("map: {backend: locl, input: x, steps: [/a]}", "f.yaml"))
+    assert (problem.what, problem.fix) == ("'backend' is one of local", "did you mean 'local'?")

@@ -1,0 +1,419 @@
+"""Ensembles in files and in projects: loading, checking, running, resuming; what is left of a run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import plait
+from flows.graphs import graph_place
+from flows.running import Place
+from plait import Agent, Ensemble, EnsembleError, Manager, Secret, Task, TaskOutput
+from plait.app.flows import flow_store
+from plait.engine.events import RunEnded
+from plait.engine.outcome import Done
+from plait.errors import InputError
+from plait.flows.load import kind_of_file
+from plait.steps.model import Answer, Ask, ToolUse, Usage
+from plait.values import Json
+
+FLOW = """\
+name: report
+inputs: {topic: string, files: {type: array, default: [a, b]}}
+tasks:
+  - {id: find, description: "Find {topic}", tool: demo/give, params: {value: "${inputs.topic}!"}}
+  - id: look
+    description: Look at {file} for {topic}
+    context: find
+    tool: demo/give
+    params: {value: "${file_index}:${file} ${context.find.raw}"}
+  - {id: sum, description: Put together, tool: demo/give, params: {value: {n: 2}}}
+  - id: write
+    description: Write
+    tool: demo/give
+    context: [sum, look]
+    params: {value: "${context.sum.data.n} of ${context.look.data}"}
+map: {items: files, as: file, task: look, reduce: sum}
+"""
+REPLAY = "family: replay\nfile: said.yaml\nmatch: order\n"
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    return graph_place(tmp_path, monkeypatch)
+
+
+def said(place: Place, *answers: Json) -> None:
+    """A provider that plays these back."""
+    place.write("said.yaml", [{"answer": answer} for answer in answers])
+    place.write(".ai/config/providers/default.yaml", REPLAY)
+
+
+def found(place: Place, flow: str) -> list[str]:
+    return [
+        f"{finding.problem.place[1]}:{finding.problem.place[2]} {finding.problem.what}"
+        for finding in place.check(flow)
+        if finding.severity == "error"
+    ]
+
+
+# ── files ────────────────────────────────────────────────────────────────
+
+
+def test_an_ensemble_of_tools_runs_without_any_model(place: Place) -> None:
+    ran = place.done(FLOW, inputs={"topic": "${x} {y}"})
+    assert kind_of_file(str(place.file)) == "ensemble"
+    assert ran.value["output"] == '2 of ["0:a ${x} {y}!","1:b ${x} {y}!"]'
+    assert list(ran.value["tasks"]) == ["find", "look", "sum", "write"]
+    assert ran.value["tasks"]["sum"]["data"] == {"n": 2}
+    assert ran.value["usage"]["input"] == 0
+    assert set(ran.finished) == {
+        "tasks", "tasks/task:find", "tasks/map:look", "tasks/map:look/0", "tasks/map:look/1",
+        "tasks/map:look/reduce:1.1", "tasks/task:write",
+    }  # fmt: skip
+    again = place.resume(ran.result.run)
+    assert (again.value, again.result.status) == (ran.value, "done")
+
+
+def test_agents_of_a_file_are_asked_and_hear_contexts_before_the_task(place: Place) -> None:
+    said(
+        place,
+        {"text": "facts {topic}", "usage": {"input": 3, "output": 2, "cost": 0.5}},
+        {"text": "page", "usage": {"input": 4, "output": 1}},
+    )
+    ran = place.done(
+        """\
+agents:
+  researcher: {role: "a researcher of {topic}", goal: find, backstory: Old hand.}
+tasks:
+  find: {description: "Find {topic}", expected_output: facts, agent: researcher}
+  write: {description: "Write", context: [find], agent: {role: a writer}}
+""",
+        inputs={"topic": "tides"},
+    )
+    assert ran.value["output"] == "page"
+    assert ran.value["tasks"]["find"]["agent"] == "a researcher of tides"
+    assert (ran.value["usage"]["input"], ran.value["usage"]["cost"]) == (7, 0.5)
+    assert "tasks/task:find/turn:1" in ran.finished
+
+
+def test_missing_variables_of_a_file_are_told_with_places_and_there_is_no_run(place: Place) -> None:
+    flow = """\
+tasks:
+  - {id: a, description: "About {topic}", expected_output: "{n} lines", tool: demo/give}
+  - {id: b, description: "{item} {m}", tool: demo/give}
+map: {items: [1], task: b}
+"""
+    place.write("flow.yaml", flow)
+    with pytest.raises(plait.PromptTemplateError) as caught:
+        place.run(inputs={"topik": 1})
+    assert caught.value.missing_variables == ["topic", "n", "m"]
+    assert str(caught.value).replace(f"{place.root}/", "") == (
+        "flow.yaml:2:33: Missing template variables: [topic], in the description of task 'a'. "
+        "Provide them in ensemble.run(inputs). Template: 'About {topic}'\n"
+        '2 |   - {id: a, description: "About {topic}", expected_output: "{n} lines", tool: demo/give}\n'
+        "  |                                 ^^^^^^^\n"
+        "fix: given is 'topik': is that meant?\n"
+        "flow.yaml:2:61: Missing template variables: [n], in the expected output of task 'a'. "
+        "Provide them in ensemble.run(inputs). Template: '{n} lines'\n"
+        '2 |   - {id: a, description: "About {topic}", expected_output: "{n} lines", tool: demo/give}\n'
+        "  |                                                             ^^^\n"
+        "fix: -i n=…\n"
+        "flow.yaml:3:34: Missing template variables: [m], in the description of task 'b'. "
+        "Provide them in ensemble.run(inputs). Template: '{item} {m}'\n"
+        '3 |   - {id: b, description: "{item} {m}", tool: demo/give}\n'
+        "  |                                  ^^^\n"
+        "fix: -i m=…"
+    )
+    assert not list((place.root / ".ai" / "state").glob("runs/*"))
+
+
+WRONG = [
+    (
+        "tasks: [{id: a, description: x, agent: wirter, context: [b, c]}, {id: b, description: y}]\n"
+        "agents: {writer: {role: w}}\n",
+        ["1:40 there is no agent 'wirter'", "1:61 there is no task 'c'"],
+    ),
+    (
+        "tasks: [{id: a, description: x}, {id: a, description: y}]\n",
+        ["1:35 two tasks have the id 'a'"],
+    ),
+    (
+        "tasks: [{id: a, description: x, context: b}, {id: b, description: y, context: [a]}]\n",
+        ["1:33 tasks need each other in a circle: 'a' → 'b' → 'a'"],
+    ),
+    (
+        "tasks: [{description: x, expectd_output: y, handler: f}]\nworkflow: paralel\n",
+        [
+            "1:26 'expectd_output' is not a field of a task",
+            "1:45 'handler' does not exist here",
+            "2:11 'workflow' is one of sequential, parallel, hierarchical",
+        ],
+    ),
+    (
+        "workflow: hierarchical\nmanager: {workers: [q]}\ntasks: [{description: x, tool: t}]\n",
+        [
+            "2:11 'workers' names no worker: 'q'",
+            "3:26 task 'task-1' is done by no agent, and a manager delegates to agents",
+        ],
+    ),
+    (
+        'tasks: [{id: a, description: x, tool: t, params: {p: "${contxt.a} ${inputs.q}"}}]\n'
+        'loops: [{tasks: [a], until: "${iteraton} > 1"}]\n',
+        ["1:55 nothing here is named 'contxt.a'", "2:30 nothing here is named 'iteraton'"],
+    ),
+    (
+        "tasks: [{id: a, description: x, tool: t}]\nloops: [{tasks: a, until: {path: outpt.x, value: 1}}]\n",
+        ["2:27 nothing here is named 'outpt'"],
+    ),
+    (
+        'inputs: {all: array}\ntasks: [{id: a, description: "{file} {file_x} {fil}"}]\n'
+        "map: {items: all, as: file, task: a}\n",
+        ["2:47 no input is named 'fil'"],
+    ),
+]
+
+
+@pytest.mark.parametrize(("flow", "problems"), WRONG)
+def test_everything_that_is_wrong_with_a_file_is_told_at_once(
+    place: Place, flow: str, problems: list[str]
+) -> None:
+    assert found(place, flow) == problems
+    with pytest.raises(InputError):
+        place.run()
+
+
+def test_declared_inputs_are_checked_and_what_is_needed_has_to_be_given(place: Place) -> None:
+    flow = "inputs: {n: integer, x: string}\ntasks: [{description: a, tool: demo/give, params: {value: 1}}]\n"
+    assert "parameter 'n' is a whole number" in place.refusal(flow, inputs={"n": "many", "x": "y"})
+    assert "parameter 'x' is not given" in place.refusal(flow, inputs={"n": "3"})
+    assert "this flow has no parameter 'q'" in place.refusal(flow, inputs={"n": "3", "q": 1})
+
+
+def test_a_secret_input_of_a_file_is_nowhere(place: Place) -> None:
+    said(place, "fine")
+    place.done(
+        "secrets: [key]\ntasks: [{description: 'use {key}'}]\n", inputs={"key": "s3cr3t-value-of-mine"}
+    )
+    assert b"s3cr3t-value-of-mine" not in place.state
+
+
+def test_limits_and_hooks_of_a_file_hold(place: Place) -> None:
+    said(place, "one", "two")
+    flow = "limits: {turns: 1}\ntasks: [{description: a}, {description: b}]\n"
+    ran = place.run(flow)
+    assert (ran.result.status, ran.result.failure and ran.result.failure.kind) == ("failed", "limit")
+    hook = "{id: no, event: step_started, condition: \"${step.name} == 'task:b'\", verb: fail, why: not b}"
+    ran = place.run(
+        f"hooks: [{hook}]\ntasks: [{{id: a, description: a, tool: demo/give, params: {{value: 1}}}}, "
+        "{id: b, description: b, tool: demo/give}]\n"
+    )
+    assert "not b" in ran.message
+    assert ran.result.failure is not None
+    assert ran.result.failure.output["tasks"]["a"]["raw"] == "1"
+
+
+def test_a_provider_that_is_missing_is_told_before_the_first_task(place: Place) -> None:
+    ran = place.run("tasks: [{description: a, tool: demo/give}, {id: b, description: b}]\n")
+    assert ran.message.startswith("task 'b' needs a model, and nobody said which provider to ask")
+    assert [path for path in ran.finished if path != "tasks"] == []
+
+
+def test_a_hierarchical_ensemble_of_a_file_delegates(place: Place) -> None:
+    use = {"name": "delegate", "arguments": {"worker": "writer", "task": "write {topic}"}}
+    said(place, {"text": "", "uses": [use]}, "the text", "all done")
+    ran = place.done(
+        "workflow: hierarchical\nmanager: {goal: lead, required: [writer]}\n"
+        "tasks: [{description: 'a page on {topic}', agent: {role: writer}}]\n",
+        inputs={"topic": "t"},
+    )
+    assert ran.value["output"] == "all done"
+    assert ran.value["tasks"]["delegation-1"]["raw"] == "the text"
+    assert ran.value["tasks"]["delegation-1"]["description"] == "write {topic}"
+
+
+def test_an_ensemble_has_a_schema_that_accepts_its_files() -> None:
+    import jsonschema_rs
+
+    from plait.documents import parse
+    from plait.flows.format import json_schema
+
+    schema = jsonschema_rs.validator_for(json_schema("ensemble"))
+    assert schema.is_valid(parse(FLOW, "f.yaml").data())
+    assert not schema.is_valid({"tasks": [{"descripton": "x"}]})
+
+
+# ── resuming ─────────────────────────────────────────────────────────────
+
+
+def test_a_resumed_file_does_only_what_was_not_done(place: Place) -> None:
+    flow = """\
+tasks:
+  - {id: a, description: a, tool: demo/ledger, params: {line: a}}
+  - {id: b, description: b, tool: demo/flaky, params: {good: 2}, context: a}
+  - {id: c, description: c, tool: demo/ledger, params: {line: c}}
+  - {id: d, description: d, tool: demo/ledger, params: {line: "d ${context.b.data.tries}"}, context: b}
+on_error: continue_on_error
+"""
+    ran = place.run(flow)
+    assert ran.result.status == "failed"
+    assert sorted(place.text("ledger").split("\n")) == ["", "a", "c"]
+    again = place.resume(ran.result.run)
+    assert again.result.status == "done", again.message
+    assert sorted(place.text("ledger").split("\n")) == ["", "a", "c", "d 2"]
+
+
+def test_a_changed_or_renamed_task_is_not_taken_for_the_one_that_was_done(place: Place) -> None:
+    flow = "tasks: [{id: a, description: a, tool: demo/give, params: {value: 1}}, {id: b, description: b, tool: demo/fail}]\n"
+    ran = place.run(flow)
+    place.write("flow.yaml", flow.replace("value: 1", "value: 2"))
+    with pytest.raises(InputError) as caught:
+        place.resume(ran.result.run)
+    assert caught.value.code == "changed"
+    place.write("flow.yaml", flow.replace("id: a", "id: z"))
+    again = place.resume(ran.result.run)
+    assert again.message.startswith("the file has changed since these steps were done: tasks/task:a (a)")
+
+
+# ── Python in a project ──────────────────────────────────────────────────
+
+
+class Counted:
+    """Handlers that count, and fail for as long as they are told to."""
+
+    def __init__(self) -> None:
+        self.ran: list[str] = []
+        self.fails = True
+
+    def do(self, task: Task, context: Sequence[TaskOutput]) -> Json:
+        self.ran.append(str(task.description))
+        if self.fails and task.name == "bad":
+            raise RuntimeError("not yet")
+        return f"{task.description}{len(context)}"
+
+
+def test_a_run_in_python_is_recorded_shown_and_resumed(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(place.root)
+    counted = Counted()
+    first = Task("first {x}", "", handler=counted.do, name="first")
+    bad = Task("bad", "", handler=counted.do, name="bad", context=[first])
+    ensemble = Ensemble([first, bad], name="counting")
+    with pytest.raises(EnsembleError) as caught:
+        ensemble.run({"x": 1})
+    output = caught.value.output
+    assert isinstance(output, plait.EnsembleOutput)
+    run = output.run
+    assert run is not None
+    assert caught.value.fix == f"mend it and go on: run(resume='{run}'); error.output has what was done until then"
+    runs = flow_store(str(place.root))
+    with runs.open(run, write=False) as opened:
+        ends = [one.event for one in opened.journal.events() if isinstance(one.event, RunEnded)]
+        recorded = opened.journal.recorded("tasks/task:first")
+    assert [end.status for end in ends] == ["failed"]
+    assert recorded is not None
+    assert isinstance(recorded.outcome, Done)
+    counted.fails = False
+    done = ensemble.run(resume=run)
+    assert (done.raw, done.run) == ("bad1", run)
+    assert counted.ran == ["first 1", "bad", "bad"]
+    assert done.trace["lives"] == 2
+    shown = place.plait("show", run)
+    assert (shown.returncode, "counting" in shown.stdout) == (0, True)
+
+
+def test_the_command_line_says_who_can_go_on_with_a_run_in_python(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(place.root)
+    output = Ensemble([Task("a", "", handler=lambda *_: "x")]).run()
+    with pytest.raises(InputError) as caught:
+        place.resume(str(output.run))
+    assert caught.value.fix == f"there: ensemble.run(resume='{output.run}')"
+
+
+def test_other_inputs_are_another_task(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(place.root)
+    ensemble = Ensemble([Task("a {x}", "", handler=lambda task, _: task.description)])
+    run = ensemble.run({"x": 1}).run
+    with pytest.raises(InputError) as caught:
+        ensemble.run({"x": 2}, resume=run)
+    assert caught.value.code == "changed"
+    assert ensemble.run({"x": 2}, resume=run, accept_changes=True).raw == "a 2"
+
+
+def test_a_secret_has_to_be_given_again_and_is_nowhere(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(place.root)
+    ensemble = Ensemble([Task("a {key}", "", handler=lambda task, _: task.inputs["key"].reveal())])
+    output = ensemble.run({"key": Secret("s3cr3t-value-of-mine")})
+    assert output.raw == "***"
+    assert b"s3cr3t-value-of-mine" not in place.state
+    with pytest.raises(plait.PromptTemplateError):
+        ensemble.run(resume=output.run)
+
+
+def test_a_manager_that_goes_on_repeats_no_delegation_and_keeps_to_its_caps(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(place.root)
+    worked: list[str] = []
+    is_broken = True
+
+    def worker(ask: Ask) -> str:
+        worked.append(ask.messages[-1].text)
+        return "did it"
+
+    def manager(ask: Ask) -> Answer:
+        if len(ask.messages) == 1 or (len(ask.messages) == 3 and not is_broken):
+            use = ToolUse("u", "delegate", {"worker": "w", "task": f"part {len(ask.messages)}"})
+            return Answer("", (use,), Usage(1, 1), "m", "tools")
+        if is_broken:
+            raise plait.errors.RequestError("the line is down", code="network")  # type: ignore[attr-defined]
+        return Answer(ask.messages[-1].text, usage=Usage(1, 1))
+
+    ensemble = Ensemble(
+        [Task("all", "", agent=Agent("w", provider=worker))],
+        workflow="hierarchical",
+        manager=Manager("m", provider=manager, max_per_worker=1),
+    )
+    with pytest.raises(EnsembleError) as caught:
+        ensemble.run()
+    output = caught.value.output
+    assert isinstance(output, plait.EnsembleOutput)
+    assert output.task_outputs[0].raw == "did it"
+    is_broken = False
+    done = ensemble.run(resume=output.run)
+    assert len(worked) == 1
+    assert done.raw == "refused: 'w' may be asked 1 times, and that is used up"
+
+
+def test_without_a_project_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    monkeypatch.chdir(empty)
+    output = Ensemble([Task("a", "", handler=lambda *_: "x")]).run()
+    assert (output.run, list(empty.iterdir())) == (None, [])
+    with pytest.raises(InputError) as caught:
+        Ensemble([Task("a", "", handler=lambda *_: "x")]).run(resume="r1")
+    assert caught.value.what == "only a run of a project can be resumed"
+
+
+def test_a_named_project_keeps_the_run(tmp_path: Path) -> None:
+    output = Ensemble([Task("a", "", handler=lambda *_: {"b": 1})], project=tmp_path).run()
+    assert json.loads(output.raw) == {"b": 1}
+    assert (tmp_path / ".ai" / "state" / "runs" / str(output.run)).is_dir()
+
+
+def test_a_dry_run_shows_what_would_be_done(place: Place) -> None:
+    from plait.app.flows import Options, rehearse_flow
+
+    said(place, "no")
+    place.write("flow.yaml", "tasks: [{id: a, description: 'A {x}'}, {id: b, description: b, tool: demo/give}]\n")
+    steps: list[Any] = rehearse_flow(str(place.file), Options({"x": 1}))
+    assert [(step.path, step.kind, step.shown) for step in steps] == [
+        ("tasks/task:a", "agent", "## Task\n\nA 1"),
+        ("tasks/task:b", "tool", "demo/give"),
+    ]

@@ -1,0 +1,244 @@
+"""What becomes of real runs: variables that change, time that runs out, outputs that are too long, titles."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from flows.running import Place, new_place
+from plait.app import env_changes
+from plait.app.hands import RealHands
+from plait.engine.events import StepStarted, StepTitled
+from plait.engine.run import Stop
+from plait.errors import InputError
+from plait.template.shell import BoundScript
+from plait.template.sinks import as_shell
+from plait.template.template import compile_template
+
+LONG = "yes 0123456789 | head -c 20000000"  # more than the 16 MiB that are kept in memory
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    return new_place(tmp_path, monkeypatch)
+
+
+# ── env files ────────────────────────────────────────────────────────────
+
+WITH_ENV_FILE = """
+env_files: [vars.env]
+steps:
+  - {id: first, shell: "echo ${MODE} >> ledger"}
+  - {id: second, shell: "test -e ready && echo ${MODE} >> ledger"}
+"""
+FIX = (
+    "\nfix: plait resume --accept-changes goes on with them, and what is done stays done; "
+    "or put the files back as they were"
+)
+
+
+def test_a_changed_env_file_is_noticed_and_accepted_like_a_changed_flow(place: Place) -> None:
+    place.write("vars.env", "MODE=one\nTOKEN=s3cret-value\n")
+    run = place.run(WITH_ENV_FILE).result.run
+    place.write("ready", "")
+    place.write("vars.env", "MODE=two\nTOKEN=s3cret-value\n")
+    with pytest.raises(InputError) as raised:
+        place.resume(run)
+    assert str(raised.value) == (
+        f"the env files have changed since the run began: one of MODE, TOKEN has another value{FIX}"
+    )
+    resumed = place.resume(run, accept_changes=True)
+    assert resumed.notes == [
+        "the env files have changed, and the run goes on with them: one of MODE, TOKEN has another value"
+    ]
+    assert place.text("ledger") == "one\ntwo\n"  # what was done is not done again
+    assert place.resume(run).notes == []  # accepted once is accepted
+    assert b"s3cret-value" not in place.state
+
+
+def test_variables_that_came_or_went_are_named_beside_the_steps_that_changed(place: Place) -> None:
+    place.write("vars.env", "MODE=one\n")
+    run = place.run(WITH_ENV_FILE).result.run
+    place.write("vars.env", "MODES=one\n")
+    place.write("flow.yaml", WITH_ENV_FILE.replace("${MODE}", "${MODES}"))
+    with pytest.raises(InputError) as raised:
+        place.resume(run)
+    assert [problem.what for problem in raised.value.problems] == [
+        "the file has changed since these steps were done: steps/first (first)",
+        "the env files have changed since the run began: MODES is new, MODE is gone",
+    ]
+
+
+CHANGES: Sequence[tuple[dict[str, str], dict[str, str], str | None]] = [
+    ({},                   {},                   None),
+    ({"a": "1"},           {"a": "1"},           None),
+    ({"a": "1", "b": "2"}, {"b": "2", "a": "1"}, None),
+    ({"a": "1"},           {"a": "2"},           "a has another value"),
+    ({"a": "1", "b": ""},  {"a": "", "b": "1"},  "one of a, b has another value"),
+    ({},                   {"a": "1"},           "a is new"),
+    ({"a": "1"},           {},                   "a is gone"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("before", "now", "change"), CHANGES)
+def test_what_has_changed_is_said_in_names(
+    before: dict[str, str], now: dict[str, str], change: str | None
+) -> None:
+    assert env_changes.change_of(env_changes.remembered(before), now) == change
+
+
+def test_the_same_variables_look_different_in_every_run() -> None:
+    one, other = (env_changes.remembered({"PIN": "1234"})["digest"] for _ in range(2))
+    assert one != other
+
+
+# ── time ─────────────────────────────────────────────────────────────────
+
+
+def test_a_run_whose_time_is_over_says_what_became_of_its_items(place: Place) -> None:
+    ran = place.run(
+        """
+timeout: 2
+map:
+  input: [a, b, c, d]
+  max_parallel: 1
+  steps:
+    - shell: test ${item} = a || sleep 60
+"""
+    )
+    assert ran.message == "took longer than 2 s"
+    assert ran.result.counts == {
+        "total": 4,
+        "successful": 1,
+        "failed": 0,
+        "skipped": 0,
+        "success_rate": 25.0,
+    }
+
+
+# ── what a step is called ────────────────────────────────────────────────
+
+
+def test_a_step_without_a_name_is_called_by_what_it_runs_with_secrets_masked(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKEN", "s3cret-value")
+    ran = place.done(
+        """
+secrets: {token: TOKEN}
+parameters: {who: string}
+steps:
+  - shell: "echo ${who} ${token}"
+  - {id: named, shell: "echo ${who}"}
+  - shell: |
+      echo ${who}
+      echo more
+    on_failure: {shell: echo no}
+  - shell: echo plain
+""",
+        inputs={"who": "it's me"},
+    )
+    titles = {path: end.title for path, end in ran.finished.items() if path.startswith("steps/")}
+    assert titles == {
+        "steps/0": """echo 'it'"'"'s me' '***'""",
+        "steps/named": "named",
+        "steps/2/run": """echo 'it'"'"'s me'…""",
+        "steps/2": """echo 'it'"'"'s me'…""",
+        "steps/3": "echo plain",
+    }
+    begun = [event.title for event in ran.events if isinstance(event, StepStarted)]
+    assert "echo ${who} ${token}" in begun
+    assert [event.path for event in ran.events if isinstance(event, StepTitled)] == ["steps/0", "steps/2/run"]
+
+
+# ── handlers ─────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("handler", ["on_failure", "on_exit_code: {2"])
+def test_a_handler_that_fails_does_not_hide_why_the_step_did(place: Place, handler: str) -> None:
+    closing = "}" if "{" in handler else ""
+    ran = place.run(
+        f"""
+steps:
+  - shell: "echo mine >&2; exit 2"
+    {handler}: {{shell: "echo other >&2; exit 7"}}{closing}
+"""
+    )
+    failure = ran.result.failure
+    assert failure is not None
+    name = "on_failure" if not closing else "on_exit_code:2"
+    assert failure.message == f"exit code 2: mine\n{name} failed as well: exit code 7: other"
+    assert (failure.kind, failure.exit_code) == ("exit", 2)
+
+
+# ── long outputs ─────────────────────────────────────────────────────────
+
+HALVES = [
+    # what is asked for after a step that printed too much
+    ("shell: printf %s ${last.output} | wc -c", ""),
+    ("shell: printf %s ${shell.stdout} | wc -c", ""),
+    ("shell: printf %s ${last.output} | wc -c", "use"),
+]
+TOO_LONG = "a step before printed more than 16,777,216 bytes, which cannot be put into a template; write it to a file"
+
+
+@pytest.mark.parametrize(("asking", "through"), HALVES)
+def test_the_beginning_of_a_long_output_is_never_taken_for_the_whole(
+    place: Place, asking: str, through: str
+) -> None:
+    first = "{use: long}" if through else f'{{shell: "{LONG}"}}'
+    ran = place.run(
+        f"""
+blocks: {{long: {{steps: [{{shell: "{LONG}"}}]}}}}
+steps:
+  - {first}
+  - {asking}
+"""
+    )
+    assert ran.message == TOO_LONG
+
+
+def test_what_else_there_is_to_know_of_a_long_output_can_be_asked_for(place: Place) -> None:
+    ran = place.done(
+        f"""
+map:
+  input: [1]
+  steps: [{{shell: "{LONG}"}}]
+reduce:
+  - shell: "{LONG}; echo why >&2; exit 3"
+    on_failure: {{shell: "echo ${{error.exit_code}} ${{error.stderr}} ${{last.success}}"}}
+  - shell: echo ${{map.outputs:json}}
+"""
+    )
+    assert ran.outputs["reduce/0/on_failure/0"] == "3 why false"
+    assert ran.outputs["reduce/1"] == "[null]"
+
+
+def bound(script: str) -> BoundScript:
+    return as_shell(compile_template(script), {})
+
+
+def test_a_run_keeps_no_more_long_outputs_than_there_is_room_for_and_says_so_once(tmp_path: Path) -> None:
+    notes: list[str] = []
+    stop = Stop()
+    hands = RealHands(
+        str(tmp_path), str(tmp_path / "run"), stop, env={}, most_kept=45_000_000, note=notes.append
+    )
+
+    def printed() -> str | None:
+        env = {"PATH": "/usr/bin:/bin"}
+        ended = hands.shell(
+            bound(LONG), shell="sh", cwd=str(tmp_path), env=env, stdin=b"", timeout=60, stop=stop
+        )
+        assert ended.truncated
+        return ended.stdout_file
+
+    files = [printed() for _ in range(4)]
+    assert [file is not None for file in files] == [True, True, False, False]
+    kept = sorted((tmp_path / "run" / "output").iterdir())
+    assert [str(path) for path in kept] == sorted(file for file in files if file)
+    assert notes == [
+        f"outputs that are too long for the journal are no longer kept: {tmp_path}/run/output has 42 MiB"
+    ]

@@ -1,0 +1,678 @@
+"""Ensembles in Python: what runs when, what each task is given, what comes of it, and what is refused."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import plait
+from plait import Agent, Ensemble, EnsembleError, Loop, Manager, MapReduce, Secret, Task, TaskOutput
+from plait.errors import InputError
+from plait.steps.model import Answer, Ask, ToolUse, Usage
+from plait.values import Json
+
+USED = Usage(10, 5, cost=0.25)
+PLACEHOLDERS = ["${HOME}", "{input:q}", "{topic}", "{{topic}}", "$NAME", "$${x}", "{item}", "{5}"]
+
+
+@pytest.fixture(autouse=True)
+def _nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No project: what happens is kept in memory."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("USER_SPACE", str(tmp_path / "home"))
+    monkeypatch.delenv("PLAIT_PROVIDER", raising=False)
+
+
+def text_of(task: Task, context: Sequence[TaskOutput]) -> Json:
+    """What a task and its context say, on one line."""
+    return " < ".join([str(task.description), *(one.raw for one in context)])
+
+
+def doing(description: str | None, expected: str | None = "", **fields: Any) -> Task:
+    return Task(description, expected, handler=fields.pop("handler", text_of), **fields)
+
+
+def failing(description: str = "fail", **fields: Any) -> Task:
+    def handler(task: Task, context: Sequence[TaskOutput]) -> Json:
+        raise ValueError(f"no {task.description} {len(context)}")
+
+    return Task(description, "", handler=handler, **fields)
+
+
+class Model:
+    """Says what it is told to, or what a function makes of the question; keeps every question."""
+
+    def __init__(self, *answers: str | Answer | Callable[[Ask], str | Answer]) -> None:
+        self.asks: list[Ask] = []
+        self._answers = answers
+
+    def __call__(self, ask: Ask) -> Answer:
+        said = self._answers[min(len(self.asks), len(self._answers) - 1)]
+        self.asks.append(ask)
+        answer = said(ask) if callable(said) else said
+        return answer if isinstance(answer, Answer) else Answer(answer, usage=USED, model="m-1")
+
+    @property
+    def prompts(self) -> list[str]:
+        return [ask.messages[-1].text for ask in self.asks]
+
+
+def raws(output: plait.EnsembleOutput) -> list[str]:
+    return [one.raw for one in output.task_outputs]
+
+
+def refused(*tasks: Task, **fields: Any) -> list[str]:
+    with pytest.raises(InputError) as caught:
+        Ensemble(tasks, **fields)
+    return [problem.what for problem in caught.value.problems]
+
+
+# ── texts ────────────────────────────────────────────────────────────────
+
+
+def test_texts_are_filled_and_the_tasks_stay_as_they_were_written() -> None:
+    task = doing("About {topic}", "On {topic}, {n} lines")
+    ensemble = Ensemble([task])
+    [resolved] = ensemble.resolve({"topic": "tides", "n": 3})
+    assert (resolved.description, resolved.expected_output) == ("About tides", "On tides, 3 lines")
+    assert (task.description, task.expected_output) == ("About {topic}", "On {topic}, {n} lines")
+    assert ensemble.run({"topic": "moons", "n": None}).raw == "About moons"
+
+
+def test_every_missing_variable_of_the_whole_ensemble_is_told_before_anything_runs() -> None:
+    ran: list[str] = []
+
+    def handler(task: Task, _: Sequence[TaskOutput]) -> Json:
+        ran.append(str(task.description))
+        return ""
+
+    first = doing("{a} {b}", "{c}", handler=handler, name="first")
+    looped = doing("{d} {a}", handler=handler, name="looped")
+    mapped = doing("{item} {item_index} {e}", handler=handler, name="mapped")
+    agent = Agent("a {f}", "{a}", provider=Model("no"))
+    asked = Task("ask", "{g}", agent=agent, name="asked")
+    ensemble = Ensemble(
+        [first, looped, mapped, asked], loops=[Loop([looped])], map=MapReduce("files", mapped)
+    )
+    with pytest.raises(plait.PromptTemplateError) as caught:
+        ensemble.run({"b": 1})
+    error = caught.value
+    assert error.missing_variables == ["a", "c", "d", "files", "e", "g", "f"]
+    assert error.template == "{a} {b}"
+    assert [problem.what.split(". Provide")[0] for problem in error.problems] == [
+        "Missing template variables: [a], in the description of task 'first'",
+        "Missing template variables: [c], in the expected output of task 'first'",
+        "Missing template variables: [d, a], in the description of task 'looped'",
+        "Missing template variables: [files], in the items of task 'mapped'",
+        "Missing template variables: [e], in the description of task 'mapped'",
+        "Missing template variables: [g], in the expected output of task 'asked'",
+        "Missing template variables: [f], in the role of agent 'a {f}'",
+        "Missing template variables: [a], in the goal of agent 'a {f}'",
+    ]
+    assert str(error).startswith(
+        "Missing template variables: [a], in the description of task 'first'. "
+        "Provide them in ensemble.run(inputs). Template: '{a} {b}'\n"
+    )
+    assert ran == []
+    assert ensemble.variables == ("a", "b", "c", "d", "files", "e", "g", "f")
+
+
+def test_a_long_template_is_cut_in_the_message_and_whole_in_the_error() -> None:
+    template = "x" * 101 + "{a}"
+    with pytest.raises(plait.PromptTemplateError) as caught:
+        Ensemble([doing(template)]).run()
+    assert str(caught.value).endswith(f"Template: '{'x' * 100}...'")
+    assert caught.value.template == template
+
+
+def test_what_was_given_to_one_run_is_not_there_in_the_next() -> None:
+    ensemble = Ensemble([doing("{a}")])
+    assert ensemble.run({"a": 1}).raw == "1"
+    with pytest.raises(plait.PromptTemplateError):
+        ensemble.run()
+
+
+def test_inputs_of_the_ensemble_are_there_unless_others_are_given() -> None:
+    ensemble = Ensemble([doing("{a} {b}")], inputs={"a": 1, "b": 2})
+    assert ensemble.run({"b": 3}).raw == "1 3"
+
+
+@given(value=st.one_of(st.text(), st.sampled_from(PLACEHOLDERS)), other=st.text())
+def test_a_value_arrives_as_it_is_in_texts_and_in_contexts(value: str, other: str) -> None:
+    first = doing("{a} {b}")
+    second = doing("{b}", context=[first])
+    output = Ensemble([first, second]).run({"a": value, "b": other})
+    assert raws(output) == [f"{value} {other}", f"{other} < {value} {other}"]
+
+
+NOT_STRINGS = [
+    (None, ""),
+    (True, "true"),
+    (3, "3"),
+    (0.5, "0.5"),
+    (["a", 1], '["a",1]'),
+    (("a",), '["a"]'),
+    ({"b": None}, '{"b":null}'),
+]
+
+
+@pytest.mark.parametrize(("value", "text"), NOT_STRINGS)
+def test_values_that_are_no_text_have_one_text_form(value: Json, text: str) -> None:
+    assert Ensemble([doing("<{a}>")]).run({"a": value}).raw == f"<{text}>"
+
+
+def test_an_input_that_is_no_data_is_refused_by_its_name() -> None:
+    with pytest.raises(InputError) as caught:
+        Ensemble([doing("no hole")]).run({"when": object()})
+    assert caught.value.what.startswith("the input 'when' cannot be used")
+
+
+def test_a_handler_is_given_the_inputs_as_data() -> None:
+    def handler(task: Task, _: Sequence[TaskOutput]) -> Json:
+        return {"sum": sum(task.inputs["numbers"])}
+
+    output = Ensemble([doing("add {numbers}", handler=handler)]).run({"numbers": [1, 2]})
+    assert (output.raw, output.data) == ('{"sum":3}', {"sum": 3})
+
+
+# ── order, context, identity ─────────────────────────────────────────────
+
+
+def test_two_equal_tasks_keep_two_outputs() -> None:
+    numbers = iter("12")
+
+    def handler(*_: object) -> Json:
+        return next(numbers)
+
+    one, other = doing("same", handler=handler), doing("same", handler=handler)
+    assert one == other
+    last = doing("both", context=[other, one])
+    output = Ensemble([one, other, last], workflow="sequential").run()
+    assert raws(output) == ["1", "2", "both < 2 < 1"]
+    assert [one.id for one in output.task_outputs] == ["task-1", "task-2", "task-3"]
+
+
+def test_tasks_in_many_layers_are_compared_and_hashed_at_once() -> None:
+    def layered() -> Task:
+        layer = [doing("a"), doing("b")]
+        for _ in range(60):
+            layer = [doing("a", context=layer), doing("b", context=layer)]
+        return layer[0]
+
+    one, other = layered(), layered()
+    assert (hash(one) == hash(other), one == other) == (True, False)
+
+
+def test_the_strategy_follows_from_contexts() -> None:
+    first = doing("a")
+    assert Ensemble([first]).run().trace["workflow"] == "sequential"
+    assert Ensemble([first, doing("b", context=[first])]).run().trace["workflow"] == "parallel"
+
+
+def test_parallel_tasks_run_at_the_same_time_and_contexts_come_in_declared_order() -> None:
+    barrier = threading.Barrier(2, timeout=20)
+
+    def handler(task: Task, _: Sequence[TaskOutput]) -> Json:
+        barrier.wait()  # both at once, or never
+        return task.description
+
+    one, other = doing("one", handler=handler), doing("other", handler=handler)
+    last = doing("last", context=[other, one])
+    output = Ensemble([last, one, other]).run()
+    assert raws(output) == ["last < other < one", "one", "other"]
+
+
+@given(edges=st.lists(st.tuples(st.integers(0, 7), st.integers(0, 7)), max_size=20))
+def test_whatever_the_contexts_a_task_comes_after_all_that_it_needs(edges: list[tuple[int, int]]) -> None:
+    tasks: list[Task] = []
+    for number in range(8):
+        needs = [tasks[first] for first, second in edges if second == number and first < number]
+        tasks.append(doing(f"t{number}", context=needs, handler=lambda task, context: [len(context)]))
+    output = Ensemble(tasks, workflow="parallel", max_parallel=3).run()
+    assert [one.data for one in output.task_outputs] == [[len(task.context)] for task in tasks]
+
+
+# ── failures ─────────────────────────────────────────────────────────────
+
+
+def test_a_failed_run_ends_with_a_failed_event_and_the_outputs_so_far() -> None:
+    seen: list[Any] = []
+    tasks = [doing("a", name="a"), failing("b", name="b"), doing("c", name="c")]
+    with pytest.raises(EnsembleError) as caught:
+        Ensemble(tasks).run(watch=lambda stamped: seen.append(stamped.event))
+    output = caught.value.output
+    assert isinstance(output, plait.EnsembleOutput)
+    assert [(one.id, one.status, one.raw) for one in output.task_outputs] == [
+        ("a", "done", "a"),
+        ("b", "failed", ""),
+    ]
+    assert caught.value.what == (
+        "the ensemble ended before it was done: task 'b': the handler raised ValueError: no b 0"
+    )
+    assert caught.value.fix == "error.output has what was done until then"
+    assert (output.status, output.raw, output.trace["status"]) == ("failed", "a", "failed")
+    assert (type(seen[-1]).__name__, seen[-1].status) == ("RunEnded", "failed")
+
+
+def test_continue_on_error_skips_only_what_needs_the_failed() -> None:
+    bad = failing(name="bad")
+    needs = doing("needs", context=[bad], name="needs")
+    further = doing("further", context=[needs], name="further")
+    free = doing("free", name="free")
+    with pytest.raises(EnsembleError) as caught:
+        Ensemble([bad, needs, further, free], on_error="continue_on_error").run()
+    output = caught.value.output
+    assert isinstance(output, plait.EnsembleOutput)
+    assert {one.id: (one.status, one.why.split(":")[0]) for one in output.task_outputs} == {
+        "bad": ("failed", "the handler raised ValueError"),
+        "needs": ("skipped", "'bad', which it needs, failed"),
+        "further": ("skipped", "'needs', which it needs, was skipped"),
+        "free": ("done", ""),
+    }
+
+
+def test_fail_fast_begins_nothing_more() -> None:
+    ran: list[str] = []
+
+    def handler(task: Task, _: Sequence[TaskOutput]) -> Json:
+        ran.append(str(task.description))
+        return ""
+
+    with pytest.raises(EnsembleError):
+        Ensemble([failing(), doing("later", handler=handler)], workflow="parallel", max_parallel=1).run()
+    assert ran == []
+
+
+def test_a_task_is_tried_as_often_as_it_says() -> None:
+    tries: list[int] = []
+
+    def handler(*_: object) -> Json:
+        tries.append(1)
+        if len(tries) < 2:
+            raise OSError("not yet")
+        return "at last"
+
+    assert Ensemble([doing("a", handler=handler, attempts=2)]).run().raw == "at last"
+
+
+def test_what_a_handler_returns_has_to_be_data() -> None:
+    with pytest.raises(EnsembleError) as caught:
+        Ensemble([doing("a", handler=lambda *_: object())]).run()
+    assert "is not JSON data" in caught.value.what
+
+
+# ── agents ───────────────────────────────────────────────────────────────
+
+
+def test_a_prompt_has_the_context_first_and_then_the_task() -> None:
+    model = Model("found", "written")
+    agent = Agent("a researcher", "find {topic}", background="You know libraries.", provider=model)
+    first = Task("Find {topic}", "facts", agent=agent, name="find")
+    second = Task("Write", "a page", agent=agent, context=[first])
+    output = Ensemble([first, second]).run({"topic": "tides"})
+    assert raws(output) == ["found", "written"]
+    assert model.asks[0].system == (
+        "You are a researcher.\n\nYou know libraries.\n\nYour goal: find tides\n\n"
+        "Do the task that you are given, and answer with its result and nothing else."
+    )
+    assert model.prompts == [
+        "## Task\n\nFind tides\n\n## Expected output\n\nfacts",
+        "## Output of find (a researcher)\n\nfound\n\n## Task\n\nWrite\n\n## Expected output\n\na page",
+    ]
+
+
+@pytest.mark.parametrize("said", PLACEHOLDERS)
+def test_what_a_model_says_is_never_a_template(said: str) -> None:
+    model = Model(said, "end")
+    first = Task("a {topic}", "", agent=Agent("r", provider=model))
+    second = Task("b {topic}", "", agent=first.agent, context=[first])
+    Ensemble([first, second]).run({"topic": said})
+    assert model.prompts[1] == f"## Output of task-1 (r)\n\n{said}\n\n## Task\n\nb {said}"
+
+
+def test_usage_is_kept_by_task_and_summed_up_also_beside_tasks_without_a_model() -> None:
+    agent = Agent("one role", provider=Model("x"))
+    output = Ensemble([Task("a", "", agent=agent), doing("b"), Task("c", "", agent=agent)]).run()
+    assert [one.tokens for one in output.task_outputs] == [15, 0, 15]
+    assert (output.tokens, output.cost) == (30, 0.5)
+    assert [one.agent for one in output.task_outputs] == ["one role", "", "one role"]
+    assert Ensemble([doing("b")]).run().cost is None
+
+
+SCHEMA = {"type": "object", "properties": {"a": {"type": "object"}}, "required": ["a"], "title": "{5} {x}"}
+
+
+def test_an_answer_of_a_schema_is_asked_for_again_and_every_question_counts() -> None:
+    model = Model("no JSON", '{"a": {"b": 1}}')
+    task = Task("Give", "data", agent=Agent("r", provider=model), output_schema=SCHEMA)
+    output = Ensemble([task]).run()
+    assert (output.raw, output.data) == ('{"a": {"b": 1}}', {"a": {"b": 1}})
+    assert (output.tokens, output.task_outputs[0].tokens) == (30, 30)
+    assert '"title":"{5} {x}"' in model.prompts[0]
+
+
+def test_an_answer_that_never_fits_fails_the_task_with_what_was_said() -> None:
+    first = doing("a", name="a")
+    task = Task(
+        "Give", "", agent=Agent("r", provider=Model("prose")), output_schema=SCHEMA, max_output_retries=1, name="b"
+    )
+    with pytest.raises(EnsembleError) as caught:
+        Ensemble([first, task]).run()
+    output = caught.value.output
+    assert isinstance(output, plait.EnsembleOutput)
+    assert [(one.id, one.status, one.raw, one.tokens) for one in output.task_outputs] == [
+        ("a", "done", "a", 0),
+        ("b", "failed", "prose", 30),
+    ]
+    assert output.tokens == 30
+
+
+def test_a_limit_ends_the_ensemble_before_the_question_that_would_exceed_it() -> None:
+    model = Model("x")
+    tasks = [Task("a", "", agent=Agent("r", provider=model)), Task("b", "", agent=Agent("s", provider=model))]
+    with pytest.raises(EnsembleError) as caught:
+        Ensemble(tasks, limits={"turns": 1}).run()
+    assert caught.value.code == "limit"
+    assert len(model.asks) == 1
+    output = caught.value.output
+    assert isinstance(output, plait.EnsembleOutput)
+    assert output.task_outputs[0].raw == "x"
+
+
+def test_a_model_is_needed_only_where_nobody_else_does_the_task() -> None:
+    assert Ensemble([doing("a")]).run().raw == "a"
+    with pytest.raises(EnsembleError) as caught:
+        Ensemble([doing("a"), Task("b", "", name="b")]).run()
+    assert "task 'b' needs a model" in caught.value.what
+
+
+def test_a_list_of_answers_is_played_anew_in_each_run() -> None:
+    ensemble = Ensemble([Task("a", ""), Task("b", "")], provider=["one", "two"])
+    assert (raws(ensemble.run()), raws(ensemble.run())) == (["one", "two"], ["one", "two"])
+
+
+def test_a_secret_is_in_no_prompt_and_in_no_trace_and_a_handler_can_use_it() -> None:
+    def handler(task: Task, _: Sequence[TaskOutput]) -> Json:
+        return f"used {task.inputs['key'].reveal()}"
+
+    model = Model("fine")
+    first = doing("with {key}", handler=handler)
+    second = Task("ask with {key}", "", agent=Agent("r", "{key}", provider=model), context=[first])
+    output = Ensemble([first, second]).run({"key": Secret("s3cr3t-value")})
+    assert output.task_outputs[0].raw == "used ***"
+    assert "s3cr3t-value" not in repr(output.trace) + repr(model.asks) + repr(output)
+    assert "ask with ***" in model.prompts[0]
+
+
+# ── loops ────────────────────────────────────────────────────────────────
+
+
+def counting(task: Task, _: Sequence[TaskOutput]) -> Json:
+    return f"{task.feedback or ''}{task.iteration}"
+
+
+UNTIL: list[Any] = [
+    "${output} == '123'",
+    {"path": "output", "value": "123"},
+    {"path": "iteration", "op": "gte", "value": 3},
+    lambda output: output.raw == "123",
+    lambda output: output.iteration == 3,
+]
+
+
+@pytest.mark.parametrize("until", UNTIL)
+def test_a_loop_ends_when_its_condition_holds(until: Any) -> None:
+    body = doing("edit", handler=counting, name="edit")
+    after = doing("after", context=[body])
+    output = Ensemble([body, after], loops=[Loop([body], until)]).run()
+    assert raws(output) == ["123", "after < 123"]
+    assert (output.task_outputs[0].iteration, output.task_outputs[0].reached_max) == (3, False)
+    paths = [step["path"] for step in output.trace["steps"]]
+    assert "tasks/loop:edit/round:3/task:edit" in paths
+
+
+def test_a_loop_has_so_many_rounds_and_says_if_that_was_not_enough() -> None:
+    def ran(**fields: Any) -> plait.EnsembleOutput:
+        body = doing("edit", handler=counting, name="edit")
+        return Ensemble([body], loops=[Loop([body], "false", **fields)]).run()
+
+    assert ran().raw == "12345"
+    assert ran(max_iterations=2, feedback=False).raw == "2"
+    flagged = ran(max_iterations=2, on_max="return_with_flag")
+    assert (flagged.raw, flagged.task_outputs[0].reached_max) == ("12", True)
+    with pytest.raises(EnsembleError) as caught:
+        ran(max_iterations=2, on_max="fail")
+    assert "loop 'edit' is not at its end after 2 rounds" in caught.value.what
+    output = caught.value.output
+    assert isinstance(output, plait.EnsembleOutput)
+    assert raws(output) == ["12"]
+
+
+def test_the_first_task_of_a_round_hears_what_the_round_before_came_to() -> None:
+    model = Model("draft 1", "draft 2")
+    write = Task("write", "", agent=Agent("w", provider=model), name="write")
+    judge = doing("judge", context=[write], name="judge")
+    Ensemble([write, judge], loops=[Loop([write, judge], max_iterations=2)]).run()
+    assert model.prompts == [
+        "## Task\n\nwrite",
+        "## Outcome of the round before\n\njudge < draft 1\n\n## Task\n\nwrite",
+    ]
+
+
+# ── maps ─────────────────────────────────────────────────────────────────
+
+
+def joined(_: Task, context: Sequence[TaskOutput]) -> Json:
+    return f"({'+'.join(one.raw for one in context)})"
+
+
+CHUNKS = [
+    # items, chunk_size, result
+    (["a"], 2, "(a)"),
+    (["a", "b", "c"], None, "(a+b+c)"),
+    (["a", "b", "c"], 2, "((a+b)+c)"),
+    (["a", "b", "c", "d", "e"], 2, "(((a+b)+(c+d))+e)"),
+    (["a", "b", "c", "d"], 3, "((a+b+c)+d)"),
+    ([], 2, ""),
+]
+
+
+@pytest.mark.parametrize(("items", "size", "result"), CHUNKS)
+def test_a_map_is_put_together_level_by_level(items: list[str], size: int | None, result: str) -> None:
+    each = doing("{item}", name="each")
+    reduce = doing("together", handler=joined, name="reduce")
+    output = Ensemble([each, reduce], map=MapReduce("all", each, reduce, chunk_size=size)).run({"all": items})
+    assert output["reduce"].raw == result
+    assert output["each"].data == items
+
+
+def test_the_text_of_a_map_knows_the_item_its_fields_and_its_place() -> None:
+    each = doing("{file} {file_path} {file_index}/{file_total} {topic}", name="each")
+    items = [{"path": "{topic}"}, {"path": "b"}]
+    output = Ensemble([each], map=MapReduce(items, each, item="file")).run({"topic": "t"})
+    assert output.task_outputs[0].data == ['{"path":"{topic}"} {topic} 0/2 t', '{"path":"b"} b 1/2 t']
+
+
+def test_an_item_that_lacks_a_field_is_told_before_anything_runs() -> None:
+    each = doing("{item_path}", name="each")
+    with pytest.raises(plait.PromptTemplateError) as caught:
+        Ensemble([each], map=MapReduce([{"path": 1}, {"pth": 2}], each)).run()
+    assert caught.value.missing_variables == ["item_path"]
+
+
+def test_items_that_are_no_list_are_refused() -> None:
+    each = doing("{item}", name="each")
+    with pytest.raises(InputError) as caught:
+        Ensemble([each], map=MapReduce("all", each)).run({"all": "abc"})
+    assert caught.value.what == "the items of a map are a list, and the input 'all' is none"
+
+
+# ── a manager ────────────────────────────────────────────────────────────
+
+
+def delegating(*uses: tuple[str, str]) -> Answer:
+    asked = tuple(
+        ToolUse(f"u{number}", "delegate", {"worker": worker, "task": task})
+        for number, (worker, task) in enumerate(uses)
+    )
+    return Answer("", asked, USED, "m-1", "tools")
+
+
+def team(*roles: str, model: Model | None = None) -> list[Task]:
+    worker = model or Model(lambda ask: f"did {ask.messages[-1].text.rpartition(chr(10))[2]}")
+    return [Task(f"part of {role}", "", agent=Agent(role, provider=worker)) for role in roles]
+
+
+def test_a_manager_delegates_and_hears_refusals_as_text() -> None:
+    manager = Model(
+        delegating(("writer", "w1 {x}"), ("wirter", "w2"), ("writer", "w3"), ("artist", "a1"), ("writer", "w4")),
+        delegating(("writer", "w5")),
+        lambda ask: " | ".join(message.text for message in ask.messages if message.role == "tool"),
+    )
+    output = Ensemble(
+        team("writer", "artist"),
+        workflow="hierarchical",
+        manager=Manager("boss", provider=manager, max_delegations=3, max_per_worker=2),
+    ).run()
+    assert output.raw.split(" | ") == [
+        "did w1 {x}",
+        "refused: there is no worker 'wirter' that you may delegate to; did you mean 'writer'? "
+        "there are: writer, artist",
+        "did w3",
+        "did a1",
+        "refused: there may be 3 delegations in all, and they are used up",
+        "refused: there may be 3 delegations in all, and they are used up",
+    ]
+    assert [(one.name, one.raw) for one in output.task_outputs[:-1]] == [
+        ("writer", "did w1 {x}"),
+        ("writer", "did w3"),
+        ("artist", "did a1"),
+    ]
+    assert output.task_outputs[-1].id == "manager"
+    assert output.tokens == 6 * 15
+    assert [offer.name for offer in manager.asks[0].tools] == ["delegate"]
+
+
+def test_a_manager_may_delegate_to_those_it_is_allowed_to_and_so_often() -> None:
+    manager = Model(
+        delegating(("artist", "a"), ("writer", "w"), ("writer", "again")),
+        lambda ask: " | ".join(message.text for message in ask.messages if message.role == "tool"),
+    )
+    output = Ensemble(
+        team("writer", "artist"),
+        workflow="hierarchical",
+        manager=Manager("boss", provider=manager, workers=("writer",), max_per_worker=1),
+    ).run()
+    assert output.raw.split(" | ") == [
+        "refused: there is no worker 'artist' that you may delegate to; there are: writer",
+        "did w",
+        "refused: 'writer' may be asked 1 times, and that is used up",
+    ]
+
+
+def test_a_manager_is_not_done_without_those_who_are_required() -> None:
+    with pytest.raises(EnsembleError) as caught:
+        Ensemble(
+            team("writer", "artist"),
+            workflow="hierarchical",
+            manager=Manager("boss", provider=Model(delegating(("writer", "w")), "done"), required=("artist",)),
+        ).run()
+    assert "the manager ended without the work of 'artist'" in caught.value.what
+    output = caught.value.output
+    assert isinstance(output, plait.EnsembleOutput)
+    assert output.task_outputs[0].raw == "did w"
+
+
+# ── what is refused ──────────────────────────────────────────────────────
+
+
+def test_everything_that_is_wrong_is_told_at_once() -> None:
+    handled = doing("a", agent=Agent("r"), tool="t", name="a")
+    other = doing("not there")
+    looped = doing("c", context=[other], name="c")
+    assert refused(
+        handled, looped, loops=[Loop([looped], max_iterations=0, on_max="stop")], workflow="sequental"
+    ) == [
+        "'workflow' cannot be 'sequental'",
+        "task 'a' has handler and agent, and cannot be done by both",
+        "task 'a' has handler and tool, and cannot be done by both",
+        "task 'a' has tool and agent, and cannot be done by both",
+        "task 'c' has a task in its context that the ensemble does not have",
+        "'max_iterations' of a loop is at least 1",
+        "'on_max' cannot be 'stop'",
+    ]
+
+
+def test_more_that_is_refused() -> None:
+    a, b = doing("a", name="a"), doing("b", name="b")
+    late = doing("late", context=[a], name="late")
+    asked = Task("x", "", agent=Agent("r"))
+    rows: list[tuple[list[Task], dict[str, Any], list[str]]] = [
+        ([], {}, ["an ensemble has at least one task"]),
+        ([a, a], {}, ["task 'a' stands 2 times in the list"]),
+        (
+            [late, a],
+            {"workflow": "sequential"},
+            ["task 'late' needs 'a', which comes later in the list"],
+        ),
+        (
+            [a, b],
+            {"map": MapReduce([1], a, b, chunk_size=1)},
+            ["'chunk_size' of the map of task 'a' is at least 2"],
+        ),
+        (
+            [a, late, b],
+            {"loops": [Loop([late]), Loop([late, b])]},
+            ["task 'late' stands in two loops or maps"],
+        ),
+        ([late, a], {"loops": [Loop([late, a])]}, ["task 'late' needs 'a', which comes later in a loop"]),
+        (
+            [asked, a],
+            {"workflow": "hierarchical"},
+            ["task 'a' is done by no agent, and a manager delegates to agents"],
+        ),
+        ([asked], {"manager": Manager("m")}, ["an ensemble has a manager only if it is hierarchical"]),
+        (
+            [asked],
+            {"workflow": "hierarchical", "manager": Manager("m", required=("q",), max_per_worker=0)},
+            ["'required' names no worker: 'q'", "'max_per_worker' is at least 1"],
+        ),
+        (
+            [asked, Task("y", "", agent=Agent("R"))],
+            {"workflow": "hierarchical"},
+            ["two agents have the role 'R', and a manager could not tell them apart"],
+        ),
+        ([doing("p", params={"a": 1}, name="p")], {}, ["task 'p' has params, and no tool"]),
+        ([a], {"loops": [Loop([a], {"path": "output", "op": "equals"})]}, ["there is no operator 'equals'"]),
+    ]
+    for tasks, fields, said in rows:
+        assert refused(*tasks, **fields) == said
+
+
+def test_tasks_that_need_each_other_through_loops_are_named() -> None:
+    a = doing("a", name="a")
+    b = doing("b", context=[a], name="b")
+    c = doing("c", context=[b], name="c")
+    assert refused(a, b, c, loops=[Loop([a, c])]) == ["tasks need each other in a circle: 'a' → 'b' → 'a'"]
+
+
+def test_a_limit_that_there_is_not_is_refused_by_name() -> None:
+    with pytest.raises(InputError) as caught:
+        Agent("r", limits={"turnz": 1})  # type: ignore[arg-type]
+    assert (caught.value.what, caught.value.fix) == ("there is no limit 'turnz'", "did you mean 'turns'?")
+
+
+def test_hooks_are_those_of_files() -> None:
+    hooks: list[dict[str, Json]] = [
+        {"id": "stop", "event": "step_started", "condition": "${step.name} == 'task:b'", "verb": "fail", "why": "no b"}
+    ]
+    with pytest.raises(EnsembleError) as caught:
+        Ensemble([doing("a", name="a"), doing("b", name="b")], hooks=hooks).run()
+    assert "no b" in caught.value.what
