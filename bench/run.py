@@ -33,6 +33,7 @@ from graphs import graph_tables  # noqa: E402
 from measure import pin_to_one_core  # noqa: E402
 from startup import startup_tables  # noqa: E402
 from tables import Table  # noqa: E402
+from worktrees import worktree_tables  # noqa: E402
 
 from engine import SIZES, first_tables, hot_tables, linearity_table, yaml_table  # noqa: E402
 from tools import tool_tables  # noqa: E402
@@ -107,6 +108,7 @@ PARTS: dict[str, Callable[[Rounds], Iterator[Table]]] = {
     "tools": lambda rounds: tool_tables(rounds=rounds.calls, commands=rounds.commands),
     "fanout": lambda rounds: fanout_tables(rounds.fanout),
     "graphs": lambda rounds: graph_tables(rounds=rounds.linear + 2),
+    "worktrees": lambda rounds: worktree_tables(rounds=rounds.linear + 2),
 }
 
 

@@ -754,7 +754,7 @@ ARGUMENTS = [
     (["run", "f.yaml", "--project", "no-such"],     "no-such: there is no such folder\nfix: check --project\n"),
     (["retry", "7f3a"],                             "plait retry: which items are to be done again\nfix: name items, or give --failed for all of them; plait show lists those that failed\n"),
     (["retry", "7f3a", "x", "--failed"],            "plait retry: --failed is for all failed items\nfix: name items, or give --failed for all of them; plait show lists those that failed\n"),
-    (["schema", "workflw"],                         "there is no format 'workflw'\nfix: did you mean 'workflow'? formats: workflow, graph, directive, provider, hooks\n"),
+    (["schema", "workflw"],                         "there is no format 'workflw'\nfix: did you mean 'workflow'? formats: workflow, graph, directive, ensemble, provider, hooks\n"),
     (["runs", "--limit", "x"],                      "--limit needs a whole number above 0\nfix: for example --limit 8\n"),
 ]  # fmt: skip
 

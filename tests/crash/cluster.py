@@ -108,7 +108,9 @@ class ClusterScene(Scene):
     def __post_init__(self) -> None:
         Scene.__post_init__(self)
         flow = self.project / "flow.yaml"
-        flow.write_text(flow.read_text().replace("  input: items.json", "  shared: true\n  input: items.json"))
+        flow.write_text(
+            flow.read_text().replace("  input: items.json", "  shared: true\n  input: items.json")
+        )
         self.port = self.port or _free_port()
 
     def command(self, *world: str) -> list[str]:
@@ -163,9 +165,7 @@ def play(scene: ClusterScene, chance: Random, kills: int) -> None:
         scene.expect_code(scene.to_the_end(), 0)
 
 
-def _killed_with(
-    scene: ClusterScene, cluster: Cluster, engine: Engine, chance: Random, kills: int
-) -> bool:
+def _killed_with(scene: ClusterScene, cluster: Cluster, engine: Engine, chance: Random, kills: int) -> bool:
     """Was it the engine that was killed?  If not, it may go on."""
     while len(scene.deaths) < kills and scene.has_lines(engine, chance.randrange(1, 24)):
         match chance.choice(VICTIMS):

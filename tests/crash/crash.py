@@ -40,6 +40,8 @@ from typing import Final
 from crash import power
 from crash.agent import Agent, moment
 from crash.scene import LIMIT, Ended, Engine, Failed, Scene, is_locked, uninterrupted, wait_for
+from crash.trees import Trees
+from crash.trees import moment as moment_of_trees
 from crash.verdict import extra_starts
 
 WORKERS: Final = 2
@@ -608,6 +610,21 @@ def agent_kills(stage: Stage, tally: Tally, *, flaw: str = "") -> None:
         shutil.rmtree(agent.folder)
 
 
+def worktree_kills(stage: Stage, tally: Tally) -> None:
+    """Items in git worktrees, killed at random moments: see trees.py for what must hold."""
+    chance = stage.chance(tally.name)
+    wanted = max(4, stage.kills // 4)
+    while tally.deaths < wanted:
+        trees = Trees(Path(tempfile.mkdtemp(dir=stage.folder), "trees"))
+        while tally.deaths + trees.deaths < wanted and trees.is_killed(*moment_of_trees(chance)):
+            pass
+        trees.to_the_end()
+        tally.runs += 1
+        tally.deaths += trees.deaths
+        tally.blame(*trees.violations())
+        shutil.rmtree(trees.folder)
+
+
 def agent_amnesiac(stage: Stage, tally: Tally) -> None:
     """An engine that does not look up what is recorded calls again what was called."""
     agent_kills(stage, tally, flaw="amnesiac")
@@ -626,6 +643,7 @@ WAYS: Final[dict[str, Way]] = {
     "power_cuts": power_cuts,
     "clocks": clocks,
     "agent_kills": agent_kills,
+    "worktree_kills": worktree_kills,
 }
 CONTROLS: Final[dict[str, Way]] = {
     "control_forgetful": forgetful,

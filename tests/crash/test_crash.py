@@ -38,6 +38,7 @@ WAYS = [
     ("power_cuts", FEW),
     ("clocks", ITEMS),
     ("agent_kills", FEW),
+    ("worktree_kills", FEW),
 ]
 
 

@@ -42,4 +42,22 @@ def test_a_backend_that_nobody_has_is_refused_with_the_nearest() -> None:
         backend("locl")
     assert str(caught.value) == "there is no backend 'locl'\nfix: did you mean 'local'?"
     [problem] = problems(parse("map: {backend: locl, input: x, steps: [/a]}", "f.yaml"))
-    assert (problem.what, problem.fix) == ("'backend' is one of local", "did you mean 'local'?")
+    assert problem.what == "'backend' is one of local, dask, or dask://HOST:PORT"
+
+
+ADDRESSES = [
+    # name            what is said
+    ("local://x",     "the backend 'local://x' has no such address\nfix: write --backend local"),
+    ("dask://",       "the backend 'dask://' has no such address\nfix: write dask://HOST:PORT, or dask alone"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "said"), ADDRESSES)
+def test_an_address_that_cannot_be_one_is_refused(name: str, said: str) -> None:
+    with pytest.raises(InputError) as caught:
+        backend(name)
+    assert str(caught.value) == said
+
+
+def test_a_cluster_may_be_named_in_a_file_by_its_address() -> None:
+    assert problems(parse("map: {backend: 'dask://host:8786', input: x, steps: [/a]}", "f.yaml")) == []

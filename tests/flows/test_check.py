@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from plait.documents import parse
 from plait.errors import InputError
-from plait.flows.check import RULES, Finding, check_document, check_file, yaml_files
+from plait.flows.check import RULES, Finding, check_document, check_file, flow_files
 from plait.template.shell_lexer import MAX_SHELL_TEXT
 
 
@@ -294,16 +294,16 @@ def test_every_code_of_the_tables_above_has_a_rule() -> None:
     assert codes <= RULES.keys()
 
 
-def test_directories_give_all_yaml_files_below_them_sorted(tmp_path: Path) -> None:
+def test_directories_give_all_flow_files_below_them_sorted(tmp_path: Path) -> None:
     for name in ("b.yml", "a/c.yaml", "a/d.txt", ".git/e.yaml", "z.yaml"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
-    below = [os.path.relpath(file, tmp_path) for file in yaml_files([str(tmp_path)])]
+    below = [os.path.relpath(file, tmp_path) for file in flow_files([str(tmp_path)])]
     assert below == ["a/c.yaml", "b.yml", "z.yaml"]
-    assert yaml_files(["x", "y", "x"]) == ["x", "y"]
+    assert flow_files(["x", "y", "x"]) == ["x", "y"]
     (tmp_path / "empty").mkdir()
-    with pytest.raises(InputError, match="no YAML file"):
-        yaml_files([str(tmp_path / "empty")])
+    with pytest.raises(InputError, match="no YAML file and no directive"):
+        flow_files([str(tmp_path / "empty")])
 
 
 @settings(max_examples=150, deadline=None)

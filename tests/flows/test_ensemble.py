@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 
 import plait
-from flows.graphs import graph_place
+from flows.graphs import graph_place, tool
 from flows.running import Place
 from plait import Agent, Ensemble, EnsembleError, Manager, Secret, Task, TaskOutput
 from plait.app.flows import flow_store
 from plait.engine.events import RunEnded
 from plait.engine.outcome import Done
 from plait.errors import InputError
+from plait.flows.format import ENSEMBLE, reference
 from plait.flows.load import kind_of_file
 from plait.steps.model import Answer, Ask, ToolUse, Usage
 from plait.values import Json
@@ -207,6 +208,8 @@ def test_limits_and_hooks_of_a_file_hold(place: Place) -> None:
     flow = "limits: {turns: 1}\ntasks: [{description: a}, {description: b}]\n"
     ran = place.run(flow)
     assert (ran.result.status, ran.result.failure and ran.result.failure.kind) == ("failed", "limit")
+    assert ran.result.failure is not None
+    assert ran.result.failure.output["tasks"]["task-1"]["raw"] == "one"
     hook = "{id: no, event: step_started, condition: \"${step.name} == 'task:b'\", verb: fail, why: not b}"
     ran = place.run(
         f"hooks: [{hook}]\ntasks: [{{id: a, description: a, tool: demo/give, params: {{value: 1}}}}, "
@@ -247,6 +250,14 @@ def test_an_ensemble_has_a_schema_that_accepts_its_files() -> None:
     assert not schema.is_valid({"tasks": [{"descripton": "x"}]})
 
 
+def test_the_page_has_the_tables_of_the_format() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "ensembles.md").read_text("utf-8")
+    tables = page.partition("## All maps and their fields\n\n")[2]
+    wanted = {part.split("\n", 1)[0]: part for part in reference(ENSEMBLE).split("\n\n### ")}
+    for name in ("ensemble", "member", "task", "ensemble_loop", "ensemble_map", "manager"):
+        assert wanted[name] in tables
+
+
 # ── resuming ─────────────────────────────────────────────────────────────
 
 
@@ -265,6 +276,38 @@ on_error: continue_on_error
     again = place.resume(ran.result.run)
     assert again.result.status == "done", again.message
     assert sorted(place.text("ledger").split("\n")) == ["", "a", "c", "d 2"]
+
+
+DIES_ONCE = (
+    "import os\n"
+    "def execute(params, project_path):\n"
+    "    with open(os.path.join(project_path, 'ledger'), 'a') as file:\n"
+    "        file.write(params['line'] + '\\n')\n"
+    "    mark = os.path.join(project_path, 'died')\n"
+    "    if params['line'] == 'look 2' and not os.path.exists(mark):\n"
+    "        open(mark, 'w').close()\n"
+    "        os.kill(os.getpid(), 9)\n"
+    "    return params['line']\n"
+)
+
+
+def test_after_a_kill_in_the_middle_of_a_map_nothing_that_was_recorded_is_done_again(place: Place) -> None:
+    tool(place, "demo/dies", DIES_ONCE)
+    place.write(
+        "flow.yaml",
+        """\
+tasks:
+  - {id: first, description: a, tool: demo/dies, params: {line: first}}
+  - {id: look, description: "{item}", tool: demo/dies, params: {line: "look ${item}"}, context: first}
+  - {id: all, description: b, tool: demo/dies, params: {line: all}}
+map: {items: [0, 1, 2, 3], task: look, reduce: all}
+max_parallel: 1
+""",
+    )
+    assert place.plait("run", "flow.yaml").returncode != 0
+    assert place.plait("resume").returncode == 0
+    lines = ["first", "look 0", "look 1", "look 2", "look 2", "look 3", "all"]
+    assert place.text("ledger").splitlines() == lines
 
 
 def test_a_changed_or_renamed_task_is_not_taken_for_the_one_that_was_done(place: Place) -> None:
@@ -308,7 +351,10 @@ def test_a_run_in_python_is_recorded_shown_and_resumed(place: Place, monkeypatch
     assert isinstance(output, plait.EnsembleOutput)
     run = output.run
     assert run is not None
-    assert caught.value.fix == f"mend it and go on: run(resume='{run}'); error.output has what was done until then"
+    assert (
+        caught.value.fix
+        == f"mend it and go on: run(resume='{run}'); error.output has what was done until then"
+    )
     runs = flow_store(str(place.root))
     with runs.open(run, write=False) as opened:
         ends = [one.event for one in opened.journal.events() if isinstance(one.event, RunEnded)]
@@ -371,7 +417,7 @@ def test_a_manager_that_goes_on_repeats_no_delegation_and_keeps_to_its_caps(
             use = ToolUse("u", "delegate", {"worker": "w", "task": f"part {len(ask.messages)}"})
             return Answer("", (use,), Usage(1, 1), "m", "tools")
         if is_broken:
-            raise plait.errors.RequestError("the line is down", code="network")  # type: ignore[attr-defined]
+            raise plait.errors.RequestError("the line is down", code="network")
         return Answer(ask.messages[-1].text, usage=Usage(1, 1))
 
     ensemble = Ensemble(
@@ -411,7 +457,9 @@ def test_a_dry_run_shows_what_would_be_done(place: Place) -> None:
     from plait.app.flows import Options, rehearse_flow
 
     said(place, "no")
-    place.write("flow.yaml", "tasks: [{id: a, description: 'A {x}'}, {id: b, description: b, tool: demo/give}]\n")
+    place.write(
+        "flow.yaml", "tasks: [{id: a, description: 'A {x}'}, {id: b, description: b, tool: demo/give}]\n"
+    )
     steps: list[Any] = rehearse_flow(str(place.file), Options({"x": 1}))
     assert [(step.path, step.kind, step.shown) for step in steps] == [
         ("tasks/task:a", "agent", "## Task\n\nA 1"),

@@ -13,10 +13,11 @@ from typing import Any, TypeAlias
 from plait import documents
 from plait.engine.outcome import Failure, StepError
 from plait.engine.run import Stop
+from plait.flows.provider_check import file_problems
 from plait.primitives.request import stream
 from plait.providers.asking import Asking
 from plait.providers.client import HttpModel
-from plait.providers.spec import file_problems, read_spec
+from plait.providers.spec import read_spec
 from plait.steps.model import Answer, Ask, Message, Offer, OnText, ToolUse
 from plait.values import Json
 

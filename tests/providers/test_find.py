@@ -17,9 +17,10 @@ from plait.engine.outcome import Done
 from plait.engine.run import Stop
 from plait.errors import InputError, PlaitError, TrustError
 from plait.flows.format import PROVIDER, json_schema, reference
+from plait.flows.provider_check import file_problems
 from plait.providers.asking import Asking
 from plait.providers.find import names
-from plait.providers.spec import file_problems, read_spec
+from plait.providers.spec import read_spec
 from plait.steps.model import Usage
 from plait.tools.schemas import validator
 from providers.talk import FAMILIES, KEY, SYSTEM, ask, events, failure, fixture, hi, reply, saying, serving

@@ -234,7 +234,7 @@ def test_whatever_the_contexts_a_task_comes_after_all_that_it_needs(edges: list[
     tasks: list[Task] = []
     for number in range(8):
         needs = [tasks[first] for first, second in edges if second == number and first < number]
-        tasks.append(doing(f"t{number}", context=needs, handler=lambda task, context: [len(context)]))
+        tasks.append(doing(f"t{number}", context=needs, handler=lambda _, context: [len(context)]))
     output = Ensemble(tasks, workflow="parallel", max_parallel=3).run()
     assert [one.data for one in output.task_outputs] == [[len(task.context)] for task in tasks]
 
@@ -361,7 +361,12 @@ def test_an_answer_of_a_schema_is_asked_for_again_and_every_question_counts() ->
 def test_an_answer_that_never_fits_fails_the_task_with_what_was_said() -> None:
     first = doing("a", name="a")
     task = Task(
-        "Give", "", agent=Agent("r", provider=Model("prose")), output_schema=SCHEMA, max_output_retries=1, name="b"
+        "Give",
+        "",
+        agent=Agent("r", provider=Model("prose")),
+        output_schema=SCHEMA,
+        max_output_retries=1,
+        name="b",
     )
     with pytest.raises(EnsembleError) as caught:
         Ensemble([first, task]).run()
@@ -532,7 +537,9 @@ def team(*roles: str, model: Model | None = None) -> list[Task]:
 
 def test_a_manager_delegates_and_hears_refusals_as_text() -> None:
     manager = Model(
-        delegating(("writer", "w1 {x}"), ("wirter", "w2"), ("writer", "w3"), ("artist", "a1"), ("writer", "w4")),
+        delegating(
+            ("writer", "w1 {x}"), ("wirter", "w2"), ("writer", "w3"), ("artist", "a1"), ("writer", "w4")
+        ),
         delegating(("writer", "w5")),
         lambda ask: " | ".join(message.text for message in ask.messages if message.role == "tool"),
     )
@@ -582,7 +589,9 @@ def test_a_manager_is_not_done_without_those_who_are_required() -> None:
         Ensemble(
             team("writer", "artist"),
             workflow="hierarchical",
-            manager=Manager("boss", provider=Model(delegating(("writer", "w")), "done"), required=("artist",)),
+            manager=Manager(
+                "boss", provider=Model(delegating(("writer", "w")), "done"), required=("artist",)
+            ),
         ).run()
     assert "the manager ended without the work of 'artist'" in caught.value.what
     output = caught.value.output
@@ -597,9 +606,8 @@ def test_everything_that_is_wrong_is_told_at_once() -> None:
     handled = doing("a", agent=Agent("r"), tool="t", name="a")
     other = doing("not there")
     looped = doing("c", context=[other], name="c")
-    assert refused(
-        handled, looped, loops=[Loop([looped], max_iterations=0, on_max="stop")], workflow="sequental"
-    ) == [
+    loop = Loop([looped], max_iterations=0, on_max="stop")  # type: ignore[arg-type]
+    assert refused(handled, looped, loops=[loop], workflow="sequental") == [
         "'workflow' cannot be 'sequental'",
         "task 'a' has handler and agent, and cannot be done by both",
         "task 'a' has handler and tool, and cannot be done by both",
@@ -665,13 +673,27 @@ def test_tasks_that_need_each_other_through_loops_are_named() -> None:
 
 def test_a_limit_that_there_is_not_is_refused_by_name() -> None:
     with pytest.raises(InputError) as caught:
-        Agent("r", limits={"turnz": 1})  # type: ignore[arg-type]
+        Agent("r", limits={"turnz": 1})
     assert (caught.value.what, caught.value.fix) == ("there is no limit 'turnz'", "did you mean 'turns'?")
+
+
+def test_a_tool_that_is_not_there_is_told_before_anything_runs() -> None:
+    ran: list[int] = []
+    tasks = [doing("a", handler=lambda *_: ran.append(1)), Task("b", "", tool="team/nope")]
+    with pytest.raises(InputError) as caught:
+        Ensemble(tasks).run()
+    assert ("team/nope" in caught.value.what, ran) == (True, [])
 
 
 def test_hooks_are_those_of_files() -> None:
     hooks: list[dict[str, Json]] = [
-        {"id": "stop", "event": "step_started", "condition": "${step.name} == 'task:b'", "verb": "fail", "why": "no b"}
+        {
+            "id": "stop",
+            "event": "step_started",
+            "condition": "${step.name} == 'task:b'",
+            "verb": "fail",
+            "why": "no b",
+        }
     ]
     with pytest.raises(EnsembleError) as caught:
         Ensemble([doing("a", name="a"), doing("b", name="b")], hooks=hooks).run()

@@ -275,6 +275,7 @@ def test_a_working_tree_that_changed_at_the_last_moment_can_be_brought_together_
     detach, *others = re.findall(r"git [a-z]+(?: [^&;]+)?", message.partition("bring both together: ")[2])
     git(place.repository, *shlex.split(detach)[1:])
     assert place.status() == "M base"
+    assert not (place.repository / "a.txt").exists()
     for command in others[:2]:
         git(place.repository, *shlex.split(command)[1:])
     assert (place.status(), place.merged()) == ("", ["a"])

@@ -22,6 +22,7 @@ from plait.engine.outcome import Done, Failed, Outcome, to_record
 from plait.errors import EnsembleError, InputError, PlaitError, Problem, ValueRefusedError
 from plait.hints import TYPE_CHECKING, Any, Final, Literal
 from plait.records import dataclass, field, replace
+from plait.source import Source, Span
 from plait.steps.ensemble import TASKS, Assembled, assemble
 from plait.steps.ensemble_check import problems_of
 from plait.steps.ensemble_parts import (
@@ -94,11 +95,11 @@ class EnsembleOutput:
 class Ensemble:
     """Tasks, who does them, and in which order."""
 
-    tasks: tuple[Task, ...]
+    tasks: Sequence[Task]
     name: str = field(default="ensemble", kw_only=True)
     workflow: Strategy | None = field(default=None, kw_only=True)
     """sequential, parallel or hierarchical; None: parallel if a task has a context, else sequential."""
-    loops: tuple[Loop, ...] = field(default=(), kw_only=True)
+    loops: Sequence[Loop] = field(default=(), kw_only=True)
     map: MapReduce | Sequence[MapReduce] = field(default=(), kw_only=True)
     manager: Manager | None = field(default=None, kw_only=True)
     on_error: OnError = field(default="fail_fast", kw_only=True)
@@ -106,7 +107,7 @@ class Ensemble:
     provider: Any = field(default=None, kw_only=True)
     """Whom agents ask that name nobody: the name of a provider, a function, a list of answers."""
     model: str | None = field(default=None, kw_only=True)
-    limits: Limits = field(default=NO_LIMITS, kw_only=True)
+    limits: Limits | Mapping[str, float] = field(default=NO_LIMITS, kw_only=True)
     hooks: Sequence[Mapping[str, Json]] = field(default=(), kw_only=True)
     """As maps, like those of a file."""
     inputs: Mapping[str, Json] = field(default_factory=dict, kw_only=True)
@@ -209,7 +210,9 @@ class Ensemble:
         own = _provider(self.provider, made)
         if own is not None:
             cast = replace(cast, provider=own)
-        return assemble(cast, self._texts, given, limits=self.limits, hooks=self._hooks, providers=asked)
+        return assemble(
+            cast, self._texts, given, limits=as_limits(self.limits), hooks=self._hooks, providers=asked
+        )
 
 
 def _not_json(name: str, value: Json) -> Problem | None:
@@ -246,7 +249,7 @@ def _cast(ensemble: Ensemble) -> Cast:
     return Cast(
         ensemble.name,
         tasks,
-        ensemble.loops,
+        tuple(ensemble.loops),
         tuple(ensemble.map) if isinstance(ensemble.map, Sequence) else (ensemble.map,),
         ensemble.workflow,
         ensemble.manager,
@@ -321,12 +324,24 @@ def _loaded(program: Assembled, given: Mapping[str, Json], project: str) -> Any:
         given,
         Surroundings({}, {}, {}),
         {},
-        uses=tools_of(program.hooks),
+        uses={**tools_of(program.hooks), **dict(_uses(program.cast))},
         kind="ensemble",
         limits=program.limits,
         hooks=program.hooks,
         environ=os.environ,
     )
+
+
+def _uses(cast: Cast) -> Iterator[tuple[str, Span]]:
+    """The tools that tasks and agents name one by one: each is there and may run, before anything does."""
+    agents = [task.agent for task in cast.tasks if task.agent is not None]
+    patterns = [
+        pattern for agent in (*agents, *([cast.manager] if cast.manager else [])) for pattern in agent.tools
+    ]
+    named = [task.tool for task in cast.tasks if task.tool is not None]
+    for tool in (*named, *patterns):
+        if "*" not in tool and ":" not in tool:
+            yield tool, Span(Source(cast.name, tool), 0, len(tool))
 
 
 def _script() -> str:

@@ -598,10 +598,10 @@ def _outcome(id: str, loaded: Loaded, run: WorkingRun, flow: _Flow) -> FlowResul
 
     hooks.begin(loaded, run)
     turn = _first_turn(id, loaded, run, flow)
-    result = _come_to(id, loaded, run, lambda: hooks.started(loaded.program.run, turn))
+    result = _come_to(id, loaded, run, lambda: hooks.started(loaded.program.run, turn, run.hooks))
     if run.hooks is None or result.status == "interrupted":
         return result
-    told = _come_to(id, loaded, run, lambda: hooks.ended(turn, result.value, result.failure))
+    told = _come_to(id, loaded, run, lambda: hooks.ended(turn, run.hooks, result.value, result.failure))
     return result if told.status == "done" else replace(told, value=result.value)
 
 

@@ -154,6 +154,7 @@ class RealHands:
     def program(self, tool_id: str, params: Mapping[str, Json]) -> Inside | None:
         if tool_id in self._no_flows:
             return None
+        from plait.app.hooks import called_inside
         from plait.app.programs import load_tool
 
         loaded = load_tool(self._toolbox(), tool_id, params, project=self._project)
@@ -161,7 +162,7 @@ class RealHands:
             # To look at a tool twice takes as long as many a call; what it is does not change in a run.
             self._no_flows.add(tool_id)
             return None
-        return loaded.program
+        return called_inside(loaded)
 
     def offers(self, patterns: Sequence[str]) -> tuple[Offer, ...]:
         from plait.app.offers import offers

@@ -1,4 +1,5 @@
-"""The hooks of a run, put together: those of the user, of the flow's own file, and of the project.
+"""The hooks of a run, put together: those of the user, of the flow's own file, and of the project;
+and those of a flow that is called like a tool, for as long as it runs.
 
 What a project brings is not looked at before the project, or whoever signed the file, is
 trusted; the bytes that were judged are those that are read.
@@ -8,17 +9,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from threading import Lock
 
-from plait.engine.outcome import Failure
+from plait.engine.outcome import Failure, OutOfTime, StepError, too_long
 from plait.engine.perform import Turn
-from plait.hints import TYPE_CHECKING
-from plait.records import replace
+from plait.hints import TYPE_CHECKING, Final
+from plait.records import dataclass, replace
 from plait.values import Json
 
 if TYPE_CHECKING:
-    from plait.engine.hooks import Hook
+    from plait.engine.hooks import Hook, Hooks
+    from plait.engine.run import Run
     from plait.flows.loaded import Loaded
-    from plait.steps.hands import WorkingRun
+    from plait.steps.hands import Inside, WorkingRun
     from plait.tools.trust import Ask as AskTrust
 
 
@@ -67,25 +70,29 @@ def begin(loaded: Loaded, run: WorkingRun) -> None:
     earlier = Earlier(run.journal, is_counted) if limited and not run.fresh else None
     if earlier is not None:
         run.spent.add(seconds=earlier.seconds)
-    names: dict[str, Json] = {
-        "run": {"id": run.id, "flow": loaded.program.name, "file": loaded.path},
+    names = _names(loaded, run.id)
+    run.hooks = Hooks(loaded.hooks, call=called, names=names, spent=run.spent, earlier=earlier)
+
+
+def _names(loaded: Loaded, run: str) -> dict[str, Json]:
+    """What hooks of a flow know of it."""
+    return {
+        "run": {"id": run, "flow": loaded.program.name, "file": loaded.path},
         "inputs": dict(loaded.parameters),
         "limits": loaded.limits.record(),
         "directive": loaded.program.name if loaded.kind == "directive" else None,
     }
-    run.hooks = Hooks(loaded.hooks, call=called, names=names, spent=run.spent, earlier=earlier)
 
 
-def started(program: Callable[[Turn], Json], turn: Turn) -> Json:
+def started(program: Callable[[Turn], Json], turn: Turn, hooks: Hooks | None) -> Json:
     """What a program comes to, if no hook is against it."""
-    if turn.run.hooks is not None:
-        turn.run.hooks.expect("run_started", turn)
+    if hooks is not None:
+        hooks.expect("run_started", turn)
     return program(turn)
 
 
-def ended(turn: Turn, value: Json, failure: Failure | None) -> Json:
+def ended(turn: Turn, hooks: Hooks | None, value: Json, failure: Failure | None) -> Json:
     """Tell how a run has ended, each time that it ends; the value."""
-    hooks = turn.run.hooks
     if hooks is None:
         return value
     turn = replace(turn, replaying=False, deadline=None)
@@ -100,3 +107,58 @@ def _error(failure: Failure) -> dict[str, Json]:
     from plait.engine.hooks import error_names
 
     return {"error": error_names(failure)}
+
+
+# ── flows inside others ──────────────────────────────────────────────────
+
+
+def called_inside(loaded: Loaded) -> Inside:
+    """A flow as it is called like a tool: with its own hooks, and in its own time."""
+    return _Called(loaded) if loaded.hooks or loaded.timeout is not None else loaded.program
+
+
+@dataclass(frozen=True, slots=True)
+class _Called:
+    loaded: Loaded
+
+    @property
+    def name(self) -> str:
+        return self.loaded.program.name
+
+    def run(self, turn: Turn) -> Json:
+        limit = self.loaded.timeout
+        if limit is None:
+            return self._with_hooks(turn)
+        try:
+            return self._with_hooks(turn.at_most(limit))
+        except OutOfTime:
+            if turn.is_over():
+                raise  # whoever called it has no time left, either
+            raise StepError(too_long(limit)) from None
+
+    def _with_hooks(self, turn: Turn) -> Json:
+        loaded = self.loaded
+        if not loaded.hooks:
+            return loaded.program.run(turn)
+        names = _names(loaded, turn.run.id)
+        with _hooks_of(turn.run).inside(turn.path, loaded.hooks, names) as own:
+            try:
+                value = started(loaded.program.run, turn, own)
+            except StepError as error:
+                ended(turn, own, None, error.failure)
+                raise
+            return ended(turn, own, value, None)
+
+
+_MAKING: Final = Lock()
+
+
+def _hooks_of(run: Run) -> Hooks:
+    """Those of a run; it has some from now on, if only for what is inside it."""
+    from plait.engine.hooks import Hooks
+    from plait.steps.tool import called
+
+    with _MAKING:
+        if run.hooks is None:
+            run.hooks = Hooks(call=called)
+        return run.hooks

@@ -18,5 +18,8 @@ def backend(name: str, *, known: Mapping[str, str] = BACKENDS) -> Backend:
         raise InputError(f"there is no backend '{name}'", fix=fix, code="unknown-backend")
     module, _, attribute = known[kind].partition(":")
     make = getattr(import_module(module), attribute)
+    if at and not (address and getattr(make, "takes_address", False)):
+        fix = f"write --backend {kind}" if address else f"write {kind}{ADDRESS}HOST:PORT, or {kind} alone"
+        raise InputError(f"the backend '{name}' has no such address", fix=fix, code="unknown-backend")
     made: Backend = make(address) if at else make()
     return made

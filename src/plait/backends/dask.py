@@ -130,7 +130,8 @@ def _cluster(address: str, parallel: int) -> Iterator[_Cluster]:
         threads_per_worker=-(-parallel // workers),
         processes=True,
         host="127.0.0.1",
-        dashboard_address=None,
+        dashboard_address="127.0.0.1:0",
+        worker_dashboard_address="127.0.0.1:0",
         silence_logs=SILENT,
     ) as cluster:
         yield _Cluster("", str(cluster.scheduler_address))
@@ -299,7 +300,7 @@ class _Crew:
                 raise _as_error(reply)
 
     def _count_threads(self) -> None:
-        if time.monotonic() - self._counted < COUNT:
+        if time.monotonic() - self._counted < (COUNT if self._threads else LOOK):
             return
         self._counted = time.monotonic()
         self._threads = sum(self._client.nthreads().values())

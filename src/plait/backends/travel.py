@@ -15,6 +15,7 @@ from __future__ import annotations
 import pickle
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 
 from plait.digests import sha256_hex
 from plait.engine.backend import Fanned, ItemWork
@@ -42,10 +43,11 @@ class Versions:
         return f"Plait {self.plait} with Python {self.python}"
 
 
+@cache
 def own_versions() -> Versions:
-    from plait import __version__
+    from importlib.metadata import version
 
-    return Versions(__version__, python_minor(sys.version.split()[0]))
+    return Versions(version("plait"), python_minor(sys.version.split()[0]))
 
 
 def python_minor(version: str) -> str:

@@ -1,4 +1,4 @@
-"""`plait check`: every problem of every file at once, for people, programs and code hosts."""
+"""`plait check`: every problem of every file at once, whatever kind it is, for people, programs and code hosts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from plait.cli.arguments import one_of
 from plait.cli.output import Paint, paint_for, painted_problem, problem_data, write_json
-from plait.flows.check import Finding, Severity, check_file, yaml_files
+from plait.flows.check import FILE_KINDS, Finding, Severity, check_file, flow_files
 from plait.source import Span
 from plait.values import Json
 
@@ -26,9 +26,12 @@ COLOURS: Final = {"error": "red", "warning": "yellow", "note": "blue"}
 
 
 def configure(parser: Parser) -> None:
-    parser.add_argument("paths", metavar="PATH", nargs="+", help="YAML files, or directories of them")
+    parser.add_argument("paths", metavar="PATH", nargs="+", help="flows, hooks, providers, or directories of them")
+    parser.add_argument("--kind", metavar="K", help=f"what the files are: {', '.join(FILE_KINDS)}")
     parser.add_argument(
-        "--profile", metavar="P", help="what the files are: workflow, graph, config, prompt or directive"
+        "--profile",
+        metavar="P",
+        help="check templates alone: workflow, graph, config, prompt or directive",
     )
     parser.add_argument("--values-names", metavar="a,b", default="", help="names that will be given, too")
     parser.add_argument("--format", default="text", metavar="F", help="text (default), json, sarif or github")
@@ -41,8 +44,11 @@ def run(options: argparse.Namespace) -> int:
     form = one_of("format", "json" if options.json else options.format, FORMATS)
     profile = None if options.profile is None else profile_named(options.profile).name
     names = [name.strip() for name in options.values_names.split(",") if name.strip()]
-    files = yaml_files(options.paths)
-    findings = [finding for file in files for finding in check_file(file, profile=profile, names=names)]
+    kind = None if options.kind is None else one_of("kind", options.kind, FILE_KINDS)
+    files = flow_files(options.paths)
+    findings = [
+        finding for file in files for finding in check_file(file, kind=kind, profile=profile, names=names)
+    ]
     match form:
         case "text":
             _show(findings, files)

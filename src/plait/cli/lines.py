@@ -33,6 +33,13 @@ from plait.engine.events import (
 from plait.engine.journal import Stamped
 from plait.engine.outcome import Done, Failed, Failure, Outcome, Skipped, to_record
 from plait.engine.progress import (
+    AGENT,
+    ASKING,
+    CALL,
+    ENSEMBLE,
+    GRAPH,
+    LISTED,
+    TURN,
     FailedStep,
     ItemEnded,
     News,
@@ -43,6 +50,8 @@ from plait.engine.progress import (
     PartEnded,
     Progress,
     Retrying,
+    Row,
+    RowEnded,
     RunBegan,
     RunOver,
     StepBegan,
@@ -60,6 +69,12 @@ MOST_PRINTED: Final = 50
 """Failures, and notes, that are printed as they happen; all are counted."""
 MOST_IN_SUMMARY: Final = 10
 MOST_OUTPUT: Final = 10
+AT_ONCE: Final = frozenset({TURN, CALL, "gate", "return"})
+"""Kinds of steps of which only the end is told."""
+NOUNS: Final = {GRAPH: "visit", ENSEMBLE: "task", AGENT: "step"}
+"""What the steps of a part are called."""
+LINE_OF_DATA: Final = 100
+"""Characters of data that stand on one line; more is spread over several."""
 TITLE_LENGTH: Final = 60
 Line = tuple[str, str]
 """A text, and the colour that it has where there are colours."""
@@ -164,7 +179,11 @@ def plain_lines(news: News, progress: Progress) -> Iterator[str]:
         case PartEnded(part):
             yield f"{clean(part.name)}: {ended(part)}"
         case StepBegan(part, step):
-            yield f"{clean(part.name)}: {clean(step.title)}: started"
+            if step.kind not in AT_ONCE:
+                yield f"{clean(part.name)}: {clean(step.title)}: started"
+        case RowEnded(part, within, row):
+            inside = f"{clean(within)}: " if within else ""
+            yield f"{clean(part.name)}: {inside}{row_line(row)}"
         case StepEnded(part, title, outcome, duration, replayed):
             yield f"{clean(part.name)}: {clean(title)}: {_word(outcome)}{_took(duration, replayed=replayed)}"
         case FailedStep() as failed:
@@ -175,6 +194,22 @@ def plain_lines(news: News, progress: Progress) -> Iterator[str]:
             yield f"{clean(title)}: {nth_attempt(attempt, of)} failed ({clean(how)}), again in {delay:.3g} s"
         case ItemEnded() | RunOver():
             return
+
+
+def row_line(row: Row) -> str:
+    """turn 2: done, 0:04, 0.9k tokens, $0.02 — or: core/file/write …: refused, 0:00."""
+    asked = f", {asked_words(row.asked, turns=row.kind != TURN)}" if row.asked is not None else ""
+    leads = f" → {clean(row.to)}" if row.to else ""
+    return f"{clean(row.title)}: {row_state(row)}{_took(row.duration, replayed=row.replayed)}{asked}{leads}"
+
+
+def row_state(row: Row) -> str:
+    """How it ended; of a call that came to nothing, why."""
+    if row.state == "skipped":
+        return f"skipped ({clean(row.how)})"
+    if row.how in ("", row.state):
+        return row.state
+    return "refused" if row.how == "refused" else f"{row.state} ({clean(row.how)})"
 
 
 class Limited:
@@ -204,6 +239,7 @@ class JsonView:
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._lock = Lock()
+        self._asked = Tally()
 
     def __enter__(self) -> JsonView:
         return self
@@ -212,6 +248,8 @@ class JsonView:
         self._stream.flush()
 
     def watch(self, stamped: Stamped) -> None:
+        if isinstance(stamped.event, StepFinished) and stamped.event.kind in ASKING:
+            self._asked.take(stamped.event.outcome)
         self._write({"number": stamped.number, "at": round(stamped.at, 6), **event_record(stamped.event)})
 
     def stopping(self, *, at_once: bool) -> None:
@@ -221,7 +259,8 @@ class JsonView:
         return nullcontext()
 
     def finish(self, result: Result) -> None:
-        self._write({"event": "result", **result_record(result)})
+        asked: dict[str, Json] = {"asked": self._asked.record()} if self._asked.turns else {}
+        self._write({"event": "result", **result_record(result), **asked})
 
     def _write(self, record: Mapping[str, Json]) -> None:
         with self._lock:
@@ -337,10 +376,18 @@ def stopping_line(progress: Progress, *, at_once: bool) -> str:
 def summary(progress: Progress, result: Result) -> Iterator[Line]:
     """The last lines: how it ended, what was written, what failed and what to type next."""
     yield from _ending(progress, result)
-    yield from _output(result)
+    yield from _output(progress, result)
     yield from _written(progress)
     if result.status != "interrupted":
         yield from failures(progress, result)
+    if result.status == "done" and not progress.failure_count and _lists(progress):
+        run = clean(result.run)
+        yield f"  look at it   plait show {run}   plait logs {run}", "dim"
+
+
+def _lists(progress: Progress) -> bool:
+    """Is there a part whose steps nobody could know before: an agent, a graph, an ensemble?"""
+    return any(part.kind in LISTED for part in progress.parts.values())
 
 
 def _ending(progress: Progress, result: Result) -> Iterator[Line]:
@@ -389,9 +436,11 @@ def tallies(progress: Progress) -> Iterator[str]:
             parts += [f"{waiting} not started"] if waiting > 0 else []
         yield f"{clean(part.name)}: {counted(group.total or 0, 'item')}, {', '.join(parts)}"
     steps = progress.steps
-    if steps[1]:
+    kinds = {part.kind for part in progress.parts.values()}
+    if steps[1] and kinds != {AGENT}:  # what an agent did is said with what it took
         all_of_them = "" if steps[0] == steps[1] else f"{steps[0]} of "
-        yield f"{all_of_them}{counted(steps[1], 'step')}{_went_on(progress)}"
+        noun = NOUNS.get(kinds.pop(), "step") if len(kinds) == 1 else "step"
+        yield f"{all_of_them}{counted(steps[1], noun)}{_went_on(progress)}"
     if progress.retries:
         yield counted(progress.retries, "retry", "retries")
     if progress.note_count:
@@ -413,20 +462,33 @@ def _cost(progress: Progress) -> Iterator[str]:
 
 
 def asked_line(asked: Tally) -> str:
-    """What models took: turn 3, 4.1k tokens, $0.02."""
-    size = asked.tokens
-    tokens = f"{size / 1000:.1f}k" if size >= 1000 else str(size)
-    cost = f", ${asked.cost:.2f}" if asked.cost else ""
-    return f"{counted(asked.turns, 'turn')}, {tokens} tokens{cost}"
+    """What models took: 3 turns, 4.1k tokens, $0.02."""
+    return asked_words(asked, turns=True)
 
 
-def _output(result: Result) -> Iterator[Line]:
-    """What the last step gave, if it is text."""
-    value = result.value if isinstance(result.value, Mapping) else {}
-    output = value.get("output")
-    if output is not None and not isinstance(output, str):
-        output = value.get("text")  # of an agent: its answer, as it gave it
-    if not isinstance(output, str) or not output.strip():
+def asked_words(asked: Tally, *, turns: bool) -> str:
+    said = [counted(asked.turns, "turn")] if turns else []
+    said += [f"{short(asked.tokens)} tokens", *([money(asked.cost)] if asked.cost else [])]
+    return ", ".join(said)
+
+
+def short(number: int) -> str:
+    """812, 4.1k, 3.2M."""
+    for size, sign in ((1_000_000, "M"), (1000, "k")):
+        if number >= size:
+            return f"{number / size:.1f}{sign}"
+    return str(number)
+
+
+def money(cost: float) -> str:
+    """Two digits behind the point; of less than a cent as many as say something."""
+    return f"${cost:.2f}" if cost >= 0.01 or not cost else f"${cost:.2g}"
+
+
+def _output(progress: Progress, result: Result) -> Iterator[Line]:
+    """What the flow gave: text, or the data of a graph or an ensemble."""
+    output = _words_of(result.value, data=_lists(progress))
+    if not output.strip():
         return
     lines = without_sequences(output).strip("\n").split("\n")
     for line in lines[:MOST_OUTPUT]:
@@ -434,6 +496,19 @@ def _output(result: Result) -> Iterator[Line]:
     if len(lines) > MOST_OUTPUT:
         more = counted(len(lines) - MOST_OUTPUT, "more line")
         yield f"  … {more}: plait logs {clean(result.run)}", "dim"
+
+
+def _words_of(value: Json, *, data: bool) -> str:
+    value = value if isinstance(value, Mapping) else {}
+    output, said = value.get("output"), value.get("text")
+    if isinstance(output, str):
+        return output
+    if isinstance(said, str) and said:
+        return said  # of an agent: its answer, as it gave it
+    if not data or output in (None, {}, []):
+        return ""
+    whole = json_text(output)
+    return whole if len(whole) <= LINE_OF_DATA else json.dumps(output, indent=2, ensure_ascii=False)
 
 
 def _written(progress: Progress) -> Iterator[Line]:
@@ -502,7 +577,10 @@ def ended(part: Part) -> str:
     group = part.group
     if part.has_no_items_yet:
         return part.state + _took(part.duration or 0.0, replayed=part.replayed)
-    kind = "item" if group.is_fan else "step"
+    if part.kind == AGENT:
+        how = f"{part.state}, {asked_line(part.asked)}" if part.asked.turns else part.state
+        return how + _took(part.duration or 0.0, replayed=part.replayed)
+    kind = "item" if group.is_fan else NOUNS.get(part.kind, "step")
     failed = f", {group.failed} failed" if group.failed else ""
     how = f"{part.state}, {counted(group.total or group.ended, kind)}{failed}"
     return how + _took(part.duration or 0.0, replayed=part.replayed)

@@ -20,20 +20,35 @@ from rich.live import Live
 from rich.text import Text
 
 from plait.cli.lines import (
+    NOUNS,
     Limited,
     Result,
     asked_line,
+    asked_words,
     clean,
     clock,
     counted,
     figures,
     nth_attempt,
+    row_state,
     stopping_line,
     summary,
     write_lines,
 )
 from plait.engine.journal import Stamped
-from plait.engine.progress import FailedStep, Note, Part, Progress, Running
+from plait.engine.progress import (
+    AGENT,
+    CALL,
+    LISTED,
+    TURN,
+    FailedStep,
+    Note,
+    Part,
+    Progress,
+    Row,
+    Running,
+    Tally,
+)
 from plait.hints import Final
 from plait.records import dataclass
 
@@ -42,6 +57,8 @@ WIDEST_BAR: Final = 30
 NARROWEST_BAR: Final = 10
 WIDEST_NAME: Final = 16
 INDENT: Final = 6
+MOST_ROWS: Final = 10
+"""Steps that have ended and are still shown, of an agent, a graph or an ensemble."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,8 +215,9 @@ def frame(
     for part in parts:
         lines.append(picture.part(part))
         inner = list(picture.running(part, max(room, 0)))
-        room -= len(inner)
-        lines += inner
+        ended = list(picture.ended(part, max(room - len(inner), 0)))
+        room -= len(inner) + len(ended)
+        lines += ended + inner
     return lines[: max(height, 1)]
 
 
@@ -228,6 +246,11 @@ class _Picture:
         spent = part.time(self.now)
         left.append(self._steps(part), "dim")
         return self._row(left, "" if spent is None else clock(spent))
+
+    def ended(self, part: Part, room: int) -> Iterator[Text]:
+        """The last steps of a part that lists them."""
+        rows = list(part.rows)[-min(MOST_ROWS, room) :] if room else []
+        yield from map(self._ended, rows)
 
     def running(self, part: Part, room: int) -> Iterator[Text]:
         steps = self.progress.running(part)
@@ -259,11 +282,23 @@ class _Picture:
             return "looking for its items"
         if part.has_no_items_yet:
             return ""
+        if part.kind == AGENT:
+            return self._asked(part)
+        noun = NOUNS.get(part.kind, "step")
+        asked = f"   {asked_line(part.asked)}" if part.asked.turns and part.kind in LISTED else ""
         if part.replayed:
-            return f"{counted(total, 'step')}, remembered"
-        if part.state == "running" and total:
-            return f"{group.ended} of {counted(total, 'step')}"
-        return counted(total, "step") if total else ""
+            return f"{counted(total, noun)}, remembered"
+        if part.state == "running" and group.total:
+            return f"{group.ended} of {counted(total, noun)}{asked}"
+        return counted(total, noun) + asked if total else ""
+
+    def _asked(self, part: Part) -> str:
+        """Of a part that is one agent: how far it is, and what it has taken."""
+        if part.state != "running":
+            return asked_line(part.asked) if part.asked.turns else ""
+        top = next(iter(self.progress.running(part)), None)
+        begun = 1 if top is not None and top.kind == TURN else 0
+        return _turn_words(part.asked, part.asked.turns + begun)
 
     def _with_bar(self, left: Text, part: Part) -> Text:
         said = self._figures(part, self.width - left.cell_len)
@@ -293,6 +328,15 @@ class _Picture:
         bar.append(self.signs.full * failed, "red")
         return bar.append(self.signs.empty * (cells - full), "dim")
 
+    def _ended(self, row: Row) -> Text:
+        left = Text(" " * (INDENT - 2)).append_text(self._sign(row.state))
+        left.append(f" {clean(row.title)}")
+        said = [f"→ {clean(row.to)}"] if row.to else []
+        said += [row_state(row)] if row.state != "done" else []
+        said += [asked_words(row.asked, turns=row.kind != TURN)] if row.asked is not None else []
+        left.append("".join(f"   {one}" for one in said), "dim")
+        return self._row(left, clock(row.duration))
+
     def _running(self, step: Running, column: int) -> Text:
         title = Text(clean(step.title))
         title.truncate(column, overflow="ellipsis", pad=True)
@@ -313,9 +357,20 @@ class _Picture:
         doing = step if current is None else current
         tried = next((one for one in _line_of(step) if one.attempt > 1), None)
         again = "" if tried is None else f"{nth_attempt(tried.attempt, tried.of)}  "
+        if doing.kind in (TURN, CALL):
+            return again + self._agent_at(step, doing)
         title = "" if current is None or current.title == step.title else clean(current.title, None)
-        asked = f"{asked_line(step.asked)}  " if step.asked.turns else ""
-        return f"{again}{asked}{clean(doing.kind)}  {title}".rstrip()
+        return f"{again}{clean(doing.kind)}  {title}".rstrip()
+
+    def _agent_at(self, step: Running, doing: Running) -> str:
+        """What an agent is at: which turn it is, what it has taken, what it says or calls."""
+        saying = clean(doing.said.rstrip("\n").rpartition("\n")[2], None) if doing.kind == TURN else ""
+        if doing is step:  # the agent is the part, which says the rest
+            return saying
+        agent = next(one for one in _line_of(step) if doing.path in one.inner)
+        begun = 1 if doing.kind == TURN else 0
+        words = f"agent  {_turn_words(agent.asked, agent.asked.turns + begun)}"
+        return f"{words}   {saying or (clean(doing.title, None) if doing.kind == CALL else '')}".rstrip()
 
     def _row(self, left: Text, right: str) -> Text:
         """One line: what does not fit on the left is cut, the right one stands at the edge."""
@@ -324,6 +379,12 @@ class _Picture:
         left.append(f"  {right}" if right else "", "dim")
         left.no_wrap = True
         return left
+
+
+def _turn_words(asked: Tally, number: int) -> str:
+    """turn 3, 4.1k tokens, $0.02."""
+    taken = f", {asked_words(asked, turns=False)}" if asked.turns else ""
+    return f"turn {max(number, 1)}{taken}"
 
 
 def _line_of(step: Running) -> Iterator[Running]:

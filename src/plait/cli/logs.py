@@ -1,4 +1,4 @@
-"""`plait logs`: what the steps of a run printed, in the order in which they ended.
+"""`plait logs`: what the steps of a run printed and its agents said, in the order in which they ended.
 
 What was printed is said once, where it was printed: a step that only holds others says no more than
 why it failed.  Nothing that is shown can drive a terminal; `--json` gives every byte as it was recorded.
@@ -10,12 +10,23 @@ import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from plait.cli.consent import add_project
-from plait.cli.lines import Line, clean, clean_block, clock, first_line, json_line, nth_attempt, write_lines
+from plait.cli.lines import (
+    Line,
+    asked_words,
+    clean,
+    clean_block,
+    clock,
+    first_line,
+    json_line,
+    nth_attempt,
+    row_state,
+    write_lines,
+)
 from plait.cli.run import expect_folder
 from plait.engine.events import Event, RunStarted, StepFinished, StepRetrying, StepStarted
 from plait.engine.journal import Journal, Stamped, is_below
 from plait.engine.outcome import Done, Failed, Failure, Outcome, Skipped, to_record
-from plait.engine.progress import told
+from plait.engine.progress import CALL, TURN, row_of, told
 from plait.errors import InputError, nearest
 from plait.hints import TYPE_CHECKING, Final
 from plait.records import dataclass
@@ -32,8 +43,15 @@ EXAMPLES: Final = (
 )
 
 
-OF_AGENTS: Final = frozenset({"turn", "call"})
+OF_AGENTS: Final = frozenset({TURN, CALL})
 """Kinds of steps whose words are those of a model, or what it was told."""
+TASK: Final = "task"
+"""The kind of a task that asks no model: what it gave is said nowhere else."""
+VISITS: Final = frozenset({"tool", "gate", "foreach", "return"})
+OF_VISITS: Final = frozenset({"assign", "next", "output", "error"})
+"""What is recorded of a visit of a node."""
+MOST_OF_A_VALUE: Final = 300
+"""Characters of what a node assigns; `--json` has all of it."""
 
 
 def configure(parser: Parser) -> None:
@@ -220,12 +238,19 @@ def _has_own_words(event: StepFinished, *, holds_others: bool) -> bool:
     match event.outcome:
         case Failed(failure):
             return failure.path in ("", event.path)
+        case Done(dict(value)) if _is_visit(event.kind, value):
+            return bool(value.keys() - {"next"})
         case Done(dict(value)):
-            return ("exit_code" in value or event.kind in OF_AGENTS) and not holds_others
+            speaks = "exit_code" in value or event.kind in OF_AGENTS or event.kind == TASK
+            return speaks and not holds_others
         case Done():
             return False
         case Skipped():
             return True
+
+
+def _is_visit(kind: str, value: Mapping[str, Json]) -> bool:
+    return kind in VISITS and value.keys() <= OF_VISITS
 
 
 # ── for people ───────────────────────────────────────────────────────────
@@ -233,7 +258,7 @@ def _has_own_words(event: StepFinished, *, holds_others: bool) -> bool:
 
 def lines(logged: Iterable[Entry]) -> Iterator[Line]:
     for entry in logged:
-        how, colour = _how(entry.outcome)
+        how, colour = _how(entry)
         above = f"{clean(entry.above)} › " if entry.above else ""
         tried = f"   {nth_attempt(entry.attempt, entry.of)}" if entry.of else ""
         spent = "" if entry.duration is None else f"   {clock(entry.duration)}"
@@ -242,8 +267,12 @@ def lines(logged: Iterable[Entry]) -> Iterator[Line]:
             yield line, ""
 
 
-def _how(outcome: Outcome) -> tuple[str, str]:
-    match outcome:
+def _how(entry: Entry) -> tuple[str, str]:
+    match entry.outcome:
+        case Done() if entry.kind in OF_AGENTS:
+            return _how_of_agent(entry)
+        case Done(dict(value)) if _is_visit(entry.kind, value) and "next" in value:
+            return f"done → {clean(str(value['next']))}", "green"
         case Done():
             return "done", "green"
         case Skipped(why):
@@ -252,16 +281,53 @@ def _how(outcome: Outcome) -> tuple[str, str]:
             return clean(told(failure)[0]), "red"
 
 
+def _how_of_agent(entry: Entry) -> tuple[str, str]:
+    """What a turn took; whether a call was made, and came to something."""
+    ended = StepFinished(entry.path, entry.kind, entry.title, "", entry.outcome, entry.duration or 0.0)
+    row = row_of(ended)
+    if row.asked is not None:
+        return asked_words(row.asked, turns=False), "green"
+    return row_state(row), "red" if row.state == "failed" else "green"
+
+
 def _printed(entry: Entry) -> Iterator[str]:
     match entry.outcome:
+        case Done(dict(value)) if entry.kind == TURN:
+            yield from _conversation(value)
+        case Done(dict(value)) if _is_visit(entry.kind, value):
+            yield from _visited(value)
+        case Done(dict(value)) if entry.kind == TASK:
+            yield from _text(value.get("raw"))
         case Done(dict(value)):
-            yield from _blocks(value if "output" in value else {**value, "output": value.get("text")})
+            yield from _blocks(value)
         case Failed(Failure(message=message, output=dict(value))) if not entry.holds_others:
             yield from _blocks(value)
             if value.get("exit_code") == 0:  # nothing that it printed says why it failed
                 yield from clean_block(message).rstrip("\n").split("\n")
         case Failed(failure):
             yield from clean_block(failure.message).rstrip("\n").split("\n")
+
+
+def _conversation(value: Mapping[str, Json]) -> Iterator[str]:
+    """What a model was asked first, and what it said; the calls that it wants follow by themselves."""
+    asked = value.get("asked")
+    if not isinstance(asked, Mapping):
+        yield from _text(value.get("text"))
+        return
+    for name, said in {**asked, "model": value.get("text")}.items():
+        if words := _text(said):
+            yield f"{clean(name)}:"
+            yield from (f"  {line}".rstrip() for line in words)
+
+
+def _visited(value: Mapping[str, Json]) -> Iterator[str]:
+    """What a node assigned, and what the graph gives if it ends there."""
+    assigned, error = value.get("assign"), value.get("error")
+    for name, one in assigned.items() if isinstance(assigned, Mapping) else ():
+        yield f"{clean(name)} = {clean(json_text(one), MOST_OF_A_VALUE)}"
+    if isinstance(error, Mapping):
+        yield f"error: {clean(str(error.get('error')), MOST_OF_A_VALUE)}"
+    yield from _text(value.get("output"))
 
 
 def _blocks(value: Mapping[str, Json]) -> Iterator[str]:

@@ -56,7 +56,7 @@ def configure(parser: Parser) -> None:
     )
     parser.add_argument("--strict", action="store_true", help="a name without a value is an error")
     parser.add_argument("--profile", metavar="P", help="one of the flow's profiles")
-    parser.add_argument("--backend", metavar="B", help="where items run: local")
+    parser.add_argument("--backend", metavar="B", help="where items run: local, dask, or dask://HOST:PORT")
     parser.add_argument(
         "--dry-run", action="store_true", help="show what would run, with its values, and run nothing"
     )

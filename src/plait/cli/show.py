@@ -24,7 +24,7 @@ from plait.cli.run import expect_folder
 from plait.engine.events import Event, RunStarted, Status, StepFinished, StepRetrying
 from plait.engine.journal import Journal, Recorded
 from plait.engine.outcome import Done, Failed, Skipped
-from plait.engine.progress import Part, Progress, told
+from plait.engine.progress import AGENT, ENSEMBLE, GRAPH, LISTED, Part, Progress, told
 from plait.hints import TYPE_CHECKING, Final
 from plait.values import Json
 
@@ -163,6 +163,11 @@ def _part(part: Part, status: Status, progress: Progress, now: float) -> Iterato
 
 
 def _steps(part: Part, journal: Journal, tries: Tries) -> Iterator[Line]:
+    if part.kind in LISTED:
+        from plait.cli import show_rows
+
+        yield from show_rows.lines(part.kind, list(journal.recorded_in(part.name)))
+        return
     shown = 0
     for step in journal.recorded_in(part.name):
         if part.group.is_fan and not isinstance(step.outcome, Failed):
@@ -214,6 +219,7 @@ def record(run: str, status: Status, progress: Progress, journal: Journal, tries
         "ended": progress.ended,
         "lives": progress.lives,
         "retries": progress.retries,
+        "asked": progress.asked.record(),
         "failure": progress.failure and progress.failure.record(),
         "phases": [_part_record(part, journal, tries) for part in progress.parts.values()],
         "notes": [{"path": note.path, "message": note.message} for note in progress.notes],
@@ -224,6 +230,7 @@ def _part_record(part: Part, journal: Journal, tries: Tries) -> dict[str, Json]:
     group = part.group
     shared: dict[str, Json] = {
         "name": part.name,
+        "kind": part.kind,
         "status": part.state,
         "duration": part.duration,
         "total": group.total,
@@ -235,7 +242,22 @@ def _part_record(part: Part, journal: Journal, tries: Tries) -> dict[str, Json]:
     if group.is_fan:
         failed = (one for one in found if isinstance(one.outcome, Failed))
         return {**shared, "failures": [_record(one, tries) for one in failed]}
-    return {**shared, "steps": [_record(one, tries) for one in found]}
+    return {**shared, "steps": [{**_record(one, tries), **_facts(part, one)} for one in found]}
+
+
+FACTS: Final = {
+    AGENT: ("usage", "model", "tool", "failed", "kind"),
+    GRAPH: ("next",),
+    ENSEMBLE: ("agent", "usage", "model", "turns", "iterations"),
+}
+"""What is told of the value of a step, by the kind of the part that it is in."""
+
+
+def _facts(part: Part, step: Recorded) -> dict[str, Json]:
+    value = step.outcome.value if isinstance(step.outcome, Done) else None
+    if not isinstance(value, dict):
+        return {}
+    return {name: value[name] for name in FACTS.get(part.kind, ()) if name in value}
 
 
 def _record(step: Recorded, tries: Tries) -> dict[str, Json]:

@@ -11,12 +11,16 @@ Of several verdicts an `abort` wins, then a gate that could not answer, then the
 hook that only observes and fails is left away for the rest of this life of the run, with
 one note; a gate that fails blocks.
 
+A flow that is called like a tool brings hooks of its own.  They are asked besides those of the
+run, about what happens inside that flow and nothing else.
+
 The limits of a run are looked at in the same place: before each of its steps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from threading import Lock
 
 from plait.engine.journal import is_below
@@ -136,7 +140,7 @@ NAMES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
 _INSIDE: Final = frozenset(
     (
         "phase", "fan", "items", "attempt", "snapshot", "handler", "rounds", "block", "check", "graph",
-        "hook",
+        "ensemble", "hook",
     )
 )  # fmt: skip
 """Kinds that nobody wrote as a step: what is inside them tells."""
@@ -224,7 +228,7 @@ _NOTHING: Final[Mapping[str, Json]] = {}
 
 
 class Hooks:
-    """The hooks of a run, and its limits; threads share it."""
+    """The hooks of a run, or of a flow inside it, and the limits of the run; threads share it."""
 
     def __init__(
         self,
@@ -234,6 +238,7 @@ class Hooks:
         names: Mapping[str, Json] = _NOTHING,
         spent: Spent | None = None,
         earlier: Earlier | None = None,
+        called: str = "",
     ) -> None:
         self._call = call
         self._names: dict[str, Json] = {"inputs": {}, "limits": {}, "directive": None, "model": None, **names}
@@ -242,14 +247,44 @@ class Hooks:
         self._earlier = earlier
         self._by_event: dict[str, list[tuple[str, Hook]]] = {}
         for name, hook in _named(hooks):
-            self._by_event.setdefault(hook.event, []).append((name, hook))
+            self._by_event.setdefault(hook.event, []).append((called + name, hook))
+        self._inside: dict[str, Hooks] = {}
+        """By path: those of flows that were called there, and still run."""
         self._lock = Lock()
         self._dropped: set[str] = set()
         self._given_up: set[tuple[str, str]] = set()
         """Hooks whose retries were in vain, and the step that failed: what it is inside of is not retried."""
 
-    def has(self, event: str) -> bool:
-        return event in self._by_event
+    def has(self, event: str, path: str = "") -> bool:
+        """Is somebody asked about such an event at a path?"""
+        return any(event in hooks._by_event for hooks in self._around(path))
+
+    @contextmanager
+    def inside(self, path: str, hooks: Iterable[Hook], names: Mapping[str, Json]) -> Iterator[Hooks]:
+        """For as long as a flow runs that was called at a path: its hooks, asked about what is inside it."""
+        # How many flows it is inside of tells its hooks from those of the others, in every life of the run.
+        depth = len(self._around(path))
+        own = Hooks(hooks, call=self._call, names=names, called=f"inner{depth if depth > 1 else ''}.")
+        own._used = self._used
+        before, self._inside[path] = self._inside.get(path), own
+        try:
+            yield own
+        finally:
+            if before is None:
+                del self._inside[path]
+            else:
+                self._inside[path] = before
+
+    def _around(self, path: str) -> Sequence[Hooks]:
+        """Those of the run, and of every flow that a path is inside of, from the outermost inwards."""
+        if not self._inside:
+            return (self,)
+        found: list[Hooks] = []
+        while path:
+            if (hooks := self._inside.get(path)) is not None:
+                found.append(hooks)
+            path = path.rpartition("/")[0]
+        return [self, *reversed(found)]
 
     # ── for whoever causes events ────────────────────────────────────────
 
@@ -260,15 +295,27 @@ class Hooks:
         has an event once for each attempt (`turn.attempt`, or `attempt` of the context): each visit of
         a place has a path of its own.
         """
-        hooks = self._by_event.get(event)
-        if hooks is None or _is_inside_hook(turn):
+        hooks = self._to_ask(event, turn.path)
+        if not hooks or _is_inside_hook(turn):
             return None
         attempt = context.get("attempt")
         if isinstance(attempt, int) and attempt != turn.attempt:
             turn = replace(turn, attempt=attempt)
-        names = self._names_of(event, turn, context)
-        found = [self._asked(name, hook, turn, names) for name, hook in hooks]
-        return _strongest([verdict for verdict in found if verdict is not None])
+        found: list[Verdict] = []
+        names: dict[Hooks, dict[str, Json]] = {}
+        for whose, name, hook in hooks:
+            if whose not in names:
+                names[whose] = whose._names_of(event, turn, context)
+            verdict = whose._asked(name, hook, turn, names[whose])
+            if verdict is not None:
+                found.append(verdict)
+        return _strongest(found)
+
+    def _to_ask(self, event: str, path: str) -> list[tuple[Hooks, str, Hook]]:
+        """In order; in one layer those of the run come before those of the flows inside it."""
+        around = self._around(path)
+        found = [(hooks, name, hook) for hooks in around for name, hook in hooks._by_event.get(event, ())]
+        return found if len(around) == 1 else sorted(found, key=lambda one: _rank(one[2]))
 
     def expect(self, event: str, turn: Turn, context: Mapping[str, Json] = _NOTHING) -> Verdict | None:
         """The same for an event before something: raises Skip, StepError or Aborted if it is not to be."""
@@ -312,7 +359,7 @@ class Hooks:
     ) -> tuple[Outcome, float | None]:
         """What a failure comes to, and the pause before another attempt, if there is to be one."""
         kind, failure = family(step), failed.failure
-        if kind is None or failure.kind == "limit" or not self.has(f"{kind}_failed"):
+        if kind is None or failure.kind == "limit" or not self.has(f"{kind}_failed", turn.path):
             return failed, None
         turn = turn if attempt == turn.attempt else replace(turn, attempt=attempt)
         context = {**self._step_names(step, turn), "error": error_names(failure)}
@@ -334,7 +381,7 @@ class Hooks:
     def after(self, step: Step, turn: Turn, outcome: Outcome) -> Aborted | None:
         """How the run ends behind a step that is done, if it does."""
         kind = family(step)
-        if kind is None or not isinstance(outcome, Done) or not self.has(f"{kind}_finished"):
+        if kind is None or not isinstance(outcome, Done) or not self.has(f"{kind}_finished", turn.path):
             return None
         turn.run.settle(turn.path)
         context = {**self._step_names(step, turn), "result": outcome.value}
@@ -568,11 +615,15 @@ def _named(hooks: Iterable[Hook]) -> list[tuple[str, Hook]]:
     """In the order in which they are asked; where two layers use one id, the later one tells whose it is."""
     seen: set[str] = set()
     named: list[tuple[str, Hook]] = []
-    for hook in sorted(hooks, key=lambda one: (one.layer, LAYERS.get(one.space, 0))):
+    for hook in sorted(hooks, key=_rank):
         name = hook.id if hook.id not in seen else f"{hook.space}.{hook.id}"
         seen |= {hook.id, name}
         named.append((name, hook))
     return named
+
+
+def _rank(hook: Hook) -> tuple[int, int]:
+    return hook.layer, LAYERS.get(hook.space, 0)
 
 
 def _strongest(verdicts: Sequence[Verdict]) -> Verdict | None:

@@ -156,6 +156,11 @@ class Turn:
             self.env,
         )
 
+    def at_most(self, seconds: float) -> Turn:
+        """The same with so much time, if there is not less already."""
+        end = time.monotonic() + seconds
+        return replace(self, deadline=end if self.deadline is None else min(end, self.deadline))
+
     def time_left(self) -> float | None:
         """Seconds; None if nobody set a limit."""
         return None if self.deadline is None else max(0.0, self.deadline - time.monotonic())

@@ -2,10 +2,11 @@
 
 Views ask `Progress` and decide nothing themselves.  It looks at paths, counts and
 outcomes: a step with one name in its path is a part of the flow, one below a step that
-said how many it has is an item.  Of kinds it knows one, that of a part which looks for
-its items first: what finds them is nobody's step.  It is pure, since `now` comes from
-whoever asks, and bounded: what runs is kept, and of what has ended a mark of one byte
-each, the last failures and the last notes.
+said how many it has is an item.  Of kinds it knows those that are counted in another way:
+a part which looks for its items first (what finds them is nobody's step), and agents, graphs and
+ensembles, of which nobody knows before how many steps they take: their last ones are kept.
+It is pure, since `now` comes from whoever asks, and bounded: what runs is kept, and of what has
+ended a mark of one byte each, the last failures, the last notes and the last rows.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from plait.engine.events import (
     Noted,
     RunEnded,
     RunStarted,
+    Spoken,
     Status,
     StepCounted,
     StepFinished,
@@ -25,8 +27,8 @@ from plait.engine.events import (
     StepStarted,
     StepTitled,
 )
-from plait.engine.journal import Stamped, is_below
-from plait.engine.outcome import IN_VAIN, Done, Failed, Failure, Outcome
+from plait.engine.journal import Recorded, Stamped, is_below
+from plait.engine.outcome import IN_VAIN, Done, Failed, Failure, Outcome, Skipped
 from plait.hints import Final, Literal, TypeAlias
 from plait.records import dataclass, field, replace
 from plait.values import Json
@@ -35,6 +37,21 @@ FAN: Final = "fan"
 """The kind of a part that has items."""
 TURN: Final = "turn"
 """The kind of a step in which a model answers."""
+ASKING: Final = frozenset({TURN, "prompt"})
+"""Kinds of steps that ask a model, once."""
+CALL: Final = "call"
+"""The kind of a step in which a tool is called for a model."""
+HOOK: Final = "hook"
+"""The kind of a step that a hook takes: none of the flow."""
+AGENT: Final = "agent"
+GRAPH: Final = "graph"
+ENSEMBLE: Final = "ensemble"
+LISTED: Final = frozenset({AGENT, GRAPH, ENSEMBLE})
+"""Kinds of parts whose steps are shown one by one when they have ended."""
+MOST_ROWS: Final = 20
+"""Rows of such steps that are kept."""
+MOST_SAID: Final = 200
+"""Characters that are kept of what a model says at the moment."""
 MOST_KEPT: Final = 50
 """Failures, and notes, that are kept; all are counted."""
 LAST_LINES: Final = 5
@@ -89,10 +106,36 @@ class Tally:
     cost: float = 0.0
 
     def add(self, usage: Mapping[str, Json]) -> None:
+        """One answer."""
         tokens, cost = [usage.get(name) for name in ("input", "output")], usage.get("cost")
         self.turns += 1
         self.tokens += sum(one for one in tokens if isinstance(one, int))
         self.cost += cost if isinstance(cost, int | float) else 0.0
+
+    def take(self, outcome: Outcome) -> None:
+        """The answer of a turn, if it says what it took."""
+        if (usage := _usage_of(outcome)) is not None:
+            self.add(usage)
+
+    def record(self) -> dict[str, Json]:
+        return {"turns": self.turns, "tokens": self.tokens, "cost": round(self.cost, 6)}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A step that has ended, in what one line has room for."""
+
+    kind: str
+    title: str
+    state: State
+    duration: float
+    replayed: bool = False
+    how: str = ""
+    """Why it failed or was skipped, in a word or two: refused, exit 2, …"""
+    to: str = ""
+    """Of a node: the one to which it leads."""
+    asked: Tally | None = None
+    """Of a turn, or of an agent: what it took."""
 
 
 @dataclass(slots=True, eq=False)
@@ -111,6 +154,8 @@ class Running:
     inner: dict[str, Running] = field(default_factory=dict)
     asked: Tally = field(default_factory=Tally)
     """Of agents, all that is inside it included."""
+    said: str = ""
+    """The end of what a model says."""
 
     @property
     def current(self) -> Running | None:
@@ -273,9 +318,13 @@ class Part:
         """Items that were under way when the run ended."""
         self.steps = steps
         self.group = Group(name, steps)
+        self.kind = ""
+        self.asked = Tally()
+        self.rows: deque[Row] = deque(maxlen=MOST_ROWS)
+        """The last of its steps that have ended, if it is one of those that list them."""
 
     def begin(self, event: StepStarted, at: float) -> None:
-        self.title = event.title or self.name
+        self.title, self.kind = event.title or self.name, event.kind
         self.state, self.since, self.duration, self.replayed = "running", at, None, False
         self.cut_short = 0
         # What finds the items comes before they are counted, in each life of the run.
@@ -292,7 +341,7 @@ class Part:
         return self.state == "running" and not self.group.is_open
 
     def end(self, event: StepFinished) -> None:
-        self.title = event.title or self.name
+        self.title, self.kind = event.title or self.name, event.kind
         self.state = _state_of(event.outcome)
         self.duration, self.replayed = event.duration, event.replayed
         if counts := _counts_of(event.outcome):
@@ -357,6 +406,16 @@ class StepEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class RowEnded:
+    """A turn or call of an agent, a visit of a node, a task: told when it is over."""
+
+    part: Part
+    within: str
+    """The title of the step that it is inside of; empty: directly in the part."""
+    row: Row
+
+
+@dataclass(frozen=True, slots=True)
 class ItemEnded:
     """An item of a part; for views that say now and then how far it is."""
 
@@ -386,6 +445,7 @@ News: TypeAlias = (
     | PartEnded
     | StepBegan
     | StepEnded
+    | RowEnded
     | ItemEnded
     | Retrying
     | FailedStep
@@ -436,6 +496,9 @@ class Progress:
                 return self._finish(event, at)
             case StepTitled(path, title):
                 self._entitle(path, title)
+            case Spoken(path, text):
+                if (speaking := self._running.get(path)) is not None:
+                    speaking.said = (speaking.said + text)[-MOST_SAID:]
             case StepCounted(path, total):
                 return self._count(path, total, at)
             case StepRetrying() as event:
@@ -545,15 +608,18 @@ class Progress:
         if above is not None:
             above.inner[path] = step
         part_above = self.parts.get(parent)
-        if part_above is not None and part_above.group.is_open and not part_above.group.is_fan:
+        if part_above is None or event.kind == HOOK:
+            return ()
+        if part_above.group.is_open and not part_above.group.is_fan:
             return (StepBegan(part_above, step),)
         return ()
 
     def _finish(self, event: StepFinished, at: float) -> Sequence[News]:
         path = event.path
         parent = _parent(path)
+        step = self._running.get(path)
         self._drop(path, parent)
-        if event.kind == TURN:
+        if event.kind in ASKING:
             self._count_turn(event)
         if not parent:
             part = self._part(path)
@@ -564,9 +630,11 @@ class Progress:
         if part_above is None:
             fan = self._fans.get(parent)
             if fan is None:
-                return ()
+                return self._told_of_agent(event) if event.kind in (TURN, CALL) else ()
             fan.finish(event, at)
             return self._failed(event, at, reported=True)
+        if event.kind == HOOK:
+            return ()
         group = part_above.group
         group.finish(event, at)
         failed = self._failed(event, at, reported=group.is_open)
@@ -574,16 +642,37 @@ class Progress:
             return ()
         if group.is_fan:
             return (*failed, ItemEnded(part_above))
+        if part_above.kind in LISTED:
+            row = row_of(event, None if step is None else step.asked)
+            part_above.rows.append(row)
+            return (*failed, RowEnded(part_above, "", row))
         ended = StepEnded(part_above, event.title, event.outcome, event.duration, event.replayed)
         return (*failed, ended)
 
+    def _told_of_agent(self, event: StepFinished) -> Sequence[News]:
+        """A turn or call of an agent somewhere inside a part; those of items are too many to be told."""
+        above = _parent(event.path)
+        part = self.parts.get(above.partition("/")[0])
+        if part is None or part.group.is_fan or self._is_in_fan(above):
+            return ()
+        agent = self._running.get(above)
+        return (RowEnded(part, "" if agent is None else agent.title, row_of(event)),)
+
+    def _is_in_fan(self, path: str) -> bool:
+        while path:
+            if path in self._fans:
+                return True
+            path = _parent(path)
+        return False
+
     def _count_turn(self, event: StepFinished) -> None:
         """A model has answered: that counts for every agent around it."""
-        value = event.outcome.value if isinstance(event.outcome, Done) else None
-        usage = value.get("usage") if isinstance(value, Mapping) else None
-        if not isinstance(usage, Mapping):
+        usage = _usage_of(event.outcome)
+        if usage is None:
             return
         self.asked.add(usage)
+        if (part := self.parts.get(event.path.partition("/")[0])) is not None:
+            part.asked.add(usage)
         above = _parent(event.path)
         while above:
             if (step := self._running.get(above)) is not None:
@@ -684,6 +773,42 @@ def fold(events: Iterable[Stamped]) -> Progress:
     for stamped in events:
         progress.add(stamped)
     return progress
+
+
+def row_of(event: StepFinished | Recorded, asked: Tally | None = None, kind: str = "") -> Row:
+    """What is told of a step when it has ended; `kind` of one that is read from a journal."""
+    kind = event.kind if isinstance(event, StepFinished) else kind
+    replayed = isinstance(event, StepFinished) and event.replayed
+    plain = Row(kind, event.title, _state_of(event.outcome), event.duration, replayed)
+    if asked is not None and asked.turns:
+        plain = replace(plain, asked=asked)
+    match event.outcome:
+        case Failed(failure):
+            return replace(plain, how=told(failure)[0])
+        case Skipped(why):
+            return replace(plain, how=why.partition("\n")[0])
+        case Done({"failed": True, "kind": str(how)}) if kind == CALL:
+            return replace(plain, state="failed", how=how)
+        case Done({"next": str(name)}):
+            return replace(plain, to=name)
+    if kind == TURN:
+        tally = Tally()
+        tally.take(event.outcome)
+        return replace(plain, asked=tally if tally.turns else None)
+    return plain
+
+
+def _usage_of(outcome: Outcome) -> Mapping[str, Json] | None:
+    """What a model has used up, of an answer that could not be used as well: it was paid for."""
+    value = outcome.value if isinstance(outcome, Done) else None
+    if isinstance(outcome, Failed):
+        value = outcome.failure.output
+    match value:
+        case {"usage": dict(usage)}:
+            return usage
+        case {"facts": {"usage": dict(usage), **facts}} if "turns" not in facts:  # no turns inside it
+            return usage
+    return None
 
 
 def told(failure: Failure) -> tuple[str, tuple[str, ...]]:

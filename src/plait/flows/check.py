@@ -8,6 +8,7 @@ was not looked at.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Container, Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import islice
@@ -124,34 +125,102 @@ class Finding:
 
 
 def check_file(
-    path: str, *, profile: str | None = None, names: Iterable[str] = (), project: str | None = None
+    path: str,
+    *,
+    kind: str | None = None,
+    profile: str | None = None,
+    names: Iterable[str] = (),
+    project: str | None = None,
 ) -> list[Finding]:
-    """All findings of one file and of those that it is made of, sorted by place."""
-    if path.endswith(MARKDOWN):
+    """All findings of one file and of those that it is made of, sorted by place.
+
+    Its `kind` is seen by its place or shape, if nobody says it; `profile` looks at templates alone.
+    """
+    kind = kind or (kind_by_place(path) if profile is None else None)
+    if kind == "directive":
         from plait.flows.directive import check_directive
 
         return check_directive(path)
     try:
         read = documents.load_partly(path)
-        found = [] if read.node is None and read.problems else _of_file(read, path, profile, names, project)
+        if read.node is None and read.problems:
+            found: list[Finding] = []
+        elif kind is None:
+            found = _of_file(read, path, profile, names, project)
+        else:
+            found = _of_kind(kind, read.node or documents.parse("", path), path, names, project)
     except PlaitError as error:
         return [Finding(problem) for problem in error.problems]
     kept = [finding for finding in found if not _follows(finding, read)]
     return _sorted([*map(Finding, read.problems), *kept])
 
 
+FILE_KINDS: Final = ("workflow", "graph", "directive", "ensemble", "hooks", "provider")
+
+
+def kind_by_place(path: str) -> str | None:
+    """What a file is because of where it lies or how it is called; None: its shape says so."""
+    if path.endswith(MARKDOWN):
+        return "directive"
+    folders, name = os.path.split(os.path.abspath(path))
+    above, folder = os.path.split(folders)
+    if folder == "providers" and os.path.basename(above) in ("config", "system"):
+        return "provider"
+    return "hooks" if (folder, name) == ("config", "hooks.yaml") else None
+
+
+def _of_kind(
+    kind: str, document: documents.Node, path: str, names: Iterable[str], project: str | None
+) -> list[Finding]:
+    """All findings of a file that is to be of this kind, whatever it looks like."""
+    match kind:
+        case "provider":
+            from plait.flows.provider_check import file_problems
+
+            return [Finding(problem) for problem in file_problems(document)]
+        case "hooks":
+            from plait.flows.hooks import check_hooks_file
+
+            return check_hooks_file(document, space=_space_of(path))
+    profile = PROFILE_OF[kind]
+    if profile_of(document) == profile:
+        return _of_document(document, path, profile, names, project)
+    found = [_of_format(problem) for problem in format.problems(document, format.FILES[kind])]
+    if found:
+        return found
+    what = f"this file does not look like a {kind}"
+    fix = {"workflow": "write steps:", "graph": "write start: and nodes:", "ensemble": "write tasks:"}[kind]
+    return [Finding(Problem(what, path, fix, code="no-flow"))]
+
+
+PROFILE_OF: Final = {"workflow": "workflow", "graph": "graph", "ensemble": "prompt"}
+
+
+def _space_of(path: str) -> str:
+    """Whose hooks are in a file: those of a user lie in their home."""
+    own = os.path.join(os.path.expanduser("~"), ".ai", "config")
+    folder = os.path.dirname(os.path.abspath(path))
+    return "project" if folder != own and os.path.basename(os.path.dirname(folder)) == ".ai" else "user"
+
+
 def _of_file(
     read: documents.Partly, path: str, profile: str | None, names: Iterable[str], project: str | None
 ) -> list[Finding]:
     document = read.node or documents.parse("", path)
-    if (profile or profile_of(document)) == "workflow":
-        root = _project_of(path) if project is None else project
-        return check_workflow(compose(document, path, project=project), names=names, project=root)
     if profile is None and profile_of(document) is None:
         from plait.flows.hooks import check_hooks_file, is_hooks_file
 
         if is_hooks_file(document):
-            return check_hooks_file(document)
+            return check_hooks_file(document, space=_space_of(path))
+    return _of_document(document, path, profile, names, project)
+
+
+def _of_document(
+    document: documents.Node, path: str, profile: str | None, names: Iterable[str], project: str | None
+) -> list[Finding]:
+    if (profile or profile_of(document)) == "workflow":
+        root = _project_of(path) if project is None else project
+        return check_workflow(compose(document, path, project=project), names=names, project=root)
     return check_document(document, path, profile=profile, names=names)
 
 
@@ -188,7 +257,7 @@ def check_document(
     profile = profile or profile_of(document)
     if profile is None:
         what = "this file has none of the shapes that Plait knows, so its templates are not checked"
-        fix = "choose one: plait check --profile workflow …"
+        fix = f"say what it is: plait check --kind {'|'.join(FILE_KINDS)}"
         return [Finding(Problem(what, name, fix, code="no-profile"), "note")]
     if profile == "workflow":
         return check_workflow(compose_alone(document), names=names)
@@ -479,13 +548,13 @@ def _word(step: documents.Mapping, key: str) -> str | None:
 # ── files ────────────────────────────────────────────────────────────────
 
 
-def yaml_files(paths: Sequence[str]) -> list[str]:
-    """The files that were named, and every YAML file below the directories."""
+def flow_files(paths: Sequence[str]) -> list[str]:
+    """The files that were named; and below directories every YAML file and every directive."""
     found: list[str] = []
     for path in paths:
         below = sorted(_below(path)) if os.path.isdir(path) else [path]
         if not below:
-            what = "there is no YAML file below this directory"
+            what = "there is no YAML file and no directive below this directory"
             raise InputError(what, path, "name a file", code="no-file")
         found += below
     return list(dict.fromkeys(found))
@@ -494,7 +563,30 @@ def yaml_files(paths: Sequence[str]) -> list[str]:
 def _below(directory: str) -> Iterator[str]:
     for folder, folders, files in os.walk(directory):
         folders[:] = [name for name in folders if name not in SKIPPED_FOLDERS]
-        yield from (os.path.join(folder, name) for name in files if name.endswith((".yaml", ".yml")))
+        for name in files:
+            path = os.path.join(folder, name)
+            if name.endswith((".yaml", ".yml")) or (name.endswith(MARKDOWN) and _is_directive(path)):
+                yield path
+
+
+_HEAD: Final = re.compile(
+    r"(?:\A|\n)---[ \t]*\r?\n(?:.*\n)*?(?:inputs|outputs|permissions|limits|provider|model|actions|hooks):"
+)
+MOST_OF_A_HEAD: Final = 8192
+
+
+def _is_directive(path: str) -> bool:
+    """Markdown is mostly something else: a directive lies in a folder of them, or has the head of one."""
+    if f"{os.sep}.ai{os.sep}directives{os.sep}" in os.path.abspath(path):
+        return True
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            begin = file.read(MOST_OF_A_HEAD)
+    except OSError:
+        return False
+    if begin.startswith("---"):
+        return _HEAD.match(begin.partition("\n---")[0] + "\n") is not None
+    return "```xml\n<directive" in begin
 
 
 # ── one template ─────────────────────────────────────────────────────────

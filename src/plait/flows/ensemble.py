@@ -48,9 +48,13 @@ def load_ensemble(
     strict: bool | None = None,
     max_parallel: int | None = None,
     environ: Mapping[str, str] | None = None,
+    document: nodes.Node | None = None,
 ) -> Loaded:
-    """The ensemble in a file; InputError with everything that is wrong with it or with what it is given."""
-    document = documents.load(path)
+    """The ensemble in a file; InputError with everything that is wrong with it or with what it is given.
+
+    `document`: what is in the file, if it was read already.
+    """
+    document = document or documents.load(path)
     findings = check_ensemble(document)
     problems = [finding.problem for finding in findings if finding.severity == "error"]
     if problems:

@@ -60,9 +60,13 @@ def load_graph(
     strict: bool | None = None,
     max_parallel: int | None = None,
     environ: Mapping[str, str] | None = None,
+    document: nodes.Node | None = None,
 ) -> Loaded:
-    """The graph in a file; InputError with everything that is wrong with it or with what it is given."""
-    plan = read_graph(documents.load(path), path)
+    """The graph in a file; InputError with everything that is wrong with it or with what it is given.
+
+    `document`: what is in the file, if it was read already.
+    """
+    plan = read_graph(document or documents.load(path), path)
     return _loaded(plan, path, given or {}, project, strict, max_parallel, environ or {})
 
 

@@ -3,7 +3,10 @@
     *.md                                   a directive
     a map with `nodes` and `start`         a graph, also below `config` of a tool
     a map with `tasks`                     an ensemble
-    anything else                          a workflow, or its problems
+    a map with `steps` or phases, a list   a workflow
+
+A file is read and parsed once.  One that has none of these shapes is taken for the kind whose
+fields it has; if it has none of those either, the error says what each kind looks like.
 """
 
 from __future__ import annotations
@@ -11,6 +14,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from plait import documents
+from plait.documents import nodes
+from plait.errors import InputError, nearest
+from plait.flows import format
 from plait.flows.loaded import Loaded
 from plait.flows.names import profile_of
 from plait.hints import Final, Literal, TypeAlias
@@ -18,14 +24,49 @@ from plait.values import Json
 
 Kind: TypeAlias = Literal["workflow", "graph", "directive", "ensemble"]
 KINDS: Final[tuple[Kind, ...]] = ("workflow", "graph", "directive", "ensemble")
-_BY_PROFILE: Final[dict[str | None, Kind]] = {"graph": "graph", "prompt": "ensemble"}
+MARKDOWN: Final = (".md", ".markdown")
+_BY_PROFILE: Final[dict[str | None, Kind]] = {"workflow": "workflow", "graph": "graph", "prompt": "ensemble"}
+_FORMS: Final[dict[Kind, str]] = {"workflow": "flow", "graph": "graph", "ensemble": "ensemble"}
+LOOKS: Final = (
+    "a workflow has steps:, or setup:, map: and reduce:; a graph has start: and nodes:; "
+    "an ensemble has tasks:; a directive is a Markdown file"
+)
 
 
 def kind_of_file(path: str) -> Kind:
-    """What a file holds, by its name and shape; a file that cannot be read is an InputError."""
-    if path.endswith((".md", ".markdown")):
-        return "directive"
-    return _BY_PROFILE.get(profile_of(documents.load(path)), "workflow")
+    """What a file holds, by its name and shape; one that cannot be read, or is no flow, is an InputError."""
+    return "directive" if path.endswith(MARKDOWN) else kind_of(documents.load(path), path)
+
+
+def kind_of(document: nodes.Node, path: str) -> Kind:
+    """What a document is, or is meant to be."""
+    profile = profile_of(document)
+    kind = _BY_PROFILE.get(profile) or (_meant(document) if profile is None else None)
+    if kind is not None:
+        return kind
+    if profile == "config":
+        what, fix = "this file is a tool, and no flow", "plait call ID calls a tool; plait tools lists them"
+    else:
+        what, fix = "this file is no flow", LOOKS
+    raise InputError(what, path, fix, code="no-flow")
+
+
+def _meant(document: nodes.Node) -> Kind | None:
+    """The kind that has most of its fields, misspelt ones included; None: it has none of any."""
+    if isinstance(document, nodes.Sequence):
+        return "workflow" if document.items else None
+    if not isinstance(document, nodes.Mapping):
+        return None
+    keys = [str(key.value) for key, _ in document.entries]
+    fits = {kind: _fit(keys, form) for kind, form in _FORMS.items()}
+    best = max(fits, key=lambda kind: fits[kind])
+    return best if fits[best] else None
+
+
+def _fit(keys: list[str], form: str) -> int:
+    """Two for a field, one for what looks like one."""
+    fields = format.spelt(form)
+    return sum(2 if key in fields else 1 if nearest(key, fields) else 0 for key in keys)
 
 
 def load_flow(
@@ -39,15 +80,17 @@ def load_flow(
     environ: Mapping[str, str] | None = None,
 ) -> Loaded:
     """The program in a file; InputError with everything that is wrong with it or with what it is given."""
-    kind = kind_of_file(path)
-    match kind:
+    if path.endswith(MARKDOWN):
+        from plait.flows.directive import load_directive
+
+        return load_directive(path, given=given, project=project, strict=strict, environ=environ)
+    document = documents.load(path)
+    match kind_of(document, path):
         case "graph":
             from plait.flows.graph import load_graph as load
-        case "directive":
-            from plait.flows.directive import load_directive as load
         case "ensemble":
             from plait.flows.ensemble import load_ensemble as load
-        case "workflow":
+        case _:
             from plait.flows.workflow import load_workflow as load
     return load(
         path,
@@ -57,4 +100,5 @@ def load_flow(
         strict=strict,
         max_parallel=max_parallel,
         environ=environ,
+        document=document,
     )

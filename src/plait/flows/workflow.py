@@ -44,13 +44,15 @@ def load_workflow(
     max_parallel: int | None = None,
     environ: Mapping[str, str] | None = None,
     known: tuple[Mapping[str, Json], Surroundings] | None = None,
+    document: nodes.Node | None = None,
 ) -> Loaded:
     """The flow in a file; InputError with everything that is wrong with it or with what it is given.
 
-    `known`: parameters and surroundings that somebody has found out already, for another process.
+    `known`: parameters and surroundings that somebody has found out already, for another process;
+    `document`: what is in the file, if it was read already.
     """
     environ = environ or {}
-    flow = compose(documents.load(path), path, project=project)
+    flow = compose(document or documents.load(path), path, project=project)
     findings = _expect_workflow(flow, path, project)
     problems = [finding.problem for finding in findings if finding.severity == "error"]
     if problems:
@@ -102,7 +104,7 @@ def _expect_workflow(flow: Composed, path: str, project: str | None) -> list[Fin
     found = format.problems(flow.document)
     if found:
         raise InputError.together(found)
-    fix = "write steps:, or setup:, map: and reduce:"
+    fix = "write steps:, or setup:, map: and reduce:; a graph has start: and nodes:, an ensemble tasks:"
     raise InputError("this file has no steps", path, fix, code="no-steps")
 
 

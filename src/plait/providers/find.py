@@ -23,9 +23,10 @@ from plait.documents.nodes import Mapping as MappingNode
 from plait.documents.nodes import Node, Scalar
 from plait.errors import InputError, listed, nearest
 from plait.flows.format.provider_tables import PROVIDER_NAME
+from plait.flows.provider_check import file_problems
 from plait.hints import TYPE_CHECKING, Final
 from plait.providers.asking import Asking, Model
-from plait.providers.spec import Spec, file_problems, read_spec
+from plait.providers.spec import Spec, read_spec
 from plait.template.sinks import as_text
 from plait.tools.items import Header, Item, digest_of
 from plait.tools.spaces import Space, Spaces

@@ -12,7 +12,7 @@ from plait.documents.nodes import Mapping as MappingNode
 from plait.documents.nodes import Node, Scalar
 from plait.engine.retry import Retry
 from plait.errors import InputError, Problem
-from plait.flows.format import PROVIDER, Said, essence, problems, spelt, template_of
+from plait.flows.format import PROVIDER, Said, essence, spelt, template_of
 from plait.flows.format.fitting import is_number, is_whole
 from plait.hints import Literal, TypeAlias
 from plait.providers.families import Structured
@@ -21,8 +21,7 @@ from plait.scope import Scope
 from plait.steps.model import Usage
 from plait.template.sinks import as_text
 from plait.template.template import Template
-from plait.tools.invocation import shown_header
-from plait.values import MASK, Json, json_text
+from plait.values import Json, json_text
 
 FamilyName: TypeAlias = Literal["chat_completions", "anthropic_messages", "replay"]
 AuthType: TypeAlias = Literal["bearer", "header", "none"]
@@ -85,12 +84,6 @@ class Spec:
         return None if price is None else price.of(usage)
 
 
-def file_problems(node: Node) -> list[Problem]:
-    """What is wrong with a file by itself, whatever it extends."""
-    found = problems(node, PROVIDER)
-    return found or list(_own_problems(node))
-
-
 def read_spec(name: str, node: Node, environ: Mapping[str, str]) -> Spec:
     """The provider that a file describes, with those that it extends; InputError with all problems."""
     assert isinstance(node, MappingNode)
@@ -129,43 +122,7 @@ def read_spec(name: str, node: Node, environ: Mapping[str, str]) -> Spec:
     )
 
 
-# ── what may not be ──────────────────────────────────────────────────────
-
-
-def _own_problems(node: Node) -> Iterator[Problem]:
-    assert isinstance(node, MappingNode)
-    said = Said("provider", node, Scope())
-    yield from _misplaced(said, "base_url", known=(), why="the host of a server is never part of a question")
-    yield from _misplaced(said, "path", known=("model",), why="only the model is known here")
-    path = said.get("path")
-    if isinstance(path, Scalar) and not str(path.value).startswith("/"):
-        yield Problem("'path' begins with '/'", path.span, "put the host into base_url", code="wrong-type")
-    yield from _misplaced(said, "file", known=(), why="a file is not part of a question")
-    yield from _misplaced(said, "default_model", known=(), why="it is used where the question names no model")
-    for name, value in said.entries("headers"):
-        template = template_of(value, "config")
-        if any(hole.kind == "param" for hole in template.placeholders):
-            yield _no_part(value, "headers hold no part of a question")
-        if not template.placeholders and shown_header(name, "") == MASK:
-            yield Problem(
-                f"the header '{name}' looks like a key, and a key never stands in a file",
-                value.span,
-                "put it into a variable, and name that: auth: {type: header, header: …, env: NAME}",
-                code="key-in-file",
-            )
-
-
-def _misplaced(said: Said, field: str, *, known: tuple[str, ...], why: str) -> Iterator[Problem]:
-    node = said.get(field)
-    if node is None:
-        return
-    holes = template_of(node, "config").placeholders
-    if any(hole.kind == "param" and hole not in known for hole in holes):
-        yield _no_part(node, why)
-
-
-def _no_part(node: Node, why: str) -> Problem:
-    return Problem(f"'{{name}}' cannot stand here: {why}", node.span, "write ${NAME}", code="misplaced-name")
+# ── what has to be ───────────────────────────────────────────────────────
 
 
 def _missing(said: Said) -> Iterator[Problem]:

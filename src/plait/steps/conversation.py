@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 MOST_AT_ONCE: Final = 4
 """Calls of one turn that run at the same time."""
 TITLE_LENGTH: Final = 100
+FIRST: Final = "turn:1"
 Consent = Callable[[str, Mapping[str, Json]], bool]
 """Asks a person whether a tool may be called that nobody has permitted."""
 
@@ -444,9 +445,17 @@ class Question:
         except StepError as error:
             answer = _bad_answer(error)
         speaking.finish()
-        record = masked(answer.record(), run.mask)
+        record = masked({**answer.record(), **self._asked()}, run.mask)
         expect_going_on("turn_finished", turn, {**self.context, "result": record}, record)
         return record
+
+    def _asked(self) -> dict[str, Json]:
+        """With which words a conversation began, for whoever reads it later; kept with the first answer."""
+        if self.name != FIRST:
+            return {}
+        system = self.ask.system if len(self.ask.messages) == 1 else ""
+        asked = {"system": system, "user": self.ask.messages[-1].text}
+        return {"asked": {name: text for name, text in asked.items() if text}}
 
 
 def _bad_answer(error: StepError) -> Answer:

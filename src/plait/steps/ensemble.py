@@ -20,7 +20,7 @@ from plait.engine.backend import ItemWork
 from plait.engine.events import StepCounted
 from plait.engine.hooks import Hook
 from plait.engine.limits import NO_LIMITS, Limits
-from plait.engine.outcome import Done, Failed, Failure, Outcome, Skipped, StepError, expect_done
+from plait.engine.outcome import Aborted, Done, Failed, Failure, Outcome, Skipped, StepError, expect_done
 from plait.engine.perform import PLAIN, Policy, Step, Turn
 from plait.engine.run import changed_steps
 from plait.errors import InputError, Problem
@@ -108,7 +108,7 @@ class Playing:
 
     program: Assembled
     name: str = TASKS
-    kind: str = "phase"
+    kind: str = "ensemble"
     policy: Policy = PLAIN
 
     @property
@@ -581,9 +581,14 @@ class _Play:
 
     def to_the_end(self) -> Json:
         parallel = self.cast.max_parallel if self.cast.strategy == "parallel" else 1
-        working(self.turn.run).backend.run_items(
-            self._ready(), self._perform, self._finished, parallel=max(1, min(parallel, len(self.units)))
-        )
+        parallel = max(1, min(parallel, len(self.units)))
+        try:
+            working(self.turn.run).backend.run_items(
+                self._ready(), self._perform, self._finished, parallel=parallel
+            )
+        except Aborted as aborted:
+            aborted.failure = replace(aborted.failure, output=self._value())
+            raise
         self.turn.run.expect_going()
         value = self._value()
         if self.failures:

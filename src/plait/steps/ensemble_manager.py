@@ -20,7 +20,16 @@ from plait.hints import TYPE_CHECKING, Final
 from plait.masking import masked
 from plait.records import dataclass, replace
 from plait.steps.conversation import Agency, Conversation, OwnTool, Talk, digest
-from plait.steps.ensemble_parts import PLAIN_AGENT, PLAIN_MANAGER, Agent, Cast, Manager, Task, TaskOutput
+from plait.steps.ensemble_parts import (
+    PLAIN_AGENT,
+    PLAIN_MANAGER,
+    Agent,
+    Cast,
+    Manager,
+    Task,
+    TaskOutput,
+    as_limits,
+)
 from plait.steps.ensemble_task import (
     TaskStep,
     agent_key,
@@ -129,9 +138,9 @@ class ManagerStep:
             f"{system_of(manager)}\n\n{rule}",
             provider_of(manager, self.cast.provider),
             manager.model or self.cast.model,
-            tools=manager.tools,
-            once=manager.once,
-            limits=manager.limits,
+            tools=tuple(manager.tools),
+            once=tuple(manager.once),
+            limits=as_limits(manager.limits),
             options=manager.options,
             own=(OwnTool(self._offer(), self._delegated),),
         )
@@ -162,7 +171,7 @@ class ManagerStep:
         worker = self.workers[str(params["worker"])]
         above = run.agents[top].permissions.within
         # A worker may do what its author allows it, not what the manager may do.
-        run.agents[turn.path] = Agency(Permissions(worker.tools, above), run.spent_around(turn.path))
+        run.agents[turn.path] = Agency(Permissions(tuple(worker.tools), above), run.spent_around(turn.path))
         try:
             value = expect_done(turn.perform(self._work(worker, str(params["task"]))))
         finally:

@@ -42,11 +42,11 @@ class Agent:
     provider: str | Provider | Callable[..., Any] | Sequence[Any] | None = field(default=None, kw_only=True)
     """The name of a provider; in Python also a function of the question, or a list of answers."""
     model: str | None = field(default=None, kw_only=True)
-    tools: tuple[str, ...] = field(default=(), kw_only=True)
+    tools: Sequence[str] = field(default=(), kw_only=True)
     """Patterns over the ids of tools that it may call; none: no tools."""
-    once: tuple[str, ...] = field(default=(), kw_only=True)
+    once: Sequence[str] = field(default=(), kw_only=True)
     options: Mapping[str, Json] = field(default_factory=dict, kw_only=True)
-    limits: Limits = field(default=Limits(turns=MOST_TURNS), kw_only=True)
+    limits: Limits | Mapping[str, float] = field(default=Limits(turns=MOST_TURNS), kw_only=True)
     """In Python also a map: `{"turns": 5, "spend": 0.10}`."""
 
     def __post_init__(self) -> None:
@@ -99,7 +99,7 @@ class Task:
     description: str | None
     expected_output: str | None = ""
     agent: Agent | None = field(default=None, kw_only=True)
-    context: tuple[Task, ...] = field(default=(), kw_only=True)
+    context: Sequence[Task] = field(default=(), kw_only=True)
     """The tasks whose outputs it is given, in this order."""
     handler: Handler | None = field(default=None, kw_only=True)
     """`handler(task, context)`: the task with its text filled, and the outputs of those in its context."""
@@ -168,7 +168,7 @@ Handler: TypeAlias = Callable[[Task, Sequence[TaskOutput]], Json]
 class Loop:
     """Tasks that are done again until something holds of the last one's output."""
 
-    tasks: tuple[Task, ...]
+    tasks: Sequence[Task]
     until: Json | Callable[[TaskOutput], bool] = None
     """A condition over `output`, `data` and `iteration`, as data or as a line of text; or a function."""
     max_iterations: int = field(default=MAX_ITERATIONS, kw_only=True)
@@ -202,9 +202,9 @@ class Manager(Agent):
     max_delegations: int | None = field(default=None, kw_only=True)
     """How often it may delegate in all."""
     max_per_worker: int | None = field(default=None, kw_only=True)
-    workers: tuple[str, ...] = field(default=(), kw_only=True)
+    workers: Sequence[str] = field(default=(), kw_only=True)
     """Roles that it may delegate to; none: all."""
-    required: tuple[str, ...] = field(default=(), kw_only=True)
+    required: Sequence[str] = field(default=(), kw_only=True)
     """Roles without whose work it is not done."""
 
     def __post_init__(self) -> None:

@@ -20,7 +20,7 @@ from plait.masking import masked
 from plait.records import dataclass, field, replace
 from plait.scope import Scope
 from plait.steps.conversation import Conversation, Talk, digest, provider_key
-from plait.steps.ensemble_parts import PLAIN_AGENT, Agent, Task, TaskOutput
+from plait.steps.ensemble_parts import PLAIN_AGENT, Agent, Task, TaskOutput, as_limits
 from plait.steps.ensemble_text import prompt_of, system_of
 from plait.steps.hands import working
 from plait.steps.model import Provider, Usage
@@ -168,10 +168,10 @@ def conversation_of(
         system_of(agent),
         provider_of(agent, provider),
         agent.model or model,
-        tools=agent.tools,
-        once=agent.once,
+        tools=tuple(agent.tools),
+        once=tuple(agent.once),
         schema=task.output_schema,
-        limits=agent.limits,
+        limits=as_limits(agent.limits),
         options=agent.options,
         max_output_retries=task.max_output_retries,
     )
@@ -255,9 +255,15 @@ def by_author(call: Callable[[], T], what: str, turn: Turn) -> T:
         raise StepError(Failure(turn.run.mask(said))) from error
 
 
-@lru_cache(maxsize=1024)
 def fingerprint_of(function: Callable[..., object]) -> str:
     """Its qualified name, and the digest of its source where there is one."""
+    try:
+        return _known_fingerprint(function)
+    except TypeError:  # of an object that cannot be a key
+        return _fingerprint(function)
+
+
+def _fingerprint(function: Callable[..., object]) -> str:
     import inspect
 
     try:
@@ -265,6 +271,9 @@ def fingerprint_of(function: Callable[..., object]) -> str:
     except (OSError, TypeError):
         source = ""
     return f"{qualified(function)}:{sha256_hex(source.encode())[:16]}"
+
+
+_known_fingerprint: Final = lru_cache(maxsize=1024)(_fingerprint)
 
 
 def qualified(function: Callable[..., object]) -> str:

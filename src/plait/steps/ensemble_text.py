@@ -186,7 +186,7 @@ class Texts:
         if item is None:
             return set(inputs)
         one = self._maps[id(owner)]
-        has_items = not isinstance(one.items, str) or isinstance(inputs.get(one.items), list)
+        has_items = not isinstance(one.items, str) or isinstance(inputs.get(one.items), list | tuple)
         each = [set(names) for names in item_names(one, inputs)] if has_items else []
         return set(inputs) | (set.intersection(*each) if each else {item, *_counts(item)})
 

@@ -120,8 +120,10 @@ class Fan:
         parallel = 1 if working(turn.run).rehearsal is not None else parallel
         if shelter is not None:
             parallel = shelter.threads(parallel, total)
+        # Worktrees are on this machine, and so are the items that work in them.
+        fanned = watch if shelter is None else None
         backend.run_items(
-            watch.while_wanted(work), watch.perform, watch.finished, parallel=parallel, fanned=watch
+            watch.while_wanted(work), watch.perform, watch.finished, parallel=parallel, fanned=fanned
         )
         turn.run.expect_going()
         watch.expect_enough_successes()

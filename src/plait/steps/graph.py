@@ -133,7 +133,7 @@ class _Way:
         self.steps = 0
         self.visits: dict[str, int] = {}
         self.errors: list[Json] = []
-        self.hooks = tuple(_hooks_of(graph, turn))
+        self.hooks = turn.run.hooks
         self.spent = working(turn.run).spent_around(turn.path)
         self.limited = _limited(self.spent)
         self.base = Scope({}, sources=turn.scope.sources)
@@ -194,8 +194,8 @@ class _Way:
             reached = Reached("steps", self.steps, self.graph.max_steps, f"graph '{self.graph.name}'")
         if reached is None:
             return
-        for hooks in self.hooks:
-            hooks.reach(self.turn, reached, self.facts())
+        if self.hooks is not None:
+            self.hooks.reach(self.turn, reached, self.facts())
         raise StepError(reached.failure({**self.partial(), "ended": "limit"}))
 
     def partial(self) -> dict[str, Json]:
@@ -210,18 +210,20 @@ class _Way:
         return {"errors": self.errors} if self.errors else {}
 
     def _fire(self, event: str, context: Mapping[str, Json]) -> None:
-        verdict = self.asked(event, self.turn, context) if self.hooks else None
+        verdict = self.asked(event, self.turn, context)
         if verdict is not None and verdict.verb == "fail":
             raise StepError(replace(verdict.failure(), output=self.partial()))
+        if verdict is not None and verdict.verb == "abort":
+            raise verdict.aborted()
 
     def asked(self, event: str, turn: Turn, context: Mapping[str, Json]) -> Verdict | None:
-        """What the hooks of the run, and those of the graph, say; the first that decides counts."""
-        told = {**self.facts(), **context}
-        verdicts = [hooks.fire(event, turn, told) for hooks in self.hooks]
-        return next((verdict for verdict in verdicts if verdict is not None), None)
+        """What hooks say, if there are any."""
+        if self.hooks is None:
+            return None
+        return self.hooks.fire(event, turn, {**self.facts(), **context})
 
     def listens(self, event: str) -> bool:
-        return any(hooks.has(event) for hooks in self.hooks)
+        return self.hooks is not None and self.hooks.has(event, self.turn.path)
 
     def facts(self) -> dict[str, Json]:
         """What every hook of a graph may ask for."""
@@ -231,16 +233,6 @@ class _Way:
             "inputs": detached(dict(self.graph.inputs)),
             "steps": self.steps,
         }
-
-
-def _hooks_of(graph: Graph, turn: Turn) -> Iterator[Hooks]:
-    """Those of the run; and those of a graph that is inside another flow, which hold for it alone."""
-    if turn.run.hooks is not None:
-        yield turn.run.hooks
-    if graph.hooks and turn.path != NODES:
-        from plait.steps.tool import called
-
-        yield Hooks(graph.hooks, call=called)
 
 
 def _limited(spent: Spent) -> tuple[str, ...]:
@@ -316,8 +308,8 @@ class Visit:
         self._way = way
         self.node = node
         self.name = self.title = node.name if number == 1 else f"{node.name}@{number}"
-        self.is_composed = node.loop is not None or bool(
-            way.hooks and node.call is not None and (way.listens("error") or way.listens("after_step"))
+        self.is_composed = node.loop is not None or (
+            node.call is not None and (way.listens("error") or way.listens("after_step"))
         )
         """Its call or its items are steps of their own."""
         self.kind = node.kind
@@ -330,11 +322,13 @@ class Visit:
         node = self.node
         names = Names(self._way, clock_names() if node.clock else {}, turn.path)
         record = self._done(turn, names)
-        if self._way.hooks:
+        if self._way.hooks is not None:
             after = {**self._way.state, **record.get("assign", {})}
             result = record["output"] if "output" in record else names.names.get("result")
             told = {"node": node.name, "next": record.get("next"), "result": result, "state": after}
-            self._way.asked("after_step", turn, told)
+            verdict = self._way.asked("after_step", turn, told)
+            if verdict is not None and verdict.verb == "abort":
+                raise replace(verdict, path=turn.path).aborted(Done(record))
         return record
 
     def _done(self, turn: Turn, names: Names) -> dict[str, Json]:
@@ -399,6 +393,8 @@ class Visit:
                 raise _WentOnError(error_of(self.node, failure))
             case Verdict("fail"):
                 raise StepError(replace(failure, message=f"{failure.message}\n{verdict.said}"))
+            case Verdict("abort"):
+                raise verdict.aborted()
         return False
 
     def _filled(self, template: Template, names: Names) -> Json:

@@ -200,8 +200,11 @@ class Tree(Protocol):
     def expect_fits(self, old: str, new: str) -> None:
         """Raises InTheWay if the tree could not go from one commit to the other."""
 
-    def update(self, old: str, new: str) -> None:
-        """Go from one commit to another, also if that was begun before; local changes stay, or InTheWay."""
+    def update(self, old: str, new: str, *, again: bool) -> None:
+        """Go from one commit to another; `again`: that was perhaps begun before.
+
+        Local changes stay, or InTheWay.
+        """
 
 
 class Workspaces(Protocol):
@@ -219,6 +222,12 @@ class Workspaces(Protocol):
         """The worktree of the branch on which everything is collected."""
 
     def is_there(self, spot: Spot) -> bool: ...
+    def is_unfinished(self, path: str) -> bool:
+        """A folder that was being made for an item when an earlier life of the run ended."""
+
+    def break_locks(self, spot: Spot | None = None) -> None:
+        """Remove what git processes that died with an earlier life left locked: branches, or a place."""
+
     def is_unchanged(self, spot: Spot) -> bool: ...
     def look(self, spot: Spot) -> Look: ...
     def commit(self, spot: Spot, message: str) -> str: ...

@@ -209,6 +209,7 @@ class Shelter:
         known = remembered(step, inner) if turn.attempt == 1 else None
         before = _spot(known)
         if before is not None and self._workspaces.is_there(before):
+            self._workspaces.break_locks(before)
             return before, turn
         if not turn.run.fresh or turn.attempt > 1:
             self._forget(turn)
@@ -302,6 +303,8 @@ class Shelter:
 
     def collect(self) -> None:
         """Let there be the branch on which everything is collected."""
+        if self.isolation.kind == "worktree" and not self._turn.run.fresh:
+            self._workspaces.break_locks()
         if not self.isolation.collects or self._workspaces.tip(BRANCHES + self.branch):
             return
         assert self.site is not None
@@ -363,6 +366,10 @@ class Shelter:
         if self.isolation.kind == "directory":
             return
         spot = self._workspaces.spot_at(path)
+        if self._workspaces.is_unfinished(path):
+            self._workspaces.remove(spot, merged=None)
+            return
+        self._workspaces.break_locks(spot)
         look = self._workspaces.look(spot)
         merged = self._workspaces.is_ancestor(look.head, self._workspaces.tip(BRANCHES + self.branch))
         base = look.head if (merged or (self.site and look.head == self.site.commit)) else ""
@@ -621,7 +628,7 @@ def _merged(
     begun = _value(turn.run.journal.recorded(f"{turn.path}/intent"))
     if begun.get("head") == head and _has_happened(turn, begun):
         if of_people and spaces.tip(target) == begun["new"]:
-            _go_along(turn, target, begun)
+            _go_along(turn, target, begun, again=True)
         return begun
     for _ in range(MOST_MOVES):
         old = spaces.tip(target)
@@ -642,7 +649,7 @@ def _merged(
         turn.run.journal.sync()
         if _is_moved(turn, intent):
             if of_people:
-                _go_along(turn, target, intent)
+                _go_along(turn, target, intent, again=False)
             return intent
     raise StepError(
         Failure(f"the branch {_short(target)} moves too often to be merged into; try again later")
@@ -693,14 +700,14 @@ def _expect_fits(
         raise StepError(in_the_way(error)) from None
 
 
-def _go_along(turn: Turn, target: str, intent: Mapping[str, Json]) -> None:
+def _go_along(turn: Turn, target: str, intent: Mapping[str, Json], *, again: bool) -> None:
     """Bring the working tree of a branch to where the branch has gone."""
     tree = expect_workspaces(turn).checkout_of(target, mark=turn.run.id)
     if tree is None:
         return
     old, new = str(intent["old"]), str(intent["new"])
     try:
-        tree.update(old, new)
+        tree.update(old, new, again=again)
     except InTheWay as error:
         branch = _short(target)
         raise StepError(

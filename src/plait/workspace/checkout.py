@@ -35,10 +35,10 @@ class Checkout:
             self._prepare(old, new, heals=False)
             self._read_tree("-n", old, new)
 
-    def update(self, old: str, new: str) -> None:
-        """Go from one commit to another, also if that was begun before."""
+    def update(self, old: str, new: str, *, again: bool) -> None:
+        """Go from one commit to another; `again`: that was perhaps begun before."""
         with self._locked():
-            self._prepare(old, new, heals=True)
+            self._prepare(old, new, heals=again)
             self._read_tree(old, new)
             _copy_with_time(self._own, self._lock)
             os.rename(self._lock, self._index)
@@ -90,7 +90,7 @@ class Checkout:
             _, mode, _, blob, status = about.removeprefix(b":").split(b" ")
             if status == b"D" and not os.path.lexists(os.path.join(os.fsencode(self.path), name)):
                 entries += b"0 " + b"0" * 40 + b"\t" + name + b"\0"
-            elif (name in dirty or status == b"A") and self._is_begun(name, blob.decode()):
+            elif (name in dirty or status == b"A") and self._is_begun(name, blob.decode(), status):
                 entries += mode + b" " + blob + b"\t" + name + b"\0"
                 whole += name + b"\0"
         if entries:
@@ -98,11 +98,11 @@ class Checkout:
         if whole:
             self._run("checkout-index", "-f", "-q", "-u", "-z", "--stdin", stdin=whole)
 
-    def _is_begun(self, name: bytes, blob: str) -> bool:
+    def _is_begun(self, name: bytes, blob: str, status: bytes) -> bool:
         """Is a file all, a part, or nothing of what it shall be?  Then writing it loses nobody's change."""
         path = os.path.join(os.fsencode(self.path), name)
         if not os.path.lexists(path):
-            return os.path.isdir(os.path.dirname(path)) or not os.path.lexists(os.path.dirname(path))
+            return status != b"A"  # git removes a file before it writes it anew
         if os.path.islink(path) or not os.path.isfile(path):
             return False
         with open(path, "rb") as file:

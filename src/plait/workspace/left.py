@@ -72,7 +72,12 @@ def clean(start: StartGit, project: str, runs: str, left: Left) -> Left | None:
 
 
 def _is_emptied(worktrees: Worktrees, spot: Spot) -> bool:
-    look = worktrees.look(spot)
+    if worktrees.is_unfinished(spot.path):
+        return worktrees.remove(spot, merged=None)
+    try:
+        look = worktrees.look(spot)
+    except ProcessError:
+        return False
     if look.unmerged or (not look.on_branch and not worktrees.point(spot, look.head)):
         return False
     if look.files:
@@ -110,14 +115,7 @@ def _branches(git: Git) -> Iterator[tuple[str, str]]:
 
 def _commits(git: Git, branch: str) -> int:
     """How many commits only branches of runs have."""
-    asked = (
-        "rev-list",
-        "--count",
-        f"{BRANCHES}{branch}",
-        "--not",
-        f"--exclude={OURS}*",
-        "--branches",
-        "HEAD",
-    )
+    known = ("--exclude=plait/*", "--branches", "--remotes", "HEAD")
+    asked = ("rev-list", "--count", f"{BRANCHES}{branch}", "--not", *known)
     counted = git.asked(*asked)
     return int(counted.stdout) if counted.exit_code == 0 else 0

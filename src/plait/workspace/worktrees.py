@@ -36,7 +36,7 @@ class Worktrees:
         self._folder = os.path.join(os.path.abspath(folder), "worktrees")
         self._run = run
         self._git = Git(start, project)
-        self._root = ""
+        self._common = self._prefix = ""
 
     # ── the repository ───────────────────────────────────────────────────
 
@@ -70,7 +70,7 @@ class Worktrees:
         return Site(root, common, prefix, commit, branch)
 
     def open(self, site: Site) -> None:
-        self._root = site.root
+        self._common = site.common
         self._prefix = site.prefix
         self._git = Git(self._start, site.root, site.common)
 
@@ -112,6 +112,25 @@ class Worktrees:
 
     def is_there(self, spot: Spot) -> bool:
         return os.path.isdir(spot.directory)
+
+    def is_unfinished(self, path: str) -> bool:
+        """Was git killed while it made this worktree?  Then no step has ever seen it."""
+        administration = _administration(path)
+        if administration is None:
+            return not os.path.lexists(os.path.join(path, ".git"))
+        try:
+            with open(os.path.join(administration, "locked"), encoding="utf-8") as file:
+                return file.read(100).startswith("initializing")
+        except OSError:
+            return False
+
+    def break_locks(self, spot: Spot | None = None) -> None:
+        """Locks of git processes that died with an earlier life of the run: of its branches, or of a place."""
+        common = os.path.join(self._common, BRANCHES, "plait", self._run)
+        folder = common if spot is None else _administration(spot.path)
+        for name in os.listdir(folder) if folder is not None and os.path.isdir(folder) else ():
+            if name.endswith(".lock"):
+                os.unlink(os.path.join(folder, name))
 
     def look(self, spot: Spot) -> Look:
         listed = self._git.run("status", "--porcelain=v2", "--branch", "-z", "--no-renames", at=spot.path)

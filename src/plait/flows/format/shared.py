@@ -42,9 +42,8 @@ PHASE: Final = OneOf((Many(STEP), Map("phase")), "a list of steps, or a map with
 PARALLEL: Final = Whole(1, MOST_PARALLEL)
 AGENT: Final = OneOf((Text(), Map("agent")), "a prompt, or a map: agent")
 MODEL: Final = OneOf((Text(), Map("prompt")), "a prompt, or a map: prompt")
-BACKEND: Final = OneOf(
-    (Choice(tuple(BACKENDS)), Word("an address", r"dask://[^\s/]+")),
-    f"one of {', '.join(BACKENDS)}, or dask://HOST:PORT",
+BACKEND: Final = Word(
+    f"one of {', '.join(BACKENDS)}, or dask://HOST:PORT", rf"{'|'.join(BACKENDS)}|dask://[^\s/]+"
 )
 TRIES: Final = OneOf((Whole(1, MOST_ATTEMPTS), Map("retry")), "a number of attempts, or a map: retry")
 ON_FAILURE: Final = OneOf(

@@ -1,0 +1,172 @@
+"""What `plait show` says of the steps of an agent, a graph or an ensemble: their turns, way, tasks.
+
+    agent      turns with what they took, and below each the tools that it called
+    graph      visits, each with the node to which it led
+    ensemble   tasks: who did them, and what that took
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from plait.cli.lines import Line, asked_line, clean, clock, counted, money, row_state, short
+from plait.cli.output import aligned
+from plait.engine.journal import Recorded
+from plait.engine.outcome import Done, Failed
+from plait.engine.progress import AGENT, CALL, ENSEMBLE, HOOK, TURN, Row, Tally, row_of, told
+from plait.hints import Final, TypeAlias
+from plait.values import Json
+
+INDENT: Final = " " * 6
+SIGNS: Final = {"done": ("✓", ""), "failed": ("✗", "red"), "skipped": ("–", "dim")}
+NOTHING: Final = "—"
+Cells: TypeAlias = tuple[str, ...]
+
+
+def lines(kind: str, steps: Sequence[Recorded]) -> Iterator[Line]:
+    """The steps directly below a part of that kind."""
+    steps = [step for step in steps if _kind_of(step) != HOOK]
+    if kind == AGENT:
+        yield from _turns(steps)
+    elif kind == ENSEMBLE:
+        yield from _tasks(steps)
+    else:
+        yield from (line for step in steps for line in _visit(step))
+
+
+def _kind_of(step: Recorded) -> str:
+    """Seen by its name: of what has ended a journal keeps no kinds."""
+    name = step.path.rpartition("/")[2]
+    if name.startswith("turn:"):
+        return CALL if ".call:" in name else TURN
+    return HOOK if name.startswith("hook:") else ""
+
+
+def _table(rows: Sequence[tuple[Cells, str]]) -> Iterator[Line]:
+    for line, (_, colour) in zip(aligned([cells for cells, _ in rows], None), rows, strict=True):
+        yield f"{INDENT}{line}".rstrip(), colour
+
+
+# ── an agent ─────────────────────────────────────────────────────────────
+
+TURN_HEAD: Final = ("TURN", "IN", "OUT", "COST", "TIME")
+
+
+def _turns(steps: Sequence[Recorded]) -> Iterator[Line]:
+    rows: list[tuple[Cells, str]] = [(TURN_HEAD, "dim")]
+    asked, calls = Tally(), 0
+    for step in steps:
+        if _kind_of(step) == TURN:
+            asked.take(step.outcome)
+            rows.append(_turn(step))
+        else:
+            calls += 1
+            rows.append(_call(step))
+    if len(rows) > 1:
+        yield from _table(rows)
+        called = f", {counted(calls, 'call')}" if calls else ""
+        yield f"{INDENT}{asked_line(asked)}{called}", "bold"
+
+
+def _turn(step: Recorded) -> tuple[Cells, str]:
+    row = row_of(step, kind=TURN)
+    usage = _map(_value(step).get("usage"))
+    failed = f"   {row_state(row)}" if row.state != "done" else ""
+    cells = (f"{clean(row.title)}{failed}", *_tokens(usage), _cost(usage), clock(step.duration))
+    return cells, SIGNS[row.state][1]
+
+
+def _call(step: Recorded) -> tuple[Cells, str]:
+    row = row_of(step, kind=CALL)
+    sign, colour = SIGNS[row.state]
+    failed = f"   {row_state(row)}" if row.state != "done" else ""
+    return (f"  {sign} {clean(row.title)}{failed}", "", "", "", clock(step.duration)), colour
+
+
+def _tokens(usage: Mapping[str, Json]) -> tuple[str, str]:
+    counts = (usage.get("input"), usage.get("output"))
+    first, second = (short(one) if isinstance(one, int) else NOTHING for one in counts)
+    return first, second
+
+
+def _cost(usage: Mapping[str, Json]) -> str:
+    cost = usage.get("cost")
+    return money(cost) if isinstance(cost, int | float) else NOTHING
+
+
+# ── a graph ──────────────────────────────────────────────────────────────
+
+
+def _visit(step: Recorded) -> Iterator[Line]:
+    row = row_of(step)
+    sign, colour = SIGNS[row.state]
+    leads = f" → {clean(row.to)}" if row.to else ""
+    failed = f"   {row_state(row)}" if row.state != "done" else ""
+    yield f"{INDENT}{sign} {clean(row.title)}{leads}{failed}   {clock(step.duration)}", colour
+    yield from _why(step)
+
+
+def _why(step: Recorded) -> Iterator[Line]:
+    if isinstance(step.outcome, Failed):
+        for line in told(step.outcome.failure)[1]:
+            yield f"{INDENT}    {clean(line, None)}", ""
+
+
+# ── an ensemble ──────────────────────────────────────────────────────────
+
+TASK_HEAD: Final = ("TASK", "STATE", "BY", "TURNS", "TOKENS", "COST", "TIME")
+
+
+def _tasks(steps: Sequence[Recorded]) -> Iterator[Line]:
+    rows: list[tuple[Cells, str]] = [(TASK_HEAD, "dim")]
+    for step in steps:
+        row, value = row_of(step), _value(step)
+        inner = value.get("tasks")
+        rows.append((_task(row, value, f"{SIGNS[row.state][0]} {clean(row.title)}"), SIGNS[row.state][1]))
+        if isinstance(inner, Mapping):  # of a loop, a map or a manager
+            rows += [_inner_task(name, _map(one)) for name, one in inner.items()]
+    if len(rows) > 1:
+        yield from _table(rows)
+    for step in steps:
+        yield from _why(step)
+
+
+def _task(row: Row, value: Mapping[str, Json], title: str) -> Cells:
+    usage = _map(value.get("usage"))
+    rounds = value.get("iterations")
+    state = row_state(row) + (f", {counted(rounds, 'round')}" if isinstance(rounds, int) else "")
+    return (title, state, *_spent(value, usage), clock(row.duration))
+
+
+def _inner_task(name: str, value: Mapping[str, Json]) -> tuple[Cells, str]:
+    usage, took = _map(value.get("usage")), value.get("duration")
+    spent = clock(took) if isinstance(took, int | float) else NOTHING
+    return (f"    {clean(name)}", "", *_spent(value, usage), spent), ""
+
+
+def _spent(value: Mapping[str, Json], usage: Mapping[str, Json]) -> Cells:
+    """Who did it, and what it took: of a task that asked no model, nothing."""
+    agent, turns = value.get("agent"), value.get("turns")
+    asked = Tally()
+    if usage.get("calls"):
+        asked.add(usage)
+    return (
+        clean(agent) if isinstance(agent, str) and agent else NOTHING,
+        str(turns) if isinstance(turns, int) else NOTHING,
+        short(asked.tokens) if asked.turns else NOTHING,
+        _cost(usage) if asked.turns else NOTHING,
+    )
+
+
+def _value(step: Recorded) -> Mapping[str, Json]:
+    """What it gave; of one that failed, what there was."""
+    match step.outcome:
+        case Done(value):
+            return _map(value)
+        case Failed(failure):
+            return _map(failure.output)
+    return {}
+
+
+def _map(value: Json) -> Mapping[str, Json]:
+    return value if isinstance(value, Mapping) else {}

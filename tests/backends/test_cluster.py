@@ -1,0 +1,214 @@
+"""Flows on a real Dask cluster: they do what they do here."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+from crash.cluster import ClusterScene, interrupt, is_installed
+from crash.scene import wait_for
+from plait.app.flows import FlowResult, Options, retry_flow, run_flow
+from plait.values import Json
+
+EXAMPLES = Path(__file__).parent.parent.parent / "examples"
+GRACE = 5.0
+
+
+@pytest.fixture(autouse=True)
+def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("USER_SPACE", str(tmp_path / "user"))
+    monkeypatch.setenv("HOME", str(tmp_path / "user"))
+
+
+def ran(folder: Path, flow: str, backend: str, **files: str) -> tuple[FlowResult, Json]:
+    """How a flow ended, and what its reduce wrote."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in {"flow.yaml": flow, **files}.items():
+        (folder / name).write_text(text)
+    result = run_flow(str(folder / "flow.yaml"), Options(backend=backend))
+    written = folder / "result.json"
+    return result, json.loads(written.read_text()) if written.exists() else None
+
+
+REPORT = """\
+reduce: [{write_file: {path: result.json, format: json, content: "${map.results}"}}]
+"""
+RICH = """\
+name: rich
+parameters: {greeting: {default: hello}}
+env: {COLOUR: blue}
+vars: {depth: 3}
+setup:
+  - {shell: 'printf "%s" one', capture_output: first}
+map:
+  input: {items: [{id: a, n: 1}, {id: b, n: 2}, {id: c, n: 3}, {id: 'd e', n: 4}]}
+  id: ${item.id}
+  max_parallel: 3
+  on_item_failure: dlq
+  steps:
+    - {shell: 'echo ${greeting} ${item.n} ${first} $COLOUR ${depth} ${item_index} of ${item_total}', capture_output: said}
+    - {shell: 'test ${item.n} -ne 2', on_failure: [{shell: 'echo handled ${error.message}'}], capture_output: tested}
+    - foreach: [x, y]
+      do: [{shell: 'echo ${item} ${said}'}]
+      capture_output: each
+    - {shell: 'exit 7', when: '${item.n} == 3'}
+    - {shell: 'exit 1', continue_on_error: true}
+    - {shell: 'echo last ${each}'}
+""" + REPORT
+
+
+def test_a_flow_gives_the_same_results_here_in_processes_of_this_host_and_on_a_cluster(
+    tmp_path: Path, cluster: str
+) -> None:
+    results = {}
+    for backend in ("local", "dask", cluster):
+        result, written = ran(tmp_path / backend.replace("/", "_"), RICH, backend)
+        results[backend] = (result.status, dict(result.counts), written)
+    assert results["local"] == results["dask"] == results[cluster]
+    assert results["local"][1]["failed"] == 1
+
+
+def _maps() -> list[str]:
+    flows = EXAMPLES.glob("*/flow.yaml")
+    return sorted(flow.parent.name for flow in flows if "\nmap:\n" in flow.read_text())
+
+
+@pytest.mark.parametrize("name", _maps())
+def test_an_example_gives_the_same_value_here_and_on_a_cluster(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not is_installed():
+        pytest.skip("distributed is not installed")
+    from plait.cli import main
+
+    values = {}
+    for backend in ("local", "dask"):
+        folder = tmp_path / backend
+        shutil.copytree(EXAMPLES / name, folder)
+        monkeypatch.chdir(folder)
+        assert main(["trust", str(folder)]) == 0
+        result = run_flow(str(folder / "flow.yaml"), Options(backend=backend))
+        assert result.status == "done", result.failure
+        values[backend] = json.dumps(result.value).replace(str(folder), "")
+    assert values["local"] == values["dask"]
+
+
+# ── files ────────────────────────────────────────────────────────────────
+
+
+def test_what_is_shipped_is_there_and_what_is_not_is_not(tmp_path: Path, cluster: str) -> None:
+    flow = (
+        "map:\n  input: {items: [1]}\n  ship: ['data/*', run.sh]\n"
+        "  steps: [{shell: './run.sh; cat data/a.txt; ls; test \"$PWD\" = ${workflow.dir}'}]\n" + REPORT
+    )
+    folder = tmp_path / "p"
+    (folder / "data").mkdir(parents=True)
+    (folder / "data/a.txt").write_text("shipped\n")
+    (folder / "other.txt").write_text("stays\n")
+    (folder / "run.sh").write_text("#!/bin/sh\necho program\n")
+    (folder / "run.sh").chmod(0o755)
+    _, [result] = ran(folder, flow, cluster)
+    assert result["status"] == "success", result
+    assert result["output"] == "program\nshipped\ndata\nflow.yaml\nrun.sh"
+
+
+def test_a_flow_of_several_files_is_put_together_there(tmp_path: Path, cluster: str) -> None:
+    base = "blocks: {hail: [{shell: 'echo hail ${item}'}]}\n"
+    flow = "imports: [base.yaml]\nmap: {input: {items: [1, 2]}, steps: [{use: hail}]}\n" + REPORT
+    _, results = ran(tmp_path / "p", flow, cluster, **{"base.yaml": base})
+    assert [result["output"] for result in results] == ["hail 1", "hail 2"]
+
+
+# ── secrets ──────────────────────────────────────────────────────────────
+
+
+def test_a_secret_that_a_step_names_is_there_masked_and_another_is_not(
+    tmp_path: Path, cluster: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_TOKEN", "sesame-open")
+    monkeypatch.setenv("MY_OTHER", "worker-only")
+    flow = (
+        "secrets: {TOKEN: MY_TOKEN, OTHER: MY_OTHER}\n"
+        "map: {input: {items: [1]}, steps: [{shell: 'printf \"%s \" \"$TOKEN\" ${#TOKEN} \"$UNNAMED\"; env | grep -c ^OTH'}]}\n"
+        + REPORT
+    ).replace("${#TOKEN}", "$(printf %s \"$TOKEN\" | wc -c)")
+    _, [result] = ran(tmp_path / "p", flow, cluster)
+    assert result["output"].split() == ["***", "11", "***", "0"]
+
+
+# ── what fails ───────────────────────────────────────────────────────────
+
+
+def test_a_failed_item_is_retried_from_the_step_that_failed(tmp_path: Path, cluster: str) -> None:
+    folder = tmp_path / "p"
+    flow = (
+        "map:\n  shared: true\n  input: {items: [1]}\n"
+        "  steps: [{shell: 'echo begun >> begun'}, {shell: test -e there}]\n"
+    )
+    result, _ = ran(folder, flow, cluster)
+    assert result.counts["failed"] == 1
+    (folder / "there").touch()
+    again = retry_flow(result.run, project=str(folder))
+    assert again.counts["failed"] == 0
+    assert (folder / "begun").read_text() == "begun\n"
+
+
+def test_a_cluster_that_is_not_there_is_said_soon_and_the_run_can_be_resumed(tmp_path: Path) -> None:
+    if not is_installed():
+        pytest.skip("distributed is not installed")
+    began = time.monotonic()
+    result, _ = ran(tmp_path / "p", "map: {input: {items: [1]}, steps: [{shell: 'true'}]}", "dask://127.0.0.1:9")
+    assert time.monotonic() - began < 10
+    assert result.failure is not None
+    first, fix = result.failure.message.splitlines()
+    assert first.startswith("there is no Dask cluster at dask://127.0.0.1:9: ")
+    assert fix == "fix: look whether its scheduler runs, and can be reached from this host"
+
+
+def test_a_folder_that_is_not_shared_is_said(tmp_path: Path, cluster: str) -> None:
+    folder = tmp_path / "p"
+    flow = "map: {shared: true, input: {command: 'rm flow.yaml; echo 1'}, steps: [{shell: 'true'}]}"
+    result, _ = ran(folder, flow, cluster)
+    assert result.failure is not None
+    assert "flow.yaml" in result.failure.message
+
+
+# ── stopping ─────────────────────────────────────────────────────────────
+
+
+def test_an_interrupted_run_leaves_no_process_on_the_workers_and_goes_on_when_resumed(
+    tmp_path: Path,
+) -> None:
+    if not is_installed():
+        pytest.skip("distributed is not installed")
+    scene = ClusterScene(tmp_path / "s", items=4, parallel=2)
+    with scene.cluster():
+        hold = scene.project / "hold-work"
+        hold.touch()
+        with scene.engine() as engine:
+            scene.expect_lines(engine, 4)
+            interrupt(engine)
+            assert engine.ended().code == 130
+        assert wait_for(lambda: not scene.processes(), GRACE + 1)
+        hold.unlink()
+        scene.note_death()
+        scene.expect_code(scene.to_the_end(), 0)
+        assert scene.violations((scene.project / "result.json").read_bytes()) == []
+
+
+def test_the_death_of_the_engine_ends_what_it_had_on_the_workers(tmp_path: Path) -> None:
+    if not is_installed():
+        pytest.skip("distributed is not installed")
+    scene = ClusterScene(tmp_path / "s", items=4, parallel=2)
+    with scene.cluster():
+        (scene.project / "hold-work").touch()
+        with scene.engine() as engine:
+            scene.expect_lines(engine, 4)
+            engine.kill()
+        assert wait_for(lambda: not scene.processes(), GRACE + 1)
+
+

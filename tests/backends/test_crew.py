@@ -1,0 +1,277 @@
+"""How items go to a scheduler and come back, against a cluster that does what the test says."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from plait.backends import travel
+from plait.backends.dask import AHEAD, _Crew
+from plait.engine.backend import ItemWork
+from plait.engine.events import StepFinished
+from plait.engine.journal import MemoryJournal
+from plait.engine.outcome import Done, Failed, Outcome, OutOfTime
+from plait.engine.perform import Turn
+from plait.engine.run import Run
+from plait.errors import InputError, ProcessError
+from plait.scope import Scope
+from plait.steps.fan import Fan, elsewhere
+from plait.steps.sequence import sequence
+
+THREADS = 2
+
+
+class KilledWorker(Exception):
+    """As Dask calls it."""
+
+
+class Future:
+    def __init__(self, key: str) -> None:
+        self.key = key
+        self.status = "pending"
+        self.value: object = None
+        self._told: Callable[[Any], None] | None = None
+        self._lock = threading.Lock()
+
+    def add_done_callback(self, told: Callable[[Any], None]) -> None:
+        with self._lock:
+            self._told = told
+            if self.status != "pending":
+                told(self)
+
+    def end(self, status: str, value: object = None) -> None:
+        with self._lock:
+            self.status, self.value = status, value
+            if self._told is not None:
+                self._told(self)
+
+    def exception(self) -> object:
+        return self.value
+
+
+class Scheduler:
+    """Answers each errand by what `answer` says of it: bytes, an exception, or None if it is lost."""
+
+    def __init__(self, answer: Callable[[str, int], object]) -> None:
+        self.answer = answer
+        self.status = "running"
+        self.most = 0
+        self.lock = threading.Lock()
+        self.pending = 0
+        self.tries: dict[str, int] = {}
+        self.cancelled = 0
+        self.is_ours = False
+        self.shown = "dask://here"
+        self.connections = 0
+        self.twice = False
+
+    # the cluster
+    def client(self, seconds: float = 1.0) -> Scheduler:  # noqa: ARG002 - the real one's shape
+        self.connections += 1
+        self.status = "running"
+        return self
+
+    # the client
+    def get(self, graph: Mapping[str, tuple[Any, ...]], keys: list[str], sync: bool) -> list[Future]:
+        assert not sync
+        futures = [Future(key) for key in keys]
+        with self.lock:
+            self.pending += len(keys)
+            self.most = max(self.most, self.pending)
+        items = [pickle.loads(graph[key][2]) for key in keys]
+        threading.Thread(target=self._work, args=(list(zip(futures, items, strict=True)),)).start()
+        return futures
+
+    def nthreads(self) -> dict[str, int]:
+        return {"tcp://w": THREADS}
+
+    def gather(self, futures: list[Future]) -> list[object]:
+        return [future.value for future in futures]
+
+    def run(self, function: Callable[..., object], *args: object, **_: object) -> dict[str, object]:
+        return {"tcp://w": function(*args)}
+
+    def cancel(self, futures: list[Future], force: bool) -> None:
+        assert force
+        self.cancelled = len(futures)
+
+    def close(self, timeout: float) -> None:
+        pass
+
+    def _work(self, sent: list[tuple[Future, str]]) -> None:
+        for future, key in sent:
+            self.tries[key] = self.tries.get(key, 0) + 1
+            with self.lock:
+                self.pending -= 1
+            match self.answer(key, self.tries[key]):
+                case None:
+                    self.status = "closed"
+                    future.end("cancelled")
+                case BaseException() as error:
+                    future.end("error", error)
+                case reply:
+                    future.end("finished", reply)
+                    if self.twice:
+                        future.end("finished", reply)
+
+
+class Office:
+    perform = "builtins:str"
+
+    def __init__(self) -> None:
+        self.received = 0
+
+    def receive(self, message: bytes) -> bytes | None:  # noqa: ARG002 - the protocol's shape
+        self.received += 1
+        return None
+
+    def forget(self, digest: str) -> None:
+        pass
+
+    def busy(self, digest: str) -> int:  # noqa: ARG002 - the protocol's shape
+        return 0
+
+    def takes(self, fanned: object) -> bool:  # noqa: ARG002 - the protocol's shape
+        return True
+
+    def parcel(self, fanned: object, *, shared: bool) -> tuple[str, bytes]:  # noqa: ARG002 - the same
+        return "d", b""
+
+    def errand(self, digest: str, fanned: object, work: ItemWork) -> bytes:  # noqa: ARG002 - the same
+        return pickle.dumps(work.key)
+
+
+class Played:
+    def __init__(
+        self,
+        answer: Callable[[str, int], object],
+        *,
+        items: int = 20,
+        parallel: int = 100,
+        twice: bool = False,
+    ) -> None:
+        self.scheduler = Scheduler(answer)
+        self.scheduler.twice = twice
+        self.office = Office()
+        self.journal = MemoryJournal()
+        self.run = Run("r", self.journal)
+        self.ended: list[tuple[str, Outcome]] = []
+        self.taken = 0
+        fan = Fan("map", None, sequence("each", []), "f")  # type: ignore[arg-type]
+        fanned = elsewhere(fan, Turn(self.run, "map", Scope()), items)
+        crew = _Crew(
+            self.scheduler, self.office, self.items(items),  # type: ignore[arg-type]
+            lambda work, outcome: self.ended.append((work.key, outcome)), parallel, fanned,
+        )  # fmt: skip
+        self.crew = crew
+
+    def items(self, count: int) -> Iterator[ItemWork]:
+        for order in range(count):
+            self.taken += 1
+            yield ItemWork(order, str(order), order)
+
+    def go(self) -> Played:
+        try:
+            self.crew.work()
+        finally:
+            self.run.close()
+        return self
+
+    @property
+    def recorded(self) -> list[str]:
+        return [one.event.path for one in self.journal.events() if isinstance(one.event, StepFinished)]
+
+
+def done(key: str) -> bytes:
+    path = f"map/item:{key}"
+    events = (StepFinished(path, "item", key, "f", Done(key), 0.0),)
+    return travel.packed_reply(travel.Performed(Done(key), events))
+
+
+def test_every_item_is_sent_recorded_and_told_once() -> None:
+    played = Played(lambda key, _: done(key)).go()
+    assert sorted(played.recorded) == sorted(f"map/item:{n}" for n in range(20))
+    assert sorted(key for key, _ in played.ended) == sorted(str(n) for n in range(20))
+    assert set(played.scheduler.tries.values()) == {1}
+
+
+@pytest.mark.parametrize(("parallel", "most"), [(3, 3), (100, AHEAD * THREADS)])
+def test_never_more_items_are_with_the_scheduler_than_may_run_or_its_workers_can_take(
+    parallel: int, most: int
+) -> None:
+    assert Played(lambda key, _: done(key), items=50, parallel=parallel).go().scheduler.most == most
+
+
+def test_a_reply_that_comes_twice_is_dropped() -> None:
+    played = Played(lambda key, _: done(key), twice=True).go()
+    assert len(played.recorded) == len(played.ended) == 20
+
+
+def test_what_is_lost_with_the_scheduler_is_sent_again_and_nothing_else() -> None:
+    played = Played(lambda key, tries: None if key == "7" and tries == 1 else done(key)).go()
+    assert sorted(played.recorded) == sorted(f"map/item:{n}" for n in range(20))
+    assert played.scheduler.connections == 2
+    assert played.office.received == 2
+
+
+def test_a_worker_that_joined_late_gets_the_parcel_and_the_item_goes_again() -> None:
+    missing = travel.packed_reply(travel.Missing("tcp://late"))
+    played = Played(lambda key, tries: missing if key == "3" and tries == 1 else done(key)).go()
+    assert len(played.recorded) == 20
+    assert played.office.received == 2
+
+
+def test_an_item_that_its_worker_did_not_finish_because_it_was_to_end_goes_again() -> None:
+    stopped = travel.packed_reply(travel.Stopped())
+    played = Played(lambda key, tries: stopped if key == "3" and tries == 1 else done(key)).go()
+    assert len(played.recorded) == 20
+
+
+def test_an_item_of_which_workers_die_is_a_failed_item() -> None:
+    played = Played(lambda key, _: KilledWorker() if key == "3" else done(key)).go()
+    [(key, outcome)] = [one for one in played.ended if isinstance(one[1], Failed)]
+    assert key == "3"
+    assert isinstance(outcome, Failed)
+    assert outcome.failure.message == "its workers died, one after the other, while they were at this item"
+    assert len(played.recorded) == 20
+
+
+ERRORS = [
+    # reply                                                                 what is raised
+    (travel.packed_reply(travel.Stopped(out_of_time=True)),                 OutOfTime),
+    (travel.packed_reply(travel.Refused("InputError", "w", "f", "c")),      InputError),
+    (travel.packed_reply(travel.Refused("Unheard", "w", "f", "c")),         ProcessError),
+    (travel.packed_reply(travel.Foreign(travel.Versions("9", "3.9"), "w")), InputError),
+    (ModuleNotFoundError("plait"),                                          InputError),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("reply", "error"), ERRORS)
+def test_what_is_no_outcome_ends_the_map_and_is_raised(reply: object, error: type[BaseException]) -> None:
+    played = Played(lambda key, _: reply if key == "3" else done(key), items=100)
+    with pytest.raises(error):
+        played.go()
+    assert played.taken < 100
+
+
+def test_what_is_recorded_is_not_sent() -> None:
+    played = Played(lambda key, _: done(key))
+    known = sequence("each", []).fingerprint
+    played.journal.append(StepFinished("map/item:5", "item", "5", known, Done("before"), 0.0, 5))
+    played.journal.reopened()
+    played.run.fresh = False
+    played.go()
+    assert "5" not in played.scheduler.tries
+    assert ("5", Done("before")) in played.ended
+
+
+def test_when_the_run_is_to_stop_nothing_is_sent_any_more_and_what_runs_is_cancelled() -> None:
+    played = Played(lambda key, _: done(key), items=100)
+    played.run.stop.ask()
+    played.go()
+    assert played.scheduler.cancelled <= AHEAD * THREADS
+    assert played.taken < 100

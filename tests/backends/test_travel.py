@@ -1,0 +1,180 @@
+"""What crosses the wire: it comes back as it was, and shows nothing on its way."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plait.app.away import Away
+from plait.backends import travel
+from plait.backends.dask import _expect_same
+from plait.engine.backend import ItemWork
+from plait.engine.events import StepFinished, StepStarted
+from plait.engine.journal import MemoryJournal
+from plait.engine.outcome import Done, Failure
+from plait.engine.perform import Turn
+from plait.errors import InputError
+from plait.flows.workflow import load_workflow
+from plait.steps.fan import elsewhere
+from plait.steps.hands import WorkingRun
+from plait.values import Json, Secret
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(value=JSON, secret=st.text(min_size=1))
+def test_a_value_with_a_secret_arrives_as_it_was(value: Json, secret: str) -> None:
+    sent = travel.sealed({"plain": value, "hidden": [Secret(secret)]})
+    arrived = travel.opened(pickle.loads(pickle.dumps(sent)))
+    assert arrived == {"plain": value, "hidden": [Secret(secret)]}
+
+
+def test_a_secret_on_its_way_is_not_shown() -> None:
+    assert repr(travel.sealed({"token": Secret("hunter22")})) == "{'token': ***}"
+
+
+@given(item=JSON)
+def test_an_errand_arrives_as_it_was(item: Json) -> None:
+    errand = travel.Errand(ItemWork(3, "k", item), 1.5, replaying=True)
+    versions, digest, data = travel.unpacked(travel.packed_errand("d", errand))
+    assert (versions, digest, pickle.loads(data)) == (travel.own_versions(), "d", errand)
+
+
+REPLIES: list[travel.Reply] = [
+    travel.Performed(Done({"output": "x"}), (StepFinished("a", "k", "t", "f", Done(1), 0.5),)),
+    travel.Stopped(),
+    travel.Stopped(out_of_time=True),
+    travel.Ended(Failure("enough"), "map", ()),
+    travel.Refused("InputError", "what", "fix", "code"),
+    travel.Missing("tcp://w"),
+    travel.Foreign(travel.Versions("9.9", "3.99", 7), "tcp://w"),
+]
+
+
+@pytest.mark.parametrize("reply", REPLIES)
+def test_a_reply_arrives_as_it_was(reply: travel.Reply) -> None:
+    assert travel.unpacked_reply(travel.packed_reply(reply)) == reply
+
+
+def test_the_versions_of_a_foreign_worker_can_be_read_without_knowing_our_classes() -> None:
+    data = travel.packed_reply(travel.Foreign(travel.Versions("9.9", "3.99", 7), "tcp://w"))
+    assert pickle.loads(data) == ("9.9", "3.99", 7, "tcp://w")
+
+
+def test_a_start_whose_end_is_there_is_not_recorded_and_that_of_a_second_attempt_is() -> None:
+    first, second = StepStarted("a", "k", "t"), StepStarted("a", "k", "t", attempt=2)
+    alone, end = StepStarted("b", "k", "t"), StepFinished("a", "k", "t", "f", Done(), 0.0)
+    assert travel.worth_recording([first, second, alone, end]) == (second, alone, end)
+
+
+# ── what is sent ─────────────────────────────────────────────────────────
+
+FLOW = """\
+secrets: {TOKEN: MY_TOKEN, OTHER: MY_OTHER}
+env: {PLAIN: "1", BOTH: "x-${OTHER}"}
+map:
+  input: {items: [1]}
+  steps: [{shell: 'curl -H "$TOKEN" ${env.CITY}'}]
+reduce: [{shell: 'echo "$OTHER" ${env.STREET}'}]
+"""
+ENVIRON = {"MY_TOKEN": "needed-secret", "MY_OTHER": "other-secret", "CITY": "Ulm", "STREET": "Allee 7"}
+
+
+def parcel_of(folder: Path, flow: str, **files: str) -> bytes:
+    for name, text in {"flow.yaml": flow, **files}.items():
+        (folder / name).write_text(text)
+    loaded = load_workflow(str(folder / "flow.yaml"), project=str(folder), environ=ENVIRON)
+    run = WorkingRun("r", MemoryJournal())
+    try:
+        run.folder = str(folder)
+        assert loaded.program.fan is not None
+        turn = Turn(run, "map", loaded.scope("r"), directory=str(folder))
+        fanned = elsewhere(loaded.program.fan, turn, 1)
+        office = Away(loaded, run, profile=None)
+        assert office.takes(fanned)
+        return office.parcel(fanned, shared=False)[1]
+    finally:
+        run.close()
+
+
+def test_only_those_secrets_and_variables_are_sent_that_a_step_of_the_items_names(tmp_path: Path) -> None:
+    sent = parcel_of(tmp_path, FLOW)
+    assert b"needed-secret" in sent
+    assert b"Ulm" in sent
+    assert b"other-secret" not in sent
+    assert b"Allee 7" not in sent
+
+
+def test_files_that_are_shipped_are_sent_and_others_are_not(tmp_path: Path) -> None:
+    flow = "map: {input: {items: [1]}, ship: ['a*.txt'], steps: [{shell: cat a1.txt}]}"
+    sent = parcel_of(tmp_path, flow, **{"a1.txt": "first", "a2.txt": "second", "b.txt": "third"})
+    assert b"first" in sent
+    assert b"second" in sent
+    assert b"third" not in sent
+
+
+REFUSED = [
+    # flow                                                       what is said
+    ("map: {input: {items: [1]}, steps: [{shell: x, once: true}]}",
+     "step 'x' (map/item:*/0) may run only once, and a worker that dies is replaced\n"
+     "fix: run the flow with --backend local, or let the step run in reduce"),
+    ("limits: {turns: 3}\nmap: {input: {items: [1]}, steps: [{shell: x}]}",
+     "a flow with hooks or limits cannot run on a cluster: they are kept in one process\n"
+     "fix: run the flow with --backend local"),
+    ("map: {input: {items: [1]}, isolation: worktree, steps: [{shell: x}]}",
+     "a map with isolation cannot run on a cluster\nfix: run the flow with --backend local"),
+    ("map: {input: {items: [1]}, steps: [{shell: 'echo ${step.files_changed}'}]}",
+     "a flow that asks what its steps change cannot run on a cluster: git is asked in one place\n"
+     "fix: run the flow with --backend local"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("flow", "said"), REFUSED)
+def test_what_only_one_process_can_do_is_refused_before_anything_is_sent(
+    tmp_path: Path, flow: str, said: str
+) -> None:
+    with pytest.raises(InputError) as caught:
+        parcel_of(tmp_path, flow)
+    assert str(caught.value) == said
+
+
+def test_a_pattern_that_ships_nothing_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        parcel_of(tmp_path, "map: {input: {items: [1]}, ship: [data/*], steps: [{shell: x}]}")
+    assert caught.value.what == "no file is called 'data/*', which is to be shipped"
+
+
+# ── versions ─────────────────────────────────────────────────────────────
+
+
+def test_the_same_versions_are_accepted_whatever_the_last_number_of_python_is() -> None:
+    mine = travel.own_versions()
+    _expect_same({"tcp://w": f"{mine.python}.99"}, {"tcp://w": mine.plait})
+
+
+def test_another_version_is_said_with_both_and_what_to_do() -> None:
+    mine = travel.own_versions()
+    with pytest.raises(InputError) as caught:
+        _expect_same({"tcp://w": "3.99.1"}, {"tcp://w": "9.9"})
+    assert str(caught.value) == (
+        f"here is Plait {mine.plait} with Python {mine.python}, and on the cluster it is another: "
+        "tcp://w has Plait 9.9 with Python 3.99\n"
+        f"fix: install Plait {mine.plait} for Python {mine.python} there, or start the run with what is there"
+    )
+
+
+def test_a_worker_without_plait_is_named() -> None:
+    with pytest.raises(InputError) as caught:
+        _expect_same({"tcp://w": "3.11.1"}, {"tcp://w": ModuleNotFoundError("plait")})
+    assert str(caught.value) == (
+        "Plait is not installed on workers: tcp://w\n"
+        f"fix: install Plait {travel.own_versions().plait} there, for the Python that runs the worker"
+    )

@@ -1,0 +1,211 @@
+"""Isolation as a flow file says it: what is refused, what a dry run shows, merge steps, what a crash left."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+import plait
+from plait.app import flows
+from plait.cli import main
+from plait.documents import parse
+from plait.flows.check import check_workflow
+from plait.flows.compose import compose
+from steps.git_hand import git, new_repository
+
+HEAD = "map:\n  input: [a, b]\n  max_parallel: 2\n"
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("USER_SPACE", str(home))
+    for role in ("AUTHOR", "COMMITTER"):
+        monkeypatch.setenv(f"GIT_{role}_NAME", "t")
+        monkeypatch.setenv(f"GIT_{role}_EMAIL", "t@example.org")
+    return new_repository(tmp_path / "project", **{".gitignore": ".ai/state\n", "base": "base\n"})
+
+
+def written(project: Path, text: str) -> str:
+    """A flow, committed."""
+    (project / "flow.yaml").write_text(text)
+    git(project, "add", "-A")
+    git(project, "commit", "-q", "-m", "flow")
+    return str(project / "flow.yaml")
+
+
+# ── the file ─────────────────────────────────────────────────────────────
+
+SAID = [
+    # isolation                                             what is wrong with it
+    ("none",                                                []),
+    ("worktree",                                            []),
+    ("directory",                                           []),
+    ("{kind: worktree, base: main~2, merge: none, uncommitted: keep}", []),
+    ("{kind: directory, inputs: ['${item}', lib/**]}",      []),
+    ("elsewhere",                                           ["wrong-type"]),
+    ("{base: HEAD}",                                        ["missing-field"]),
+    ("{kind: worktree, base: --force}",                     ["wrong-type"]),
+    ("{kind: worktree, uncommitted: drop}",                 ["wrong-type"]),
+    ("{kind: worktree, inputs: [a]}",                       ["contradiction"]),
+    ("{kind: directory, base: HEAD, merge: none}",          ["contradiction", "contradiction"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("said", "wrong"), SAID)
+def test_what_a_map_may_say_about_isolation(said: str, wrong: Sequence[str]) -> None:
+    text = f"{HEAD}  isolation: {said}\n  steps: [{{shell: ls}}]\n"
+    found = check_workflow(compose(parse(text, "flow.yaml"), "flow.yaml"))
+    assert [finding.problem.code for finding in found if finding.severity == "error"] == wrong
+
+
+def test_a_dry_run_says_where_items_would_work_and_makes_nothing(project: Path) -> None:
+    path = written(project, f"{HEAD}  isolation: worktree\n  steps: [{{shell: ls}}]\n")
+    shown = [one.shown for one in flows.rehearse_flow(path)]
+    assert (
+        shown[0] == "each item in a git worktree of its own, from HEAD; merged back in the order of the items"
+    )
+    assert not (project / ".ai").exists()
+
+
+# ── runs ─────────────────────────────────────────────────────────────────
+
+MERGING = """\
+map:
+  input: [a, b]
+  isolation: worktree
+  steps:
+    - shell: echo ${item} > ${item}.txt; git add -A; git commit -q -m ${item}
+    - write_file: {path: "${item}.note", content: "${step.files_added} ${workflow.commit_count}"}
+    - tool: core/file/write
+      params: {path: "${item}.tool", content: tool}
+reduce:
+  - shell: cat a.txt b.txt > all.txt; git add -A; git commit -q -m reduced
+merge:
+  - write_file:
+      path: ${workflow.dir}/facts.json
+      format: json
+      content:
+        from: ${merge.source_branch}
+        to: ${merge.target_branch}
+        files: ${merge.modified_files}
+        commits: ${merge.commit_count}
+        list: ${merge.file_list}
+  - shell: printf '%s\\n' ${merge.worktree} > ${workflow.dir}/where
+  - shell: git -C ${workflow.dir} merge -q ${merge.source_branch}
+"""
+
+
+def test_merge_steps_replace_the_merge_and_know_what_is_merged(project: Path) -> None:
+    path = written(
+        project,
+        MERGING.replace(
+            "  - write_file:\n      path: ${workflow.dir}/facts.json\n",
+            "  - write_file:\n      path: facts.json\n",
+        ),
+    )
+    result = plait.run(path)
+    assert result.status == "done", result.failure
+    # What a merge step writes is in the worktree that it works in, and is not committed: so that stays.
+    where = Path((project / "where").read_text().strip())
+    assert json.loads((where / "facts.json").read_text()) == {
+        "from": f"plait/{result.run}/merged",
+        "to": "main",
+        "files": ["a.note", "a.tool", "a.txt", "all.txt", "b.note", "b.tool", "b.txt"],
+        "commits": 7,
+        "list": "a.note, a.tool, a.txt, all.txt, b.note, b.tool, b.txt",
+    }
+    assert (project / "all.txt").read_text() == "a\nb\n"
+    assert (project / "a.note").read_text() == '["a.txt"] 1'
+    assert (project / "b.tool").read_text() == "tool"
+    log = git(project, "log", "--first-parent", "--format=%s").splitlines()
+    assert log[0] == "reduced"
+    assert [line[:7] for line in log[1:3]] == ["Merge 1", "Merge 0"]
+
+
+def test_files_of_an_item_do_not_leave_its_worktree(project: Path) -> None:
+    path = written(
+        project,
+        "map:\n  input: [../../../../../../escaped, ../other/file]\n  isolation: worktree\n"
+        "  steps:\n    - write_file: {path: '${item}', content: x, create_dirs: true}\n",
+    )
+    result = plait.run(path)
+    assert result.counts["failed"] == 2
+    assert not (project / "escaped").exists()
+
+
+def test_the_results_of_a_map_and_its_counts_are_those_of_any_map(project: Path) -> None:
+    path = written(
+        project,
+        f"{HEAD}  isolation: worktree\n  steps: [{{shell: 'echo ${{item}}'}}]\n"
+        "reduce:\n  - shell: 'echo ${map.total} ${map.outputs:json}'\n",
+    )
+    result = plait.run(path)
+    assert isinstance(result.value, dict)
+    assert result.value["output"] == '2 ["a","b"]\n'
+
+
+def test_without_git_the_run_says_so(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = written(project, f"{HEAD}  isolation: worktree\n  steps: [{{shell: ls}}]\n")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    failure = plait.run(path).failure
+    assert failure is not None
+    assert "'git'" in failure.message
+
+
+# ── what is left ─────────────────────────────────────────────────────────
+
+FAILING = f"{HEAD}  isolation: worktree\n  steps: [{{shell: 'echo x > new; git add -A; git commit -qm x; echo y > more; exit 1'}}]\n"
+
+
+def listed(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str, object]]:
+    assert main(["worktrees", "--json", *arguments]) == 0
+    found: list[dict[str, object]] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_what_failed_items_left_is_listed_and_cleaned_without_losing_it(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = plait.run(written(project, FAILING)).run
+    where = ("--project", str(project))
+    found = listed(capsys, *where)
+    assert [(one["commits"], one["files"]) for one in found] == [(1, 1), (1, 1), (0, 0)]
+    assert [str(one["branch"]).rpartition("/")[0] for one in found] == [f"plait/{run}"] * 3
+    cleaned = listed(capsys, "--clean", *where)
+    assert [(one["commits"], one["files"], one["path"]) for one in cleaned] == [(2, 0, ""), (2, 0, "")]
+    for one in cleaned:
+        assert git(project, "show", f"{one['branch']}:more") == "y"
+    assert git(project, "worktree", "list").count("\n") == 0
+    for one in cleaned:
+        git(project, "merge", "-q", "-X", "ours", str(one["branch"]))
+    assert listed(capsys, "--clean", *where) == []
+    assert git(project, "branch", "--format=%(refname:short)") == "main"
+
+
+def test_without_anything_left_it_says_so(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["worktrees", "--project", str(project)]) == 0
+    assert capsys.readouterr().out == "nothing is left behind\n"
+
+
+def test_a_run_whose_items_left_something_is_not_removed_with_old_runs(project: Path) -> None:
+    run = plait.run(written(project, FAILING)).run
+    assert flows.flow_store(str(project)).remove_old(0, 0) == ()
+    assert run in os.listdir(flows.flow_store(str(project)).folder)
+
+
+def test_the_example_does_what_its_page_says(tmp_path: Path, project: Path) -> None:
+    del project
+    source = Path(__file__).parents[2] / "examples" / "parallel-edits"
+    for name in source.iterdir():
+        (tmp_path / "copy" / name.name).parent.mkdir(exist_ok=True)
+        (tmp_path / "copy" / name.name).write_text(name.read_text())
+    done = subprocess.run(["sh", "try.sh"], cwd=tmp_path / "copy", capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
