@@ -3,7 +3,8 @@
     python bench/run.py                   half an hour; writes docs/benchmarks.md
     python bench/run.py --brief           ten minutes: without the engines that take minutes themselves
     python bench/run.py --quick           a minute; prints only
-    python bench/run.py --only fanout     engine, ensembles, startup, tools, fanout or graphs; prints only
+    python bench/run.py --only fanout     one of: engine, ensembles, startup, tools, fanout, cluster, graphs,
+                                          worktrees; prints only
 
 Only ratios within one run mean something: times depend on the machine and on
 who else uses it.
@@ -25,6 +26,7 @@ from time import perf_counter
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "src"))  # this tree, whatever is installed
 
+from cluster import cluster_tables  # noqa: E402
 from ensembles import ensemble_tables  # noqa: E402
 from fanout import FULL as MANY  # noqa: E402
 from fanout import QUICK as FEW  # noqa: E402
@@ -107,6 +109,7 @@ PARTS: dict[str, Callable[[Rounds], Iterator[Table]]] = {
     "startup": lambda rounds: startup_tables(rounds=rounds.processes),
     "tools": lambda rounds: tool_tables(rounds=rounds.calls, commands=rounds.commands),
     "fanout": lambda rounds: fanout_tables(rounds.fanout),
+    "cluster": lambda rounds: cluster_tables(items=3 * rounds.commands, rounds=rounds.linear),
     "graphs": lambda rounds: graph_tables(rounds=rounds.linear + 2),
     "worktrees": lambda rounds: worktree_tables(rounds=rounds.linear + 2),
 }

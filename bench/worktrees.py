@@ -79,11 +79,23 @@ def _bare(repository: Path, round_number: int) -> None:
 
     def one(number: int) -> None:
         place = str(top / str(number))
-        _git(repository, "worktree", "add", "-q", "-b", f"bare/{round_number}/{number}", place, "HEAD")
+        _added(repository, f"bare/{round_number}/{number}", place)
         _git(repository, "worktree", "remove", place)
 
     with ThreadPoolExecutor(PARALLEL) as pool:
         list(pool.map(one, range(ITEMS)))
+
+
+def _added(repository: Path, branch: str, place: str) -> None:
+    """git looks at all worktrees, and fails at times if one of them goes meanwhile: then once more."""
+    for number in range(10):
+        new = ["-b", f"{branch}-{number}", place, "HEAD"]
+        done = subprocess.run(
+            ["git", "worktree", "add", "-q", *new], cwd=repository, stderr=subprocess.DEVNULL
+        )
+        if done.returncode == 0:
+            return
+    raise RuntimeError("git makes no worktree")
 
 
 def _by_plait(repository: Path, name: str) -> Callable[[int], object]:

@@ -24,6 +24,9 @@ PRINTED = {
     "r3: We look into: Since the update ${total} shows up in my mails\nr2: closed\n2 rounds",
     "report-ensemble": "# Week of tides\nTeam tides measured all week, and 4 points are open; "
     "{team} and ${team} are only text here.\nOpen points: 4",
+    "parallel-edits": "Hello, and welcome.\nWrite to us and you will receive an answer.\n"
+    "Nobody has ever edited\nthis part of the page.\n(c) 2026\n"
+    "Merge 0-greeting\nMerge 1-spelling\nMerge 2-footer",
     "own-variables": "the largest: 6 in long (of 3 lines)",
 }
 

@@ -11,7 +11,7 @@ import pytest
 
 from crash.cluster import ClusterScene, interrupt, is_installed
 from crash.scene import wait_for
-from plait.app.flows import FlowResult, Options, retry_flow, run_flow
+from plait.app.flows import Company, FlowResult, Options, retry_flow, run_flow
 from plait.values import Json
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
@@ -37,7 +37,8 @@ def ran(folder: Path, flow: str, backend: str, **files: str) -> tuple[FlowResult
 REPORT = """\
 reduce: [{write_file: {path: result.json, format: json, content: "${map.results}"}}]
 """
-RICH = """\
+RICH = (
+    """\
 name: rich
 parameters: {greeting: {default: hello}}
 env: {COLOUR: blue}
@@ -58,7 +59,9 @@ map:
     - {shell: 'exit 7', when: '${item.n} == 3'}
     - {shell: 'exit 1', continue_on_error: true}
     - {shell: 'echo last ${each}'}
-""" + REPORT
+"""
+    + REPORT
+)
 
 
 def test_a_flow_gives_the_same_results_here_in_processes_of_this_host_and_on_a_cluster(
@@ -78,20 +81,15 @@ def _maps() -> list[str]:
 
 
 @pytest.mark.parametrize("name", _maps())
-def test_an_example_gives_the_same_value_here_and_on_a_cluster(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_example_gives_the_same_value_here_and_on_a_cluster(name: str, tmp_path: Path) -> None:
     if not is_installed():
         pytest.skip("distributed is not installed")
-    from plait.cli import main
-
     values = {}
     for backend in ("local", "dask"):
         folder = tmp_path / backend
         shutil.copytree(EXAMPLES / name, folder)
-        monkeypatch.chdir(folder)
-        assert main(["trust", str(folder)]) == 0
-        result = run_flow(str(folder / "flow.yaml"), Options(backend=backend))
+        options, trusting = Options(backend=backend), Company(ask=lambda _: True)
+        result = run_flow(str(folder / "flow.yaml"), options, company=trusting)
         assert result.status == "done", result.failure
         values[backend] = json.dumps(result.value).replace(str(folder), "")
     assert values["local"] == values["dask"]
@@ -133,9 +131,9 @@ def test_a_secret_that_a_step_names_is_there_masked_and_another_is_not(
     monkeypatch.setenv("MY_OTHER", "worker-only")
     flow = (
         "secrets: {TOKEN: MY_TOKEN, OTHER: MY_OTHER}\n"
-        "map: {input: {items: [1]}, steps: [{shell: 'printf \"%s \" \"$TOKEN\" ${#TOKEN} \"$UNNAMED\"; env | grep -c ^OTH'}]}\n"
+        'map: {input: {items: [1]}, steps: [{shell: \'printf "%s " "$TOKEN" ${#TOKEN} "$UNNAMED"; env | grep -c ^OTH\'}]}\n'
         + REPORT
-    ).replace("${#TOKEN}", "$(printf %s \"$TOKEN\" | wc -c)")
+    ).replace("${#TOKEN}", '$(printf %s "$TOKEN" | wc -c)')
     _, [result] = ran(tmp_path / "p", flow, cluster)
     assert result["output"].split() == ["***", "11", "***", "0"]
 
@@ -161,7 +159,9 @@ def test_a_cluster_that_is_not_there_is_said_soon_and_the_run_can_be_resumed(tmp
     if not is_installed():
         pytest.skip("distributed is not installed")
     began = time.monotonic()
-    result, _ = ran(tmp_path / "p", "map: {input: {items: [1]}, steps: [{shell: 'true'}]}", "dask://127.0.0.1:9")
+    result, _ = ran(
+        tmp_path / "p", "map: {input: {items: [1]}, steps: [{shell: 'true'}]}", "dask://127.0.0.1:9"
+    )
     assert time.monotonic() - began < 10
     assert result.failure is not None
     first, fix = result.failure.message.splitlines()
@@ -210,5 +210,3 @@ def test_the_death_of_the_engine_ends_what_it_had_on_the_workers(tmp_path: Path)
             scene.expect_lines(engine, 4)
             engine.kill()
         assert wait_for(lambda: not scene.processes(), GRACE + 1)
-
-

@@ -54,7 +54,7 @@ class Future:
 
 
 class Scheduler:
-    """Answers each errand by what `answer` says of it: bytes, an exception, or None if it is lost."""
+    """Answers tasks by what `answer` says of their items: a reply, an exception, or None if it is lost."""
 
     def __init__(self, answer: Callable[[str, int], object]) -> None:
         self.answer = answer
@@ -62,6 +62,9 @@ class Scheduler:
         self.most = 0
         self.lock = threading.Lock()
         self.pending = 0
+        self.pace = 10.0
+        """Seconds that each item is said to have taken."""
+        self.sizes: list[int] = []
         self.tries: dict[str, int] = {}
         self.cancelled = 0
         self.is_ours = False
@@ -79,10 +82,10 @@ class Scheduler:
     def get(self, graph: Mapping[str, tuple[Any, ...]], keys: list[str], sync: bool) -> list[Future]:
         assert not sync
         futures = [Future(key) for key in keys]
-        with self.lock:
-            self.pending += len(keys)
-            self.most = max(self.most, self.pending)
         items = [pickle.loads(graph[key][2]) for key in keys]
+        with self.lock:
+            self.pending += sum(map(len, items))
+            self.most = max(self.most, self.pending)
         threading.Thread(target=self._work, args=(list(zip(futures, items, strict=True)),)).start()
         return futures
 
@@ -102,21 +105,29 @@ class Scheduler:
     def close(self, timeout: float) -> None:
         pass
 
-    def _work(self, sent: list[tuple[Future, str]]) -> None:
-        for future, key in sent:
-            self.tries[key] = self.tries.get(key, 0) + 1
+    def _work(self, sent: list[tuple[Future, list[str]]]) -> None:
+        for future, keys in sent:
             with self.lock:
-                self.pending -= 1
-            match self.answer(key, self.tries[key]):
+                self.pending -= len(keys)
+            self.sizes.append(len(keys))
+            for key in keys:
+                self.tries[key] = self.tries.get(key, 0) + 1
+            answers = [self.answer(key, self.tries[key]) for key in keys]
+            odd = [
+                one
+                for one in answers
+                if not isinstance(one, travel.Performed | travel.Stopped | travel.Refused)
+            ]
+            match odd[0] if odd else travel.Several(tuple(answers), self.pace * len(keys)):  # type: ignore[arg-type]
                 case None:
                     self.status = "closed"
                     future.end("cancelled")
                 case BaseException() as error:
                     future.end("error", error)
                 case reply:
-                    future.end("finished", reply)
+                    future.end("finished", travel.packed_reply(reply))  # type: ignore[arg-type]
                     if self.twice:
-                        future.end("finished", reply)
+                        future.end("finished", travel.packed_reply(reply))  # type: ignore[arg-type]
 
 
 class Office:
@@ -141,8 +152,8 @@ class Office:
     def parcel(self, fanned: object, *, shared: bool) -> tuple[str, bytes]:  # noqa: ARG002 - the same
         return "d", b""
 
-    def errand(self, digest: str, fanned: object, work: ItemWork) -> bytes:  # noqa: ARG002 - the same
-        return pickle.dumps(work.key)
+    def errands(self, digest: str, fanned: object, works: list[ItemWork]) -> bytes:  # noqa: ARG002 - the same
+        return pickle.dumps([work.key for work in works])
 
 
 class Played:
@@ -186,10 +197,9 @@ class Played:
         return [one.event.path for one in self.journal.events() if isinstance(one.event, StepFinished)]
 
 
-def done(key: str) -> bytes:
+def done(key: str) -> travel.Performed:
     path = f"map/item:{key}"
-    events = (StepFinished(path, "item", key, "f", Done(key), 0.0),)
-    return travel.packed_reply(travel.Performed(Done(key), events))
+    return travel.Performed(Done(key), (StepFinished(path, "item", key, "f", Done(key), 0.0),))
 
 
 def test_every_item_is_sent_recorded_and_told_once() -> None:
@@ -219,14 +229,14 @@ def test_what_is_lost_with_the_scheduler_is_sent_again_and_nothing_else() -> Non
 
 
 def test_a_worker_that_joined_late_gets_the_parcel_and_the_item_goes_again() -> None:
-    missing = travel.packed_reply(travel.Missing("tcp://late"))
+    missing = travel.Missing("tcp://late")
     played = Played(lambda key, tries: missing if key == "3" and tries == 1 else done(key)).go()
     assert len(played.recorded) == 20
     assert played.office.received == 2
 
 
 def test_an_item_that_its_worker_did_not_finish_because_it_was_to_end_goes_again() -> None:
-    stopped = travel.packed_reply(travel.Stopped())
+    stopped = travel.Stopped()
     played = Played(lambda key, tries: stopped if key == "3" and tries == 1 else done(key)).go()
     assert len(played.recorded) == 20
 
@@ -241,12 +251,12 @@ def test_an_item_of_which_workers_die_is_a_failed_item() -> None:
 
 
 ERRORS = [
-    # reply                                                                 what is raised
-    (travel.packed_reply(travel.Stopped(out_of_time=True)),                 OutOfTime),
-    (travel.packed_reply(travel.Refused("InputError", "w", "f", "c")),      InputError),
-    (travel.packed_reply(travel.Refused("Unheard", "w", "f", "c")),         ProcessError),
-    (travel.packed_reply(travel.Foreign(travel.Versions("9", "3.9"), "w")), InputError),
-    (ModuleNotFoundError("plait"),                                          InputError),
+    # reply                                           what is raised
+    (travel.Stopped(out_of_time=True),                OutOfTime),
+    (travel.Refused("InputError", "w", "f", "c"),     InputError),
+    (travel.Refused("Unheard", "w", "f", "c"),        ProcessError),
+    (travel.Foreign(travel.Versions("9", "3.9"), ""), InputError),
+    (ModuleNotFoundError("plait"),                    InputError),
 ]  # fmt: skip
 
 
@@ -256,6 +266,23 @@ def test_what_is_no_outcome_ends_the_map_and_is_raised(reply: object, error: typ
     with pytest.raises(error):
         played.go()
     assert played.taken < 100
+
+
+def test_short_items_go_several_at_a_time_and_still_no_more_than_may_run() -> None:
+    played = Played(lambda key, _: done(key), items=300, parallel=40)
+    played.scheduler.pace = 0.001
+    played.go()
+    assert max(played.scheduler.sizes) == 40 // (2 * THREADS)
+    assert played.scheduler.most <= 40
+    assert len(played.recorded) == 300
+
+
+def test_when_workers_die_of_a_task_its_items_go_alone_and_only_the_guilty_one_fails() -> None:
+    played = Played(lambda key, _: KilledWorker() if key == "250" else done(key), items=300, parallel=40)
+    played.scheduler.pace = 0.001
+    played.go()
+    assert [key for key, outcome in played.ended if isinstance(outcome, Failed)] == ["250"]
+    assert sorted(played.recorded) == sorted(f"map/item:{n}" for n in range(300))
 
 
 def test_what_is_recorded_is_not_sent() -> None:

@@ -44,8 +44,8 @@ def test_a_secret_on_its_way_is_not_shown() -> None:
 @given(item=JSON)
 def test_an_errand_arrives_as_it_was(item: Json) -> None:
     errand = travel.Errand(ItemWork(3, "k", item), 1.5, replaying=True)
-    versions, digest, data = travel.unpacked(travel.packed_errand("d", errand))
-    assert (versions, digest, pickle.loads(data)) == (travel.own_versions(), "d", errand)
+    versions, digest, data = travel.unpacked(travel.packed_errands("d", [errand]))
+    assert (versions, digest, pickle.loads(data)) == (travel.own_versions(), "d", (errand,))
 
 
 REPLIES: list[travel.Reply] = [
@@ -55,6 +55,7 @@ REPLIES: list[travel.Reply] = [
     travel.Ended(Failure("enough"), "map", ()),
     travel.Refused("InputError", "what", "fix", "code"),
     travel.Missing("tcp://w"),
+    travel.Several((travel.Performed(Done(), ()), travel.Stopped()), 1.5),
     travel.Foreign(travel.Versions("9.9", "3.99", 7), "tcp://w"),
 ]
 

@@ -83,7 +83,7 @@ def test_a_file_that_was_not_checked_says_how_to_choose_a_profile(capsys: Capsys
     assert main(["check", "notes.yml"]) == 0
     assert capsys.readouterr().out == (
         "notes.yml: note: this file has none of the shapes that Plait knows, so its templates are not checked\n"
-        "fix: choose one: plait check --profile workflow …\n"
+        "fix: say what it is: plait check --kind workflow|graph|directive|ensemble|hooks|provider\n"
         "no problems in 1 file\n"
     )
 
@@ -156,4 +156,4 @@ def test_no_findings_are_still_a_whole_report(form: str, capsys: Capsys) -> None
 def test_an_empty_directory_is_an_error_and_not_a_success(capsys: Capsys) -> None:
     Path("empty").mkdir()
     assert main(["check", "empty"]) == 2
-    assert capsys.readouterr().err == "empty: there is no YAML file below this directory\nfix: name a file\n"
+    assert capsys.readouterr().err == "empty: there is no YAML file and no directive below this directory\nfix: name a file\n"

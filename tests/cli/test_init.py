@@ -25,14 +25,16 @@ def test_a_new_project_says_what_it_made_and_what_to_type_next(here: Path, capsy
         f"made in {here}/first:\n"
         "  .ai/tools/hello.py\n"
         "  .ai/plait.yaml\n"
+        "  .ai/schema/workflow.json\n"
         "  hello.yaml\n"
         "  .gitignore (.ai/state/)\n"
         "you made it, so it is trusted here\n"
         "next:\n"
         "  cd first\n"
+        "  plait run hello.yaml\n"
+        "  plait check hello.yaml\n"
         "  plait call hello -p name=Ada\n"
-        "  plait tools show hello\n"
-        "  plait check hello.yaml\n",
+        "  plait tools show hello\n",
         "",
     )
 

@@ -16,7 +16,6 @@ import yaml
 import plait
 from flows.graphs import graph_place
 from plait import Ensemble, Task
-from plait.flows.ensemble import load_ensemble
 
 NOTHING: Final = object()
 
@@ -61,24 +60,42 @@ def test_a_task_in_python_says_what_the_row_says(row: Row) -> None:
     assert (task.description, task.expected_output) == (row.template, row.template)
 
 
-def test_a_task_in_a_file_says_what_the_rows_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def in_files(row: Row) -> bool:
+    """A file has texts, and whoever runs it gives names."""
+    return bool(row.template) and isinstance(row.inputs, dict | None)
+
+
+IN_FILES: Final = [pytest.param(row, id=row.about.replace(" ", "-")) for row in ROWS if in_files(row)]
+
+
+@pytest.mark.parametrize("row", IN_FILES)
+def test_a_task_in_a_file_says_what_the_row_says(
+    row: Row, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     place = graph_place(tmp_path, monkeypatch)
-    answered = 0
-    for row in ROWS:
-        if not row.template or not isinstance(row.inputs, dict | None):
-            continue
-        flow = {"tasks": [{"description": row.template}], "provider": "echo"}
-        place.write("flow.yaml", flow)
-        if row.missing is not None:
-            with pytest.raises(plait.PromptTemplateError) as caught:
-                load_ensemble(str(place.file), given=row.inputs or {})
-            assert caught.value.missing_variables == row.missing, row.about
-            continue
-        program: Any = load_ensemble(str(place.file), given=row.inputs or {}).program
-        [task] = program.filled.tasks.values()
-        assert task.description == row.expect, row.about
-        answered += 1
-    assert answered > 20
+    says = {
+        "id": "says", "description": row.template, "expected_output": row.template, "tool": "demo/give",
+        "params": {"value": ["${task.description}", "<${task.expected_output}>"]},
+    }  # fmt: skip
+    hears = {
+        "id": "hears", "description": "hear", "context": "says", "tool": "demo/give",
+        "params": {"value": "${context.says.data[0]}"},
+    }  # fmt: skip
+    place.write("flow.yaml", {"tasks": [says, hears]})
+    if row.missing is not None:
+        with pytest.raises(plait.PromptTemplateError) as caught:
+            place.run(inputs=row.inputs or {})
+        assert caught.value.missing_variables == row.missing
+        assert not list((place.root / ".ai" / "state").glob("runs/*"))
+        return
+    ran = place.done(inputs=row.inputs or {})
+    assert ran.value["tasks"]["says"]["data"] == [row.expect, f"<{row.expect}>"]
+    assert ran.value["tasks"]["hears"]["raw"] == row.expect
+    assert place.resume(ran.result.run).value == ran.value
+
+
+def test_the_rows_of_files_are_most_of_the_rows() -> None:
+    assert len(IN_FILES) > 40
 
 
 def test_a_chain_of_values_that_name_each_other_does_not_grow() -> None:

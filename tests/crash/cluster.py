@@ -12,7 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -25,6 +25,7 @@ STEPS: Final = 2
 """Of an item."""
 WORKERS: Final = 2
 START_LIMIT: Final = 30.0
+ENGINE: Final = ("engine",)
 VICTIMS: Final = ("engine", "engine", "worker", "worker", "scheduler")
 
 
@@ -153,22 +154,29 @@ class ClusterScene(Scene):
         )
 
 
-def play(scene: ClusterScene, chance: Random, kills: int) -> None:
+def play(scene: ClusterScene, chance: Random, kills: int, *, victims: Sequence[str] = VICTIMS) -> None:
     """Kill this and that until it was enough; the run goes on to its end."""
     with scene.cluster() as cluster:
         while len(scene.deaths) < kills:
             with scene.engine() as engine:
-                if not _killed_with(scene, cluster, engine, chance, kills):
+                if not _killed_with(scene, cluster, engine, chance, kills, victims):
                     scene.expect_code(engine.ended(), 0)
                     return
             scene.note_death()
         scene.expect_code(scene.to_the_end(), 0)
 
 
-def _killed_with(scene: ClusterScene, cluster: Cluster, engine: Engine, chance: Random, kills: int) -> bool:
+def _killed_with(
+    scene: ClusterScene,
+    cluster: Cluster,
+    engine: Engine,
+    chance: Random,
+    kills: int,
+    victims: Sequence[str],
+) -> bool:
     """Was it the engine that was killed?  If not, it may go on."""
     while len(scene.deaths) < kills and scene.has_lines(engine, chance.randrange(1, 24)):
-        match chance.choice(VICTIMS):
+        match chance.choice(victims):
             case "engine":
                 engine.kill()
                 return True

@@ -37,7 +37,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from crash import power
+from crash import cluster, power
 from crash.agent import Agent, moment
 from crash.scene import LIMIT, Ended, Engine, Failed, Scene, is_locked, uninterrupted, wait_for
 from crash.trees import Trees
@@ -630,6 +630,29 @@ def agent_amnesiac(stage: Stage, tally: Tally) -> None:
     agent_kills(stage, tally, flaw="amnesiac")
 
 
+# ── clusters ─────────────────────────────────────────────────────────────
+
+
+def cluster_kills(stage: Stage, tally: Tally, *world: str, victims: Sequence[str] = cluster.VICTIMS) -> None:
+    """On a Dask cluster: engine, workers and scheduler are killed at random moments."""
+    if not cluster.is_installed():
+        tally.skipped = "distributed is not installed"
+        return
+    chance, expected = stage.chance(tally.name), stage.expected()
+    wanted = max(3, stage.kills // 5)
+    while tally.deaths < wanted:
+        folder = Path(tempfile.mkdtemp(dir=stage.folder), "scene")
+        scene = cluster.ClusterScene(folder, stage.items, world=world)
+        cluster.play(scene, chance, min(8, wanted - tally.deaths), victims=victims)
+        tally.add(scene, expected)
+
+
+def cluster_amnesiac(stage: Stage, tally: Tally) -> None:
+    """An engine that does not look up what is recorded sends again what was done."""
+    few = replace(stage, kills=min(stage.kills, 15))
+    cluster_kills(few, tally, "--flaw", "amnesiac", victims=cluster.ENGINE)
+
+
 WAYS: Final[dict[str, Way]] = {
     "random_kills": random_kills,
     "signals": signals,
@@ -644,12 +667,14 @@ WAYS: Final[dict[str, Way]] = {
     "clocks": clocks,
     "agent_kills": agent_kills,
     "worktree_kills": worktree_kills,
+    "cluster_kills": cluster_kills,
 }
 CONTROLS: Final[dict[str, Way]] = {
     "control_forgetful": forgetful,
     "control_amnesiac": amnesiac,
     "control_unsynced": unsynced,
     "control_agent": agent_amnesiac,
+    "control_cluster": cluster_amnesiac,
 }
 
 

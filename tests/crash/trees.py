@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Final
 
 from crash.scene import ENGINE, LIMIT, SOURCE
+from plait.engine.outcome import Failed
 from plait.store import Runs
 
 PARALLEL: Final = 3
@@ -114,10 +115,19 @@ class Trees:
         engine = self._engine()
         said = engine.communicate(timeout=LIMIT)[0]
         if engine.returncode:
-            self.said.append(f"exit {engine.returncode}: {said[-600:]}")
+            self.said.append(f"exit {engine.returncode}: {said[-300:]} {self._failures()}")
+
+    def _failures(self) -> list[str]:
+        """Why items failed."""
+        with Runs(str(self.project)).open(self._runs()[0], write=False) as opened:
+            ends = [one.outcome for one in opened.journal.recorded_in("map")]
+        return [end.failure.message for end in ends if isinstance(end, Failed)]
+
+    def _runs(self) -> list[str]:
+        return [one.id for one in Runs(str(self.project)).list() if one.file]
 
     def _engine(self) -> subprocess.Popen[str]:
-        begun = [one.id for one in Runs(str(self.project)).list() if one.file]
+        begun = self._runs()
         command = ["resume", begun[0], "--quiet"] if begun else ["run", "flow.yaml", "--quiet"]
         return subprocess.Popen(
             [sys.executable, "-P", str(ENGINE), "--", *command],

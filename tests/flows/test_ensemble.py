@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import plait
-from flows.graphs import graph_place, tool
-from flows.running import Place
+from flows.graphs import graph_place, tool, trusted
+from flows.running import Place, new_place
 from plait import Agent, Ensemble, EnsembleError, Manager, Secret, Task, TaskOutput
 from plait.app.flows import flow_store
 from plait.engine.events import RunEnded
@@ -254,7 +254,7 @@ def test_the_page_has_the_tables_of_the_format() -> None:
     page = (Path(__file__).parents[2] / "docs" / "ensembles.md").read_text("utf-8")
     tables = page.partition("## All maps and their fields\n\n")[2]
     wanted = {part.split("\n", 1)[0]: part for part in reference(ENSEMBLE).split("\n\n### ")}
-    for name in ("ensemble", "member", "task", "ensemble_loop", "ensemble_map", "manager"):
+    for name in ("ensemble", "member", "task", "ensemble_loop", "ensemble_map", "ensemble_items", "manager"):
         assert wanted[name] in tables
 
 
@@ -463,5 +463,305 @@ def test_a_dry_run_shows_what_would_be_done(place: Place) -> None:
     steps: list[Any] = rehearse_flow(str(place.file), Options({"x": 1}))
     assert [(step.path, step.kind, step.shown) for step in steps] == [
         ("tasks/task:a", "agent", "## Task\n\nA 1"),
-        ("tasks/task:b", "tool", "demo/give"),
+        ("tasks/task:b", "tool", "demo/give\nb"),
     ]
+
+
+# ── what is missing ──────────────────────────────────────────────────────
+
+
+def test_everything_that_is_missing_is_told_at_once_and_nothing_has_run(place: Place) -> None:
+    flow = """\
+inputs: {topic: string, n: integer, unused: string, by: {type: string, default: x}}
+tasks:
+  - {id: a, description: "About {topic}", tool: demo/ledger, params: {line: "${inputs.by}"}}
+  - {id: b, description: b, tool: demo/ledger, params: {line: "${inputs.n}", more: ["${inputs.topic}"]}}
+  - {id: c, description: c, tool: demo/ledger, params: {line: "${context.a.data.line}"}, context: a}
+"""
+    place.write("flow.yaml", flow)
+    with pytest.raises(plait.PromptTemplateError) as caught:
+        place.run(inputs={"extra": 1})
+    assert [f"{one.place[1]}:{one.place[2]} {one.what.split('. ')[0]}" for one in caught.value.problems] == [
+        "3:33 Missing template variables: [topic], in the description of task 'a'",
+        "4:64 Missing template variables: [n], in the params of task 'b'",
+        "4:86 Missing template variables: [topic], in the params of task 'b'",
+        "1:37 parameter 'unused' is not given",
+        "0:0 this flow has no parameter 'extra'",
+    ]
+    assert caught.value.missing_variables == ["topic", "n"]
+    assert not (place.root / "ledger").exists()
+    with pytest.raises(InputError) as refused:
+        place.run(inputs={"n": "many", "topic": "t"})
+    assert [one.what for one in refused.value.problems] == [
+        "parameter 'n' is a whole number, and what is given is not",
+        "parameter 'unused' is not given",
+    ]
+
+
+PARAMS = [
+    # parameter, inputs, missing
+    ("${inputs.x}", {}, ["x"]),
+    ("${inputs.x} ${inputs.y}", {"x": 1}, ["y"]),
+    ("${inputs.x.y}", {"x": {"z": 1}}, ["x.y"]),
+    ("${inputs.x || inputs.y}", {}, ["x"]),
+    ("${inputs.x || inputs.y}", {"y": 1}, []),
+    ("${inputs.x:-none}", {}, []),
+    ("${inputs.x | default('none')}", {}, []),
+    ("{input:x}", {}, ["x"]),
+    ("$${inputs.x}", {}, []),
+]
+
+
+@pytest.mark.parametrize(("written", "inputs", "missing"), PARAMS)
+def test_what_parameters_of_tools_ask_for_has_to_be_given(
+    place: Place, written: str, inputs: dict[str, Json], missing: list[str]
+) -> None:
+    place.write(
+        "flow.yaml", {"tasks": [{"description": "a", "tool": "demo/give", "params": {"value": written}}]}
+    )
+    if not missing:
+        assert place.run(inputs=inputs).result.status == "done"
+        return
+    with pytest.raises(plait.PromptTemplateError) as caught:
+        place.run(inputs=inputs)
+    assert caught.value.missing_variables == missing
+
+
+# ── items that a task makes ──────────────────────────────────────────────
+
+PLANNED = """\
+tasks:
+  - {id: plan, description: plan, tool: demo/give, params: {value: {points: [{name: "a {x}"}, {name: b}]}}}
+  - {id: each, description: "{point_name} {topic}", tool: demo/ledger, params: {line: "${point.name} ${point_index}"}}
+  - {id: all, description: all, tool: demo/give, params: {value: done}}
+map: {items: {task: plan, path: points}, as: point, task: each, reduce: all}
+max_parallel: 1
+"""
+
+
+def test_a_task_makes_the_items_of_a_map(place: Place) -> None:
+    ran = place.done(PLANNED, inputs={"topic": "t"})
+    assert place.text("ledger").splitlines() == ["a {x} 0", "b 1"]
+    assert ran.value["tasks"]["each"]["data"] == [{"line": "a {x} 0"}, {"line": "b 1"}]
+    again = place.resume(ran.result.run)
+    assert (again.value, place.text("ledger").count("\n")) == (ran.value, 2)
+
+
+def test_a_run_whose_items_were_made_goes_on_where_it_was_and_sees_changes(place: Place) -> None:
+    broken = PLANNED.replace("tool: demo/give, params: {value: done}", "tool: demo/flaky, params: {good: 2}")
+    ran = place.run(broken, inputs={"topic": "t"})
+    assert ran.result.status == "failed"
+    place.write("flow.yaml", broken.replace("{point_name} {topic}", "{point_name}: {topic}"))
+    with pytest.raises(InputError) as caught:
+        place.resume(ran.result.run)
+    assert caught.value.what == (
+        "the file has changed since these steps were done: tasks/map:each/item:* (each)"
+    )
+    place.write("flow.yaml", broken)
+    assert place.resume(ran.result.run).result.status == "done"
+    assert place.text("ledger").splitlines() == ["a {x} 0", "b 1"]
+
+
+def test_items_that_are_no_list_or_lack_a_field_fail_the_map(place: Place) -> None:
+    none = place.run(PLANNED.replace("path: points", "path: pointz"), inputs={"topic": "t"})
+    assert "the items of a map are a list, and 'pointz' in its data is none: task 'plan'" in none.message
+    lacks = place.run(PLANNED.replace("{name: b}", "{nam: b}"), inputs={"topic": "t"})
+    assert "item 1 of task 'each' has no 'point_name'" in lacks.message
+    assert not (place.root / "ledger").exists()
+
+
+ITEMS_WRONG = [
+    ("{task: each}", ["4:7 the items of the map of task 'each' come from 'each', which stands in it"]),
+    ("{task: plam}", ["4:21 there is no task 'plam'"]),
+    ("{task: plan, path: 'a b'}", ["4:7 'a b' is not a path"]),
+    (
+        "{tsk: plan}",
+        [
+            "4:15 'tsk' is not a field of a source of items",
+            "4:15 a source of items needs 'task': the task whose data is the list",
+        ],
+    ),
+]
+
+
+@pytest.mark.parametrize(("items", "problems"), ITEMS_WRONG)
+def test_what_is_wrong_with_items_is_told(place: Place, items: str, problems: list[str]) -> None:
+    flow = (
+        "tasks:\n  - {id: plan, description: p, tool: t}\n  - {id: each, description: '{item}', tool: t}\n"
+        f"map: {{items: {items}, task: each}}\n"
+    )
+    assert found(place, flow) == problems
+
+
+# ── called as tools ──────────────────────────────────────────────────────
+
+TEAM = """\
+version: 1.0.0
+tool_type: ensemble
+description: Says something about a topic.
+inputs: {topic: string, times: {type: integer, default: 2}}
+tasks:
+  - {id: find, description: "Find {topic}", tool: demo/ledger, params: {line: "${inputs.topic}"}}
+  - {id: say, description: say, tool: demo/give, context: find, params: {value: {said: "${context.find.data.line}"}}}
+"""
+
+
+def team(place: Place, text: str = TEAM, name: str = "my/team") -> None:
+    place.write(f".ai/tools/{name}.yaml", text)
+    trusted(place)
+
+
+def test_an_ensemble_is_called_by_id_from_a_workflow_a_graph_python_and_the_command_line(
+    place: Place,
+) -> None:
+    team(place)
+    ran = place.done("- tool: my/team\n  params: {topic: '{x} $${y}'}\n- shell: echo ${last.output.said}\n")
+    assert ran.outputs["steps/1"] == "{x} ${y}"
+    assert "steps/0/tasks/task:find" in ran.finished
+    graph = "start: a\nnodes: {a: {tool: my/team, params: {topic: g}, assign: {s: '${result.said}'}}}\n"
+    ran = place.done(graph)
+    assert (ran.value["output"], "nodes/a/tasks/task:say" in ran.finished) == ({"s": "g"}, True)
+    ran = place.done(
+        "tasks: [{description: a, tool: my/team, params: {topic: e}}, {description: b, tool: my/team, params: {topic: f}}]\n"
+    )
+    assert ran.value["output"] == {"said": "f"}
+    assert "tasks/task:task-1/tasks/task:find" in ran.finished
+    assert plait.call("my/team", {"topic": "p"}, project=place.root)["data"] == {"said": "p"}
+    shown = place.plait("call", "my/team", "-p", "topic=c")
+    assert (shown.returncode, json.loads(shown.stdout)) == (0, {"said": "c"})
+    wrong = place.plait("call", "my/team", "-p", "times=x")
+    assert (wrong.returncode, "Missing template variables: [topic]" in wrong.stderr) == (2, True)
+    assert "parameter 'times' is a whole number" in wrong.stderr
+
+
+def test_an_agent_is_offered_an_ensemble_with_its_inputs_and_calls_it(place: Place) -> None:
+    team(place)
+    use = {"name": "my__team", "arguments": {"topic": "tides"}}
+    said(place, {"text": "", "uses": [use]}, "done")
+    ran = place.done("tasks: [{description: ask, agent: {role: r, tools: my/team}}]\n")
+    assert ran.value["output"] == "done"
+    assert place.text("ledger") == "tides\n"
+    from plait.app import toolbox
+    from plait.app.offers import offers
+
+    [offer] = offers(toolbox(place.root), ["my/team"])
+    assert (offer.description, list(offer.schema["properties"]), offer.schema["required"]) == (
+        "Says something about a topic.", ["topic", "times"], ["topic"]
+    )  # fmt: skip
+
+
+def test_an_ensemble_of_a_project_that_is_not_trusted_does_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = new_place(tmp_path, monkeypatch)
+    place.write(".ai/tools/my/team.yaml", TEAM)
+    shown = place.plait("call", "my/team", "-p", "topic=c")
+    assert (shown.returncode, "trust" in shown.stderr) == (3, True)
+
+
+def test_an_ensemble_that_is_called_has_its_own_limits_and_hooks(place: Place) -> None:
+    calling = "- tool: my/team\n  params: {topic: t}\n"
+    hook = "hooks: [{id: no, event: step_started, condition: \"${step.name} == 'task:say'\", verb: fail, why: hush}]\n"
+    team(place, TEAM + hook)
+    assert "hush" in place.run(calling).message
+    asking = "version: 1.0.0\ntool_type: ensemble\nlimits: {turns: 1}\ntasks: [{description: a}, {description: b}]\n"
+    team(place, asking, "my/asks")
+    said(place, "one", "two", "three")
+    two = "tasks: [{id: x, description: x, tool: my/asks}, {id: y, description: y}]\non_error: continue_on_error\n"
+    ran = place.run(two)
+    assert ran.result.failure is not None
+    assert (ran.result.failure.kind, "turns" in ran.message) == ("limit", True)
+    assert ran.result.failure.output["tasks"]["y"]["raw"] == "two"
+
+
+def test_a_call_of_an_ensemble_goes_on_where_it_was(place: Place) -> None:
+    team(place, TEAM.replace("tool: demo/give, context: find, params: {value: {said: \"${context.find.data.line}\"}}",
+                             "tool: demo/flaky, context: find, params: {good: 2}"))  # fmt: skip
+    ran = place.run("- tool: my/team\n  params: {topic: t}\n")
+    assert ran.result.status == "failed"
+    assert place.resume(ran.result.run).result.status == "done"
+    assert place.text("ledger") == "t\n"
+
+
+# ── what a hook skips ────────────────────────────────────────────────────
+
+
+def skipping(name: str, event: str = "step_started") -> str:
+    return f"hooks: [{{id: no, event: {event}, condition: \"${{step.name}} == '{name}'\", verb: skip, why: not now}}]\n"
+
+
+@pytest.mark.parametrize("on_error", ["fail_fast", "continue_on_error"])
+def test_a_task_that_a_hook_skips_is_skipped_and_so_is_what_needs_it(place: Place, on_error: str) -> None:
+    ran = place.done(
+        skipping("task:b")
+        + f"on_error: {on_error}\ntasks:\n"
+        + "  - {id: d, description: d, tool: demo/ledger, params: {line: d}, context: c}\n"
+        + "  - {id: a, description: a, tool: demo/give, params: {value: x}}\n"
+        + "  - {id: b, description: b, tool: demo/ledger, params: {line: b}, context: a}\n"
+        + "  - {id: c, description: c, tool: demo/ledger, params: {line: c}, context: b}\n"
+    )
+    told = {name: (one["status"], one.get("why", "")) for name, one in ran.value["tasks"].items()}
+    assert told["a"] == ("done", "")
+    assert told["b"][0] == "skipped"
+    assert "not now" in told["b"][1]
+    assert told["c"] == ("skipped", "'b', which it needs, was skipped")
+    assert told["d"] == ("skipped", "'c', which it needs, was skipped")
+    assert (ran.value["output"], (place.root / "ledger").exists()) == ("x", False)
+    assert place.resume(ran.result.run).value == ran.value
+
+
+def test_what_is_skipped_in_a_loop_is_not_taken_for_an_output(place: Place) -> None:
+    flow = (
+        skipping("task:a")
+        + "tasks:\n"
+        + "  - {id: a, description: a, tool: demo/give, params: {value: x}}\n"
+        + "  - {id: b, description: b, tool: demo/ledger, params: {line: b}, context: a}\n"
+        + "  - {id: c, description: c, tool: demo/ledger, params: {line: c}, context: b}\n"
+        + "loops: [{tasks: [a, b], until: \"${output} == ''\", max_iterations: 2}]\n"
+    )
+    ran = place.done(flow)
+    assert {name: one["status"] for name, one in ran.value["tasks"].items()} == dict.fromkeys(
+        "abc", "skipped"
+    )
+    assert not (place.root / "ledger").exists()
+
+
+def test_what_is_skipped_in_a_map_is_left_out_and_nothing_at_all_is_skipped(place: Place) -> None:
+    flow = (
+        "tasks:\n"
+        "  - {id: a, description: '{item}', tool: demo/give, params: {value: '${item}'}}\n"
+        "  - {id: b, description: b, tool: demo/ledger, params: {line: b}}\n"
+        "map: {items: [1, 2], task: a, reduce: b}\n"
+    )
+    one = "hooks: [{id: no, event: item_started, condition: \"${step.name} == 'item:0'\", verb: skip, why: no}]\n"
+    assert place.done(one + flow).value["tasks"]["a"]["data"] == [2]
+    ran = place.done("hooks: [{id: no, event: item_started, verb: skip, why: no}]\n" + flow)
+    assert {name: one["status"] for name, one in ran.value["tasks"].items()} == {
+        "a": "skipped",
+        "b": "skipped",
+    }
+    assert place.text("ledger") == "b\n"
+    reduces = "hooks: [{id: no, event: step_started, condition: \"${step.name} == 'reduce:1.1'\", verb: skip, why: no}]\n"
+    told = place.done(reduces + flow).value["tasks"]
+    assert (told["a"]["status"], told["b"]["status"]) == ("done", "skipped")
+
+
+def test_a_dry_run_of_a_map_whose_items_are_made_shows_one_that_stands_for_all(place: Place) -> None:
+    from plait.app.flows import Options, rehearse_flow
+
+    place.write("flow.yaml", PLANNED)
+    steps = rehearse_flow(str(place.file), Options({"topic": "t"}))
+    assert [step.path for step in steps] == [
+        "tasks/task:plan",
+        "tasks/map:each/item:*",
+        "tasks/map:each/reduce:1.1",
+    ]
+    assert steps[1].shown == "demo/ledger ${point.name} ${point_index}\n{point_name} t"
+
+
+def test_a_tool_in_a_loop_hears_what_the_round_before_came_to(place: Place) -> None:
+    ran = place.done(
+        "tasks: [{id: a, description: go, tool: demo/give, params: {value: '${task.feedback}${task.iteration}'}}]\n"
+        "loops: [{tasks: a, max_iterations: 3}]\n"
+    )
+    assert ran.value["output"] == "123"

@@ -58,6 +58,7 @@ class FakeHands:
     files: dict[str, bytes] = field(default_factory=dict)
     flows: dict[str, Callable[[Mapping[str, Json]], Inside]] = field(default_factory=dict)
     kept: dict[str, Json] = field(default_factory=dict)
+    once: frozenset[str] = frozenset()
     model: Provider | None = None
     top: str = "/project"
     asked: list[Any] = field(default_factory=list)
@@ -86,6 +87,9 @@ class FakeHands:
 
     def offers(self, patterns: Sequence[str]) -> tuple[Offer, ...]:  # noqa: ARG002
         return ()
+
+    def is_once(self, tool_id: str) -> bool:
+        return tool_id in self.once
 
     def digest(self, tool_id: str) -> str | None:
         return None if tool_id in self.flows else f"digest of {tool_id}"
@@ -131,6 +135,9 @@ class FakeHands:
 
     def git(self, args: Sequence[str], *, cwd: str, env: Mapping[str, str], stdin: bytes = b"") -> bytes:
         raise AssertionError(f"nobody asked for git: {args} {cwd} {env} {stdin!r}")
+
+    def at(self, directory: str) -> FakeHands:  # noqa: ARG002
+        return self
 
     def provider(self, name: str | None) -> Provider | None:
         self.asked.append({"provider": name})

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +18,10 @@ from hypothesis import strategies as st
 import plait
 from plait import Agent, Ensemble, EnsembleError, Loop, Manager, MapReduce, Secret, Task, TaskOutput
 from plait.errors import InputError
+from plait.steps.ensemble_handlers import fingerprint_of, is_only_known_here
+from plait.steps.ensemble_parts import Handler
 from plait.steps.model import Answer, Ask, ToolUse, Usage
+from plait.template.template import compile_template
 from plait.values import Json
 
 USED = Usage(10, 5, cost=0.25)
@@ -698,3 +705,206 @@ def test_hooks_are_those_of_files() -> None:
     with pytest.raises(EnsembleError) as caught:
         Ensemble([doing("a", name="a"), doing("b", name="b")], hooks=hooks).run()
     assert "no b" in caught.value.what
+
+
+# ── which handler it is ──────────────────────────────────────────────────
+
+
+def adds(by: int) -> Handler:
+    return lambda *_: by
+
+
+def plain(*_: object, by: object = 1) -> Json:
+    return str(by)
+
+
+@dataclass(frozen=True)
+class Fixed:
+    by: int
+
+    def __call__(self, *_: object) -> Json:
+        return self.by
+
+    def other(self, *_: object) -> Json:
+        return -self.by
+
+
+class Changing:
+    def __init__(self, by: int) -> None:
+        self.by = by
+
+    def do(self, *_: object) -> Json:
+        return self.by
+
+
+def distinct() -> list[Handler]:
+    one, two = (lambda *_: 1), (lambda *_: 2)
+    return [
+        one, two, adds(1), adds(2), plain, partial(plain, by=1), partial(plain, by=2), partial(plain, by=[1, {"a": 2}]),
+        partial(plain, by=[1, {"a": 3}]), partial(partial(plain, by=adds(1))), partial(plain, by=adds(2)),
+        Fixed(1), Fixed(2), Fixed(1).other, Fixed(2).other, partial(plain, by=Fixed(1)),
+    ]  # fmt: skip
+
+
+def test_handlers_that_differ_in_code_or_in_what_they_hold_have_different_fingerprints() -> None:
+    prints = [fingerprint_of(one) for one in distinct()]
+    assert len(set(prints)) == len(prints)
+    assert prints == [fingerprint_of(one) for one in distinct()], "made again they are the same"
+    assert not any(map(is_only_known_here, distinct()))
+
+
+def test_a_handler_with_an_object_that_may_change_is_itself_and_no_other() -> None:
+    one, other = Changing(1), Changing(1)
+    assert fingerprint_of(one.do) == fingerprint_of(one.do)
+    assert fingerprint_of(one.do) != fingerprint_of(other.do)
+    assert fingerprint_of(partial(plain, by=one)) != fingerprint_of(partial(plain, by=other))
+    assert is_only_known_here(one.do)
+    one.by = 2
+    assert fingerprint_of(one.do) == fingerprint_of(one.do)
+
+
+def test_no_secret_and_no_circle_is_in_a_fingerprint() -> None:
+    held = [partial(plain, by=Secret(text)) for text in ("one", "two")]
+    assert fingerprint_of(held[0]) == fingerprint_of(held[1])
+    circle: list[Any] = [1]
+    circle += [circle, circle]
+    assert fingerprint_of(partial(plain, by=circle)).startswith("partial of ")
+
+
+PROGRAM = """\
+import sys, functools, plait
+class Changing:
+    def do(self, task, context): return 'x'
+def fails(task, context): raise ValueError('no')
+def held(task, context, by): return by
+first = {'object': Changing().do, 'partial': functools.partial(held, by=sys.argv[2])}[sys.argv[1]]
+a = plait.Task('a', handler=first, name='a')
+b = plait.Task('b', handler=fails, context=[a], name='b')
+try:
+    plait.Ensemble([a, b], project='.').run(resume=sys.argv[3] if len(sys.argv) > 3 else None)
+except plait.EnsembleError as error:
+    print(error.output.run)
+except plait.errors.InputError as error:
+    print(error.code, error.fix)
+"""
+
+
+def test_in_another_process_a_run_goes_on_with_the_same_handler_and_asks_about_one_that_may_be_another(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+
+    def ran(*args: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "program.py", *args], cwd=tmp_path, capture_output=True, text=True, check=True
+        )
+        return done.stdout.strip()
+
+    run = ran("partial", "1")
+    assert ran("partial", "1", run) == run
+    assert ran("partial", "2", run) == (
+        "changed run(resume=…, accept_changes=True) does them again, and all that follows them"
+    )
+    assert ran("object", "1", ran("object", "1")) == (
+        "changed run(resume=…, accept_changes=True) does them again, and all that follows them; the handler of 'a' "
+        "holds an object that may change, and nobody can tell in another process whether it is still the same: "
+        "a function or a frozen dataclass can be told"
+    )
+
+
+# ── maps: made items, budgets ────────────────────────────────────────────
+
+
+def test_in_python_a_task_makes_the_items() -> None:
+    plan = doing("plan", handler=lambda *_: ["a {x}", "b"], name="plan")
+    each = doing("do {item} {item_index} of {topic}", name="each")
+    output = Ensemble([each, plan], map=MapReduce(plan, each)).run({"topic": "t"})
+    assert output["each"].data == ["do a {x} 0 of t", "do b 1 of t"]
+    assert Ensemble([plan, each], map=MapReduce(plan, each)).variables == ("topic",)
+    with pytest.raises(plait.PromptTemplateError) as caught:
+        Ensemble([plan, each], map=MapReduce(plan, each)).run()
+    assert caught.value.missing_variables == ["topic"]
+
+
+def test_a_map_needs_whoever_makes_its_items() -> None:
+    first = doing("first", name="first")
+    plan = doing("plan", context=[first], name="plan")
+    each = doing("each", name="each")
+    after = doing("after", context=[each], name="after")
+    looped = doing("plan", context=[after], name="plan")
+    assert refused(looped, each, after, map=MapReduce(looped, each)) == [
+        "tasks need each other in a circle: 'plan' → 'after' → 'each' → 'plan'"
+    ]
+    assert refused(each, first, plan, map=MapReduce(plan, each), workflow="sequential") == [
+        "task 'each' needs 'plan', which comes later in the list"
+    ]
+    assert refused(each, map=MapReduce([1], each, target_tokens=0, path="x")) == [
+        "'target_tokens' of the map of task 'each' is at least 1",
+        "the map of task 'each' has target_tokens, and nothing puts its outputs together",
+        "the map of task 'each' has a path, and no task makes its items",
+    ]
+
+
+BUDGETS = [
+    # items, target_tokens, chunk_size, max_levels, result
+    (["aaaa", "bbbb", "cccc"], 100, None, 10, "(aaaa+bbbb+cccc)"),
+    (["aaaa", "bbbb", "cccc", "dddd"], 2, None, 10, "((aaaa+bbbb)+(cccc+dddd))"),
+    (["aaaa", "bbbb", "cccc"], 1, None, 10, "((aaaa+bbbb)+cccc)"),
+    (["a" * 400, "b", "c", "d"], 10, None, 10, f"(({'a' * 400}+b)+(c+d))"),
+    (["a", "b", "c", "d"], 1, None, 1, "(a+b+c+d)"),
+    (["a", "b", "c", "d", "e", "f", "g", "h"], 1, None, 2, "((a+b)+(c+d)+(e+f)+(g+h))"),
+    (["a", "b", "c", "d"], 100, 2, 10, "((a+b)+(c+d))"),
+    ([], 1, None, 10, ""),
+]
+
+
+@pytest.mark.parametrize(("items", "tokens", "size", "levels", "result"), BUDGETS)
+def test_a_map_is_put_together_by_a_budget_of_tokens(
+    items: list[str], tokens: int, size: int | None, levels: int, result: str
+) -> None:
+    each = doing("{item}", name="each")
+    reduce = doing("together", handler=joined, name="reduce")
+    one = MapReduce("all", each, reduce, target_tokens=tokens, chunk_size=size, max_levels=levels)
+    output = Ensemble([each, reduce], map=one).run({"all": items})
+    assert output["reduce"].raw == result
+
+
+def test_tokens_are_those_that_a_model_counted_or_a_quarter_of_the_characters() -> None:
+    model = Model(
+        *(Answer(text, usage=Usage(1, count)) for text, count in (("aaaa", 9), ("b", 9), ("c", 1), ("d", 1)))
+    )
+    each = Task("{item}", agent=Agent("r", provider=model), name="each")
+    reduce = doing("together", handler=joined, name="reduce")
+    one = MapReduce([1, 2, 3, 4], each, reduce, target_tokens=10)
+    output = Ensemble([each, reduce], map=one, max_parallel=1).run()
+    assert output["reduce"].raw == "((aaaa+b)+(c+d))"
+
+
+@given(st.lists(st.text("ab", max_size=40), max_size=30), st.integers(1, 30))
+def test_whatever_the_budget_every_output_is_put_together_once_and_in_order(
+    items: list[str], tokens: int
+) -> None:
+    each = doing("{item}", name="each")
+    reduce = doing("together", handler=lambda _, context: "".join(one.raw for one in context), name="reduce")
+    output = Ensemble([each, reduce], map=MapReduce("all", each, reduce, target_tokens=tokens)).run(
+        {"all": items}
+    )
+    assert output["reduce"].raw == "".join(items)
+
+
+def test_if_all_items_fail_the_map_has_failed_also_where_errors_are_no_end() -> None:
+    each = failing("{item}", name="each")
+    with pytest.raises(EnsembleError) as caught:
+        Ensemble([each], map=MapReduce([1, 2], each), on_error="continue_on_error").run()
+    assert "2 of 2 items of task 'each' failed" in caught.value.what
+
+
+PIECES = st.text("{}ab_ \\$", max_size=12)
+
+
+@given(PIECES, st.dictionaries(st.sampled_from(["a", "b", "ab"]), PIECES | st.none() | st.integers()))
+def test_a_text_is_filled_as_the_template_engine_fills_it(written: str, inputs: dict[str, Any]) -> None:
+    template = compile_template(written, "prompt")
+    if set(template.placeholders) <= set(inputs):
+        [task] = Ensemble([doing(written, written)]).resolve(inputs)
+        assert task.description == task.expected_output == template.render(inputs)

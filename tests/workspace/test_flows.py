@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -152,6 +151,25 @@ def test_the_results_of_a_map_and_its_counts_are_those_of_any_map(project: Path)
     assert result.value["output"] == '2 ["a","b"]\n'
 
 
+def test_variables_around_us_do_not_lead_git_elsewhere(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = f"{HEAD}  isolation: worktree\n  steps: [{{shell: 'echo x > f${{item}}; git add -A; git commit -qm ${{item:opt}}'}}]\n"
+    path, other = written(project, text), new_repository(tmp_path / "other", a="1")
+    before = git(other, "rev-parse", "HEAD")
+    for name in ("GIT_DIR", "GIT_COMMON_DIR"):
+        monkeypatch.setenv(name, str(other / ".git"))
+    monkeypatch.setenv("GIT_WORK_TREE", str(other))
+    monkeypatch.setenv("GIT_INDEX_FILE", str(tmp_path / "index"))
+    result = plait.run(path)
+    for name in ("GIT_DIR", "GIT_COMMON_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"):
+        monkeypatch.delenv(name)
+    assert (result.status, result.counts["failed"]) == ("done", 0)
+    assert git(project, "log", "--no-merges", "--format=%s").splitlines().count("a") == 1
+    assert (git(other, "rev-parse", "HEAD"), git(other, "status", "--porcelain")) == (before, "")
+    assert not (tmp_path / "index").exists()
+
+
 def test_without_git_the_run_says_so(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = written(project, f"{HEAD}  isolation: worktree\n  steps: [{{shell: ls}}]\n")
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -199,13 +217,3 @@ def test_a_run_whose_items_left_something_is_not_removed_with_old_runs(project: 
     run = plait.run(written(project, FAILING)).run
     assert flows.flow_store(str(project)).remove_old(0, 0) == ()
     assert run in os.listdir(flows.flow_store(str(project)).folder)
-
-
-def test_the_example_does_what_its_page_says(tmp_path: Path, project: Path) -> None:
-    del project
-    source = Path(__file__).parents[2] / "examples" / "parallel-edits"
-    for name in source.iterdir():
-        (tmp_path / "copy" / name.name).parent.mkdir(exist_ok=True)
-        (tmp_path / "copy" / name.name).write_text(name.read_text())
-    done = subprocess.run(["sh", "try.sh"], cwd=tmp_path / "copy", capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stdout + done.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import re
@@ -15,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plait.engine.events import StepForgotten
-from plait.engine.outcome import Done, Failed, Outcome
+from plait.engine.outcome import Done, Failed
 from plait.engine.retry import Retry
 from plait.errors import InputError
 from plait.steps.fan import ErrorPolicy
@@ -70,13 +71,13 @@ def test_no_more_items_work_at_a_time_than_the_map_says(tmp_path: Path) -> None:
 
 
 def test_a_project_below_the_root_of_its_repository_is_where_items_work(tmp_path: Path) -> None:
-    seen = []
-    place = Place(
-        tmp_path,
-        items=("a",),
-        prefix="sub/project",
-        does=lambda folder, item: (seen.append(folder), commits_a_file(folder, item)),
-    )
+    seen: list[Path] = []
+
+    def does(folder: Path, item: str) -> None:
+        seen.append(folder)
+        commits_a_file(folder, item)
+
+    place = Place(tmp_path, items=("a",), prefix="sub/project", does=does)
     assert isinstance(place.life(), Done)
     assert [folder.parts[-2:] for folder in seen] == [("sub", "project")]
     assert (place.project / "a.txt").read_text() == "a\n"
@@ -96,16 +97,16 @@ def writes_only(folder: Path, item: str) -> None:
     (folder / "base").unlink()
 
 
-UNCOMMITTED: list[tuple[Uncommitted, type[Outcome], list[str]]] = [
-    ("commit", Done, ["*: what was not committed"]),
-    ("keep", Done, []),
-    ("fail", Done, []),
+UNCOMMITTED: list[tuple[Uncommitted, list[str]]] = [
+    ("commit", ["*: what was not committed"]),
+    ("keep", []),
+    ("fail", []),
 ]
 
 
-@pytest.mark.parametrize(("policy", "ends", "merged"), UNCOMMITTED)
+@pytest.mark.parametrize(("policy", "merged"), UNCOMMITTED)
 def test_changes_that_were_not_committed_are_never_dropped(
-    tmp_path: Path, policy: Uncommitted, ends: type[Outcome], merged: list[str]
+    tmp_path: Path, policy: Uncommitted, merged: list[str]
 ) -> None:
     place = Place(
         tmp_path,
@@ -113,7 +114,7 @@ def test_changes_that_were_not_committed_are_never_dropped(
         does=writes_only,
         isolation=Isolation("worktree", uncommitted=policy, fingerprint="w"),
     )
-    assert isinstance(place.life(), ends)
+    assert isinstance(place.life(), Done)
     assert [re.sub(r"^0-a-[0-9a-f]{8}", "*", message) for message in place.merged()] == merged
     if policy == "commit":
         assert not (place.repository / "base").exists()
@@ -396,7 +397,7 @@ def test_other_repositories_work(tmp_path: Path, arrange: Callable[[Place], None
         ["b", "a"],
         ["a", "b"],
     )
-    assert (place.repository / "a.txt").exists() == (arrange is not sparse) or arrange is sparse
+    assert (place.repository / "a.txt").exists()
     assert place.status() == ""
 
 
@@ -535,27 +536,6 @@ def test_a_step_that_defines_a_filter_while_the_run_is_on_does_not_get_it_run(tm
     assert not canary.exists()
 
 
-def test_variables_around_us_do_not_lead_git_elsewhere(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    place = Place(tmp_path)
-    other = tmp_path / "other"
-    other.mkdir()
-    git(other, "init", "-q")
-    for name in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR"):
-        monkeypatch.setenv(name, str(other / ".git"))
-    seen: dict[str, str] = {}
-    place.does = lambda folder, item: (folder / item).write_text(item)
-    assert isinstance(place.life(), Done)
-    monkeypatch.undo()
-    assert len(place.merged()) == 3
-    assert seen == {}
-    assert (
-        not (other / ".git" / "objects" / "pack").exists()
-        or os.listdir(other / ".git" / "objects" / "pack") == []
-    )
-
-
 # ── deaths and faults at every call of git ───────────────────────────────
 
 
@@ -590,10 +570,8 @@ def test_whenever_we_die_no_commit_is_lost_none_is_merged_twice_and_the_order_st
     for at in itertools.count(1):
         start, has_died = dying(at, after=after)
         place = Place(tmp_path / str(at), items=("a", "b"), start=start, parallel=1)
-        try:
+        with contextlib.suppress(Killed):
             place.life()
-        except Killed:
-            pass
         if not has_died():
             break
         place.start = start_git
@@ -638,7 +616,7 @@ def is_failed(place: Place, path: str) -> bool:
 def test_a_working_tree_that_was_half_updated_is_finished(tmp_path: Path) -> None:
     place = Place(tmp_path, items=("a", "b", "c"), first={"base": "base\n", "gone": "x\n"})
 
-    def does(folder: Path, item: str) -> None:
+    def does(folder: Path, _: str) -> None:
         (folder / "base").write_text("a much longer text than before\n" * 100)
         (folder / "gone").unlink(missing_ok=True)
         (folder / "new").write_text("new\n")

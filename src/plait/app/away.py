@@ -14,7 +14,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from plait.backends import travel
@@ -42,6 +42,8 @@ MOST_SHIPPED: Final = 64 << 20
 """Bytes of files that go to a worker."""
 MOST_PARCELS: Final = 8
 """Parcels that a worker keeps; the oldest that nobody is at goes first."""
+LONGEST: Final = 1.0
+"""Seconds after which a worker tells what has ended, and leaves the rest to be sent again."""
 LOOK: Final = 0.1
 """Seconds between two looks whether an errand is to stop."""
 LONGEST_TWIN: Final = 30.0
@@ -162,11 +164,16 @@ class Away:
                 code="not-on-cluster",
             )
 
-    def errand(self, digest: str, fanned: Fanned, work: ItemWork) -> bytes:
+    def errands(self, digest: str, fanned: Fanned, works: Sequence[ItemWork]) -> bytes:
+        return travel.packed_errands(digest, [self._errand(fanned, work) for work in works])
+
+    def _errand(self, fanned: Fanned, work: ItemWork) -> travel.Errand:
+        if self._run.fresh:
+            turn = fanned.turn
+            return travel.Errand(work, turn.time_left(), turn.replaying)
         step, turn = fanned.placed(work)
-        known = () if self._run.fresh else tuple(_known_below(self._run.journal, step, turn.path))
-        errand = travel.Errand(work, turn.time_left(), turn.replaying, known)
-        return travel.packed_errand(digest, errand)
+        known = tuple(_known_below(self._run.journal, step, turn.path))
+        return travel.Errand(work, turn.time_left(), turn.replaying, known)
 
 
 def _known_below(journal: Journal, step: Step | None, path: str) -> Iterator[Recorded]:
@@ -390,7 +397,7 @@ def busy(digest: str) -> int:
 
 
 def perform(message: bytes) -> bytes:
-    """Perform one item."""
+    """Perform some items, one after the other."""
     import pickle
 
     versions, digest, data = travel.unpacked(message)
@@ -399,10 +406,23 @@ def perform(message: bytes) -> bytes:
     place = _PLACES.get(digest)
     if place is None:
         return travel.packed_reply(travel.Missing(worker_name()))
-    return travel.packed_reply(_performed(place, pickle.loads(data)))
+    return travel.packed_reply(_all_performed(place, pickle.loads(data)))
 
 
-def _performed(place: _Place, errand: travel.Errand) -> travel.Reply:
+def _all_performed(place: _Place, errands: Sequence[travel.Errand]) -> travel.Several:
+    """Until the last, or one that does not end as items do, or others should hear of those that ended."""
+    began = time.monotonic()
+    replies: list[Single] = []
+    for errand in errands:
+        spent = time.monotonic() - began
+        if replies and (spent > LONGEST or not isinstance(replies[-1], travel.Performed)):
+            break
+        left = errand.seconds_left
+        replies.append(_performed(place, errand, None if left is None else max(0.0, left - spent)))
+    return travel.Several(tuple(replies), time.monotonic() - began)
+
+
+def _performed(place: _Place, errand: travel.Errand, left: float | None) -> Single:
     from plait.steps.fan import elsewhere
 
     journal = MemoryJournal()
@@ -411,7 +431,6 @@ def _performed(place: _Place, errand: travel.Errand) -> travel.Reply:
         journal.reopened()
     known = len(errand.known)
     stop = Stop()
-    left = errand.seconds_left
     path = f"{place.fan.name}/item:{errand.work.key}"
     with _at_work(place, path, stop):
         run = place.run(journal, stop)
@@ -432,7 +451,8 @@ def _performed(place: _Place, errand: travel.Errand) -> travel.Reply:
     return reply(place, events)
 
 
-Answer = Callable[[_Place, tuple[Event, ...]], travel.Reply]
+Single = travel.Performed | travel.Stopped | travel.Ended | travel.Refused
+Answer = Callable[[_Place, tuple[Event, ...]], Single]
 
 
 def _tried(fanned: Fanned, work: ItemWork) -> Answer:

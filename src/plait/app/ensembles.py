@@ -25,6 +25,7 @@ from plait.records import dataclass, field, replace
 from plait.source import Source, Span
 from plait.steps.ensemble import TASKS, Assembled, assemble
 from plait.steps.ensemble_check import problems_of
+from plait.steps.ensemble_handlers import is_only_known_here, qualified
 from plait.steps.ensemble_parts import (
     Cast,
     Loop,
@@ -36,7 +37,7 @@ from plait.steps.ensemble_parts import (
     TaskOutput,
     as_limits,
 )
-from plait.steps.ensemble_task import output_of, qualified
+from plait.steps.ensemble_task import output_of
 from plait.steps.ensemble_text import Texts
 from plait.steps.model import NOTHING_USED, Provider, Usage, total
 from plait.values import Json, Secret, json_text
@@ -164,14 +165,17 @@ class Ensemble:
                 raise InputError("only a run of a project can be resumed", fix=fix, code="no-project")
             given = {**made_inputs(resume, where), **given}
         program = self._program(given)
-        result, events = run_made(
-            _loaded(program, given, where or os.getcwd()),
-            given,
-            project=where,
-            resume=resume,
-            accept_changes=accept_changes,
-            company=Company(watchers=() if watch is None else (watch,)),
-        )
+        try:
+            result, events = run_made(
+                _loaded(program, given, where or os.getcwd()),
+                given,
+                project=where,
+                resume=resume,
+                accept_changes=accept_changes,
+                company=Company(watchers=() if watch is None else (watch,)),
+            )
+        except InputError as error:
+            raise _in_python(error, program.cast) from None
         output = _output(program, result, events, kept=where is not None)
         if result.status == "done":
             return output
@@ -213,6 +217,22 @@ class Ensemble:
         return assemble(
             cast, self._texts, given, limits=as_limits(self.limits), hooks=self._hooks, providers=asked
         )
+
+
+def _in_python(error: InputError, cast: Cast) -> PlaitError:
+    """What is asked before a run goes on, for somebody who answers in Python."""
+    if error.code != "changed":
+        return error
+    fix = "run(resume=…, accept_changes=True) does them again, and all that follows them"
+    handlers = {cast.id_of(task): task.handler for task in cast.tasks if task.handler is not None}
+    doubtful = [name for name, handler in handlers.items() if is_only_known_here(handler)]
+    if doubtful:
+        named = ", ".join(f"'{name}'" for name in doubtful)
+        fix += (
+            f"; the handler of {named} holds an object that may change, and nobody can tell in another "
+            "process whether it is still the same: a function or a frozen dataclass can be told"
+        )
+    return InputError.together(replace(problem, fix=fix) for problem in error.problems)
 
 
 def _not_json(name: str, value: Json) -> Problem | None:
@@ -265,7 +285,7 @@ def _all_tasks(ensemble: Ensemble) -> tuple[Task, ...]:
     """Those of the list, and those that only loops and maps name."""
     maps = ensemble.map if isinstance(ensemble.map, Sequence) else (ensemble.map,)
     named = [task for loop in ensemble.loops for task in loop.tasks]
-    named += [task for one in maps for task in (one.task, one.reduce) if task is not None]
+    named += [task for one in maps for task in (one.source, one.task, one.reduce) if task is not None]
     known = {id(task) for task in ensemble.tasks}
     return (*ensemble.tasks, *{id(task): task for task in named if id(task) not in known}.values())
 

@@ -17,7 +17,7 @@ from plait.engine.events import RunEnded, RunStarted, Status, StepForgotten
 from plait.engine.outcome import Aborted, Failed, Failure, Interrupted, OutOfTime, StepError, too_long
 from plait.engine.perform import Step, Turn, inside
 from plait.engine.run import Run, Stop, Watch, changed_steps
-from plait.errors import InputError, PlaitError, Problem, TrustError, nearest
+from plait.errors import InputError, PlaitError, Problem, TrustError, listed, nearest
 from plait.hints import TYPE_CHECKING, Final
 from plait.records import dataclass, field, replace
 from plait.template.program import FACTS
@@ -115,13 +115,19 @@ def run(
     resume: str | None = None,
     accept_changes: bool = False,
 ) -> FlowResult:
-    """Run a flow file to its end; `resume` goes on with an earlier run instead.
+    """Run a flow file to its end; `resume` goes on with an earlier run instead, given its secret inputs.
 
     The result says what became of it: `.status`, `.value`, `.failure`, `.counts`, `.run`.
     """
     where = None if project is None else os.fspath(project)
     if resume is not None:
-        return resume_flow(resume, project=where, accept_changes=accept_changes, max_parallel=max_parallel)
+        return resume_flow(
+            resume,
+            project=where,
+            accept_changes=accept_changes,
+            max_parallel=max_parallel,
+            inputs=inputs,
+        )
     if path is None:
         raise InputError("a run needs a file", fix="plait.run('flow.yaml')", code="no-file")
     options = Options(inputs or {}, strict, max_parallel, profile, backend)
@@ -250,12 +256,13 @@ def resume_flow(
     repeat: Sequence[str] = (),
     done: Sequence[str] = (),
     max_parallel: int | None = None,
+    inputs: Mapping[str, Json] | None = None,
     company: Company | None = None,
 ) -> FlowResult:
-    """Go on with a run: what is recorded is not done again."""
+    """Go on with a run: what is recorded is not done again.  `inputs`: secret ones, which are not kept."""
     runs, name = find_run(run, project)
     with runs.open(name, write=True) as opened:
-        flow = _Flow.of(opened, max_parallel)
+        flow = _Flow.of(opened, max_parallel, inputs=inputs)
         company = company or Company()
         loaded = flow.load(ask=company.ask)
         if not accept_changes:
@@ -420,7 +427,14 @@ class _Flow:
         self.started = time.strftime("%Y-%m-%dT%H:%M:%S%z")
 
     @classmethod
-    def of(cls, opened: Opened, max_parallel: int | None, file: str | None = None) -> _Flow:
+    def of(
+        cls,
+        opened: Opened,
+        max_parallel: int | None,
+        file: str | None = None,
+        *,
+        inputs: Mapping[str, Json] | None = None,
+    ) -> _Flow:
         facts = opened.facts
         if "file" not in facts:
             raise InputError(
@@ -438,6 +452,7 @@ class _Flow:
         kept = dict(said) if isinstance(said, Mapping) else {}
         if max_parallel is not None:
             kept["max_parallel"] = max_parallel
+        kept["inputs"] = {**(kept.get("inputs") or {}), **_given_again(opened, inputs or {})}
         path = os.path.abspath(file) if file else str(facts["file"])
         tool = facts.get("tool")
         called = tool if isinstance(tool, str) and not file else None
@@ -488,11 +503,9 @@ class _Flow:
 
     def facts(self, loaded: Loaded) -> dict[str, Json]:
         # A secret is not kept with the run, also if that means that it has to be given again.
-        kept = {
-            name: value
-            for name, value in self.options.inputs.items()
-            if not isinstance(loaded.parameters.get(name), Secret)
-        }
+        given = self.options.inputs
+        withheld = sorted(name for name in given if isinstance(loaded.parameters.get(name), Secret))
+        kept = {name: value for name, value in given.items() if name not in withheld}
         return {
             **({} if self.tool is None else {"tool": self.tool}),
             "kind": loaded.kind,
@@ -501,8 +514,34 @@ class _Flow:
             "project": self.project,
             "started": self.started,
             "options": replace(self.options, inputs=kept).record(),
+            **({"withheld": withheld} if withheld else {}),
             "env_files": env_changes.remembered(loaded.surroundings.filed),
         }
+
+
+GIVEN: Final = "PLAIT_INPUT_"
+"""Before the name of a secret input: the variable from which a resumed run takes it."""
+
+
+def _given_again(opened: Opened, inputs: Mapping[str, Json]) -> dict[str, Json]:
+    """The secret inputs of a run, told anew; InputError if it cannot go on with what it gets."""
+    said = opened.facts.get("withheld")
+    withheld = [str(name) for name in said] if isinstance(said, list) else []
+    others = [name for name in inputs if name not in withheld]
+    if others:
+        what = f"run {opened.id} has its inputs already: {listed(others)}"
+        raise InputError(what, fix="begin a new run with other inputs: plait run …", code="input-kept")
+    told = {name: os.environ[GIVEN + name] for name in withheld if GIVEN + name in os.environ}
+    given = {**told, **inputs}
+    missing = [name for name in withheld if name not in given]
+    if missing:
+        variables = " ".join(f"{GIVEN}{name}=…" for name in missing)
+        raise InputError(
+            f"run {opened.id} was given secrets, which are not kept with it: {listed(missing)}",
+            fix=f"give them again: {variables} plait resume {opened.id}",
+            code="secret-input",
+        )
+    return given
 
 
 def prompt_of(path: str, options: Options | None = None, *, project: str | None = None) -> Filled:
@@ -658,7 +697,9 @@ def _counts(loaded: Loaded, run: WorkingRun) -> dict[str, Json]:
         if isinstance(known.outcome, Failed)
         else getattr(known.outcome, "value", None)
     )
-    return dict(value) if isinstance(value, dict) else {}
+    if not isinstance(value, dict):
+        return {}
+    return {name: count for name, count in value.items() if name != "isolation"}
 
 
 def _new_run(
@@ -816,7 +857,7 @@ def _expect_steps(loaded: Loaded, journal: Journal, paths: Sequence[str]) -> Non
 
     known = dict(_flow_steps(loaded))
     for path in paths:
-        if journal.was_started(path) and use_at(journal, path) is not None:
+        if journal.was_started(path) and (_is_call(path) or use_at(journal, path) is not None):
             continue
         if _step_at(known, path) is None or ("/item:" in path and not _has_begun(journal, path)):
             raise _no_step(path, known)
@@ -838,10 +879,20 @@ def _say_done(loaded: Loaded, journal: Journal, paths: Sequence[str]) -> None:
             title, fingerprint, result = call
             journal.append(StepFinished(path, "call", title, fingerprint, Done(result), 0.0))
             continue
+        value: Json = {"output": "", "stderr": "", "exit_code": 0, "duration": 0.0}
+        if _is_call(path):
+            journal.append(StepFinished(path, "tool", "said to be done", "", Done(value), 0.0))
+            continue
         step = _step_at(known, path)
         assert step is not None, "paths are looked at before"
-        value: Json = {"output": "", "stderr": "", "exit_code": 0, "duration": 0.0}
         journal.append(StepFinished(path, step.kind, step.title, step.fingerprint, Done(value), 0.0))
+
+
+def _is_call(path: str) -> bool:
+    """Is it the place of a call that its tool wants to be made only once?"""
+    from plait.steps.tool import ONCE
+
+    return path.rpartition("/")[2] == ONCE
 
 
 def _step_at(known: Mapping[str, Step], path: str) -> Step | None:

@@ -55,7 +55,8 @@ class RealHands:
         self._tools: Toolbox | None = None
         self._providers: Providers | None = None
         self._here = threading.local()
-        self._no_flows: set[str] = set()
+        self._no_flows: dict[str, bool] = {}
+        """Tools that are not flows: may they be called only once?"""
         self._tools_at: str | None = None
         """The folder that tools take for the project, if it is another."""
         self._elsewhere: dict[str, RealHands] = {}
@@ -160,9 +161,12 @@ class RealHands:
         loaded = load_tool(self._toolbox(), tool_id, params, project=self._project)
         if loaded is None:
             # To look at a tool twice takes as long as many a call; what it is does not change in a run.
-            self._no_flows.add(tool_id)
+            self._no_flows[tool_id] = self._toolbox().chains.get(tool_id).tool.header.once
             return None
         return called_inside(loaded)
+
+    def is_once(self, tool_id: str) -> bool:
+        return self._no_flows.get(tool_id, False)
 
     def offers(self, patterns: Sequence[str]) -> tuple[Offer, ...]:
         from plait.app.offers import offers

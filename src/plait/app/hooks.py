@@ -58,20 +58,19 @@ def _of_spaces(project: str, ask: AskTrust | None, *, running: bool) -> tuple[Ho
 
 def begin(loaded: Loaded, run: WorkingRun) -> None:
     """Give a run its limits and its hooks; one that has neither is not slowed down by them."""
-    from plait.engine.limits import Earlier, Spent
+    from plait.engine.limits import Spent
 
     limited = bool(loaded.limits.record())
     run.spent = Spent(loaded.limits)
     if not (limited or loaded.hooks):
         return
-    from plait.engine.hooks import Hooks, is_counted
+    from plait.engine.hooks import Hooks
     from plait.steps.tool import called
 
-    earlier = Earlier(run.journal, is_counted) if limited and not run.fresh else None
-    if earlier is not None:
-        run.spent.add(seconds=earlier.seconds)
+    if limited and not run.fresh:
+        run.spent.add(seconds=run.earlier.seconds)
     names = _names(loaded, run.id)
-    run.hooks = Hooks(loaded.hooks, call=called, names=names, spent=run.spent, earlier=earlier)
+    run.hooks = Hooks(loaded.hooks, call=called, names=names, spent=run.spent)
 
 
 def _names(loaded: Loaded, run: str) -> dict[str, Json]:

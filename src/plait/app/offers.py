@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from plait.app.programs import directive_item
+from plait.app.programs import directive_item, schema_of_flow
 from plait.errors import PlaitError, TrustError
 from plait.hints import TYPE_CHECKING, Final
 from plait.steps.offers import offer_of
@@ -64,7 +64,7 @@ def _offer(tools: Toolbox, tool_id: str) -> Offer | None:
     if header.tool_type in NO_TOOLS:
         return None
     tools.trust.require(chain.elements, running=False)
-    return offer_of(tool_id, header.description, header.config_schema)
+    return offer_of(tool_id, header.description, header.config_schema or schema_of_flow(chain))
 
 
 def _of_directive(tool_id: str, item: Item) -> Offer:

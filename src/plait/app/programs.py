@@ -21,6 +21,7 @@ from plait.values import Json
 if TYPE_CHECKING:
     from plait.flows.loaded import Loaded
     from plait.steps.call import Toolbox
+    from plait.tools.chain import Chain
 
 
 def is_flow(tools: Toolbox, tool_id: str) -> bool:
@@ -45,10 +46,13 @@ def load_tool(
         return None
     validate(chain)
     tools.trust.require(chain.elements, running=running)
-    from plait.flows.graph import graph_tool
+    if chain.tool.header.tool_type == "ensemble":
+        from plait.flows.ensemble import ensemble_tool as flow_tool
+    else:
+        from plait.flows.graph import graph_tool as flow_tool
 
     tool = chain.tool
-    loaded = graph_tool(
+    loaded = flow_tool(
         tool.data,
         tool.path,
         params,
@@ -59,6 +63,24 @@ def load_tool(
     )
     _expect_tools(tools, loaded)
     return loaded
+
+
+def schema_of_flow(chain: Chain) -> Mapping[str, Json] | None:
+    """What a tool that is a flow takes, by the inputs that it declares; None if it is none."""
+    if chain.primitive != FLOW or chain.tool.header.tool_type == "runtime":
+        return None
+    from plait import documents
+    from plait.flows.directive import schema_of
+
+    tool = chain.tool
+    document = documents.parse(documents.decoded(tool.data, tool.path), tool.path)
+    if tool.header.tool_type == "ensemble":
+        from plait.flows.ensemble import read_ensemble
+
+        return schema_of(read_ensemble(document, tool.path).parameters)
+    from plait.flows.graph import read_graph
+
+    return schema_of(read_graph(document, tool.path).parameters)
 
 
 def _load_directive(

@@ -1,9 +1,10 @@
 """Items on the workers of a Dask cluster; the journal stays here.
 
-    items → errands, few at a time → scheduler → workers → replies → journal, each reply in one transaction
+    items → errands → tasks, few at a time → scheduler → workers → replies → journal, a task a transaction
 
-Never more items are with the scheduler than may run at a time, and never more than some times what
-its workers can take, so a million items do not fill it and a death repeats no more than it may.
+Never more items are with the scheduler than may run at a time, and never more tasks than some times what
+its workers can take, so a million items do not fill it and a death repeats no more than it may.  A task
+costs milliseconds: where items are shorter, several of them are one, as far as all threads stay busy.
 What is recorded decides: a reply that comes twice is dropped, one that is lost is asked for again.
 
 The graph that the scheduler gets names functions of Python alone, so only workers need Plait.
@@ -34,7 +35,11 @@ from plait.masking import masked
 from plait.records import dataclass, replace
 
 AHEAD: Final = 4
-"""Items with the scheduler for each thread of a worker, so that none waits for us."""
+"""Tasks with the scheduler for each thread of a worker, so that none waits for us."""
+TASK: Final = 0.2
+"""Seconds that a task of several items is to take."""
+MOST_ITEMS: Final = 64
+"""Of one task."""
 CONNECT: Final = 6.0
 """Seconds until there is no cluster at an address."""
 RECONNECT: Final = 60.0
@@ -237,8 +242,12 @@ class _Crew:
         self._run: Run = fanned.turn.run
         self._life = uuid.uuid4().hex[:12]
         self._numbers = 0
-        self._flying: dict[str, tuple[ItemWork, Any]] = {}
+        self._flying: dict[str, tuple[list[ItemWork], Any]] = {}
         self._again: deque[ItemWork] = deque()
+        self._suspects: set[str] = set()
+        """Items of tasks of which workers died: each goes alone, so that it is seen which it was."""
+        self._pace: float | None = None
+        """Seconds that an item takes."""
         self._done: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._arrived: queue.SimpleQueue[_Arrived] = queue.SimpleQueue()
         self._threads = 0
@@ -311,28 +320,43 @@ class _Crew:
                 f"the cluster at {self._cluster.shown} has no workers yet; items begin when one is there",
             )
 
-    @property
-    def _room(self) -> int:
-        """How many items may be with the scheduler."""
-        return min(self._parallel, max(1, AHEAD * self._threads))
-
     # ── there ────────────────────────────────────────────────────────────
 
     def _fill(self) -> bool:
         """Send as many items as there is room for; is there anything to wait for?"""
         if self._error is None:
             self._count_threads()
-            graph: dict[str, tuple[object, ...]] = {}
-            works: dict[str, ItemWork] = {}
-            while len(self._flying) + len(works) < self._room and (work := self._next()) is not None:
+            tasks: dict[str, list[ItemWork]] = {}
+            most, together = max(1, AHEAD * self._threads), self._together()
+            room = self._parallel - sum(len(works) for works, _ in self._flying.values())
+            while room > 0 and len(self._flying) + len(tasks) < most:
+                works = self._some(min(room, together))
+                if not works:
+                    break
                 self._numbers += 1
-                key = f"plait-{self._life}-{self._numbers}"
-                message = self._office.errand(self._digest, self._fanned, work)
-                graph[key] = (operator.call, (pkgutil.resolve_name, self._office.perform), message)
-                works[key] = work
-            if graph:
-                self._send(graph, works)
+                tasks[f"plait-{self._life}-{self._numbers}"] = works
+                room -= len(works)
+            if tasks:
+                self._send(tasks)
         return bool(self._flying)
+
+    def _together(self) -> int:
+        """How many items are to be one task."""
+        if self._pace is None or not self._threads:
+            return 1
+        busy = self._parallel // (2 * self._threads)
+        return max(1, min(int(TASK / max(self._pace, 1e-4)), busy, MOST_ITEMS))
+
+    def _some(self, most: int) -> list[ItemWork]:
+        works: list[ItemWork] = []
+        while len(works) < most and (work := self._next()) is not None:
+            if work.key in self._suspects:
+                if works:
+                    self._again.appendleft(work)
+                    break
+                return [work]
+            works.append(work)
+        return works
 
     def _next(self) -> ItemWork | None:
         """The next item of which nothing is recorded; the others have ended already."""
@@ -352,10 +376,14 @@ class _Crew:
             self._finished(work, known)
         return None
 
-    def _send(self, graph: Mapping[str, tuple[object, ...]], works: Mapping[str, ItemWork]) -> None:
-        keys = list(graph)
-        for key, future in zip(keys, self._client.get(graph, keys, sync=False), strict=True):
-            self._flying[key] = (works[key], future)
+    def _send(self, tasks: Mapping[str, list[ItemWork]]) -> None:
+        perform = (pkgutil.resolve_name, self._office.perform)
+        graph = {
+            key: (operator.call, perform, self._office.errands(self._digest, self._fanned, works))
+            for key, works in tasks.items()
+        }
+        for key, future in zip(tasks, self._client.get(graph, list(tasks), sync=False), strict=True):
+            self._flying[key] = (tasks[key], future)
             future.add_done_callback(self._done.put)
 
     # ── and back ─────────────────────────────────────────────────────────
@@ -365,17 +393,16 @@ class _Crew:
         arrived = self._waited()
         lost = False
         for one in arrived:
-            work, _ = self._flying.pop(one.key, (None, None))
-            if work is None:
+            works, _ = self._flying.pop(one.key, ([], None))
+            if not works:
                 continue  # it has come before
-            if one.reply is None and one.error is None:
-                self._again.append(work)
+            if one.error is not None:
+                self._died(works, one.error)
+            elif one.reply is None:
+                self._again += works
                 lost = True
-            elif one.error is not None:
-                self._died(work, one.error)
             else:
-                assert one.reply is not None
-                self._replied(work, travel.unpacked_reply(one.reply))
+                self._replied(works, travel.unpacked_reply(one.reply))
         if lost and not self._run.is_stopping() and not self._is_connected():
             self._reconnect()
 
@@ -414,26 +441,36 @@ class _Crew:
                 arrived.append(self._arrived.get_nowait())
         return arrived
 
-    def _replied(self, work: ItemWork, reply: travel.Reply) -> None:
+    def _replied(self, works: list[ItemWork], reply: travel.Reply) -> None:
         match reply:
-            case travel.Performed(outcome, events):
-                self._record(events)
-                self._finished(work, outcome)
+            case travel.Several(replies, seconds):
+                each = seconds / max(1, len(replies))
+                self._pace = each if self._pace is None else (3 * self._pace + each) / 4
+                self._record(tuple(event for one in replies for event in _events(one)))
+                for work, one in zip(works, replies, strict=False):
+                    self._ended(work, one)
+                self._again += works[len(replies) :]
             case travel.Missing(worker):
-                self._again.append(work)
+                self._again += works
                 with suppress(OSError):
                     self._greet([worker] if worker else None)
+            case travel.Foreign():
+                self._consider_refusal(reply)
+            case _:
+                raise InternalError("a worker replied what is no reply", code="cluster")
+
+    def _ended(self, work: ItemWork, reply: travel.Reply) -> None:
+        match reply:
+            case travel.Performed(outcome):
+                self._finished(work, outcome)
             case travel.Stopped(out_of_time=True):
                 self._error = self._error or OutOfTime()
             case travel.Stopped():
                 self._again.append(work)  # its worker was to end
-            case travel.Ended(failure, path, events):
-                self._record(events)
+            case travel.Ended(failure, path):
                 self._error = self._error or Aborted(failure, path)
             case travel.Refused():
                 self._error = self._error or _as_error(reply)
-            case travel.Foreign():
-                self._consider_refusal(reply)
 
     def _record(self, events: tuple[Event, ...]) -> None:
         mask = self._run.mask
@@ -441,12 +478,17 @@ class _Crew:
             events = tuple(_masked(event, mask) for event in events)
         self._run.record(events)
 
-    def _died(self, work: ItemWork, error: BaseException) -> None:
+    def _died(self, works: list[ItemWork], error: BaseException) -> None:
         """Dask has given up: its workers died of this item, or do not know what it is."""
         if isinstance(error, ImportError):
             raise _no_plait([""]) from None
         if type(error).__name__ != "KilledWorker":
             raise InternalError(f"an item could not be performed: {type(error).__name__}", code="cluster")
+        if len(works) > 1:
+            self._suspects.update(work.key for work in works)
+            self._again += works
+            return
+        [work] = works
         step, turn = self._fanned.placed(work)
         failure = Failure(
             "its workers died, one after the other, while they were at this item", "worker", path=turn.path
@@ -465,8 +507,8 @@ class _Crew:
         self._run.note(
             self._fanned.turn.path, f"the scheduler at {self._cluster.shown} is gone; waiting for it"
         )
-        for work, _ in self._flying.values():
-            self._again.append(work)
+        for works, _ in self._flying.values():
+            self._again += works
         self._flying.clear()
         with suppress(OSError, TimeoutError):
             self._client.close(timeout=1)
@@ -503,6 +545,10 @@ class _Crew:
     def _say_goodbye(self) -> None:
         with suppress(OSError, TimeoutError):
             self._asked(None, self._office.forget, self._digest)
+
+
+def _events(reply: travel.Reply) -> tuple[Event, ...]:
+    return reply.events if isinstance(reply, travel.Performed | travel.Ended) else ()
 
 
 def _is_lost(error: BaseException) -> bool:

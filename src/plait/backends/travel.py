@@ -2,8 +2,8 @@
 
     parcel   what all items of a fan share: the text of the flow's files, names, settings;
              sent once to each worker, which keeps it under its digest
-    errand   one item: the digest of its parcel, and what is its own
-    reply    how it ended, and its events; or why it could not be begun
+    errands  a few items: the digest of their parcel, and what is their own
+    reply    how each ended, and its events; or why they could not be begun
 
 A message is bytes, so that nobody on the way (a scheduler needs no Plait) has to understand it
 or shows what is in it.  The versions stand in front of it: what another version has written
@@ -162,8 +162,8 @@ def packed(content: Parcel) -> tuple[str, bytes]:
     return digest, _message(digest, data)
 
 
-def packed_errand(digest: str, errand: Errand) -> bytes:
-    return _message(digest, pickle.dumps(errand, pickle.HIGHEST_PROTOCOL))
+def packed_errands(digest: str, errands: Sequence[Errand]) -> bytes:
+    return _message(digest, pickle.dumps(tuple(errands), pickle.HIGHEST_PROTOCOL))
 
 
 def _message(digest: str, data: bytes) -> bytes:
@@ -230,7 +230,16 @@ class Foreign:
     worker: str
 
 
-Reply: TypeAlias = Performed | Stopped | Ended | Refused | Missing | Foreign
+@dataclass(frozen=True, slots=True)
+class Several:
+    """What became of the first of several items; the others were not begun."""
+
+    replies: tuple[Performed | Stopped | Ended | Refused, ...]
+    seconds: float
+    """That they took together."""
+
+
+Reply: TypeAlias = Performed | Stopped | Ended | Refused | Missing | Foreign | Several
 
 
 def packed_reply(reply: Reply) -> bytes:
@@ -245,7 +254,7 @@ def unpacked_reply(data: bytes) -> Reply:
     if isinstance(reply, tuple):
         plait, python, wire, worker = reply
         return Foreign(Versions(plait, python, wire), worker)
-    assert isinstance(reply, Performed | Stopped | Ended | Refused | Missing)
+    assert isinstance(reply, Performed | Stopped | Ended | Refused | Missing | Several)
     return reply
 
 
@@ -266,7 +275,7 @@ class Office(Protocol):
     """Knows a run and its flow, at the end where the journal is."""
 
     perform: str
-    """`module:function` of a worker: an errand's message becomes a reply's."""
+    """`module:function` of a worker: a message of errands becomes one of a reply."""
     receive: Callable[[bytes], bytes | None]
     """Of a worker: it takes a parcel, or replies why it cannot."""
     forget: Callable[[str], None]
@@ -279,4 +288,4 @@ class Office(Protocol):
 
     def parcel(self, fanned: Fanned, *, shared: bool) -> tuple[str, bytes]: ...
 
-    def errand(self, digest: str, fanned: Fanned, work: ItemWork) -> bytes: ...
+    def errands(self, digest: str, fanned: Fanned, works: Sequence[ItemWork]) -> bytes: ...

@@ -1,4 +1,4 @@
-"""`plait check`: every problem of every file at once, whatever kind it is, for people, programs and code hosts."""
+"""`plait check`: every problem of every file at once, for people, programs and code hosts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ COLOURS: Final = {"error": "red", "warning": "yellow", "note": "blue"}
 
 
 def configure(parser: Parser) -> None:
-    parser.add_argument("paths", metavar="PATH", nargs="+", help="flows, hooks, providers, or directories of them")
+    parser.add_argument(
+        "paths", metavar="PATH", nargs="+", help="flows, hooks, providers, or directories of them"
+    )
     parser.add_argument("--kind", metavar="K", help=f"what the files are: {', '.join(FILE_KINDS)}")
     parser.add_argument(
         "--profile",
@@ -47,7 +49,9 @@ def run(options: argparse.Namespace) -> int:
     kind = None if options.kind is None else one_of("kind", options.kind, FILE_KINDS)
     files = flow_files(options.paths)
     findings = [
-        finding for file in files for finding in check_file(file, kind=kind, profile=profile, names=names)
+        finding
+        for file in files
+        for finding in check_file(file, kind=kind, profile=profile, names=names, meant=file in options.paths)
     ]
     match form:
         case "text":

@@ -6,6 +6,7 @@ import os
 import shlex
 from typing import TYPE_CHECKING, Final
 
+from plait.cli.arguments import one_of
 from plait.cli.consent import trust_what_was_made
 from plait.errors import InputError
 
@@ -16,28 +17,33 @@ if TYPE_CHECKING:
 
 EXAMPLES: Final = (
     "plait init my-project",
-    "plait init .",
+    "plait init --kind graph .",
 )
+KINDS: Final = ("workflow", "graph", "directive", "ensemble")
 
 
 def configure(parser: Parser) -> None:
     parser.add_argument(
         "folder", metavar="DIR", nargs="?", default=".", help="where; the current folder if left out"
     )
+    parser.add_argument(
+        "--kind", metavar="K", default="workflow", help=f"what its flow is: {', '.join(KINDS)}"
+    )
 
 
 def run(options: argparse.Namespace) -> int:
     from plait import app
-    from plait.cli.scaffold import PROJECT, STATE, ignore_state, write_new
+    from plait.cli.scaffold import STATE, ignore_state, project_files, write_new
     from plait.tools.trust import brought_along
 
+    files = project_files(one_of("kind", options.kind, KINDS))
     root = os.path.realpath(options.folder)
     _make(root)
     tools = app.toolbox(root)
     _expect_project(root, tools.trust.store.root)
     alone = not brought_along(root)
-    write_new(root, PROJECT)
-    made = [*PROJECT, *([f".gitignore ({STATE})"] if ignore_state(root) else [])]
+    write_new(root, files)
+    made = [*files, *([f".gitignore ({STATE})"] if ignore_state(root) else [])]
     first = trust_what_was_made(tools.trust, alone=alone, origin="plait init")
     print(f"made in {root}:")
     for path in made:
@@ -47,7 +53,7 @@ def run(options: argparse.Namespace) -> int:
     else:
         print(f"this folder brought other files along, so look at them, then type:  {first}")
     print("next:")
-    for command in _next(options.folder):
+    for command in _next(options.folder, flow=list(files)[-1]):
         print(f"  {command}")
     return 0
 
@@ -72,11 +78,12 @@ def _expect_project(root: str, store: str) -> None:
         )
 
 
-def _next(folder: str) -> tuple[str, ...]:
+def _next(folder: str, flow: str) -> tuple[str, ...]:
     here = os.path.realpath(folder) == os.path.realpath(os.curdir)
     return (
         *(() if here else (f"cd {shlex.quote(folder)}",)),
+        f"plait run {flow}",
+        f"plait check {flow}",
         "plait call hello -p name=Ada",
         "plait tools show hello",
-        "plait check hello.yaml",
     )

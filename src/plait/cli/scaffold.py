@@ -202,11 +202,123 @@ steps:
   - shell: "echo '${greeting} on ${day}, ${env.USER:-you}!'"
 """
 
-PROJECT: Final[Mapping[str, str]] = {
-    ".ai/tools/hello.py": SCRIPT,
-    ".ai/plait.yaml": SETTINGS,
-    "hello.yaml": FLOW,
+GRAPH: Final = """\
+# A graph: nodes act, assign to the state, and lead on; the first edge that is open is taken.
+name: hello
+
+inputs:
+  name: {type: string, default: Ada}
+
+start: greet
+
+nodes:
+  greet:
+    tool: hello
+    params: {name: "${inputs.name}"}
+    assign: {said: "${result.greeting}"}
+    next: look
+
+  look:
+    type: gate
+    next:
+      - {to: done, when: {path: state.said, op: contains, value: Hello}}
+      - to: greet
+
+  done:
+    type: return
+    output: ${state.said}
+"""
+
+DIRECTIVE: Final = """\
+---
+description: Greet somebody by a tool, and tell of it
+inputs:
+  name: {type: string, default: Ada}
+permissions: [hello]
+limits: {turns: 4, spend: 0.10}
+---
+Greet {input:name} with the tool, and say in one line what it answered.
+"""
+
+DIRECTIVE_TALK: Final = """\
+# What a model said once, played back: no server, no key.
+- answer:
+    text: I call the tool.
+    uses:
+      - {name: hello, arguments: {name: Ada}}
+    usage: {input: 120, output: 18}
+- answer:
+    text: "The tool answered: Hello, Ada!"
+    usage: {input: 160, output: 9}
+"""
+
+ENSEMBLE: Final = """\
+# An ensemble: tasks by tools and agents; one begins when those in its context are done.
+name: hello
+
+inputs:
+  name: {type: string, default: Ada}
+
+agents:
+  host: {role: Host, goal: "Welcome {name} warmly"}
+
+tasks:
+  - id: greeting
+    description: Greet {name}
+    tool: hello
+    params: {name: "${inputs.name}"}
+  - id: welcome
+    description: Write a welcome for {name} around the greeting
+    expected_output: One sentence
+    agent: host
+    context: [greeting]
+"""
+
+ENSEMBLE_TALK: Final = """\
+# What a model said once, played back: no server, no key.
+- answer:
+    text: Hello, Ada! Come in and take a seat by the window.
+    usage: {input: 90, output: 14}
+"""
+
+PROVIDER: Final = """\
+# Whoever names no provider asks this one, which plays a recording back.  A real one is a variable away:
+# PLAIT_PROVIDER=anthropic plait run …, with its key in ANTHROPIC_API_KEY.
+extends: replay
+file: .ai/hello.replay.yaml
+"""
+
+TALK: Final = ".ai/hello.replay.yaml"
+FLOWS: Final[Mapping[str, Mapping[str, str]]] = {
+    # kind: its files, the flow first
+    "workflow": {"hello.yaml": FLOW},
+    "graph": {"hello.yaml": GRAPH},
+    "directive": {"hello.md": DIRECTIVE, TALK: DIRECTIVE_TALK},
+    "ensemble": {"hello.yaml": ENSEMBLE, TALK: ENSEMBLE_TALK},
 }
+
+
+def project_files(kind: str) -> dict[str, str]:
+    """The files of a new project, the flow last; a YAML file names the schema by which an editor knows it."""
+    (flow, text), *others = FLOWS[kind].items()
+    files = {".ai/tools/hello.py": SCRIPT, ".ai/plait.yaml": SETTINGS}
+    if others:
+        files |= {**dict(others), ".ai/config/providers/default.yaml": PROVIDER}
+    if flow.endswith(".yaml"):
+        schema = f".ai/schema/{kind}.json"
+        files[schema] = _schema(kind)
+        text = f"# yaml-language-server: $schema={schema}\n{text}"
+    return {**files, flow: text}
+
+
+def _schema(kind: str) -> str:
+    import json
+
+    from plait.flows.format import json_schema
+
+    return json.dumps(json_schema(kind), separators=(",", ":")) + "\n"
+
+
 STATE: Final = ".ai/state/"
 
 

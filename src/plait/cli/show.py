@@ -21,23 +21,27 @@ from plait.cli.lines import (
     write_lines,
 )
 from plait.cli.run import expect_folder
-from plait.engine.events import Event, RunStarted, Status, StepFinished, StepRetrying
-from plait.engine.journal import Journal, Recorded
+from plait.engine.events import Event, RunStarted, Status, StepFinished, StepForgotten, StepRetrying
+from plait.engine.journal import Journal, Recorded, Stamped, as_recorded
 from plait.engine.outcome import Done, Failed, Skipped
-from plait.engine.progress import AGENT, ENSEMBLE, GRAPH, LISTED, Part, Progress, told
-from plait.hints import TYPE_CHECKING, Final
+from plait.engine.progress import AGENT, ASKING, ENSEMBLE, GRAPH, LISTED, Part, Progress, told
+from plait.hints import TYPE_CHECKING, Final, Protocol
 from plait.values import Json
 
 if TYPE_CHECKING:
     import argparse
 
     from plait.cli.arguments import Parser
+    from plait.store.journal import SqliteJournal
 
 EXAMPLES: Final = (
     "plait show 7f3a",
     "plait show last --json",
 )
 MOST_FAILURES: Final = 50
+MAP: Final = "map"
+MANY: Final = 200_000
+"""Events; of more than these, only those are read that are shown."""
 ATTEMPT: Final = "attempt"
 """The kind of what a step does, where it is a step of its own because something follows it."""
 SIGNS: Final = {
@@ -63,17 +67,19 @@ def run(options: argparse.Namespace) -> int:
     runs, name = flows.find_run(options.run, options.project)
     with runs.open(name, write=False) as opened:
         progress, tries = Progress(), Tries()
-        for stamped in opened.journal.events():
+        journal = _Outline.of(opened.journal)
+        for stamped in journal.events():
             progress.add(stamped)
             tries.add(stamped.event)
+        journal.settle(progress)
         status = progress.status
         if progress.ended is None:  # it runs, or whoever ran it died
             known = [one.status for one in runs.list() if one.id == name and one.status != "unreadable"]
             status = known[0] if known else "interrupted"
         if options.json:
-            print(json_line(record(name, status, progress, opened.journal, tries)))
+            print(json_line(record(name, status, progress, journal, tries)))
         else:
-            said = lines(name, status, progress, opened.journal, tries, now=time.time())
+            said = lines(name, status, progress, journal, tries, now=time.time())
             write_lines(said, sys.stdout)
             if opened.facts.get("kind") == "graph":
                 write_lines(_way(str(opened.facts.get("file", "")), opened.journal), sys.stdout)
@@ -90,6 +96,63 @@ def _way(file: str, journal: Journal) -> Iterator[Line]:
     except PlaitError:
         return
     yield from (("  " + text, colour) for text, colour in text_lines(picture))
+
+
+class Steps(Protocol):
+    """What is asked of a journal here, once its events were told."""
+
+    def recorded_in(self, path: str) -> Iterator[Recorded]: ...
+
+
+class _Outline:
+    """A long journal without what went well in its map: that is counted, and only failures are shown.
+
+    To look through the events of a million items takes a minute, and to find the others a second.
+    """
+
+    def __init__(self, journal: SqliteJournal, *, whole: bool) -> None:
+        self._journal = journal
+        self._whole = whole
+        self._failed: dict[str, Recorded] = {}
+        self._expected = -1
+
+    @classmethod
+    def of(cls, journal: SqliteJournal) -> _Outline:
+        reader = journal.reader
+        return cls(journal, whole=reader.last() <= MANY or reader.knows_word(ASKING))
+
+    def events(self) -> Iterator[Stamped]:
+        if self._whole:
+            yield from self._journal.events()
+            return
+        for stamped in self._journal.reader.outline(MAP):
+            match stamped.event:
+                case StepFinished(outcome=Failed()) as event if event.path.startswith(f"{MAP}/item:"):
+                    if event.path.count("/") == 1:
+                        self._failed[event.path] = as_recorded(event)
+                case StepForgotten(path=path, below=below):
+                    self._failed.pop(path, None)
+                    if below and path == MAP:
+                        self._failed.clear()
+            yield stamped
+
+    def settle(self, progress: Progress) -> None:
+        """Count the items of a map that has not said itself how they ended."""
+        part = progress.parts.get(MAP)
+        if self._whole or part is None:
+            return
+        group = part.group
+        if part.state not in ("done", "failed") or not group.done:
+            ended = self._journal.reader.ended_in(MAP)
+            done = min(ended.get("done", 0), group.total or 0)
+            counts = {"successful": done, "failed": len(self._failed), "skipped": ended.get("skipped", 0)}
+            group.settle({"total": group.total or 0, **counts})
+        self._expected = group.failed
+
+    def recorded_in(self, path: str) -> Iterator[Recorded]:
+        if self._whole or path != MAP or len(self._failed) != self._expected:
+            return self._journal.recorded_in(path)
+        return iter(sorted(self._failed.values(), key=lambda one: one.order))
 
 
 class Tries:
@@ -125,7 +188,7 @@ class Tries:
 
 
 def lines(
-    run: str, status: Status, progress: Progress, journal: Journal, tries: Tries, *, now: float
+    run: str, status: Status, progress: Progress, journal: Steps, tries: Tries, *, now: float
 ) -> Iterator[Line]:
     yield from _head(run, status, progress, now)
     for part in progress.parts.values():
@@ -162,7 +225,7 @@ def _part(part: Part, status: Status, progress: Progress, now: float) -> Iterato
         yield f"  {sign} {clean(part.name)}   {ended(part)}", colour
 
 
-def _steps(part: Part, journal: Journal, tries: Tries) -> Iterator[Line]:
+def _steps(part: Part, journal: Steps, tries: Tries) -> Iterator[Line]:
     if part.kind in LISTED:
         from plait.cli import show_rows
 
@@ -208,7 +271,7 @@ def _next(run: str, status: Status, progress: Progress) -> Iterator[Line]:
 # ── for programs ─────────────────────────────────────────────────────────
 
 
-def record(run: str, status: Status, progress: Progress, journal: Journal, tries: Tries) -> dict[str, Json]:
+def record(run: str, status: Status, progress: Progress, journal: Steps, tries: Tries) -> dict[str, Json]:
     return {
         "id": run,
         "flow": progress.flow,
@@ -226,7 +289,7 @@ def record(run: str, status: Status, progress: Progress, journal: Journal, tries
     }
 
 
-def _part_record(part: Part, journal: Journal, tries: Tries) -> dict[str, Json]:
+def _part_record(part: Part, journal: Steps, tries: Tries) -> dict[str, Json]:
     group = part.group
     shared: dict[str, Json] = {
         "name": part.name,

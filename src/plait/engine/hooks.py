@@ -25,7 +25,7 @@ from threading import Lock
 
 from plait.engine.journal import is_below
 from plait.engine.limits import NAMES as LIMITS
-from plait.engine.limits import Earlier, Reached, Spent
+from plait.engine.limits import Reached, Spent
 from plait.engine.outcome import Aborted, Done, Failed, Failure, Outcome, Skipped, StepError, expect_done
 from plait.engine.perform import PLAIN, Policy, Skip, Step, Turn, perform
 from plait.errors import ConditionError, nearest
@@ -154,9 +154,11 @@ def family(step: Step) -> str | None:
 
 
 def is_counted(path: str, kind: str) -> bool:
-    """Does a recorded step count against a limit of `steps`?"""
-    name = path.rpartition("/")[2]
-    return kind not in _INSIDE and kind != "item" and not is_of_agent(name) and "hook:" not in path
+    """Does a recorded step count against a limit of `steps`?  The calls of an agent do, and not its turns."""
+    above, _, name = path.rpartition("/")
+    if is_of_agent(name):
+        return ".call:" in name
+    return kind not in _INSIDE and kind != "item" and not above.rpartition("/")[2].startswith("hook:")
 
 
 def is_of_agent(name: str) -> bool:
@@ -237,14 +239,11 @@ class Hooks:
         call: CallTool,
         names: Mapping[str, Json] = _NOTHING,
         spent: Spent | None = None,
-        earlier: Earlier | None = None,
         called: str = "",
     ) -> None:
         self._call = call
         self._names: dict[str, Json] = {"inputs": {}, "limits": {}, "directive": None, "model": None, **names}
-        self._spent = spent if spent is not None and spent.limits.record() else None
-        self._used = spent
-        self._earlier = earlier
+        self._spent = spent
         self._by_event: dict[str, list[tuple[str, Hook]]] = {}
         for name, hook in _named(hooks):
             self._by_event.setdefault(hook.event, []).append((called + name, hook))
@@ -265,7 +264,7 @@ class Hooks:
         # How many flows it is inside of tells its hooks from those of the others, in every life of the run.
         depth = len(self._around(path))
         own = Hooks(hooks, call=self._call, names=names, called=f"inner{depth if depth > 1 else ''}.")
-        own._used = self._used
+        own._spent = self._spent
         before, self._inside[path] = self._inside.get(path), own
         try:
             yield own
@@ -388,16 +387,10 @@ class Hooks:
         verdict = self.fire(f"{kind}_finished", turn, context)
         return verdict.aborted() if verdict is not None and verdict.verb == "abort" else None
 
-    def remembered(self, step: Step, turn: Turn) -> None:
-        """A step that is not done again has used up what it had used up then."""
-        if self._spent is not None and self._earlier is not None:
-            own = not (is_of_agent(step.name) or _counts_itself(step))
-            self._spent.add(**self._earlier.below(turn.path, own=own))
-
     # ── limits ───────────────────────────────────────────────────────────
 
     def _expect_within_limits(self, spent: Spent, step: Step, turn: Turn) -> None:
-        counted = family(step) == "step" and not _counts_itself(step)
+        counted = family(step) == "step" and not counts_itself(step)
         reached = spent.take(steps=1) if counted else spent.reach()
         if reached is None:
             return
@@ -457,7 +450,7 @@ class Hooks:
     # ── names ────────────────────────────────────────────────────────────
 
     def _names_of(self, event: str, turn: Turn, context: Mapping[str, Json]) -> dict[str, Json]:
-        used: Json = {} if self._used is None else self._used.used()
+        used: Json = {} if self._spent is None else self._spent.used()
         around = {name: turn.scope.names[name] for name in ("item", "state") if name in turn.scope.names}
         known = {**self._names, "used": used, "cost": used, **around, **context}
         return {**known, "event": event, "path": turn.path}
@@ -606,9 +599,9 @@ def _checked(verb: str, output: Mapping[str, Json]) -> dict[str, Json]:
 # ── helpers, in order of use ─────────────────────────────────────────────
 
 
-def _counts_itself(step: Step) -> bool:
+def counts_itself(step: Step) -> bool:
     """Does whoever performs it count it, done or remembered?  Graphs do so with their nodes."""
-    return getattr(step, "counts_itself", False)
+    return is_of_agent(step.name) or getattr(step, "counts_itself", False)
 
 
 def _named(hooks: Iterable[Hook]) -> list[tuple[str, Hook]]:

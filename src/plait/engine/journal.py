@@ -60,6 +60,9 @@ class Journal(Protocol):
     def is_fresh(self) -> bool:
         """Had nothing been recorded when this journal was opened?"""
 
+    def last(self) -> int:
+        """The number of the last event; 0 if there is none."""
+
     def events(self, after: int = 0) -> Iterator[Stamped]: ...
 
     def keep(self, data: bytes) -> str:
@@ -123,6 +126,9 @@ class MemoryJournal:
         """The same journal as a later life of the run sees it."""
         self._fresh = False
         return self
+
+    def last(self) -> int:
+        return len(self._events)
 
     def events(self, after: int = 0) -> Iterator[Stamped]:
         yield from self._events[after:]

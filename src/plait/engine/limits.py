@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import inf
 from threading import Lock
 
-from plait.engine.events import StepFinished
+from plait.engine.events import StepFinished, StepRetrying
 from plait.engine.outcome import Done, Failed, Failure, Outcome, StepError
-from plait.hints import TYPE_CHECKING, Final
+from plait.hints import TYPE_CHECKING, Final, TypeAlias
 from plait.records import dataclass
 from plait.values import Json
 
@@ -92,10 +93,13 @@ class Spent:
         self._lock = Lock()
         self._taking: Lock = Lock() if within is None else within._taking
 
-    def take(self, **used: float) -> Reached | None:
-        """Use something up unless a limit is reached, which it says then; two threads never take the last."""
+    def take(self, *names: str, **used: float) -> Reached | None:
+        """Use something up unless one of these limits (any, if none is named) is reached, and say which.
+
+        Two threads never take the last.
+        """
         with self._taking:
-            found = self.reach()
+            found = self.reach(*names)
             if found is None:
                 self.add(**used)
         return found
@@ -110,14 +114,16 @@ class Spent:
         if self.within is not None and used:
             self.within.add(**used)
 
-    def remember(self, **used: float) -> None:
-        """What was used up inside of what is not done again; not of the run, which counts it itself."""
-        if self.within is None:
-            return
-        with self._lock:
-            for name, amount in used.items():
-                self._used[name] += amount
-        self.within.remember(**used)
+    def add_time(self, seconds: float) -> None:
+        """What a step took in an earlier life, for all that it is inside of but the run, which knows."""
+        spent = self
+        while spent.within is not None:
+            spent.add(seconds=seconds)
+            spent = spent.within
+
+    def is_limited(self) -> bool:
+        """Does anybody limit anything, here or outside?"""
+        return any(True for name in NAMES for _ in self._holders(name))
 
     def used(self) -> dict[str, Json]:
         """For hooks, events and people."""
@@ -190,42 +196,86 @@ class Earlier:
     """What the earlier lives of a run have used up, place by place.
 
     A resumed run goes through its steps again, and one that is remembered is not looked into:
-    what was used up inside it is read here.  `is_counted` says of a path and a kind whether
-    that step counts as one of `steps`.
+    what was used up inside it is read here.  So is what was paid for attempts that came to
+    nothing, since they are paid for whatever follows.  `is_counted` says of a path and a kind
+    whether that step counts as one of `steps`; `before` is the number of the first event of this life.
     """
 
-    def __init__(self, journal: Journal, is_counted: Callable[[str, str], bool]) -> None:
+    def __init__(
+        self, journal: Journal, is_counted: Callable[[str, str], bool], *, before: float = inf
+    ) -> None:
         self.seconds = 0.0
         counted: set[str] = set()
-        self._all_usages: dict[str, tuple[float, float, float]] = {}
+        self._paid: dict[str, _Paid] = {}
+        self._last: dict[str, _Paid] = {}
+        """What the answer that counts was paid with."""
         worked = _Union()
         for stamped in journal.events():
+            if stamped.number >= before:
+                break
             match stamped.event:
                 case StepFinished(path=path, kind=kind, outcome=outcome, duration=duration):
                     worked.add(stamped.at - duration, stamped.at)
                     if is_counted(path, kind):
                         counted.add(path)
-                    if (usage := _usage(outcome)) is not None:
-                        self._all_usages[path] = usage
+                    self._pay(path, outcome)
+                    self._last[path] = _usage(outcome) or _NOTHING if isinstance(outcome, Done) else _NOTHING
+                case StepRetrying(path=path, failure=failure):
+                    self._pay(path, Failed(failure))
         self.seconds = worked.length
-        self._steps = sorted(counted)
-        self._usages = sorted(self._all_usages.items())
+        agents = {path.rpartition("/")[0] for path in self._last if _is_turn(path)}
+        self._steps = sorted(counted - agents)
+        self._usages = sorted(self._paid.items())
+
+    def _pay(self, path: str, outcome: Outcome) -> None:
+        if (usage := _usage(outcome)) is not None:
+            self._paid[path] = _sum([self._paid.get(path, _NOTHING), usage])
 
     def below(self, path: str, *, own: bool = True) -> dict[str, float]:
-        """What the step at a path has used up with all that is inside it; not `own`: only what is inside."""
+        """What the step at a path has used up with all that is inside it.
+
+        Not `own`: without the step itself and its answer, for those that count both.
+        """
         first, end = f"{path}/", f"{path}0"  # "0" is the character behind "/"
         steps = bisect_left(self._steps, end) - bisect_left(self._steps, first)
         if own:
             steps += bisect_left(self._steps, f"{path}\0") - bisect_left(self._steps, path)
         usages = dict(self._usages[bisect_left(self._usages, (first,)) : bisect_left(self._usages, (end,))])
-        if own and path in self._all_usages:
-            usages[path] = self._all_usages[path]
+        if path in self._paid:
+            usages[path] = self._paid[path] if own else _less(self._paid[path], self._last[path])
         # Whoever sums up what is inside it is not counted as well.
         summed = {above for one in usages for above in _above(one)}
-        counted = [usage for one, usage in usages.items() if one not in summed]
-        turns, tokens, spend = (sum(one[at] for one in counted) for at in range(3))
-        used = {"steps": steps, "turns": turns, "tokens": tokens, "spend": spend}
-        return {name: amount for name, amount in used.items() if amount}
+        turns, tokens, spend = _sum([usage for one, usage in usages.items() if one not in summed])
+        return _amounts(steps=steps, turns=turns, tokens=tokens, spend=spend)
+
+    def in_vain(self, path: str) -> dict[str, float]:
+        """What was paid for a step that is done again; what is inside it is asked for by itself."""
+        at = bisect_left(self._usages, (f"{path}/",))
+        is_sum = at < len(self._usages) and self._usages[at][0].startswith(f"{path}/")
+        turns, tokens, spend = _NOTHING if is_sum else self._paid.get(path, _NOTHING)
+        return _amounts(turns=turns, tokens=tokens, spend=spend)
+
+
+_Paid: TypeAlias = tuple[float, float, float]
+"""Questions, tokens, money."""
+_NOTHING: Final[_Paid] = (0, 0, 0)
+
+
+def _sum(all_paid: Sequence[_Paid]) -> _Paid:
+    turns, tokens, spend = (sum(one[at] for one in all_paid) for at in range(3))
+    return turns, tokens, spend
+
+
+def _less(paid: _Paid, without: _Paid) -> _Paid:
+    return paid[0] - without[0], paid[1] - without[1], paid[2] - without[2]
+
+
+def _amounts(**used: float) -> dict[str, float]:
+    return {name: amount for name, amount in used.items() if amount}
+
+
+def _is_turn(path: str) -> bool:
+    return path.rpartition("/")[2].startswith("turn:")
 
 
 def _above(path: str) -> Iterator[str]:
@@ -233,10 +283,15 @@ def _above(path: str) -> Iterator[str]:
         yield path
 
 
-def _usage(outcome: Outcome) -> tuple[float, float, float] | None:
-    """Questions, tokens and money that a step says it took."""
+def _usage(outcome: Outcome) -> _Paid | None:
+    """What a step says it took: an agent and its turns as such, a step of a workflow among its facts."""
     match outcome:
-        case Done({"usage": dict(usage)}) | Failed(Failure(output={"usage": dict(usage)})):
+        case (
+            Done({"usage": dict(usage)})
+            | Done({"facts": {"usage": dict(usage)}})
+            | Failed(Failure(output={"usage": dict(usage)}))
+            | Failed(Failure(output={"facts": {"usage": dict(usage)}}))
+        ):
             tokens = _number(usage.get("input")) + _number(usage.get("output"))
             return _number(usage.get("calls", 1)), tokens, _number(usage.get("cost"))
     return None

@@ -89,6 +89,8 @@ class Run:
         if random is not None:
             self.random = random
         self.fresh = journal.is_fresh()
+        self.first = 1 if self.fresh else journal.last() + 1
+        """The number of its first event: those before it are of earlier lives."""
         self.accept_changes = accept_changes
         self.full_durability = full_durability
         self._repeat = frozenset(repeat)

@@ -94,6 +94,7 @@ RULES: Final[dict[str, str]] = {
     "no-prompt": "A directive has a head and nothing to say.",
     "bad-head": "The head of a directive cannot be read.",
     "bad-xml": "The head of a directive is not the XML that is known.",
+    "no-flow": "The file is not of the kind that it was said to be.",
     "no-profile": "The file has none of the shapes that Plait knows, so no template was checked.",
     "syntax": "The file is not YAML.",
     "duplicate-key": "A key stands twice in one map.",
@@ -131,10 +132,12 @@ def check_file(
     profile: str | None = None,
     names: Iterable[str] = (),
     project: str | None = None,
+    meant: bool = False,
 ) -> list[Finding]:
     """All findings of one file and of those that it is made of, sorted by place.
 
     Its `kind` is seen by its place or shape, if nobody says it; `profile` looks at templates alone.
+    `meant`: somebody takes it for a flow, so one that lacks its shape is held against the likeliest kind.
     """
     kind = kind or (kind_by_place(path) if profile is None else None)
     if kind == "directive":
@@ -146,7 +149,7 @@ def check_file(
         if read.node is None and read.problems:
             found: list[Finding] = []
         elif kind is None:
-            found = _of_file(read, path, profile, names, project)
+            found = _of_file(read, path, profile, names, project, meant=meant)
         else:
             found = _of_kind(kind, read.node or documents.parse("", path), path, names, project)
     except PlaitError as error:
@@ -166,7 +169,7 @@ def kind_by_place(path: str) -> str | None:
     above, folder = os.path.split(folders)
     if folder == "providers" and os.path.basename(above) in ("config", "system"):
         return "provider"
-    return "hooks" if (folder, name) == ("config", "hooks.yaml") else None
+    return {("config", "hooks.yaml"): "hooks", (".ai", "plait.yaml"): "settings"}.get((folder, name))
 
 
 def _of_kind(
@@ -182,6 +185,8 @@ def _of_kind(
             from plait.flows.hooks import check_hooks_file
 
             return check_hooks_file(document, space=_space_of(path))
+        case "settings":
+            return _of_settings(document)
     profile = PROFILE_OF[kind]
     if profile_of(document) == profile:
         return _of_document(document, path, profile, names, project)
@@ -191,6 +196,17 @@ def _of_kind(
     what = f"this file does not look like a {kind}"
     fix = {"workflow": "write steps:", "graph": "write start: and nodes:", "ensemble": "write tasks:"}[kind]
     return [Finding(Problem(what, path, fix, code="no-flow"))]
+
+
+def _of_settings(document: documents.Node) -> list[Finding]:
+    from plait.tools.trust import expect_settings
+
+    if isinstance(document, documents.Mapping):
+        try:
+            expect_settings(document)
+        except PlaitError as error:
+            return [Finding(problem) for problem in error.problems]
+    return []
 
 
 PROFILE_OF: Final = {"workflow": "workflow", "graph": "graph", "ensemble": "prompt"}
@@ -204,7 +220,13 @@ def _space_of(path: str) -> str:
 
 
 def _of_file(
-    read: documents.Partly, path: str, profile: str | None, names: Iterable[str], project: str | None
+    read: documents.Partly,
+    path: str,
+    profile: str | None,
+    names: Iterable[str],
+    project: str | None,
+    *,
+    meant: bool,
 ) -> list[Finding]:
     document = read.node or documents.parse("", path)
     if profile is None and profile_of(document) is None:
@@ -212,7 +234,20 @@ def _of_file(
 
         if is_hooks_file(document):
             return check_hooks_file(document, space=_space_of(path))
+        if _is_recording(document):
+            return []  # what a model said, whatever that looks like
+        from plait.flows.load import likely_kind
+
+        kind = likely_kind(document) if meant else None
+        if kind is not None and (wrong := format.problems(document, format.FILES[kind])):
+            return [_of_format(problem) for problem in wrong]
     return _of_document(document, path, profile, names, project)
+
+
+def _is_recording(document: documents.Node) -> bool:
+    """A list of exchanges, for a provider that plays them back."""
+    items = document.items if isinstance(document, documents.Sequence) else ()
+    return bool(items) and all(isinstance(one, documents.Mapping) and one.get("answer") for one in items)
 
 
 def _of_document(
@@ -334,10 +369,10 @@ def _map_problems(document: documents.Node) -> Iterator[Problem]:
     node = document.get("map") if isinstance(document, documents.Mapping) else None
     if not isinstance(node, documents.Mapping):
         return
-    sound = _sound(node, "map", SELECTION)
-    said = sound.get("input")
+    kept = sound(node, "map", SELECTION)
+    said = kept.get("input")
     try:
-        read_selection(sound)
+        read_selection(kept)
     except PlaitError as error:
         yield from error.problems
     try:
@@ -354,9 +389,9 @@ def _policy_problems(document: documents.Node) -> Iterator[Problem]:
     own = document.get("map") if isinstance(document, documents.Mapping) else None
     for form, node in (("map", own), ("flow", document)):
         if isinstance(node, documents.Mapping):
-            yield from policy_problems(format.Said(form, _sound(node, form, POLICY), Scope()))
+            yield from policy_problems(format.Said(form, sound(node, form, POLICY), Scope()))
     if isinstance(own, documents.Mapping):
-        yield from isolation_problems(format.Said("map", _sound(own, "map"), Scope()))
+        yield from isolation_problems(format.Said("map", sound(own, "map"), Scope()))
 
 
 def _capture_problems(document: documents.Node) -> Iterator[Problem]:
@@ -365,7 +400,7 @@ def _capture_problems(document: documents.Node) -> Iterator[Problem]:
 
     node = document.get("setup") if isinstance(document, documents.Mapping) else None
     if isinstance(node, documents.Mapping):
-        yield from capture_problems(format.Said("setup", _sound(node, "setup"), Scope()))
+        yield from capture_problems(format.Said("setup", sound(node, "setup"), Scope()))
 
 
 def _parameter_problems(document: documents.Node) -> Iterator[Problem]:
@@ -410,7 +445,7 @@ POLICY: Final = (
 )  # fmt: skip
 
 
-def _sound(node: documents.Mapping, form: str, names: Container[str] | None = None) -> documents.Mapping:
+def sound(node: documents.Mapping, form: str, names: Container[str] | None = None) -> documents.Mapping:
     """A map with those of its fields, or of the ones named, of which the format has nothing to say."""
     table = format.spelt(form)
     kept = [
@@ -569,8 +604,8 @@ def _below(directory: str) -> Iterator[str]:
                 yield path
 
 
-_HEAD: Final = re.compile(
-    r"(?:\A|\n)---[ \t]*\r?\n(?:.*\n)*?(?:inputs|outputs|permissions|limits|provider|model|actions|hooks):"
+_OF_DIRECTIVES: Final = re.compile(
+    r"^(?:inputs|outputs|permissions|limits|provider|model|actions|hooks):", re.MULTILINE
 )
 MOST_OF_A_HEAD: Final = 8192
 
@@ -585,7 +620,7 @@ def _is_directive(path: str) -> bool:
     except OSError:
         return False
     if begin.startswith("---"):
-        return _HEAD.match(begin.partition("\n---")[0] + "\n") is not None
+        return _OF_DIRECTIVES.search(begin.partition("\n---")[0]) is not None
     return "```xml\n<directive" in begin
 
 

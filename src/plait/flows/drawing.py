@@ -15,9 +15,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from plait.documents import nodes
-from plait.hints import Final, Literal, TypeAlias
+from plait.engine.outcome import Done, Failed, Outcome
+from plait.hints import TYPE_CHECKING, Final, Literal, TypeAlias
 from plait.records import dataclass, field, replace
 from plait.values import json_text
+
+if TYPE_CHECKING:
+    from plait.engine.journal import Journal
 
 Sign: TypeAlias = Literal["start", "tool", "gate", "return", "foreach", "phase", "step", "task", "end"]
 Style: TypeAlias = Literal["plain", "error"]
@@ -229,24 +233,63 @@ def _cut(text: str, most: int = LABEL) -> str:
 # ── the way of a run ─────────────────────────────────────────────────────
 
 
-def with_way(picture: Picture, visits: Iterable[tuple[str, bool]]) -> Picture:
-    """The picture with the visits of a run marked, in their order: the box, and whether that failed."""
+Stay: TypeAlias = tuple[str, bool] | tuple[str, bool, int | None]
+"""A visit: the box, whether that failed, and the number of the edge that was followed, if it was recorded."""
+
+
+def with_way(picture: Picture, visits: Iterable[Stay]) -> Picture:
+    """The picture with the visits of a run marked, in their order."""
     made = list(visits)
     counts: dict[str, int] = {}
-    failed = {name for name, bad in made if bad}
-    steps: dict[tuple[str, str], int] = {}
-    for name, _ in made:
+    failed = {visit[0] for visit in made if visit[1]}
+    for name, *_ in made:
         counts[name] = counts.get(name, 0) + 1
-    for (one, _), (other, _) in pairwise(made):
-        steps[one, other] = steps.get((one, other), 0) + 1
+    taken: dict[int, int] = {}
+    arrows_from = _by_start(picture.arrows)
+    for one, other in pairwise(made):
+        at = _arrow_taken(arrows_from.get(one[0], ()), one, other[0])
+        if at is not None:
+            taken[at] = taken.get(at, 0) + 1
     boxes = tuple(
         replace(box, visits=counts.get(box.name, 0), failed=box.name in failed) for box in picture.boxes
     )
-    arrows: list[Arrow] = []
-    for arrow in picture.arrows:
-        # Of two edges between the same nodes only one was followed; which, the journal does not say.
-        arrows.append(replace(arrow, taken=steps.pop((arrow.start, arrow.to), 0)))
-    return replace(picture, boxes=boxes, arrows=tuple(arrows), is_run=True)
+    arrows = tuple(replace(arrow, taken=taken.get(at, 0)) for at, arrow in enumerate(picture.arrows))
+    return replace(picture, boxes=boxes, arrows=arrows, is_run=True)
+
+
+def visits_of(journal: Journal, part: str) -> list[Stay]:
+    """The visits of a graph in a journal, in their order."""
+    from plait.steps.graph_nodes import node_of
+
+    found = [known for known in journal.recorded_in(part) if ":" not in known.path.rpartition("/")[2]]
+    return [
+        (node_of(known.path), isinstance(known.outcome, Failed), _edge_in(known.outcome)) for known in found
+    ]
+
+
+def _edge_in(outcome: Outcome) -> int | None:
+    match outcome:
+        case Done({"edge": int(number)}):
+            return number
+    return None
+
+
+def _by_start(arrows: Sequence[Arrow]) -> dict[str, list[tuple[int, Arrow]]]:
+    found: dict[str, list[tuple[int, Arrow]]] = {}
+    for at, arrow in enumerate(arrows):
+        found.setdefault(arrow.start, []).append((at, arrow))
+    return found
+
+
+def _arrow_taken(leaving: Sequence[tuple[int, Arrow]], visit: Stay, to: str) -> int | None:
+    """The arrow by which a visit was left: that of its edge or its error, or the first that leads there."""
+    edges = [(at, arrow) for at, arrow in leaving if arrow.style == "plain"]
+    number = visit[2] if len(visit) == 3 else None
+    if number is not None and 0 < number <= len(edges) and edges[number - 1][1].to == to:
+        return edges[number - 1][0]
+    errors = [(at, arrow) for at, arrow in leaving if arrow.style == "error"]
+    likely = [*errors, *edges] if visit[1] else [*edges, *errors]
+    return next((at for at, arrow in likely if arrow.to == to), None)
 
 
 # ── layout ───────────────────────────────────────────────────────────────

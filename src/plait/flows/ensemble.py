@@ -2,6 +2,7 @@
 
     check_ensemble   everything that is wrong with a document
     load_ensemble    with its inputs: a program that can run
+    ensemble_tool    the same for a tool, of the bytes that were judged
 
 Tasks name each other and their agents by id.  What is missing in any text is told at once, before
 there is a run.
@@ -11,11 +12,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import lru_cache
 
 from plait import documents
 from plait.documents import nodes
 from plait.engine.conditions import asked_keys
 from plait.engine.expressions import read_when
+from plait.engine.hooks import Hook
+from plait.engine.limits import Limits
 from plait.errors import InputError, PlaitError, Problem, listed, nearest
 from plait.flows import format
 from plait.flows.check import Finding, check_field
@@ -31,12 +35,15 @@ from plait.scope import Scope
 from plait.source import Span
 from plait.steps.ensemble import assemble
 from plait.steps.ensemble_check import problems_of
-from plait.steps.ensemble_parts import MOST_TURNS, Agent, Cast, Loop, Manager, MapReduce, Task
+from plait.steps.ensemble_parts import MAX_LEVELS, MOST_TURNS, Agent, Cast, Loop, Manager, MapReduce, Task
+from plait.steps.ensemble_task import TASK_FACTS
 from plait.steps.ensemble_text import AGENT_TEXTS, TASK_TEXTS, Place, Texts, is_item_name
 from plait.template.template import Template, compile_template
 from plait.values import Json, Secret
 
 NOTHING: Final = Scope()
+MOST_ENSEMBLES: Final = 64
+"""So many that are called as tools are kept as they were read."""
 
 
 def load_ensemble(
@@ -54,7 +61,49 @@ def load_ensemble(
 
     `document`: what is in the file, if it was read already.
     """
-    document = document or documents.load(path)
+    plan = read_ensemble(document or documents.load(path), path)
+    return _loaded(plan, path, given or {}, project, strict, max_parallel, environ or {})
+
+
+def ensemble_tool(
+    data: bytes,
+    path: str,
+    given: Mapping[str, Json],
+    *,
+    project: str,
+    environ: Mapping[str, str],
+    max_parallel: int | None = None,
+    strict: bool | None = None,
+) -> Loaded:
+    """The ensemble in a file of which these bytes were judged."""
+    return _loaded(_read_bytes(data, path), path, given, project, strict, max_parallel, environ)
+
+
+@lru_cache(maxsize=MOST_ENSEMBLES)
+def _read_bytes(data: bytes, path: str) -> Plan:
+    return read_ensemble(documents.parse(documents.decoded(data, path), path), path)
+
+
+# ── what a file says, whoever runs it ────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """An ensemble without inputs, and what it wants to be given."""
+
+    cast: Cast
+    texts: Texts
+    parameters: Mapping[str, Parameter]
+    uses: Mapping[str, Span]
+    warnings: tuple[Finding, ...]
+    secrets: frozenset[str]
+    limits: Limits
+    hooks: tuple[Hook, ...]
+    timeout: float | None
+
+
+def read_ensemble(document: nodes.Node, path: str) -> Plan:
+    """InputError with every problem of the file."""
     findings = check_ensemble(document)
     problems = [finding.problem for finding in findings if finding.severity == "error"]
     if problems:
@@ -62,30 +111,93 @@ def load_ensemble(
     assert isinstance(document, nodes.Mapping)
     said = Said("ensemble", document, NOTHING)
     read = _Reader(said, path).read()
-    parameters = _parameters(document)
-    inputs = _inputs(said, parameters, given or {})
-    cast = read.cast if max_parallel is None else replace(read.cast, max_parallel=max_parallel)
     hooks = read_hooks(said.get("hooks"))
-    program = assemble(
-        cast, Texts(cast, read.written), inputs, limits=read_limits(said.inner("limits")), hooks=hooks
+    return Plan(
+        read.cast,
+        Texts(read.cast, read.written),
+        _parameters(document),
+        {**tools_of(hooks), **read.uses},
+        tuple(finding for finding in findings if finding.severity == "warning"),
+        frozenset(said.words("secrets")),
+        read_limits(said.inner("limits")),
+        hooks,
+        said.seconds("timeout"),
     )
-    resolve(parameters, given or {} if parameters else {})  # one that is needed, and that no text asks for
+
+
+def _loaded(
+    plan: Plan,
+    path: str,
+    given: Mapping[str, Json],
+    project: str | None,
+    strict: bool | None,
+    max_parallel: int | None,
+    environ: Mapping[str, str],
+) -> Loaded:
+    inputs = _inputs(plan, given)
+    cast = plan.cast if max_parallel is None else replace(plan.cast, max_parallel=max_parallel)
+    program = assemble(cast, plan.texts, inputs, limits=plan.limits, hooks=plan.hooks)
     return Loaded(
         program,
         path,
         os.path.dirname(os.path.realpath(path)) if project is None else project,
         inputs,
         Surroundings({}, {}, {}),
-        parameters,
-        uses={**tools_of(hooks), **read.uses},
-        warnings=tuple(finding for finding in findings if finding.severity == "warning"),
+        plan.parameters,
+        uses=plan.uses,
+        warnings=plan.warnings,
         strict=bool(strict),
-        timeout=said.seconds("timeout"),
+        timeout=plan.timeout,
         kind="ensemble",
-        limits=program.limits,
-        hooks=hooks,
-        environ=environ or {},
+        limits=plan.limits,
+        hooks=plan.hooks,
+        environ=environ,
     )
+
+
+# ── what it is given ─────────────────────────────────────────────────────
+
+
+def _inputs(plan: Plan, given: Mapping[str, Json]) -> dict[str, Json]:
+    """What is given, of the types that are declared, with the defaults; secrets as such.
+
+    An error has all of it: what is not given and which texts ask for that, and what does not fit.
+    """
+    values, problems = _declared_values(plan.parameters, given)
+    values = {
+        name: Secret(value) if name in plan.secrets and isinstance(value, str) else value
+        for name, value in values.items()
+    }
+    missing = plan.texts.missing(values)
+    told = {} if missing is None else dict.fromkeys(missing.missing_variables)
+    # One that a text asks for is told there, where it stands.
+    others = [problem for name, problem in problems if name not in told]
+    if missing is not None:
+        missing.problems = (*missing.problems, *others)
+        raise missing
+    if others:
+        raise InputError.together(others)
+    return values
+
+
+def _declared_values(
+    parameters: Mapping[str, Parameter], given: Mapping[str, Json]
+) -> tuple[dict[str, Json], list[tuple[str, Problem]]]:
+    """The value of each input, and by name what is wrong with it."""
+    if not parameters:
+        return dict(given), []
+    values: dict[str, Json] = {}
+    problems: list[tuple[str, Problem]] = []
+    optional = {name: replace(one, required=False) for name, one in parameters.items()}
+    for name in dict.fromkeys((*parameters, *given)):
+        declared_so = {name: parameters[name]} if name in parameters else optional
+        offered = {name: given[name]} if name in given else {}
+        try:
+            values |= resolve(declared_so, offered)
+        except InputError as error:
+            problems += [(name, problem) for problem in error.problems]
+            values |= offered
+    return values, problems
 
 
 def _parameters(document: nodes.Mapping) -> dict[str, Parameter]:
@@ -93,20 +205,6 @@ def _parameters(document: nodes.Mapping) -> dict[str, Parameter]:
     if node is None:
         return {}
     return declared(nodes.Mapping(((nodes.Scalar("parameters", node.span), node),), document.span))
-
-
-def _inputs(said: Said, parameters: Mapping[str, Parameter], given: Mapping[str, Json]) -> dict[str, Json]:
-    """What is given, of the types that are declared, with the defaults; secrets as such."""
-    values = dict(given)
-    if parameters:
-        optional = {name: replace(one, required=False) for name, one in parameters.items()}
-        # One that is missing is told with all texts that ask for it.
-        values = resolve(optional, given)
-    hidden = said.words("secrets")
-    return {
-        name: Secret(value) if name in hidden and isinstance(value, str) else value
-        for name, value in values.items()
-    }
 
 
 # ── what a file says ─────────────────────────────────────────────────────
@@ -305,14 +403,30 @@ class _Reader:
                 yield from self._map(Said("ensemble_map", one, NOTHING))
 
     def _map(self, said: Said) -> Iterator[MapReduce]:
-        items = said.get("items")
-        assert isinstance(items, nodes.Sequence | nodes.Scalar)
+        items, path = self._items(said)
         reduce = next(self._named(said, "reduce"), None)
         for task in self._named(said, "task"):
-            size = said.whole("chunk_size")
-            made = MapReduce(items.data(), task, reduce, item=said.text("as") or "item", chunk_size=size)
+            made = MapReduce(
+                items,
+                task,
+                reduce,
+                item=said.text("as") or "item",
+                chunk_size=said.whole("chunk_size"),
+                target_tokens=said.whole("target_tokens"),
+                max_levels=said.whole("max_levels") or MAX_LEVELS,
+                path=path,
+            )
             self.places[id(made)] = said
             yield made
+
+    def _items(self, said: Said) -> tuple[Json, str | None]:
+        """A list, the name of an input, or the task that makes the list and where in its data that is."""
+        made = said.inner("items")
+        if made is not None:
+            return next(self._named(made, "task"), ()), made.text("path")
+        items = said.get("items")
+        assert isinstance(items, nodes.Sequence | nodes.Scalar)
+        return items.data(), None
 
 
 def _map(node: nodes.Node) -> nodes.Mapping:
@@ -428,7 +542,10 @@ def _params(read: Read, task: Task) -> Iterator[Finding]:
         return
     item = next((one.item for one in read.cast.maps if one.task is task), None)
     context = tuple(read.cast.id_of(one) for one in task.context)
-    known = [Name("inputs", (), "what the ensemble was given")]
+    known = [
+        Name("inputs", (), "what the ensemble was given"),
+        Name("task", (), "the task itself, its texts filled", TASK_FACTS),
+    ]
     if any(one.reduce is task for one in read.cast.maps):  # it is given outputs that have no ids of their own
         known.append(Name("context", (), "the outputs that it puts together"))
     elif context:

@@ -322,6 +322,8 @@ class _Names:
         _, said = self.graph.nodes.get(node, (None, None))
         loop = (said.text("as") or "item") if said is not None and kind_of_node(said) == "foreach" else None
         match path.root:
+            case "state" if first == loop and place in ("tool", "params", "action"):
+                return  # the item, as other systems call it
             case "state" if isinstance(first, str) and first not in self.assigned:
                 yield Finding(self._never_assigned(path, first, span), "warning")
             case "inputs" if self.inputs is not None and isinstance(first, str) and first not in self.inputs:

@@ -41,7 +41,7 @@ def kind_of_file(path: str) -> Kind:
 def kind_of(document: nodes.Node, path: str) -> Kind:
     """What a document is, or is meant to be."""
     profile = profile_of(document)
-    kind = _BY_PROFILE.get(profile) or (_meant(document) if profile is None else None)
+    kind = _BY_PROFILE.get(profile) or (likely_kind(document) if profile is None else None)
     if kind is not None:
         return kind
     if profile == "config":
@@ -51,7 +51,7 @@ def kind_of(document: nodes.Node, path: str) -> Kind:
     raise InputError(what, path, fix, code="no-flow")
 
 
-def _meant(document: nodes.Node) -> Kind | None:
+def likely_kind(document: nodes.Node) -> Kind | None:
     """The kind that has most of its fields, misspelt ones included; None: it has none of any."""
     if isinstance(document, nodes.Sequence):
         return "workflow" if document.items else None

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from plait.documents.nodes import Mapping, Node, Scalar
 from plait.errors import PlaitError, Problem
+from plait.flows.check import sound
 from plait.flows.format import PROVIDER, Said, problems, template_of
 from plait.scope import Scope
 from plait.tools.invocation import shown_header
@@ -17,12 +18,14 @@ from plait.values import MASK
 
 def file_problems(node: Node) -> list[Problem]:
     """All of them, sorted by place."""
-    found = problems(node, PROVIDER) or list(_template_problems(node)) or list(_own_problems(node))
+    found = problems(node, PROVIDER)
+    if isinstance(node, Mapping):
+        said = Said("provider", sound(node, "provider"), Scope())
+        found += list(_template_problems(said)) or list(_own_problems(said))
     return sorted(found, key=lambda problem: problem.place)
 
 
-def _template_problems(node: Node) -> Iterator[Problem]:
-    said = _said(node)
+def _template_problems(said: Said) -> Iterator[Problem]:
     fields = (said.get(name) for name in ("base_url", "path", "body", "default_model", "file"))
     for value in (*fields, *(value for _, value in said.entries("headers"))):
         try:
@@ -32,13 +35,7 @@ def _template_problems(node: Node) -> Iterator[Problem]:
             yield from error.problems
 
 
-def _said(node: Node) -> Said:
-    assert isinstance(node, Mapping)
-    return Said("provider", node, Scope())
-
-
-def _own_problems(node: Node) -> Iterator[Problem]:
-    said = _said(node)
+def _own_problems(said: Said) -> Iterator[Problem]:
     yield from _misplaced(said, "base_url", known=(), why="the host of a server is never part of a question")
     yield from _misplaced(said, "path", known=("model",), why="only the model is known here")
     path = said.get("path")

@@ -17,11 +17,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 from plait.digests import sha256_hex
 from plait.engine.backend import ItemWork
-from plait.engine.events import Spoken
-from plait.engine.limits import NO_LIMITS, Earlier, Limits, Reached, Spent
+from plait.engine.limits import NO_LIMITS, Limits, Reached, Spent
 from plait.engine.outcome import Done, Failed, Failure, Outcome, Skipped, StepError
 from plait.engine.perform import PLAIN, Policy, Step, Turn
-from plait.engine.run import QUESTIONS, Run
+from plait.engine.run import QUESTIONS
 from plait.errors import InternalError, JournalError, PlaitError, TrustError
 from plait.hints import TYPE_CHECKING, Final
 from plait.masking import masked
@@ -30,7 +29,8 @@ from plait.steps.hands import working
 from plait.steps.model import Answer, Ask, Message, Offer, Provider, ToolUse, Usage, total
 from plait.steps.offers import faults, id_of, not_offered, told_to_model
 from plait.steps.permissions import Permissions, matches_any
-from plait.steps.prompt import NOBODY
+from plait.steps.prompt import ASKING, NOBODY, count, paid_for
+from plait.steps.speaking import Speaking
 from plait.steps.tool import called
 from plait.values import Json, json_text
 
@@ -104,9 +104,25 @@ class Conversation:
     def run(self, turn: Turn) -> Json:
         run = working(turn.run)
         if run.rehearsal is not None:
-            run.rehearse(turn, "agent", self.prompt)
+            self.rehearse(turn)
             return {}
         return Talk(self, turn).to_the_end()
+
+    def rehearse(self, turn: Turn) -> None:
+        """Say what the model would be told, and which tools it would be offered."""
+        run = working(turn.run)
+        if self.system:
+            run.rehearse(turn, "system", self.system)
+        run.rehearse(turn, "agent", self.prompt)
+        if self.tools or self.own:
+            run.rehearse(turn, "tools", ", ".join(self._tools_in_reach(run)))
+
+    def _tools_in_reach(self, run: WorkingRun) -> list[str]:
+        own = [tool.offer.name for tool in self.own]
+        try:
+            return [*own, *(offer.tool_id for offer in run.hands.offers(self.tools))] or ["none"]
+        except TrustError:
+            return [*own, *self.tools, "which are not trusted here yet"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +156,6 @@ class Talk:
         self.answers: list[Answer] = []
         self._performed = 0
         self._bad_answers = 0
-        self._earlier: Earlier | None = None
 
     def to_the_end(self) -> dict[str, Json]:
         path, limits = self.turn.path, self.said.limits
@@ -201,7 +216,10 @@ class Talk:
         return (*found, *_others(self.run, found))
 
     def _asked(self, provider: Provider, offers: tuple[Offer, ...]) -> Answer:
-        self._expect_room("turns", "tokens", "spend", "seconds")
+        # Taken before it is asked: of agents side by side no two have the last question.
+        reached = self.spent.take(*ASKING, turns=1)
+        if reached is not None:
+            raise StepError(self._limit(reached))
         number = len(self.answers) + 1
         question = Question(
             name=f"turn:{number}",
@@ -225,7 +243,7 @@ class Talk:
         outcome = self._perform(question)
         if isinstance(outcome, Done):
             answer = Answer.of(outcome.value)
-            self._count(answer.usage)
+            count(answer.usage, self.spent)
             self.answers.append(answer)
             return answer
         raise StepError(self._unanswered(outcome))
@@ -242,19 +260,15 @@ class Talk:
     def _offered(self, offers: Sequence[Offer]) -> Json:
         return [[offer.tool_id, offer.description, dict(offer.schema)] for offer in offers]
 
-    def _count(self, usage: Usage) -> None:
-        self.spent.add(turns=1, tokens=usage.tokens, spend=usage.cost or 0.0)
-
     def _unanswered(self, outcome: Failed | Skipped) -> Failure:
         if isinstance(outcome, Skipped):
+            count(None, self.spent)
             return Failure(
                 f"the model was not asked: {outcome.why}", "refused", output=self.record("skipped")
             )
         failure = outcome.failure
         output = failure.output if isinstance(failure.output, Mapping) else {}
-        usage = output.get("usage")
-        if isinstance(usage, Mapping):
-            self._count(Usage(**usage))  # it was paid for, although there is no answer
+        count(paid_for(output), self.spent)
         over = self.spent.reach("seconds") if failure.kind == "timeout" else None
         if over is not None:
             return self._limit(over)
@@ -356,33 +370,13 @@ class Talk:
         works = (ItemWork(order, call.name, None) for order, call in enumerate(calls))
         self.run.backend.run_items(works, perform, finished, parallel=min(MOST_AT_ONCE, len(calls)))
         self._performed += len(calls)
-        for order, turn in turns.items():
-            if turn is at_first:
-                self._remember(calls[order])
         self.turn = next((turn for turn in turns.values() if turn is not at_first), at_first)
         return [outcomes[order] for order in range(len(calls))]
 
     def _perform(self, step: Step) -> Outcome:
-        before = self.turn
-        outcome, self.turn = before.perform_next(step, self._performed)
+        outcome, self.turn = self.turn.perform_next(step, self._performed)
         self._performed += 1
-        if self.turn is before:
-            self._remember(step)
         return outcome
-
-    def _remember(self, step: Step) -> None:
-        """A step that was not done again has taken the time that it took, and what models took inside it."""
-        path, journal = f"{self.turn.path}/{step.name}", self.run.journal
-        known = None if self.run.fresh else journal.recorded(path)
-        if known is None:
-            return
-        self.spent.add(seconds=known.duration)
-        if next(journal.recorded_in(path), None) is None:
-            return
-        if self._earlier is None:
-            self._earlier = Earlier(journal, lambda *_: False)
-        used = self._earlier.below(path)
-        self.spent.remember(**{name: used[name] for name in ("turns", "tokens", "spend") if name in used})
 
     # ── limits ───────────────────────────────────────────────────────────
 
@@ -465,30 +459,6 @@ def _bad_answer(error: StepError) -> Answer:
             ending: Json = facts.get("ending", "end")
             return Answer(text, (), Usage(**usage), str(facts.get("model", "")), ending)
     raise error
-
-
-class Speaking:
-    """Tells those who watch what a model says, while it says it."""
-
-    def __init__(self, run: Run, path: str) -> None:
-        self._run, self._path = run, path
-        self._held = ""
-        # A secret could come in two pieces, neither of which looks like one.
-        self._by_line = run.mask is not str
-
-    def hear(self, text: str) -> None:
-        if self._by_line:
-            whole, newline, self._held = (self._held + text).rpartition("\n")
-            text = whole + newline
-        self._tell(text)
-
-    def finish(self) -> None:
-        self._tell(self._held)
-        self._held = ""
-
-    def _tell(self, text: str) -> None:
-        if text:
-            self._run.tell(Spoken(self._path, self._run.mask(text)))
 
 
 # ── a call ───────────────────────────────────────────────────────────────

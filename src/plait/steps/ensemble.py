@@ -14,7 +14,7 @@ does again only what depends on something new.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from plait.engine.backend import ItemWork
 from plait.engine.events import StepCounted
@@ -26,18 +26,18 @@ from plait.engine.run import changed_steps
 from plait.errors import InputError, Problem
 from plait.hints import TYPE_CHECKING, Final, Protocol, TypeAlias
 from plait.records import dataclass, field, replace
+from plait.steps.ensemble_handlers import fingerprint_of
 from plait.steps.ensemble_manager import DELEGATION, ManagerStep, manager_step
 from plait.steps.ensemble_parts import Cast, Loop, MapReduce, Task, TaskOutput
 from plait.steps.ensemble_task import (
     TaskStep,
     by_author,
-    fingerprint_of,
     output_of,
     record_of,
     task_step,
     usage_of,
 )
-from plait.steps.ensemble_text import Filled, Texts
+from plait.steps.ensemble_text import Filled, Texts, made_items
 from plait.steps.hands import working
 from plait.steps.model import Usage, total
 from plait.steps.prompt import NOBODY
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 
 TASKS: Final = "tasks"
 """The part of a run in which the tasks are."""
+CHARACTERS_A_TOKEN: Final = 4
 
 Outputs: TypeAlias = dict[str, TaskOutput]
 """By id, in the order in which they were there."""
@@ -83,7 +84,10 @@ class Assembled:
         return None
 
     def run(self, turn: Turn) -> Json:
-        """`{output, tasks, usage}`; a StepError has the same in its output, as far as it came."""
+        """`{output, tasks, usage}`: what the last task gave, and what each did.
+
+        A StepError has the same in its output, as far as it came.
+        """
         with working(turn.run).spending(turn.path, self.limits, f"ensemble '{self.name}'") as spent:
             spent.expect("depth")
             return expect_done(turn.perform(Playing(self)))
@@ -287,7 +291,8 @@ class LoopStep:
             last = outcome.value if isinstance(outcome, Done) else {}
             if last.get("met") or rehearses:
                 return {**last, "iterations": number}
-            feedback = str(_last_value(last).get("raw", "")) if self.loop.feedback else None
+            said = _last_value(last).get("raw")
+            feedback = str(said) if self.loop.feedback and said is not None else None
         return self._at_most(last)
 
     def _at_most(self, last: Mapping[str, Json]) -> Json:
@@ -335,17 +340,19 @@ class Round:
         values: dict[str, Json] = {}
         cast = self.of.program.cast
         for order, task in enumerate(self.of.loop.tasks):
-            outcome, turn = turn.perform_next(self._step(order, {**self.outputs, **made}), order)
+            outcome = _skipped_with(made[one] for need in task.context if (one := cast.id_of(need)) in made)
+            if outcome is None:
+                outcome, turn = turn.perform_next(self._step(order, {**self.outputs, **made}), order)
             if isinstance(outcome, Failed):
                 raise StepError(_with_tasks(outcome.failure, {"tasks": values}))
             key = cast.id_of(task)
             made[key] = output_of(key, self._filled(task), outcome)
-            values[key] = {**record_of(outcome), "iteration": self.number}
+            values[key] = {**_told(outcome), "iteration": self.number}
         return {"tasks": values, "met": self._is_met(list(made.values())[-1], turn)}
 
     def _is_met(self, last: TaskOutput, turn: Turn) -> bool:
         until = self.of.loop.until
-        if until is None or working(turn.run).rehearsal is not None:
+        if until is None or working(turn.run).rehearsal is not None or last.status == "skipped":
             return False
         if callable(until):
             return bool(by_author(lambda: until(replace(last, iteration=self.number)), "until", turn))
@@ -414,26 +421,58 @@ class MapStep:
 
     @property
     def fingerprint(self) -> str:
-        return joined([*(step.fingerprint for step in self.inner), str(self.map.chunk_size)])
+        return joined([*(step.fingerprint for step in self.inner), *self._rules()])
+
+    def _rules(self) -> list[str]:
+        one, cast = self.map, self.program.cast
+        rules = [str(one.chunk_size)]
+        if one.target_tokens is not None:
+            rules.append(f"{one.target_tokens}:{one.max_levels}")
+        if one.source is not None:
+            rules.append(f"{cast.id_of(one.source)}:{one.path}")
+        return rules
 
     @property
     def inner(self) -> Sequence[Step]:
-        return [*self._items(), *([] if self.map.reduce is None else [self._reduction("reduce:1.1", ())])]
+        return [*self._known(), *([] if self.map.reduce is None else [self._reduction("reduce:1.1", ())])]
 
-    def _items(self) -> list[TaskStep]:
-        filled = self.program.filled.items[id(self.map.task)]
+    def _known(self) -> list[TaskStep]:
+        """The items; where a task makes them, the one that stands for all of them."""
+        if self.map.source is None:
+            return self._items(self.program.filled.items[id(self.map.task)])
+        return [self._any_item()]
+
+    def _any_item(self) -> TaskStep:
+        filled = self.program.texts.any_item(self.map, self.program.filled)
+        return _step(self.program, self.map.task, self.outputs, "item:*", filled=filled, kind="item")
+
+    def _items(self, filled: Sequence[Task]) -> list[TaskStep]:
         return [
             _step(self.program, self.map.task, self.outputs, f"item:{number}", filled=task, kind="item")
             for number, task in enumerate(filled)
         ]
 
+    def _all_items(self, turn: Turn) -> list[TaskStep]:
+        source = self.map.source
+        if source is None:
+            return self._known()
+        if working(turn.run).rehearsal is not None:
+            return self._known()
+        program = self.program
+        items = made_items(self.map, self.outputs[program.cast.id_of(source)])
+        steps = self._items(program.texts.filled_items(self.map, program.filled, items))
+        # With other items whoever makes them was done anew, and so is this; else only what is written counts.
+        written = self._any_item().fingerprint
+        return [replace(step, fingerprint=written) for step in steps]
+
     def run(self, turn: Turn) -> Json:
-        steps = self._items()
+        steps = self._all_items(turn)
         if working(turn.run).rehearsal is None:
             turn.run.emit(StepCounted(turn.path, len(steps)))
         outcomes, turn = performed_all(turn, steps, self.program.cast)
         made = [record_of(one) for one in outcomes if isinstance(one, Done)]
-        values: dict[str, Json] = {self._id: _together(made)}
+        skipped = next((one for one in outcomes if isinstance(one, Skipped)), None)
+        values: dict[str, Json] = {self._id: _together(made) if made or skipped is None else _told(skipped)}
         self._expect_all(turn, outcomes, len(steps), values)
         outputs = [
             replace(output_of(f"{self._id}-{number}", step.task, one), name=f"{self.title} {number + 1}")
@@ -441,7 +480,9 @@ class MapStep:
             if isinstance(one, Done)
         ]
         if self.map.reduce is not None:
-            values[self.program.cast.id_of(self.map.reduce)] = self._reduced(turn, outputs, values)
+            hopeless = None if outputs or skipped is None else _needs_skipped(self._id)
+            told = self._reduced(turn, outputs, values) if hopeless is None else _told(hopeless)
+            values[self.program.cast.id_of(self.map.reduce)] = told
         return {"tasks": values}
 
     def _expect_all(
@@ -451,7 +492,7 @@ class MapStep:
         if not failures:
             return
         said = f"{len(failures)} of {total} items of task '{self._id}' failed: {failures[0].message}"
-        if self.program.cast.on_error == "fail_fast":
+        if self.program.cast.on_error == "fail_fast" or len(failures) == total:
             raise StepError(replace(failures[0], message=said, output={"tasks": values}))
         turn.run.note(turn.path, said)
 
@@ -463,7 +504,7 @@ class MapStep:
         used: list[Usage] = []
         while True:
             level += 1
-            chunks = list(_chunks(outputs, self.map.chunk_size))
+            chunks = list(self._chunks(turn, outputs, level))
             # One that is left over is put together with others at the next level.
             wanted = {n for n, chunk in enumerate(chunks) if len(chunk) > 1 or len(chunks) == 1}
             steps = [self._reduction(f"reduce:{level}.{n + 1}", chunks[n]) for n in sorted(wanted)]
@@ -471,11 +512,27 @@ class MapStep:
             failed = next((one.failure for one in outcomes if isinstance(one, Failed)), None)
             if failed is not None:
                 raise StepError(_with_tasks(failed, {"tasks": values}))
+            skipped = next((one for one in outcomes if isinstance(one, Skipped)), None)
+            if skipped is not None:  # without its part the whole would look like one
+                return _told(skipped)
             used += [usage_of(record_of(one)) for one in outcomes]
             if len(chunks) == 1:
                 return {**record_of(outcomes[0]), "usage": total(used).record()}
             made = [output_of(one.name, one.task, end) for one, end in zip(steps, outcomes, strict=True)]
             outputs = [*made, *(chunk[0] for n, chunk in enumerate(chunks) if n not in wanted)]
+
+    def _chunks(
+        self, turn: Turn, outputs: Sequence[TaskOutput], level: int
+    ) -> Iterator[Sequence[TaskOutput]]:
+        """Those that are put together at this level."""
+        one = self.map
+        most, budget = one.chunk_size or len(outputs), one.target_tokens
+        if budget is not None and level >= one.max_levels:
+            if sum(map(tokens_of, outputs)) > budget:
+                said = f"is still longer than {budget} tokens after {level - 1} levels"
+                turn.run.note(turn.path, f"what '{self._id}' gave {said}: it is put together at once")
+            most, budget = len(outputs), None
+        yield from _split(outputs, most, budget)
 
     def _reduction(self, name: str, chunk: Sequence[TaskOutput]) -> TaskStep:
         reduce = self.map.reduce
@@ -485,9 +542,23 @@ class MapStep:
         return _step(self.program, reduce, {}, name, context=[*given, *chunk])
 
 
-def _chunks(outputs: Sequence[TaskOutput], size: int | None) -> Iterator[Sequence[TaskOutput]]:
-    size = len(outputs) if size is None else size
-    yield from (outputs[at : at + size] for at in range(0, len(outputs), size))
+def _split(outputs: Sequence[TaskOutput], most: int, budget: int | None) -> Iterator[list[TaskOutput]]:
+    """In order, at most so many and so many tokens at a time; two go together however long they are."""
+    chunk: list[TaskOutput] = []
+    used = 0
+    for output in outputs:
+        used += tokens_of(output)
+        if len(chunk) == most or (budget is not None and len(chunk) > 1 and used > budget):
+            yield chunk
+            chunk, used = [], tokens_of(output)
+        chunk.append(output)
+    yield chunk
+
+
+def tokens_of(output: TaskOutput) -> int:
+    """As its model counted them; of several answers, or where nobody counts, a quarter of the characters."""
+    counted = output.usage.output if output.usage.calls == 1 else 0
+    return counted or -(-len(output.raw) // CHARACTERS_A_TOKEN)
 
 
 def _together(values: Sequence[Mapping[str, Json]]) -> dict[str, Json]:
@@ -571,7 +642,8 @@ class _Play:
         self.failures: list[tuple[Unit, Failure]] = []
         self.skipped: dict[str, str] = {}
         self._of_task = {id(task): order for order, unit in enumerate(self.units) for task in unit.tasks}
-        self._needs = [self._needed(order) for order in range(len(self.units))]
+        self._needed = [self._needed_tasks(order) for order in range(len(self.units))]
+        self._needs = [frozenset(self._of_task[id(one)] for one in needed) for needed in self._needed]
         self._state: dict[int, str] = {}
         """By the order of a unit: begun, done, failed, skipped."""
         self._renewed: set[int] = set()
@@ -595,9 +667,10 @@ class _Play:
             raise StepError(self._failure(value))
         return value
 
-    def _needed(self, order: int) -> frozenset[int]:
-        tasks = [one for task in self.units[order].tasks for one in task.context]
-        return frozenset(self._of_task[id(one)] for one in tasks) - {order}
+    def _needed_tasks(self, order: int) -> list[Task]:
+        """Of other units."""
+        needs = [one for task in self.units[order].tasks for one in self.cast.needs(task)]
+        return [one for one in needs if self._of_task[id(one)] != order]
 
     # ── which can begin ──────────────────────────────────────────────────
 
@@ -630,16 +703,28 @@ class _Play:
         return not self._is_broken and "begun" in self._state.values()
 
     def _skip_hopeless(self) -> None:
-        """Units that need one which failed, or was skipped for that: they will never begin."""
+        """Units that need what was skipped, or failed without being the end: they will never begin."""
+        while (found := next(self._hopeless(), None)) is not None:
+            order, why = found
+            self._state[order] = "skipped"
+            for task in self.units[order].tasks:
+                self.skipped[self.cast.id_of(task)] = why
+            self.turn.run.note(self.turn.path, f"'{self._called(order)}' is skipped: {why}")
+
+    def _hopeless(self) -> Iterator[tuple[int, str]]:
         for order in range(len(self.units)):
-            lost = [one for one in self._needs[order] if self._state.get(one) in ("failed", "skipped")]
-            if order not in self._state and lost and self.cast.on_error == "continue_on_error":
-                self._state[order] = "skipped"
-                needed = next(iter(sorted(lost)))
-                why = f"'{self._called(needed)}', which it needs, {_ENDED[self._state[needed]]}"
-                for task in self.units[order].tasks:
-                    self.skipped[self.cast.id_of(task)] = why
-                self.turn.run.note(self.turn.path, f"'{self._called(order)}' is skipped: {why}")
+            for task in self._needed[order] if order not in self._state else ():
+                ended = self._lost(task)
+                if ended is not None:
+                    yield order, _why(self.cast.id_of(task), ended)
+
+    def _lost(self, task: Task) -> str | None:
+        """How a task ended that others need in vain."""
+        state = self._state.get(self._of_task[id(task)])
+        output = self.outputs.get(self.cast.id_of(task))
+        if state == "skipped" or (state == "done" and output is not None and output.status == "skipped"):
+            return "skipped"
+        return "failed" if state == "failed" and self.cast.on_error == "continue_on_error" else None
 
     def _called(self, order: int) -> str:
         return self.cast.id_of(self.units[order].tasks[-1])
@@ -667,7 +752,7 @@ class _Play:
             self.outputs |= unit.outputs(outcome)
             if isinstance(outcome, Failed):
                 self.failures.append((unit, outcome.failure))
-            self._state[work.order] = "failed" if isinstance(outcome, Failed) else "done"
+            self._state[work.order] = _STATES[type(outcome)]
             self._changed.notify_all()
 
     # ── how it ended ─────────────────────────────────────────────────────
@@ -679,7 +764,7 @@ class _Play:
         ordered = sorted(self.outputs.values(), key=lambda one: places.get(one.id, len(places)))
         done = [one for one in ordered if one.status == "done"]
         return {
-            "output": done[-1].raw if done else None,
+            "output": _given_by(done[-1]) if done else None,
             "tasks": {one.id: _public(one) for one in ordered}
             | {one: {"status": "skipped", "why": why} for one, why in self.skipped.items()},
             "usage": total([one.usage for one in ordered]).record(),
@@ -695,7 +780,37 @@ class _Play:
         return replace(first, message=message, output=value)
 
 
+def _given_by(output: TaskOutput) -> Json:
+    return output.raw if output.data is None else output.data
+
+
+_STATES: Final[dict[type, str]] = {Done: "done", Failed: "failed", Skipped: "skipped"}
 _ENDED: Final = {"failed": "failed", "skipped": "was skipped"}
+
+
+def _told(outcome: Outcome) -> dict[str, Json]:
+    """What is recorded of a task in a loop or a map; one that was skipped gave nothing, and says so."""
+    if isinstance(outcome, Skipped):
+        return {"status": "skipped", "why": outcome.why, "usage": Usage(calls=0).record()}
+    return record_of(outcome)
+
+
+def _outcome(value: Mapping[str, Json]) -> Outcome:
+    """The other way round."""
+    return Skipped(str(value.get("why", ""))) if value.get("status") == "skipped" else Done(value)
+
+
+def _skipped_with(needed: Iterable[TaskOutput]) -> Outcome | None:
+    """How a task ends that needs one which was skipped."""
+    return next((_needs_skipped(one.id) for one in needed if one.status == "skipped"), None)
+
+
+def _needs_skipped(id: str) -> Skipped:
+    return Skipped(_why(id, "skipped"))
+
+
+def _why(id: str, ended: str) -> str:
+    return f"'{id}', which it needs, {_ENDED[ended]}"
 
 
 def _public(output: TaskOutput) -> dict[str, Json]:
@@ -727,7 +842,7 @@ def _recorded_outputs(program: Assembled, tasks: Sequence[Task], outcome: Outcom
     for task in tasks:
         key = program.cast.id_of(task)
         if key in values:
-            one = output_of(key, program.filled.task(task), Done(values[key]))
+            one = output_of(key, program.filled.task(task), _outcome(values[key]))
             made[key] = replace(one, reached_max=reached, iteration=int(values[key].get("iteration", 1)))
         elif isinstance(outcome, Skipped):
             made[key] = output_of(key, program.filled.task(task), outcome)

@@ -25,6 +25,7 @@ from plait.steps.ensemble_parts import (
     MapReduce,
     Task,
 )
+from plait.template.grammar import parse_path
 
 Where: TypeAlias = Callable[[object, str], Span | None]
 """The place of a field of something; None if it has none."""
@@ -191,17 +192,42 @@ def _of_map(cast: Cast, one: MapReduce, where: Where) -> Iterator[Problem]:
     if one.chunk_size is not None and one.chunk_size < 2:
         what = f"'chunk_size' of {called} is at least 2"
         yield Problem(what, where(one, "chunk_size"), "leave it away, or raise it", code="wrong-type")
-    if one.chunk_size is not None and one.reduce is None:
-        what = f"{called} has a chunk_size, and nothing puts its outputs together"
-        yield Problem(what, where(one, "chunk_size"), "name a task for reduce", code="contradiction")
-    if not isinstance(one.items, str) and not isinstance(one.items, Sequence):
-        what = f"the items of {called} are a list, or the name of an input"
-        yield Problem(what, where(one, "items"), "write a list", code="wrong-type")
+    for field, least in (("target_tokens", 1), ("max_levels", 1)):
+        value = getattr(one, field)
+        if value is not None and value < least:
+            what = f"'{field}' of {called} is at least {least}"
+            yield Problem(what, where(one, field), "leave it away, or raise it", code="wrong-type")
+    for field in ("chunk_size", "target_tokens"):
+        if getattr(one, field) is not None and one.reduce is None:
+            what = f"{called} has {field}, and nothing puts its outputs together"
+            yield Problem(what, where(one, field), "name a task for reduce", code="contradiction")
+    yield from _of_items(cast, one, called, where)
     if one.reduce is not None and any(task is one.reduce for task in one.task.context):
         what = (
             f"task '{cast.id_of(one.task)}' needs '{cast.id_of(one.reduce)}', which puts its outputs together"
         )
         yield Problem(what, where(one.task, "context"), "take it out of the context", code="cycle")
+
+
+def _of_items(cast: Cast, one: MapReduce, called: str, where: Where) -> Iterator[Problem]:
+    if one.path is not None and one.source is None:
+        what = f"{called} has a path, and no task makes its items"
+        yield Problem(what, where(one, "path"), "name the task, or leave it away", code="contradiction")
+    if one.path is not None:
+        try:
+            parse_path(one.path)
+        except InputError as error:
+            yield replace(error.problems[0], where=where(one, "items"))
+    if one.source is not None:
+        if not any(one.source is task for task in cast.tasks):
+            what = f"the items of {called} come from a task that the ensemble does not have"
+            yield Problem(what, where(one, "items"), "add it to the tasks", code="unknown-task")
+        elif any(one.source is other for other in (one.task, one.reduce)):
+            what = f"the items of {called} come from '{cast.id_of(one.source)}', which stands in it"
+            yield Problem(what, where(one, "items"), "name another task", code="cycle")
+    elif not isinstance(one.items, str) and not isinstance(one.items, Sequence):
+        what = f"the items of {called} are a list, the name of an input, or a task"
+        yield Problem(what, where(one, "items"), "write a list", code="wrong-type")
 
 
 # ── a manager ────────────────────────────────────────────────────────────
@@ -270,7 +296,7 @@ def _order_of(cast: Cast, where: Where) -> Iterator[Problem]:
         return
     seen: set[int] = set()
     for task in cast.tasks:
-        for one in task.context:
+        for one in cast.needs(task):
             if id(one) not in seen:
                 what = f"task '{cast.id_of(task)}' needs '{cast.id_of(one)}', which comes later in the list"
                 fix = "put it before, or write workflow: parallel"
@@ -311,4 +337,4 @@ def _needs(cast: Cast, task: Task, groups: Mapping[int, int]) -> Iterable[Task]:
     """What has to be done before a task, or before the loop or map that it stands in."""
     own = groups.get(id(task), id(task))
     together = [one for one in cast.tasks if groups.get(id(one), id(one)) == own]
-    return [need for one in together for need in one.context if groups.get(id(need), id(need)) != own]
+    return [need for one in together for need in cast.needs(one) if groups.get(id(need), id(need)) != own]

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 MOST_TURNS: Final = 50
 """Questions of an agent for which nobody has said how many there may be."""
 MAX_ITERATIONS: Final = 5
+MAX_LEVELS: Final = 10
+"""Of a map: after so many levels all that is left is put together at once."""
 STRATEGIES: Final = ("sequential", "parallel", "hierarchical")
 ON_ERROR: Final = ("fail_fast", "continue_on_error")
 ON_MAX: Final = ("return_last", "fail", "return_with_flag")
@@ -185,14 +187,24 @@ class Loop:
 class MapReduce:
     """A task for each of some items, and one that puts together what they gave."""
 
-    items: str | Sequence[Json]
-    """The items, or the name of the input that has them."""
+    items: str | Sequence[Json] | Task
+    """The items, the name of the input that has them, or the task that makes the list."""
     task: Task
     reduce: Task | None = None
     item: str = field(default="item", kw_only=True)
     """The name of the item in the text of the task."""
     chunk_size: int | None = field(default=None, kw_only=True)
     """So many outputs are put together at a time, level by level; None: all at once."""
+    target_tokens: int | None = field(default=None, kw_only=True)
+    """As many outputs at a time as have so many tokens together, and never less than two."""
+    max_levels: int = field(default=MAX_LEVELS, kw_only=True)
+    path: str | None = field(default=None, kw_only=True)
+    """Of items that a task makes: where in its data the list is; None: the data is the list."""
+
+    @property
+    def source(self) -> Task | None:
+        """The task that makes the list."""
+        return self.items if isinstance(self.items, Task) else None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -235,7 +247,12 @@ class Cast:
     def strategy(self) -> Strategy:
         if self.workflow is not None:
             return self.workflow
-        return "parallel" if any(task.context for task in self.tasks) else "sequential"
+        return "parallel" if any(self.needs(task) for task in self.tasks) else "sequential"
+
+    def needs(self, task: Task) -> Sequence[Task]:
+        """What has to be done before it: its context, and whoever makes the items of its map."""
+        sources = [one.source for one in self.maps if one.task is task and one.source is not None]
+        return (*task.context, *sources) if sources else task.context
 
     def id_of(self, task: Task) -> str:
         return self.ids[id(task)]

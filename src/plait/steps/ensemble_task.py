@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
 
-from plait.digests import sha256_hex
 from plait.engine.outcome import Done, Failed, Failure, Interrupted, Outcome, Skipped, StepError
 from plait.engine.perform import PLAIN, Policy, Step, Turn
 from plait.engine.retry import Retry
@@ -20,6 +18,7 @@ from plait.masking import masked
 from plait.records import dataclass, field, replace
 from plait.scope import Scope
 from plait.steps.conversation import Conversation, Talk, digest, provider_key
+from plait.steps.ensemble_handlers import fingerprint_of, qualified
 from plait.steps.ensemble_parts import PLAIN_AGENT, Agent, Task, TaskOutput, as_limits
 from plait.steps.ensemble_text import prompt_of, system_of
 from plait.steps.hands import working
@@ -27,9 +26,11 @@ from plait.steps.model import Provider, Usage
 from plait.steps.tool import called
 from plait.template.sinks import as_json_value
 from plait.template.template import Template
-from plait.values import Json, detached, text
+from plait.values import Json, detached, json_text, text
 
 UNUSED: Final = Usage(calls=0)
+TASK_FACTS: Final = ("description", "expected_output", "feedback", "iteration")
+"""What parameters of a tool know of their own task: `${task.description}`."""
 T = TypeVar("T")
 
 
@@ -90,7 +91,8 @@ class TaskStep:
         if self.params is None:
             return {}
         outputs: dict[str, Json] = {one.id: {"raw": one.raw, "data": one.data} for one in self.context}
-        names: dict[str, Json] = {**self.task.inputs, "inputs": dict(self.task.inputs), "context": outputs}
+        inputs = self.task.inputs
+        names: dict[str, Json] = {**inputs, "inputs": dict(inputs), "context": outputs, "task": self._facts()}
         # Strict: a tool is not called with something else than its author meant.
         params = as_json_value(self.params, Scope(names), strict=True)
         if isinstance(params, Mapping):
@@ -99,16 +101,28 @@ class TaskStep:
             f"the parameters of '{tool}' are no map", fix="write params: {name: value}", code="wrong-type"
         )
 
+    def _facts(self) -> dict[str, Json]:
+        return {name: getattr(self.task, name) for name in TASK_FACTS}
+
     def _rehearsed(self, turn: Turn) -> dict[str, Json]:
         run = working(turn.run)
         task = self.task
         if self.conversation is not None:
-            run.rehearse(turn, "agent", self.conversation.prompt)
+            self.conversation.rehearse(turn)
         elif task.handler is not None:
-            run.rehearse(turn, "handler", f"{qualified(task.handler)}: {task.description or ''}")
+            run.rehearse(turn, "handler", f"{qualified(task.handler)}\n{task.description}".rstrip())
         else:
-            run.rehearse(turn, "tool", str(task.tool))
-        return {"raw": "", "data": None, "usage": UNUSED.record(), "duration": 0.0}
+            run.rehearse(turn, "tool", f"{task.tool}{self._params_in_reach()}\n{task.description}".rstrip())
+        told = f"(what '{self.id}' gives)"
+        return {"raw": told, "data": None, "usage": UNUSED.record(), "duration": 0.0}
+
+    def _params_in_reach(self) -> str:
+        """The parameters of a tool; as they are written, where they need what only a run knows."""
+        if self.params is None:
+            return ""
+        if any(leaf.source.text.count("context") for leaf in self.params.leaves()):
+            return " " + " ".join(leaf.source.text for leaf in self.params.leaves())
+        return f" {json_text(dict(self._params(str(self.task.tool))))}"
 
 
 def task_step(
@@ -253,32 +267,6 @@ def by_author(call: Callable[[], T], what: str, turn: Turn) -> T:
     except BaseException as error:  # whatever it raises ends the task, not Plait
         said = f"the {what} raised {type(error).__name__}: {error}"
         raise StepError(Failure(turn.run.mask(said))) from error
-
-
-def fingerprint_of(function: Callable[..., object]) -> str:
-    """Its qualified name, and the digest of its source where there is one."""
-    try:
-        return _known_fingerprint(function)
-    except TypeError:  # of an object that cannot be a key
-        return _fingerprint(function)
-
-
-def _fingerprint(function: Callable[..., object]) -> str:
-    import inspect
-
-    try:
-        source = inspect.getsource(function)
-    except (OSError, TypeError):
-        source = ""
-    return f"{qualified(function)}:{sha256_hex(source.encode())[:16]}"
-
-
-_known_fingerprint: Final = lru_cache(maxsize=1024)(_fingerprint)
-
-
-def qualified(function: Callable[..., object]) -> str:
-    named = getattr(function, "__qualname__", type(function).__qualname__)
-    return f"{getattr(function, '__module__', '')}.{named}"
 
 
 def _since(began: float) -> float:

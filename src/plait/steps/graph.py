@@ -17,7 +17,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
-from plait.engine.hooks import Hook, Hooks, Verdict, error_names
+from plait.engine.hooks import Hook, Verdict, error_names
 from plait.engine.limits import NO_LIMITS, Limits, Reached, Spent
 from plait.engine.outcome import Done, Failed, Failure, Skipped, StepError, expect_done
 from plait.engine.perform import PLAIN, Policy, Step, Turn
@@ -25,7 +25,7 @@ from plait.hints import TYPE_CHECKING, Final
 from plait.masking import masked
 from plait.records import dataclass, field, replace
 from plait.scope import Scope
-from plait.steps.graph_calls import Call, performed_items, result_of
+from plait.steps.graph_calls import Call, filled_call, performed_items, result_of
 from plait.steps.graph_nodes import Node, leads_to, shown
 from plait.steps.hands import working
 from plait.template.template import Template
@@ -155,7 +155,8 @@ class _Way:
                 case Failed(failure):
                     at = self._after_failure(node, failure)
                 case Skipped():  # a hook wanted it so
-                    at = followed(node, Names(self, {"result": {"status": "skipped"}}, self.turn.path))
+                    names = Names(self, {"result": {"status": "skipped"}}, self.turn.path)
+                    at = way_on(node, names).get("next")
         return self._completed(dict(self.state))
 
     def _number(self, name: str) -> int:
@@ -178,7 +179,7 @@ class _Way:
         if node.on_error is not None:
             return node.on_error
         names = Names(self, {"result": {"status": "error", **error}}, self.turn.path)
-        return followed(node, names)
+        return way_on(node, names).get("next")
 
     def _remember(self, node: Node, error: Mapping[str, Json]) -> None:
         self.state["_last_error"] = dict(error)
@@ -342,8 +343,8 @@ class Visit:
             names.names["result"] = self._acted(node.call, turn, names)
         except _WentOnError as gone_on:
             names.names["result"] = {"status": "error", **gone_on.error}
-            to = node.on_error or followed(node, names)
-            return {"error": gone_on.error, **({"next": to} if to is not None else {})}
+            way = way_on(node, names) if node.on_error is None else {"next": node.on_error}
+            return {"error": gone_on.error, **way}
         return self._left(names)
 
     def _left(self, names: Names) -> dict[str, Json]:
@@ -354,10 +355,7 @@ class Visit:
         if node.loop is not None and node.loop.collect is not None:
             collected = names.names["result"]["results"]
             record["assign"] = {node.loop.collect: collected, **record.get("assign", {})}
-        to = followed(node, names, record.get("assign"))
-        if to is not None:
-            record["next"] = to
-        return record
+        return {**record, **way_on(node, names, record.get("assign"))}
 
     def _acted(self, call: Call, turn: Turn, names: Names) -> dict[str, Json]:
         node = self.node
@@ -435,16 +433,28 @@ def _whole_policy(node: Node) -> Policy:
     return Policy(timeout=node.policy.timeout, failure_is_final=node.policy.failure_is_final)
 
 
-def followed(node: Node, names: Names, assigned: Mapping[str, Json] | None = None) -> str | None:
-    """The first edge that is open; None: the graph ends here."""
+def way_on(node: Node, names: Names, assigned: Mapping[str, Json] | None = None) -> dict[str, Json]:
+    """Where the first edge that is open leads, as `next`; {}: the graph ends here.
+
+    `edge` is its number, where another one leads to the same node.
+    """
+    number = _first_open(node, names, assigned)
+    if number is None:
+        return {}
+    to = node.edges[number].to
+    alike = sum(edge.to == to for edge in node.edges) > 1
+    return {"next": to, "edge": number + 1} if alike else {"next": to}
+
+
+def _first_open(node: Node, names: Names, assigned: Mapping[str, Json] | None) -> int | None:
     seen: Names | None = None
-    for edge in node.edges:
+    for number, edge in enumerate(node.edges):
         if edge.when is None:
-            return edge.to
+            return number
         if seen is None:
             seen = names.with_names(state={**names.names["state"], **assigned}) if assigned else names
         if edge.when.holds(seen):
-            return edge.to
+            return number
     return None
 
 
@@ -467,11 +477,26 @@ def clock_names() -> dict[str, Json]:
 
 
 def _rehearsed(graph: Graph, turn: Turn) -> Json:
-    """Which way is taken only a run can know: every node that can be reached is shown, as it is written."""
+    """Which way is taken only a run can know: every node that can be reached is shown, as it is written.
+
+    Of the first one more is known: what it would be called with.
+    """
     run = working(turn.run)
     for node in reachable(graph):
-        run.rehearse(turn.inner(node), node.kind, shown(node))
+        does = _first_call(graph, node, turn) if node.name == graph.start else None
+        run.rehearse(turn.inner(node), node.kind, shown(node, does))
     return {}
+
+
+def _first_call(graph: Graph, node: Node, turn: Turn) -> str | None:
+    if node.call is None:
+        return None
+    names = Names(_Way(graph, turn), clock_names() if node.clock else {}, turn.path)
+    if node.loop is None:
+        return filled_call(node.call, names, strict=graph.strict)
+    over = node.loop.over.render(names, strict=graph.strict)
+    many = f" of {len(over)}" if isinstance(over, list) else ""
+    return f"for each {node.loop.name}{many}: {node.call.shown()}"
 
 
 def reachable(graph: Graph) -> Iterator[Node]:

@@ -59,6 +59,13 @@ def result_of(call: Call, turn: Turn, names: Names, *, strict: bool) -> dict[str
     return _once(call, turn, tool_id, params)
 
 
+def filled_call(call: Call, names: Names, *, strict: bool) -> str:
+    """What would be called, with its parameters put in."""
+    named = call.tool if isinstance(call.tool, str) else as_text(call.tool, names, strict=strict)
+    params = _params(call, named, names, strict=strict)
+    return f"{named} {json_text(dict(params))}" if params else named
+
+
 def _params(call: Call, tool_id: str, names: Names, *, strict: bool) -> Mapping[str, Json]:
     params = {} if call.params is None else as_json_value(call.params, names, strict=strict)
     if isinstance(params, Mapping):
@@ -124,7 +131,9 @@ def performed_items(
     ended: dict[int, Outcome] = {}
 
     def each(work: ItemWork) -> Outcome:
-        seen = names.with_names(**{loop.name: work.item})
+        # By either name: other systems put the item into the state, and mean the item by that.
+        state = {**names.names["state"], loop.name: work.item}
+        seen = names.with_names(**{loop.name: work.item, "state": state})
         title = turn.run.mask(title_of(work.item))
         item = Item(node, call, seen, f"item:{work.key}", title, strict=strict, keeps_going=loop.keeps_going)
         return perform(item, turn.inner(item, order=work.order))

@@ -79,11 +79,11 @@ def leads_to(node: Node) -> Iterator[str]:
         yield node.on_error
 
 
-def shown(node: Node) -> str:
-    """What a node does, as its author wrote it."""
-    does = node.kind if node.call is None else node.call.shown()
-    if node.loop is not None:
-        does = f"for each {node.loop.name}: {does}"
+def shown(node: Node, does: str | None = None) -> str:
+    """What a node does, as its author wrote it, or in the words of whoever knows more; and its edges."""
+    if does is None:
+        does = node.kind if node.call is None else node.call.shown()
+        does = does if node.loop is None else f"for each {node.loop.name}: {does}"
     ways = [edge.to + (f" if {edge.when.source.text}" if edge.when else "") for edge in node.edges]
     return does + (f" → {', '.join(ways)}" if ways else "")
 

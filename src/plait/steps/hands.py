@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from functools import cached_property
 
 from plait.engine.backend import Backend
-from plait.engine.limits import Limits, Spent
+from plait.engine.limits import Earlier, Limits, Spent
 from plait.engine.outcome import Failed, Outcome
 from plait.engine.run import Run, Stop
 from plait.hints import TYPE_CHECKING, Protocol
@@ -85,6 +85,9 @@ class Hands(Protocol):
 
         Its file was judged as every tool is, before anything in it was looked at.
         """
+
+    def is_once(self, tool_id: str) -> bool:
+        """Does the header of a tool say that it is rather asked about than called twice?"""
 
     def digest(self, tool_id: str) -> str | None:
         """One digest for all files of a tool's chain; None if they do not decide what it does."""
@@ -331,6 +334,11 @@ class WorkingRun(Run):
             self.spent = Spent()
         return self.spent
 
+    def time_left(self, turn: Turn) -> float | None:
+        """Seconds for whoever is at a turn, by its deadline and by the limits around it."""
+        rests = (turn.time_left(), self.spent_around(turn.path).left("seconds"))
+        return min((rest for rest in rests if rest is not None), default=None)
+
     @contextmanager
     def spending(self, path: str, limits: Limits, what: str) -> Iterator[Spent]:
         """For as long as a flow or an agent at a path runs: what it uses up, of others as well."""
@@ -369,10 +377,35 @@ class WorkingRun(Run):
             return "it had failed"
         return "its text has changed" if turn.replaying else "a step before it is done again"
 
+    @cached_property
+    def earlier(self) -> Earlier:
+        """What was used up before this life of the run."""
+        from plait.engine.hooks import is_counted
+
+        return Earlier(self.journal, is_counted, before=self.first)
+
+    def _recount(self, step: Step, turn: Turn, outcome: Outcome | None) -> None:
+        """What earlier lives used up at a path is used up: once, and whether it is done again or not."""
+        path, spent = turn.path, self.spent_around(turn.path)
+        if path in self._recounted or not (self.hooks is not None or spent.is_limited()):
+            return
+        from plait.engine.hooks import counts_itself
+
+        self._recounted.add(path)
+        if outcome is None:
+            spent.add(**self.earlier.in_vain(path))
+            return
+        spent.add(**self.earlier.below(path, own=not counts_itself(step)))
+        if spent.within is not None and (recorded := self.journal.recorded(path)) is not None:
+            spent.add_time(recorded.duration)
+
+    @cached_property
+    def _recounted(self) -> set[str]:
+        return set()
+
     def known(self, step: Step, turn: Turn) -> Outcome | None:
         outcome = super().known(step, turn)
-        if outcome is not None and self.hooks is not None:
-            self.hooks.remembered(step, turn)
+        self._recount(step, turn, outcome)
         if outcome is not None and self.rehearsal is not None:
             self.rehearsal.append(Rehearsed(turn.path, step.kind, step.title, remembered=True))
         return outcome

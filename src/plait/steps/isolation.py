@@ -712,7 +712,8 @@ def _go_along(turn: Turn, target: str, intent: Mapping[str, Json], *, again: boo
         branch = _short(target)
         raise StepError(
             Failure(
-                f"{branch} has what the items did; your working tree {tree.path} could not go along: {error}\n"
+                f"{branch} has what the items did; your working tree {tree.path} could not go along: "
+                f"{error}\n"
                 "if that is because of changes of yours, bring both together: "
                 f"git checkout --detach {old[:12]} && git stash && git checkout {branch} && git stash pop; "
                 "then plait resume",

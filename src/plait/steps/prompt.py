@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
+from plait.engine.limits import Spent
 from plait.engine.outcome import Failure, StepError
 from plait.engine.perform import Turn
 from plait.hints import Final
@@ -12,6 +13,7 @@ from plait.masking import masked
 from plait.records import dataclass, field, replace
 from plait.steps.hands import Rehearsed, WorkingRun, working
 from plait.steps.model import Ask, Message, Usage
+from plait.steps.speaking import Speaking
 from plait.template.sinks import as_text
 from plait.template.template import Template
 from plait.values import Json
@@ -43,22 +45,38 @@ class Prompt:
         if provider is None:
             raise StepError(Failure(NOBODY, "refused"))
         spent = run.spent_around(turn.path)
-        spent.expect("turns", "tokens", "spend", "seconds")
+        if (reached := spent.take(*ASKING, turns=1)) is not None:
+            raise StepError(reached.failure())
         began = time.monotonic()
+        speaking = Speaking(run, turn.path)
         try:
-            answer = provider.ask(asked, timeout=turn.time_left(), stop=run.stop)
+            timeout = run.time_left(turn)
+            answer = provider.ask(asked, timeout=timeout, stop=run.stop, on_text=speaking.hear)
         except StepError as error:
             output = error.failure.output if isinstance(error.failure.output, Mapping) else {}
-            usage = output.get("usage")
-            if isinstance(usage, Mapping):  # it was paid for, although there is no answer
-                spent.add(turns=1, tokens=Usage(**usage).tokens, spend=Usage(**usage).cost or 0.0)
+            count(paid_for(output), spent)
             raise StepError(_failure(error.failure, output, time.monotonic() - began, run)) from None
-        spent.add(turns=1, tokens=answer.usage.tokens, spend=answer.usage.cost or 0.0)
+        speaking.finish()
+        count(answer.usage, spent)
         if (why := ENDED_EARLY.get(answer.ending)) is not None:
             output = {"text": answer.text, "model": answer.model, "usage": answer.usage.record()}
             failure = Failure(why, answer.ending)
             raise StepError(_failure(failure, output, time.monotonic() - began, run))
         return _value(run, answer.text, time.monotonic() - began, answer.model, answer.usage.record())
+
+
+def count(usage: Usage | None, spent: Spent) -> None:
+    """What came of a question for which a turn was taken: nothing, or what was paid for it."""
+    if usage is None:
+        spent.add(turns=-1)
+    else:
+        spent.add(turns=usage.calls - 1, tokens=usage.tokens, spend=usage.cost or 0.0)
+
+
+def paid_for(output: Mapping[str, Json]) -> Usage | None:
+    """What was paid, although there is no answer."""
+    usage = output.get("usage")
+    return Usage(**usage) if isinstance(usage, Mapping) else None
 
 
 def _failure(failure: Failure, output: Mapping[str, Json], seconds: float, run: WorkingRun) -> Failure:
@@ -79,6 +97,8 @@ def _value(run: WorkingRun, text: str, seconds: float, model: str, usage: Json) 
     }
 
 
+ASKING: Final = ("turns", "tokens", "spend", "seconds")
+"""The limits that are looked at before a question."""
 ENDED_EARLY: Final = {
     "length": "the model had no room left for its answer: raise max_tokens in options",
     "refused": "the model declined to answer",

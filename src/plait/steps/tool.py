@@ -7,14 +7,14 @@ passes through, no handler sees it, and nothing of the tool has run.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from plait.engine.outcome import Failure, Interrupted, StepError
-from plait.engine.perform import Turn
-from plait.errors import InputError, RequestError
-from plait.hints import TYPE_CHECKING
+from plait.engine.outcome import Failure, Interrupted, StepError, expect_done
+from plait.engine.perform import Policy, Step, Turn
+from plait.errors import InputError, ProcessError, RequestError
+from plait.hints import TYPE_CHECKING, Final
 from plait.masking import masked
-from plait.records import dataclass, replace
+from plait.records import dataclass, field, replace
 from plait.steps.hands import Inside, Rehearsed, hands_at, working
 from plait.steps.http import kind_of_error, kind_of_status
 from plait.template.sinks import as_json_value, as_text
@@ -23,6 +23,10 @@ from plait.values import Json, json_text
 
 if TYPE_CHECKING:
     from plait.steps.call import ToolResult
+
+
+ONCE: Final = "call"
+"""The place of a call that may be made only once, below the step that makes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,15 +63,55 @@ def called(turn: Turn, tool_id: str, params: Mapping[str, Json], *, as_text: boo
     program = run.hands.program(tool_id, params)
     if program is not None:
         return _from_inside(program, turn)
-    try:
-        result = hands_at(turn).call(tool_id, params, timeout=turn.time_left())
-    except RequestError as error:
-        raise StepError(Failure(run.mask(str(error)), kind_of_error(error))) from None
-    if result.metadata.get("cancelled") and run.is_stopping():
-        raise Interrupted
-    if as_text and result.printed is not None:
-        result = replace(result, data=result.printed)
-    return _expect_success(result, turn)
+    call = Called(tool_id, params, as_text=as_text)
+    if not run.hands.is_once(tool_id):
+        return call.run(turn)
+    value = expect_done(turn.perform(call))
+    assert isinstance(value, dict), "it is how a call ended"
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """The call of a tool; of one that may be made only once it is a step of its own."""
+
+    tool_id: str
+    params: Mapping[str, Json] = field(repr=False)
+    as_text: bool = False
+    name: str = ONCE
+    kind: str = "tool"
+    policy: Policy = Policy(once=True)
+    inner: Sequence[Step] = ()
+    fingerprint: str = ""
+    """Whoever makes the call has one, which says all."""
+
+    @property
+    def title(self) -> str:
+        return self.tool_id
+
+    def run(self, turn: Turn) -> dict[str, Json]:
+        run = working(turn.run)
+        try:
+            result = hands_at(turn).call(self.tool_id, self.params, timeout=run.time_left(turn))
+        except RequestError as error:
+            raise StepError(_in_time(Failure(run.mask(str(error)), kind_of_error(error)), turn)) from None
+        except ProcessError as error:
+            if error.code != "timeout":
+                raise
+            raise StepError(_in_time(Failure(run.mask(str(error)), "timeout"), turn)) from None
+        if result.metadata.get("cancelled") and run.is_stopping():
+            raise Interrupted
+        if self.as_text and result.printed is not None:
+            result = replace(result, data=result.printed)
+        return _expect_success(result, turn)
+
+
+def _in_time(failure: Failure, turn: Turn) -> Failure:
+    """A call that took longer than a limit lets it has reached that limit."""
+    if failure.kind != "timeout" or turn.is_over():
+        return failure
+    reached = working(turn.run).spent_around(turn.path).reach("seconds")
+    return failure if reached is None else reached.failure(failure.output)
 
 
 def _from_inside(program: Inside, turn: Turn) -> dict[str, Json]:
@@ -97,7 +141,8 @@ def _expect_success(result: ToolResult, turn: Turn) -> dict[str, Json]:
     if result.success:
         return record
     said = mask(result.error or "the tool says only that it failed")
-    raise StepError(Failure(f"{result.item_id}: {said}", _kind(facts), exit_code=code, output=record))
+    failure = Failure(f"{result.item_id}: {said}", _kind(facts), exit_code=code, output=record)
+    raise StepError(_in_time(failure, turn))
 
 
 def _kind(facts: Mapping[str, Json]) -> str:

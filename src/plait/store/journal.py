@@ -63,6 +63,10 @@ class SqliteJournal:
     def is_fresh(self) -> bool:
         return self._fresh
 
+    def last(self) -> int:
+        self._expect_sound()
+        return self.reader.last()
+
     def events(self, after: int = 0) -> Iterator[Stamped]:
         self._expect_sound()
         return self.reader.events(after)

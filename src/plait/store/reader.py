@@ -10,7 +10,7 @@ contradict the events.  No read lasts: an engine is never kept from tidying up.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from threading import RLock
 
 from plait.engine.journal import Recorded, Stamped
@@ -72,6 +72,19 @@ _COUNT: Final = (
 )
 
 
+_OUTLINE: Final = (
+    f"SELECT number, {COLUMNS} FROM log WHERE number > ? AND NOT (what IN ({STARTED}, {FINISHED}) "
+    "AND coalesce(status, 0) = 0 AND (parent >= ? AND parent < ? OR parent = ? AND name >= ? AND name < ?)) "
+    f"ORDER BY number LIMIT {PAGE}"
+)
+_ENDED: Final = (
+    "SELECT status, count(*) FROM log "
+    f"WHERE parent = ? AND what = {FINISHED} AND name >= ? AND name < ? GROUP BY status"
+)
+_ITEM, _BEHIND_ITEMS = "item:", "item;"
+"""Every name of an item is between them: `;` follows `:`."""
+
+
 class Reader:
     """Reads a journal, from any thread, while another process may write it."""
 
@@ -102,6 +115,28 @@ class Reader:
             for number, *row in rows:
                 yield to_stamped(number, tuple(row), self._unpacking)
             after = rows[-1][0]
+
+    def outline(self, fan: str) -> Iterator[Stamped]:
+        """The events without those that say only that an item of a fan began, or went well, or a step in it."""
+        parent, after = f"{storable(fan)}/", 0
+        inside = (parent + _ITEM, parent + _BEHIND_ITEMS, parent, _ITEM, _BEHIND_ITEMS)
+        while rows := self._all(_OUTLINE, after, *inside):
+            for number, *row in rows:
+                yield to_stamped(number, tuple(row), self._unpacking)
+            if len(rows) < PAGE:
+                return
+            after = rows[-1][0]
+
+    def ended_in(self, fan: str) -> dict[str, int]:
+        """How often items of a fan are recorded to have ended how; one that was done again counts twice."""
+        found = self._all(_ENDED, f"{storable(fan)}/", _ITEM, _BEHIND_ITEMS)
+        return {STATUS_NAMES[status]: count for status, count in found}
+
+    def knows_word(self, words: Iterable[str]) -> bool:
+        """Is one of these words, such as kinds of steps, anywhere in the journal?"""
+        asked = [storable(word) for word in words]
+        marks = ", ".join("?" * len(asked))
+        return bool(self._all(f"SELECT 1 FROM words WHERE text IN ({marks}) LIMIT 1", *asked))
 
     def newest(self, what: int) -> tuple[int, float, str | None] | None:
         """Number, time and title of the newest event of one of the kinds that are marked."""

@@ -103,6 +103,8 @@ class Header:
     child_constraints: Mapping[str, Constraint] = field(default_factory=dict)
     secrets: tuple[str, ...] = ()
     """Names of variables and parameters whose values nobody may see."""
+    once: bool = False
+    """Where nobody knows how a call ended, rather ask than make it again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +144,15 @@ GRAPH_KEYS: Final = frozenset(
     {"start", "nodes", "state", "max_steps", "max_concurrency", "on_error", "hooks", "timeout"}
 )
 """What a tool that is a graph may have beside its header, or below `config`."""
+ENSEMBLE_RUNTIME: Final = "core/runtimes/ensemble/runtime"
+ENSEMBLE_KEYS: Final = frozenset(
+    {
+        "agents", "tasks", "workflow", "process", "strategy", "manager", "loops", "map", "on_error",
+        "max_parallel", "provider", "llm", "model", "hooks", "timeout", "phases", "verbose",
+    }
+)  # fmt: skip
+FLOWS: Final = {"graph": (GRAPH_RUNTIME, GRAPH_KEYS), "ensemble": (ENSEMBLE_RUNTIME, ENSEMBLE_KEYS)}
+"""By its `tool_type`, a tool whose file is a flow: what runs it, and what it has beside its header."""
 
 
 def header_of(entries: Mapping[str, Entry], *, kind: str = "tool") -> Header:
@@ -160,9 +171,9 @@ class _HeaderReader:
         self.problems: list[Problem] = []
 
     def header(self) -> Header:
-        is_graph = self._is_graph()
+        runtime, _ = self._flow()
         return Header(
-            executor_id=self._text("executor_id", GRAPH_RUNTIME if is_graph else None),
+            executor_id=self._text("executor_id", runtime),
             version=self._text("version", None),
             tool_type=self._text("tool_type", "") or "",
             category=self._text("category", "") or "",
@@ -177,16 +188,16 @@ class _HeaderReader:
             outputs=self._names("outputs"),
             child_constraints=self._constraints(),
             secrets=self._names("secrets"),
+            once=self._flag("once"),
         )
 
-    def _is_graph(self) -> bool:
+    def _flow(self) -> tuple[str | None, frozenset[str]]:
+        """What runs it if nothing is said, and which more keys there are."""
         named = self.entries.get("tool_type")
-        return named is not None and named.value == "graph"
+        return FLOWS.get(str(named.value), (None, frozenset())) if named is not None else (None, frozenset())
 
     def unknown(self, kind: str) -> None:
-        known = set(field_names(Header))
-        if self._is_graph():
-            known |= GRAPH_KEYS
+        known = set(field_names(Header)) | self._flow()[1]
         for key, entry in self.entries.items():
             if key not in known and key not in INFORMATIONAL:
                 self._wrong(entry, f"'{key}' is not a key of a {kind}", _meant(key, known))
@@ -203,6 +214,14 @@ class _HeaderReader:
             return str(entry.value)  # not so a float: 1.10 would become 1.1, another version
         self._wrong(entry, f"'{key}' is text", f'write {key}: "…"')
         return default
+
+    def _flag(self, key: str) -> bool:
+        entry = self.entries.get(key)
+        if entry is None or entry.value is None:
+            return False
+        if not isinstance(entry.value, bool):
+            self._wrong(entry, f"'{key}' is true or false", f"write {key}: true")
+        return entry.value is True
 
     def _map(self, key: str) -> dict[str, Json] | None:
         entry = self.entries.get(key)

@@ -487,7 +487,7 @@ def _demands_signatures(root: str) -> bool:
         case Scalar(None):
             return False
         case MappingNode():
-            _expect_settings(node)
+            expect_settings(node)
             said = node.get("trust")
             return isinstance(said, Scalar) and said.value == "signed"
     raise DocumentError(
@@ -495,7 +495,7 @@ def _demands_signatures(root: str) -> bool:
     )
 
 
-def _expect_settings(node: MappingNode) -> None:
+def expect_settings(node: MappingNode) -> None:
     """Also of what does not ask for signatures: a slip of the pen must not mean less."""
     from plait.documents import Scalar
 

@@ -24,7 +24,8 @@ BRANCHES: Final = "refs/heads/"
 NOWHERE: Final = "0" * 40
 SLUG_LENGTH: Final = 40
 MOST_TRIES: Final = 100
-MOST_NAMED: Final = 20
+MOST_FAILURES: Final = 2
+"""How often git may fail to make a worktree: it looks at all others, which come and go meanwhile."""
 
 
 class Worktrees:
@@ -92,7 +93,9 @@ class Worktrees:
             if made.exit_code == 0:
                 return self._spot(path, branch, commit)
             if b"already exists" not in made.stderr:
-                raise failed("worktree add", made)
+                self.forget_branch(branch, commit)
+                if number > MOST_FAILURES:
+                    raise failed("worktree add", made)
         raise InputError(
             "this item has too many worktrees", self._folder, "plait worktrees --clean", code="no-worktrees"
         )
@@ -118,17 +121,13 @@ class Worktrees:
         administration = _administration(path)
         if administration is None:
             return not os.path.lexists(os.path.join(path, ".git"))
-        try:
-            with open(os.path.join(administration, "locked"), encoding="utf-8") as file:
-                return file.read(100).startswith("initializing")
-        except OSError:
-            return False
+        return _said(os.path.join(administration, "locked")).startswith("initializing")
 
     def break_locks(self, spot: Spot | None = None) -> None:
-        """Locks of git processes that died with an earlier life of the run: of its branches, or of a place."""
-        common = os.path.join(self._common, BRANCHES, "plait", self._run)
-        folder = common if spot is None else _administration(spot.path)
-        for name in os.listdir(folder) if folder is not None and os.path.isdir(folder) else ():
+        """Locks of git processes that died with an earlier life: of the run's branches, or of a place."""
+        branches = os.path.join(self._common, BRANCHES, "plait", self._run)
+        folder = branches if spot is None else _administration(spot.path) or ""
+        for name in os.listdir(folder) if os.path.isdir(folder) else ():
             if name.endswith(".lock"):
                 os.unlink(os.path.join(folder, name))
 
@@ -176,10 +175,29 @@ class Worktrees:
         if os.path.lexists(spot.path):
             return False
         if administration is not None:
-            shutil.rmtree(administration, ignore_errors=True)
+            self._remove_administration(administration)
         if merged is not None:
             self._git.asked("update-ref", "-d", BRANCHES + spot.branch, merged)
         return True
+
+    def _remove_administration(self, administration: str) -> None:
+        """At once, since another git may be looking at all worktrees of the repository."""
+        aside = os.path.join(self._folder, f".{os.path.basename(administration)}")
+        try:
+            os.rename(administration, aside)
+        except OSError:  # another disk
+            aside = administration
+        shutil.rmtree(aside, ignore_errors=True)
+
+    def prune(self) -> None:
+        """Let git forget worktrees of this run whose folders are gone."""
+        top = os.path.join(self._common, "worktrees")
+        for name in os.listdir(top) if os.path.isdir(top) else ():
+            administration = os.path.join(top, name)
+            path = os.path.dirname(_said(os.path.join(administration, "gitdir")))
+            is_ours = os.path.dirname(path) == os.path.realpath(self._folder)
+            if is_ours and not os.path.lexists(path) and not _has_modules(administration):
+                self._remove_administration(administration)
 
     # ── copies ───────────────────────────────────────────────────────────
 
@@ -220,6 +238,7 @@ class Worktrees:
     def forget_merged(self, into: str, spare: Collection[str]) -> None:
         ours = f"{BRANCHES}plait/{self._run}/"
         listed = self._git.run("for-each-ref", f"--merged={into}", "--format=%(objectname) %(refname)", ours)
+        self.prune()
         for line in os.fsdecode(listed).splitlines():
             at, _, ref = line.partition(" ")
             if not {ref.removeprefix(BRANCHES), ref.removeprefix(ours)} & set(spare):
@@ -277,7 +296,8 @@ class Worktrees:
         """The folders that are there."""
         if not os.path.isdir(self._folder):
             return []
-        found = (os.path.join(self._folder, name) for name in sorted(os.listdir(self._folder)))
+        names = sorted(name for name in os.listdir(self._folder) if not name.startswith("."))
+        found = (os.path.join(self._folder, name) for name in names)
         return [path for path in found if os.path.isdir(path)]
 
     def spot_at(self, path: str) -> Spot:
@@ -285,7 +305,7 @@ class Worktrees:
 
 
 def place_name(run: str, order: int, title: str, key: str, number: int) -> str:
-    """What the folder and the branch of an item are called: letters, digits and `-`, whatever the item holds."""
+    """What the folder and the branch of an item are called: letters, digits and `-`, whatever it holds."""
     slug = re.sub(r"[^a-z0-9]+", "-", title.lower(), flags=re.ASCII).strip("-")[:SLUG_LENGTH].strip("-")
     told = sha256_hex(f"{run}\0{number}\0{key}".encode("utf-8", "surrogatepass"))[:8]
     return "-".join(part for part in (str(order), slug, told) if part)
@@ -293,17 +313,23 @@ def place_name(run: str, order: int, title: str, key: str, number: int) -> str:
 
 def _administration(path: str) -> str | None:
     """Where git keeps what it knows about a worktree; None if the two do not name each other."""
-    try:
-        with open(os.path.join(path, ".git"), encoding="utf-8", errors="surrogateescape") as file:
-            said = file.read(4096).removeprefix("gitdir: ").removesuffix("\n")
-        with open(os.path.join(said, "gitdir"), encoding="utf-8", errors="surrogateescape") as file:
-            back = file.read(4096).removesuffix("\n")
-    except OSError:
+    said = _said(os.path.join(path, ".git")).removeprefix("gitdir: ")
+    back = _said(os.path.join(said, "gitdir")) if said else ""
+    if not back:
         return None
     is_ours = os.path.basename(os.path.dirname(said)) == "worktrees" and not os.path.islink(said)
     return (
         said if is_ours and os.path.realpath(back) == os.path.realpath(os.path.join(path, ".git")) else None
     )
+
+
+def _said(path: str) -> str:
+    """The only line of a file; nothing if there is none."""
+    try:
+        with open(path, encoding="utf-8", errors="surrogateescape") as file:
+            return file.read(4096).removesuffix("\n")
+    except OSError:
+        return ""
 
 
 def _has_modules(administration: str) -> bool:

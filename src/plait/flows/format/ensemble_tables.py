@@ -25,7 +25,7 @@ from plait.flows.format.kinds import (
 )
 from plait.flows.format.shared import MOST_ATTEMPTS, NAME, PARALLEL, PARAMETERS, TIMEOUT_MEANING
 from plait.hints import Final
-from plait.steps.ensemble_parts import MAX_ITERATIONS, MOST_TURNS, ON_ERROR, ON_MAX, STRATEGIES
+from plait.steps.ensemble_parts import MAX_ITERATIONS, MAX_LEVELS, MOST_TURNS, ON_ERROR, ON_MAX, STRATEGIES
 
 TASK_ID: Final = Word("an id: letters, digits, _ - and .", r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 TASK_IDS: Final = OneOf((Many(TASK_ID), TASK_ID), "an id, or a list of ids")
@@ -61,7 +61,13 @@ FORMS: Final = (
             Field("name", Word(), "what people call it; its file name, if nothing is said", told=True),
             Field("description", Word(), "what it is for", told=True),
             Field("version", OneOf((Word(), Number()), "a version: 1.4.2"), "its version", told=True),
+            Field("tool_type", Choice(("ensemble",)), "ensemble: the file can be called as a tool"),
+            Field("executor_id", Word(), "what runs it; the engine, if nothing is said", told=True),
+            Field("category", Word(), "the folder in which it is", told=True),
+            Field("author", Data(), "who wrote it", told=True),
+            Field("tags", Data(), "words by which it is found", told=True),
             Field("inputs", PARAMETERS, "what it is given, with types and defaults", also=("parameters",)),
+            Field("outputs", Data(), "what it gives, for people and for chains", told=True),
             Field("secrets", _NAMES, "names of inputs whose values nobody may see, models neither"),
             Field("agents", Each(Map("member"), TASK_ID), "the agents by name"),
             Field(
@@ -123,7 +129,8 @@ FORMS: Final = (
             Field(
                 "params",
                 Each(Data()),
-                "of a tool: its parameters; `${inputs.x}` and `${context.ID.raw}` or `.data` are filled",
+                "of a tool: its parameters; `${inputs.x}`, `${task.description}` and `${context.ID.raw}` or "
+                "`.data` are filled",
             ),
             Field("output_schema", Each(Data()), "JSON Schema of what the model has to answer"),
             Field(
@@ -169,7 +176,10 @@ FORMS: Final = (
         (
             Field(
                 "items",
-                OneOf((Many(Data()), NAME), "a list, or the name of an input"),
+                OneOf(
+                    (Many(Data()), Map("ensemble_items"), NAME),
+                    "a list, the name of an input, or a map: source of items",
+                ),
                 "the items",
                 required=True,
             ),
@@ -179,6 +189,26 @@ FORMS: Final = (
             Field(
                 "chunk_size", Whole(2), "so many at a time, level by level; all at once, if nothing is said"
             ),
+            Field(
+                "target_tokens",
+                Whole(1),
+                "as many at a time as have so many tokens together, but never less than two",
+            ),
+            Field(
+                "max_levels",
+                Whole(1, 1000),
+                "of target_tokens: at this level all that is left is put together at once",
+                MAX_LEVELS,
+            ),
+        ),
+    ),
+    Form(
+        "ensemble_items",
+        "source of items",
+        "Items that another task makes.",
+        (
+            Field("task", TASK_ID, "the task whose data is the list", required=True),
+            Field("path", Word(), "where in its data the list is: `points`, `plan.points`"),
         ),
     ),
     Form(

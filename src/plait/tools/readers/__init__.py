@@ -28,7 +28,7 @@ from plait.errors import DocumentError
 from plait.hints import TYPE_CHECKING, Final, TypeAlias
 from plait.source import Source, Span
 from plait.tools import manifest
-from plait.tools.items import Entry, Header, Item, digest_of, header_of
+from plait.tools.items import FLOWS, Entry, Header, Item, digest_of, header_of
 from plait.tools.readers.formats import Format, extractors, format_of
 from plait.tools.readers.said import MAX_ODD_NAMES, Said
 from plait.tools.spaces import Found, Space
@@ -187,7 +187,7 @@ def _checked_header(said: Said, form: Format, kind: str) -> Header:
         header = header_of(said.entries, kind=kind)
     except DocumentError as error:
         said.problems += error.problems
-    needs_none = said.value("tool_type") in ("primitive", "graph")
+    needs_none = said.value("tool_type") in ("primitive", *FLOWS)
     if kind == "tool" and not needs_none and not said.value("executor_id"):
         said.missing("executor_id", "this tool says no executor_id", _executor_fix(form), "no-executor")
     if said.problems:

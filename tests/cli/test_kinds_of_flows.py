@@ -1,0 +1,571 @@
+"""What a person sees of agents, graphs and ensembles: lines, pictures, what is shown and logged of their runs."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from plait.cli import logs, main, show
+from plait.cli.lines import JsonView, PlainView, summary
+from plait.cli.live import frame
+from plait.engine.events import Event, RunEnded, RunStarted, Spoken, StepCounted, StepFinished, StepStarted
+from plait.engine.journal import MemoryJournal, Stamped
+from plait.engine.outcome import Done, Failed, Failure, Outcome
+from plait.engine.progress import Progress, fold
+from plait.records import dataclass, field
+from plait.values import Json
+
+Capsys = pytest.CaptureFixture[str]
+Story = Sequence[tuple[float, Event]]
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    run: str = "7f3a"
+    status: str = "done"
+    failure: Failure | None = None
+    value: Json = None
+    counts: Mapping[str, Json] = field(default_factory=dict)
+    exit_code: int = 0
+
+
+def opened(*phases: tuple[str, int]) -> Event:
+    return RunStarted("7f3a", "review", "/p/review.md", "/p", False, phases)
+
+
+def begun(path: str, kind: str, title: str, order: int = 0) -> Event:
+    return StepStarted(path, kind, title, 1, order)
+
+
+def over(path: str, kind: str, title: str, value: Json, order: int = 0, took: float = 1.0) -> Event:
+    outcome: Outcome = value if isinstance(value, Failed) else Done(value)
+    return StepFinished(path, kind, title, "f", outcome, took, order)
+
+
+def answer(text: str, tokens: int, cost: float | None = None, **more: Json) -> Json:
+    usage = {"input": tokens - 10, "output": 10, "cached": 0, "cost": cost, "calls": 1}
+    return {"text": text, "uses": [], "usage": usage, "model": "m", **more}
+
+
+READ = 'core/file/read {"path":"a.py"}'
+AGENT: Story = [
+    (0.0, opened(("agent", 0))),
+    (0.0, begun("agent", "agent", "review")),
+    (0.0, begun("agent/turn:1", "turn", "turn 1")),
+    (4.0, over("agent/turn:1", "turn", "turn 1", answer("I look.", 4100, 0.02, asked={"user": "Look!"}), 0, 4.0)),
+    (4.0, begun("agent/turn:1.call:1", "call", READ, 1)),
+    (4.0, begun("agent/turn:1.call:2", "call", "core/file/write", 2)),
+    (5.0, over("agent/turn:1.call:1", "call", READ, {"output": "x = 1", "failed": False, "tool": "r"}, 1)),
+    (5.0, over("agent/turn:1.call:2", "call", "core/file/write",
+               {"output": "refused: no", "failed": True, "tool": "w", "kind": "refused"}, 2, 0.0)),
+    (5.0, begun("agent/turn:2", "turn", "turn 2", 3)),
+    (6.0, Spoken("agent/turn:2", "First line\nIt is ")),
+    (6.0, Spoken("agent/turn:2", "fine")),
+]  # fmt: skip
+AGENT_END: Story = [
+    (8.0, over("agent/turn:2", "turn", "turn 2", answer("It is fine.", 900, 0.004), 3, 3.0)),
+    (8.0, over("agent", "agent", "review", {"output": "It is fine.", "text": "It is fine."}, 0, 8.0)),
+    (8.0, RunEnded("done")),
+]
+GRAPH: Story = [
+    (0.0, opened(("nodes", 0))),
+    (0.0, begun("nodes", "graph", "triage")),
+    (0.0, begun("nodes/look", "tool", "look")),
+    (1.0, over("nodes/look", "tool", "look", {"assign": {"n": 3}, "next": "sort"})),
+    (1.0, begun("nodes/sort", "gate", "sort", 1)),
+    (1.0, over("nodes/sort", "gate", "sort", {"next": "draft"}, 1, 0.0)),
+    (1.0, begun("nodes/hook:told", "hook", "told", 0)),
+    (1.0, over("nodes/hook:told", "hook", "told", {}, 0, 0.0)),
+    (1.0, begun("nodes/draft", "tool", "draft", 2)),
+    (2.0, over("nodes/draft", "tool", "draft", Failed(Failure("exit code 2: no", "exit", 2)), 2)),
+    (2.0, begun("nodes/sort@2", "gate", "sort@2", 3)),
+    (2.0, over("nodes/sort@2", "gate", "sort@2", {"next": "done"}, 3, 0.0)),
+    (2.0, over("nodes/done", "return", "done", {"output": {"n": 3}}, 4, 0.0)),
+    (2.0, over("nodes", "graph", "triage", {"output": {"n": 3}, "state": {}, "steps": 5}, 0, 2.0)),
+    (2.0, RunEnded("done")),
+]
+WRITTEN = {"raw": "Rain falls.", "data": None, "agent": "Writer", "usage": {"input": 100, "output": 20,
+           "cached": 0, "cost": 0.5, "calls": 2}, "turns": 2, "duration": 2.0}  # fmt: skip
+GIVEN = {"raw": "facts", "data": None, "agent": "", "usage": {"input": 0, "output": 0, "calls": 0},
+         "duration": 1.0}  # fmt: skip
+ENSEMBLE: Story = [
+    (0.0, opened(("tasks", 3))),
+    (0.0, begun("tasks", "ensemble", "report")),
+    (0.0, begun("tasks/task:facts", "task", "facts")),
+    (1.0, over("tasks/task:facts", "task", "facts", GIVEN)),
+    (1.0, begun("tasks/task:text", "agent", "text", 1)),
+    (1.0, begun("tasks/task:text/turn:1", "turn", "turn 1")),
+    (2.0, over("tasks/task:text/turn:1", "turn", "turn 1", answer("a", 50))),
+    (2.0, begun("tasks/task:text/turn:1.call:1", "call", READ, 1)),
+]
+ENSEMBLE_END: Story = [
+    (3.0, over("tasks/task:text/turn:1.call:1", "call", READ, {"output": "", "failed": True, "kind": "exit"}, 1)),
+    (4.0, over("tasks/task:text", "agent", "text", WRITTEN, 1, 3.0)),
+    (4.0, over("tasks/loop:edit", "rounds", "edit", {"tasks": {"polish": WRITTEN}, "iterations": 2}, 2, 3.0)),
+    (4.0, over("tasks", "ensemble", "report", {"output": "Rain falls."}, 0, 4.0)),
+    (4.0, RunEnded("done")),
+]  # fmt: skip
+
+
+def stamped(story: Story) -> list[Stamped]:
+    return [Stamped(number, at, event) for number, (at, event) in enumerate(story, 1)]
+
+
+def journal_of(story: Story) -> MemoryJournal:
+    journal = MemoryJournal()
+    for _, event in story:
+        if not isinstance(event, Spoken):
+            journal.append(event)
+    return journal
+
+
+def plain(story: Story, result: Ended | None = None) -> list[str]:
+    stream = io.StringIO()
+    with PlainView(stream) as view:
+        for one in stamped(story):
+            view.watch(one)
+    if result is not None:
+        view.finish(result)  # type: ignore[arg-type]
+    return stream.getvalue().splitlines()
+
+
+def drawn(story: Story, now: float, width: int = 80) -> list[str]:
+    return [line.plain.rstrip() for line in frame(fold(stamped(story)), now=now, width=width, height=30)]
+
+
+def shown(story: Story) -> list[str]:
+    journal = journal_of(story)
+    progress, tries = Progress(), show.Tries()
+    for one in stamped(story):
+        progress.add(one)
+        tries.add(one.event)
+    return [text for text, _ in show.lines("7f3a", progress.status, progress, journal, tries, now=9.0)]
+
+
+def logged(story: Story) -> list[str]:
+    return [text for text, _ in logs.lines(logs.entries(stamped(story), None))]
+
+
+# ── plain lines ──────────────────────────────────────────────────────────
+
+
+def test_an_agent_in_plain_lines_is_one_line_for_each_turn_and_call() -> None:
+    assert plain([*AGENT, *AGENT_END], Ended(value={"output": "It is fine."})) == [
+        "review: run 7f3a, /p/review.md",
+        "agent: started",
+        "agent: turn 1: done, 0:04, 4.1k tokens, $0.02",
+        f"agent: {READ}: done, 0:01",
+        "agent: core/file/write: refused, 0:00",
+        "agent: turn 2: done, 0:03, 900 tokens, $0.004",
+        "agent: done, 2 turns, 5.0k tokens, $0.02, 0:08",
+        "✓ done in 0:08   2 turns, 5.0k tokens, $0.02",
+        "  It is fine.",
+        "  look at it   plait show 7f3a   plait logs 7f3a",
+    ]
+
+
+def test_a_graph_in_plain_lines_is_node_after_node_with_the_edge_that_was_taken() -> None:
+    lines = plain(GRAPH, Ended(value={"output": {"n": 3}}))
+    assert lines[1:] == [
+        "nodes: started",
+        "nodes: look: started",
+        "nodes: look: done, 0:01 → sort",
+        "nodes: sort: done, 0:00 → draft",
+        "nodes: draft: started",
+        "✗ draft   exit 2  no",
+        "nodes: draft: failed (exit 2), 0:01",
+        "nodes: sort@2: done, 0:00 → done",
+        "nodes: done: done, 0:00",
+        "nodes: done, 5 visits, 1 failed, 0:02",
+        "✓ done in 0:02   5 visits, 1 failed and the run went on",
+        '  {"n":3}',
+        "  ✗ draft   exit 2",
+        "      no",
+        "  look at it   plait logs 7f3a draft",
+    ]
+
+
+def test_an_ensemble_in_plain_lines_is_its_tasks_and_what_their_agents_do() -> None:
+    assert plain([*ENSEMBLE, *ENSEMBLE_END])[1:] == [
+        "tasks: started",
+        "tasks: facts: started",
+        "tasks: facts: done, 0:01",
+        "tasks: text: started",
+        "tasks: text: turn 1: done, 0:01, 50 tokens",
+        f"tasks: text: {READ}: failed (exit), 0:01",
+        "tasks: text: done, 0:03, 1 turn, 50 tokens",
+        "tasks: edit: done, 0:03",
+        "tasks: done, 3 tasks, 0:04",
+    ]
+
+
+def test_the_turns_of_many_items_are_counted_and_not_told() -> None:
+    story: Story = [
+        (0.0, opened(("map", 1))),
+        (0.0, begun("map", "fan", "map")),
+        (0.0, StepCounted("map", 1)),
+        (0.0, begun("map/item:a", "item", "a")),
+        (0.0, begun("map/item:a/0", "prompt", "ask")),
+        (0.0, begun("map/item:a/0/agent", "agent", "ask")),
+        (1.0, over("map/item:a/0/agent/turn:1", "turn", "turn 1", answer("x", 90))),
+    ]
+    progress = fold(stamped(story))
+    assert progress.asked.record() == {"turns": 1, "tokens": 90, "cost": 0.0}
+    assert not any("turn" in line for line in plain(story))
+
+
+def test_a_single_question_counts_as_a_turn_and_one_with_turns_inside_does_not_count_twice() -> None:
+    usage = {"input": 5, "output": 2, "cost": 0.25}
+    story: Story = [
+        (0.0, opened(("steps", 2))),
+        (0.0, begun("steps", "phase", "steps")),
+        (1.0, over("steps/0", "prompt", "ask", {"output": "x", "facts": {"usage": usage}})),
+        (2.0, over("steps/1", "prompt", "ask", {"output": "x", "facts": {"usage": usage, "turns": 3}}, 1)),
+    ]
+    assert fold(stamped(story)).asked.record() == {"turns": 1, "tokens": 7, "cost": 0.25}
+
+
+def test_what_was_paid_for_an_answer_of_no_use_counts() -> None:
+    failure = Failure("no JSON", "bad_answer", output={"text": "?", "usage": {"input": 1, "output": 2}})
+    story: Story = [*AGENT[:3], (1.0, over("agent/turn:1", "turn", "turn 1", Failed(failure)))]
+    assert fold(stamped(story)).asked.tokens == 3
+
+
+# ── events as JSON ───────────────────────────────────────────────────────
+
+
+def test_the_last_object_says_what_models_took() -> None:
+    stream = io.StringIO()
+    with JsonView(stream) as view:
+        for one in stamped([*AGENT, *AGENT_END]):
+            view.watch(one)
+    view.finish(Ended())  # type: ignore[arg-type]
+    records = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert records[-1]["asked"] == {"turns": 2, "tokens": 5000, "cost": 0.024}
+    refused = next(one for one in records if one.get("path") == "agent/turn:1.call:2" and "value" in one)
+    assert (refused["value"]["failed"], refused["value"]["kind"]) == (True, "refused")
+
+
+# ── pictures ─────────────────────────────────────────────────────────────
+
+
+def test_the_picture_of_an_agent() -> None:
+    assert drawn(AGENT, 7.0, 60) == [
+        "● review  run 7f3a                                     0:07",
+        "  ● agent  turn 2, 4.1k tokens, $0.02                  0:07",
+        "    ✓ turn 1   4.1k tokens, $0.02                      0:04",
+        f"    ✓ {READ}                   0:01",
+        "    ✗ core/file/write   refused                        0:00",
+        "      turn 2   It is fine                              0:02",
+    ]
+
+
+def test_the_picture_of_an_ensemble_shows_its_tasks_with_their_state() -> None:
+    assert drawn(ENSEMBLE, 3.0, 80) == [
+        "● review  run 7f3a                                                         0:03",
+        "  ● tasks  1 of 3 tasks   1 turn, 50 tokens                                0:03",
+        "    ✓ facts                                                                0:01",
+        f"      text   agent  turn 1, 50 tokens   {READ}     0:02",
+    ]
+
+
+def test_the_picture_of_a_graph_shows_the_way() -> None:
+    assert [line.split() for line in drawn(GRAPH, 2.0)][2:] == [
+        ["✓", "look", "→", "sort", "0:01"],
+        ["✓", "sort", "→", "draft", "0:00"],
+        ["✗", "draft", "failed", "(exit", "2)", "0:01"],
+        ["✓", "sort@2", "→", "done", "0:00"],
+        ["✓", "done", "0:00"],
+    ]
+
+
+@pytest.mark.parametrize("height", range(1, 9))
+def test_a_low_terminal_shows_the_newest(height: int) -> None:
+    lines = frame(fold(stamped(AGENT)), now=7.0, width=60, height=height)
+    assert len(lines) <= height
+    assert height < 3 or lines[-1].plain.split()[:2] == ["turn", "2"]
+
+
+# ── show ─────────────────────────────────────────────────────────────────
+
+
+def test_show_has_a_table_of_turns_calls_and_cost() -> None:
+    assert shown([*AGENT, *AGENT_END])[2:] == [
+        "  ✓ agent   done, 2 turns, 5.0k tokens, $0.02, 0:08",
+        "      TURN                                 IN     OUT   COST     TIME",
+        "      turn 1                               4.1k   10    $0.02    0:04",
+        f"        ✓ {READ}                         0:01",
+        "        ✗ core/file/write   refused                              0:00",
+        "      turn 2                               890    10    $0.004   0:03",
+        "      2 turns, 5.0k tokens, $0.02, 2 calls",
+    ]
+
+
+def test_show_has_the_way_through_a_graph() -> None:
+    assert shown(GRAPH)[2:] == [
+        "  ✓ nodes   done, 5 visits, 1 failed, 0:02",
+        "      ✓ look → sort   0:01",
+        "      ✓ sort → draft   0:00",
+        "      ✗ draft   failed (exit 2)   0:01",
+        "          no",
+        "      ✓ sort@2 → done   0:00",
+        "      ✓ done   0:00",
+        "  look at it   plait logs 7f3a draft",
+    ]
+
+
+def test_show_has_a_table_of_tasks() -> None:
+    assert shown([*ENSEMBLE, *ENSEMBLE_END])[3:] == [
+        "      TASK         STATE            BY       TURNS   TOKENS   COST    TIME",
+        "      ✓ facts      done             —        —       —        —       0:01",
+        "      ✓ text       done             Writer   2       120      $0.50   0:03",
+        "      ✓ edit       done, 2 rounds   —        —       —        —       0:03",
+        "          polish                    Writer   2       120      $0.50   0:02",
+    ]
+
+
+def test_show_for_programs_says_the_same() -> None:
+    tries = show.Tries()
+    record = show.record("7f3a", "done", fold(stamped(GRAPH)), journal_of(GRAPH), tries)
+    steps = record["phases"][0]["steps"]
+    assert [step.get("next") for step in steps if "hook" not in step["path"]] == [
+        "sort", "draft", None, "done", None,
+    ]  # fmt: skip
+    record = show.record("7f3a", "done", fold(stamped(AGENT)), journal_of(AGENT), tries)
+    assert record["asked"] == {"turns": 1, "tokens": 4100, "cost": 0.02}
+    called = record["phases"][0]["steps"][2]
+    assert (called["failed"], called["kind"]) == (True, "refused")
+
+
+# ── logs ─────────────────────────────────────────────────────────────────
+
+
+def test_logs_of_an_agent_are_a_conversation() -> None:
+    assert logged([*AGENT, *AGENT_END]) == [
+        "── agent/turn:1   review › turn 1   4.1k tokens, $0.02   0:04",
+        "user:",
+        "  Look!",
+        "model:",
+        "  I look.",
+        f"── agent/turn:1.call:1   review › {READ}   done   0:01",
+        "x = 1",
+        "── agent/turn:1.call:2   review › core/file/write   refused   0:00",
+        "refused: no",
+        "── agent/turn:2   review › turn 2   900 tokens, $0.004   0:03",
+        "It is fine.",
+    ]
+
+
+def test_logs_of_a_graph_are_what_its_nodes_assigned_and_gave() -> None:
+    assert logged(GRAPH) == [
+        "── nodes/look   triage › look   done → sort   0:01",
+        "n = 3",
+        "── nodes/draft   triage › draft   exit 2   0:01",
+        "exit code 2: no",
+        "── nodes/done   triage › done   done   0:00",
+        '{"n":3}',
+    ]
+
+
+def test_logs_of_an_ensemble_have_what_its_tools_gave() -> None:
+    assert logged(ENSEMBLE[:4]) == ["── tasks/task:facts   report › facts   done   0:01", "facts"]
+
+
+# ── as a user ────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def here(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    here = home.parent / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    for name in ("PLAIT_PROVIDER", "PLAIT_REPLAY"):
+        monkeypatch.delenv(name, raising=False)
+    return here
+
+
+MADE = [
+    # kind         the flow       what its run gives at the end
+    ("workflow",   "hello.yaml",  "  Hello on"),
+    ("graph",      "hello.yaml",  "  Hello, Ada!"),
+    ("directive",  "hello.md",    "  The tool answered: Hello, Ada!"),
+    ("ensemble",   "hello.yaml",  "  Hello, Ada! Come in and take a seat by the window."),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "flow", "given"), MADE)
+@pytest.mark.usefixtures("here")
+def test_what_init_makes_of_each_kind_runs_and_has_no_problems(
+    kind: str, flow: str, given: str, capsys: Capsys
+) -> None:
+    assert main(["init", "--kind", kind]) == 0
+    capsys.readouterr()
+    assert main(["run", flow]) == 0
+    assert f"\n{given}" in capsys.readouterr().out
+    assert main(["check", "."]) == 0
+    assert capsys.readouterr().out.startswith("no problems in ")
+    assert main(["run", flow, "--dry-run"]) == 0
+    assert main(["show"]) == 0
+    assert main(["logs"]) == 0
+
+
+@pytest.mark.parametrize("kind", ["workflow", "graph", "ensemble"])
+def test_an_editor_finds_the_schema_that_the_first_line_names(kind: str, here: Path, capsys: Capsys) -> None:
+    assert main(["init", "--kind", kind]) == 0
+    first, schema = (here / "hello.yaml").read_text().split("\n")[0].split("$schema=")
+    assert first == "# yaml-language-server: "
+    capsys.readouterr()
+    assert main(["schema", kind, "--compact"]) == 0
+    assert json.loads((here / schema).read_text()) == json.loads(capsys.readouterr().out)
+
+
+def test_init_knows_four_kinds(here: Path, capsys: Capsys) -> None:
+    assert main(["init", "--kind", "grpah", "x"]) == 2
+    assert capsys.readouterr().err == (
+        "there is no kind 'grpah'\nfix: did you mean 'graph'? kinds: workflow, graph, directive, ensemble\n"
+    )
+    assert not (here / "x").exists()
+
+
+LOOKS = (
+    "fix: a workflow has steps:, or setup:, map: and reduce:; a graph has start: and nodes:; "
+    "an ensemble has tasks:; a directive is a Markdown file\n"
+)
+NO_FLOWS = [
+    # what the file holds                  what plait run says of it
+    ("a: 1\n",                             f"{{file}}: this file is no flow\n{LOOKS}"),
+    ("just text\n",                        f"{{file}}: this file is no flow\n{LOOKS}"),
+    ("",                                   f"{{file}}: this file is no flow\n{LOOKS}"),
+    ("executor_id: core/x\nconfig: {}\n",  "{file}: this file is a tool, and no flow\n"
+                                           "fix: plait call ID calls a tool; plait tools lists them\n"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "said"), NO_FLOWS)
+def test_a_file_that_is_no_flow_says_what_flows_look_like(
+    text: str, said: str, here: Path, capsys: Capsys
+) -> None:
+    (here / "x.yaml").write_text(text)
+    assert main(["run", "x.yaml"]) == 2
+    assert capsys.readouterr() == ("", said.format(file=here / "x.yaml"))
+
+
+NEARLY = [
+    # what the file holds          is taken for    the guess
+    ("stpes: [{shell: ls}]\n",     "a flow",       "steps"),
+    ("start: a\nnode: {a: {}}\n",  "a graph",      "nodes"),
+    ("agents: {}\ntaks: []\n",     "an ensemble",  "tasks"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("command", ["run", "check"])
+@pytest.mark.parametrize(("text", "what", "guess"), NEARLY)
+def test_a_slip_of_the_pen_is_seen_as_the_kind_that_was_meant(
+    command: str, text: str, what: str, guess: str, here: Path, capsys: Capsys
+) -> None:
+    (here / "x.yaml").write_text(text)
+    assert main([command, "x.yaml"]) == 2
+    printed = "".join(capsys.readouterr())
+    assert f"is not a field of {what}\n" in printed
+    assert f"fix: did you mean '{guess}'?" in printed
+
+
+def test_check_knows_files_by_their_place_and_says_all_at_once(here: Path, capsys: Capsys) -> None:
+    files = {
+        ".ai/config/hooks.yaml": "hooks: [{id: a, event: run_finshed, action: {tool: hello}}]\n",
+        ".ai/config/providers/mine.yaml": "extends: openai\nmodls: {}\nbase_url: 'https://{model}.org'\n",
+        ".ai/directives/x.md": "---\nlimts: {}\n---\nHi\n",
+        ".ai/plait.yaml": "trsut: signed\n",
+        "README.md": "# Nothing of ours\n",
+        "post.md": "---\ntitle: not ours\n---\nHi {input:x\n",
+        "ask.md": "---\npermissions: [x]\nmodle: m\n---\nHi\n",
+        "talk.yaml": "- answer: {text: '${not.a.template}'}\n",
+    }
+    for name, text in files.items():
+        path = here / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    assert main(["check", ".", "--json"]) == 2
+    report = json.loads(capsys.readouterr().out)
+    found = [(one["where"]["file"], one["what"][:24]) for one in report["problems"]]
+    assert found == [
+        ("./.ai/config/hooks.yaml", "'event' is one of run_st"),
+        ("./.ai/config/providers/mine.yaml", "'modls' is not a field o"),
+        ("./.ai/config/providers/mine.yaml", "'{name}' cannot stand he"),
+        ("./.ai/directives/x.md", "'limts' is not a field o"),
+        ("./.ai/plait.yaml", "'trsut' is no setting of"),
+        ("./ask.md", "'modle' is not a field o"),
+    ]
+    assert report["files"] == 6
+
+
+KINDS = [
+    # kind         a file that is none                what is said
+    ("workflow",   "name: x\n",                       "this file does not look like a workflow"),
+    ("graph",      "start: a\n",                      "a graph needs one of nodes, config"),
+    ("ensemble",   "name: x\n",                       "an ensemble needs 'tasks'"),
+    ("hooks",      "hooks: [{event: nothing}]\n",     "'event' is one of"),
+    ("provider",   "family: smalltalk\n",             "'family' is one of"),
+    ("directive",  "---\nlimts: 1\n---\nHi\n",        "'limts' is not a field of a directive"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "text", "said"), KINDS)
+def test_check_holds_a_file_against_the_kind_that_is_named(
+    kind: str, text: str, said: str, here: Path, capsys: Capsys
+) -> None:
+    (here / "x.yaml").write_text(text)
+    assert main(["check", "x.yaml", "--kind", kind]) == 2
+    assert said in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("here")
+def test_a_dry_run_shows_what_can_be_known_of_each_kind(here: Path, capsys: Capsys) -> None:
+    assert main(["init", "--kind", "ensemble"]) == 0
+    (here / "graph.yaml").write_text(
+        "start: a\ninputs: {who: string}\nnodes:\n"
+        "  a: {tool: hello, params: {name: '${inputs.who}'}, next: [{to: b, when: '${result.ok}'}, {to: c}]}\n"
+        "  b: {type: return}\n  c: {over: [1], tool: hello, params: {name: '${item}'}}\n"
+    )
+    (here / "ask.md").write_text("---\ninputs: {who: string}\npermissions: [hello]\n---\nGreet {input:who}.\n")
+    capsys.readouterr()
+    assert main(["run", "graph.yaml", "-i", "who=${Bob}", "--dry-run"]) == 0
+    assert capsys.readouterr().out == (
+        'nodes/a   tool   hello {"name":"${Bob}"} → b if ${result.ok}, c\n'
+        "nodes/b   return   return\n"
+        "nodes/c   foreach   for each item: hello ${item}\n"
+    )
+    assert main(["run", "ask.md", "-i", "who={input:x}", "--dry-run"]) == 0
+    assert capsys.readouterr().out == "agent   agent   Greet {input:x}.\nagent   tools   hello\n"
+    assert main(["run", "hello.yaml", "-i", "name=Bob", "--dry-run"]) == 0
+    printed = capsys.readouterr().out
+    assert 'tasks/task:greeting   tool   hello {"name":"Bob"}\n    Greet Bob\n' in printed
+    assert "Welcome Bob warmly" in printed
+    assert "(what 'greeting' gives)" in printed
+
+
+def test_secrets_are_masked_in_everything_that_is_shown(here: Path, capsys: Capsys) -> None:
+    assert main(["init", "--kind", "graph"]) == 0
+    (here / "graph.yaml").write_text(
+        "start: a\ninputs: {key: string}\nsecrets: [key]\nnodes:\n"
+        "  a: {tool: hello, params: {name: '${inputs.key}'}, assign: {said: '${result.greeting}'}, next: b}\n"
+        "  b: {type: return, output: '${state.said}'}\n"
+    )
+    arguments = ["graph.yaml", "-i", "key=hunter2hunter2"]
+    for command in (["run", *arguments], ["show"], ["logs"], ["run", *arguments, "--json"], ["show", "--json"]):
+        assert main(command) == 0
+    assert main(["run", *arguments, "--dry-run"]) == 0
+    printed = "".join(capsys.readouterr())
+    assert "Hello, ***!" in printed
+    assert "hunter2" not in printed
+
+
+def test_a_summary_spreads_long_data_over_lines_and_cuts_it() -> None:
+    value = {"output": [{"name": f"item {number}"} for number in range(20)]}
+    lines = [text for text, _ in summary(fold(stamped(GRAPH)), Ended(value=value))]  # type: ignore[arg-type]
+    assert lines[1:3] == ["  [", "    {"]
+    assert lines[11].startswith("  … 52 more lines: plait logs 7f3a")
