@@ -8,12 +8,14 @@ import shlex
 import threading
 from collections.abc import Callable
 from html import escape
+from typing import Any
 from urllib.parse import quote, quote_plus
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from plait.errors import ValueRefusedError
 from plait.masking import LONGEST, Masker, masked
 from plait.values import Secret
 
@@ -174,3 +176,30 @@ def test_a_value_is_masked_at_any_depth_keys_included() -> None:
     mask = Masker(["hunter22"]).mask
     value = {"a": ["hunter22", 1, None, {"hunter22": True}], "b": Secret("other")}
     assert masked(value, mask) == {"a": ["***", 1, None, {"***": True}], "b": "***"}
+
+
+def nested(depth: int) -> Any:
+    value: Any = "hunter22"
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+def test_a_value_that_is_nested_deeply_is_masked_all_the_way_down() -> None:
+    inner = masked(nested(100), Masker(["hunter22"]).mask)
+    for _ in range(100):
+        (inner,) = inner
+    assert inner == "***"
+
+
+def containing_itself() -> Any:
+    endless: list[Any] = []
+    endless += [endless, {"again": endless}]
+    return endless
+
+
+@pytest.mark.parametrize("value", [nested(5000), containing_itself()], ids=["deep", "endless"])
+def test_a_value_that_is_nested_too_deeply_is_refused(value: Any) -> None:
+    with pytest.raises(ValueRefusedError) as caught:
+        masked(value, str)
+    assert caught.value.what == "a value is nested too deeply, or contains itself"

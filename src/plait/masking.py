@@ -21,6 +21,7 @@ from functools import partial
 from math import ceil
 from threading import Lock
 
+from plait.errors import ValueRefusedError
 from plait.hints import Final, Protocol
 from plait.values import MASK, Json, Secret
 
@@ -68,16 +69,30 @@ class Masker:
 
 
 def masked(value: Json, mask: Callable[[str], str]) -> Json:
-    """The value with every text in it masked, keys included."""
+    """The value with every text in it masked, keys included; ValueRefusedError if it is nested too deeply.
+
+    Values come from strangers: a thousand lists inside one another must not look like a mistake of ours.
+    """
+    try:
+        return _masked(value, mask)
+    except RecursionError:
+        raise ValueRefusedError(
+            "a value is nested too deeply, or contains itself",
+            fix="pass data of at most 100 lists and maps inside one another",
+            code="not-json",
+        ) from None
+
+
+def _masked(value: Json, mask: Callable[[str], str]) -> Json:
     match value:
         case str():
             return mask(value)
         case Secret():
             return MASK
         case Mapping():
-            return {mask(key): masked(inner, mask) for key, inner in value.items()}
+            return {mask(key): _masked(inner, mask) for key, inner in value.items()}
         case list() | tuple():
-            return [masked(inner, mask) for inner in value]
+            return [_masked(inner, mask) for inner in value]
     return value
 
 

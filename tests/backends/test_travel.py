@@ -161,6 +161,12 @@ def test_the_same_versions_are_accepted_whatever_the_last_number_of_python_is() 
     _expect_same({"tcp://w": f"{mine.python}.99"}, {"tcp://w": mine.plait})
 
 
+def test_a_worker_that_came_or_went_between_two_questions_is_no_mismatch() -> None:
+    mine = travel.own_versions()
+    _expect_same({"tcp://gone": "3.99.1"}, {"tcp://new": mine.plait})
+    _expect_same({"tcp://w": OSError()}, {"tcp://w": mine.plait})
+
+
 def test_another_version_is_said_with_both_and_what_to_do() -> None:
     mine = travel.own_versions()
     with pytest.raises(InputError) as caught:

@@ -156,4 +156,42 @@ def test_no_findings_are_still_a_whole_report(form: str, capsys: Capsys) -> None
 def test_an_empty_directory_is_an_error_and_not_a_success(capsys: Capsys) -> None:
     Path("empty").mkdir()
     assert main(["check", "empty"]) == 2
-    assert capsys.readouterr().err == "empty: there is no YAML file and no directive below this directory\nfix: name a file\n"
+    assert (
+        capsys.readouterr().err
+        == "empty: there is no YAML file and no directive below this directory\nfix: name a file\n"
+    )
+
+
+PROJECT = """\
+hooks:
+  - {id: a, event: step_failed, action: {tool: team/hepler}}
+  - {id: b, event: step_failed, action: {tool: team/helper}}
+steps:
+  - tool: team/helper
+  - tool: team/hlper
+  - tool: ${workflow.name}
+  - {call: core/file/nothing, on_failure: [{tool: team/none}]}
+  - {shell: ls, when: "${workflow.name} == 'a'"}
+"""
+
+
+def test_tools_that_a_project_does_not_have_are_found(
+    folder: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("USER_SPACE", str(folder / "user"))
+    (folder / "flow.yaml").write_text(PROJECT)
+    assert main(["check", "flow.yaml", "--json"]) == 0  # in no project: nobody knows whose tools are meant
+    capsys.readouterr()
+    tools = folder / ".ai" / "tools" / "team"
+    tools.mkdir(parents=True)
+    (tools / "helper.sh").write_text("# version: 1.0.0\n# executor_id: core/runtimes/bash/bash\ntouch ran\n")
+    assert main(["check", "flow.yaml", "--json"]) == 2
+    problems = json.loads(capsys.readouterr().out)["problems"]
+    found = [(one["where"].get("line"), one["what"], one["code"]) for one in problems]
+    assert found == [
+        (2, "there is no tool 'team/hepler'", "unknown-tool"),
+        (6, "there is no tool 'team/hlper'", "unknown-tool"),
+        (8, "there is no tool 'core/file/nothing'", "unknown-tool"),
+        (8, "there is no tool 'team/none'", "unknown-tool"),
+    ]
+    assert not (folder / "ran").exists()

@@ -69,7 +69,7 @@ def test_the_help_of_each_command_starts_with_two_examples(command: str, capsys:
     assert main([command, "--help"]) == 0
     printed = capsys.readouterr().out.splitlines()
     assert printed[0] == f"plait {command}: {COMMANDS[command]}"
-    assert [line.startswith(f"  plait {command} ") for line in printed[2:4]] == [True, True]
+    assert [f"{line} ".startswith(f"  plait {command} ") for line in printed[2:4]] == [True, True]
     assert main(["help", command]) == 0
     assert capsys.readouterr().out.splitlines() == printed
 
@@ -81,7 +81,7 @@ def test_help_lists_every_command(capsys: Capsys) -> None:
 
 
 SUGGESTIONS = [
-    (["rendr"],                           "there is no command 'rendr'\nfix: did you mean 'render'? commands: run, chat, runs, show, logs, resume, retry, render, sh, explain, graph, check, init, call, tools, sign, verify, keys, trust, schema\n"),
+    (["rendr"],                           "there is no command 'rendr'\nfix: did you mean 'render'? commands: run, chat, runs, show, logs, resume, retry, worktrees, render, sh, explain, graph, check, init, call, tools, sign, verify, keys, trust, schema\n"),
     (["--versoin"],                       "there is no option '--versoin'\nfix: did you mean '--version'? options: --help, --version\n"),
     (["render"],                          "plait render: TEXT is missing\nfix: give a template, - for standard input, or --cases\n"),
     (["sh"],                              "plait sh: TEMPLATE is missing\nfix: see plait sh --help\n"),

@@ -531,7 +531,9 @@ def test_a_dry_run_shows_what_can_be_known_of_each_kind(here: Path, capsys: Caps
         "  a: {tool: hello, params: {name: '${inputs.who}'}, next: [{to: b, when: '${result.ok}'}, {to: c}]}\n"
         "  b: {type: return}\n  c: {over: [1], tool: hello, params: {name: '${item}'}}\n"
     )
-    (here / "ask.md").write_text("---\ninputs: {who: string}\npermissions: [hello]\n---\nGreet {input:who}.\n")
+    (here / "ask.md").write_text(
+        "---\ninputs: {who: string}\npermissions: [hello]\n---\nGreet {input:who}.\n"
+    )
     capsys.readouterr()
     assert main(["run", "graph.yaml", "-i", "who=${Bob}", "--dry-run"]) == 0
     assert capsys.readouterr().out == (
@@ -556,7 +558,13 @@ def test_secrets_are_masked_in_everything_that_is_shown(here: Path, capsys: Caps
         "  b: {type: return, output: '${state.said}'}\n"
     )
     arguments = ["graph.yaml", "-i", "key=hunter2hunter2"]
-    for command in (["run", *arguments], ["show"], ["logs"], ["run", *arguments, "--json"], ["show", "--json"]):
+    for command in (
+        ["run", *arguments],
+        ["show"],
+        ["logs"],
+        ["run", *arguments, "--json"],
+        ["show", "--json"],
+    ):
         assert main(command) == 0
     assert main(["run", *arguments, "--dry-run"]) == 0
     printed = "".join(capsys.readouterr())

@@ -543,6 +543,7 @@ def test_a_failure_that_belongs_to_no_step_is_said_itself() -> None:
         "✗ failed after 0:00   0 of 4 steps",
         "  this project is not trusted",
         "  fix: plait trust .",
+        "  go on        plait resume 7f3a",
     ]
 
 
@@ -702,6 +703,7 @@ def test_a_dry_run_shows_what_would_run_and_what_is_remembered(capsys: Capsys) -
         "shown": "git commit -m 'it'\nls\n",
         "remembered": False,
         "why": "it had failed",
+        "fails": "",
     }
 
 
@@ -898,6 +900,20 @@ def test_logs_are_what_steps_printed_each_once_with_its_item() -> None:
         "── map/item:a/0   src/a.py › make lint FILE=src/a.py   done   0:11",
         "fine",
         "── map/item:c/0   src/c.py › make lint FILE=src/c.py   done   0:01",
+    ]
+
+
+def test_attempts_that_a_hook_asked_for_have_numbers_too() -> None:
+    story = [
+        *STORY[:1],
+        (0.0, StepStarted("setup/0", "shell", "measure", 1, 0)),
+        (0.0, StepRetrying("setup/0", 1, Failure("exit code 2", "exit", 2), 0.0, 0)),
+        (0.0, StepStarted("setup/0", "shell", "measure", 2, 0)),
+        (1.0, over("setup/0", "shell", "measure", out(""))),
+    ]
+    assert [line for line in logged(story) if line.startswith("──")] == [
+        "── setup/0   measure   exit 2   attempt 1",
+        "── setup/0   measure   done   attempt 2   0:01",
     ]
 
 

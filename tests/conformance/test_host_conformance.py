@@ -33,7 +33,7 @@ base_url: ${SERVER}
 path: /chat
 auth: {type: none}
 default_model: m-1
-stream: false
+stream: true
 """
 BODY = {
     "model": "{model}",
@@ -75,7 +75,7 @@ def arrived(place: Place) -> list[Any]:
     return [json.loads(line) for line in place.text("arrived.jsonl").splitlines()]
 
 
-def rows(name: str) -> Any:
+def rows(name: str) -> pytest.MarkDecorator:
     return pytest.mark.parametrize(
         "row", [pytest.param(row, id=row["about"].replace(" ", "-")) for row in ROWS[name]]
     )
@@ -95,7 +95,9 @@ def test_what_a_hook_says_arrives_at_its_tool(row: dict[str, Any], place: Place,
 
 
 @rows("directives")
-def test_what_a_directive_says_arrives_at_the_server(row: dict[str, Any], place: Place, server: Server) -> None:
+def test_what_a_directive_says_arrives_at_the_server(
+    row: dict[str, Any], place: Place, server: Server
+) -> None:
     with_provider(place)
     optional = "{type: string, required: false}"
     head = f"inputs: {{q: string, o: {optional}, d: {optional}}}"
@@ -104,7 +106,9 @@ def test_what_a_directive_says_arrives_at_the_server(row: dict[str, Any], place:
 
 
 @rows("bodies")
-def test_what_a_provider_says_arrives_at_its_server(row: dict[str, Any], place: Place, server: Server) -> None:
+def test_what_a_provider_says_arrives_at_its_server(
+    row: dict[str, Any], place: Place, server: Server
+) -> None:
     with_provider(place, extra=row["field"])
     directed(place, "model: m-1\noptions: {max_tokens: 7, temperature: 0.5}", "Hi {extra} ${REGION}.", {})
     asked = server.asked()
@@ -122,7 +126,7 @@ start: call
 nodes:
   call:
     tool: demo/shown
-    params: {word: "{input:q}", path: "${state.note}", env: "${REGION} {word}"}
+    params: {word: "{input:q}", path: "${state.note}", text: "${REGION} {word}"}
     assign: {printed: "${result.result}"}
 """
 SHOWN = {
@@ -130,7 +134,16 @@ SHOWN = {
     "executor_id": "core/primitives/subprocess",
     "config": {
         "command": "printf",
-        "args": ["%s|", "${REGION}", "{word}", "{path}", "{env}", "${GONE:-d}", "{unknown}", "${state.note}"],
+        "args": [
+            "%s|",
+            "${REGION}",
+            "{word}",
+            "{path}",
+            "{text}",
+            "${GONE:-d}",
+            "{unknown}",
+            "${state.note}",
+        ],
     },
     "env_config": {"passes": ["REGION"]},
 }
@@ -138,7 +151,9 @@ VALUES = ["plain", "${REGION}", "{path}", "{input:q}", "${state.note}", "$${x} {
 
 
 @pytest.mark.parametrize("value", VALUES)
-def test_the_stages_run_in_their_order_and_none_reads_what_another_has_put_in(value: str, place: Place) -> None:
+def test_the_stages_run_in_their_order_and_none_reads_what_another_has_put_in(
+    value: str, place: Place
+) -> None:
     """Input, context, then beyond the dispatch boundary environment and parameter: each hole once."""
     place.write(".ai/tools/demo/shown.yaml", SHOWN)
     trusted(place)
@@ -160,7 +175,7 @@ def test_a_model_cannot_put_a_hole_into_what_a_later_stage_reads(
 ) -> None:
     place.write(".ai/tools/demo/shown.yaml", SHOWN)
     with_provider(place)
-    hostile = {"word": "${REGION} {path}", "path": "{input:q}", "env": "${state.note}"}
+    hostile = {"word": "${REGION} {path}", "path": "{input:q}", "text": "${state.note}"}
     called = {"name": "demo__shown", "arguments": json.dumps(hostile)}
     message = {
         "role": "assistant",

@@ -12,19 +12,22 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from typing import Final
 
-from crash.scene import Engine, Scene, wait_for
+from crash.scene import GRACE, Engine, Scene, wait_for
 from crash.verdict import Death, Story, violations
 
 STEPS: Final = 2
 """Of an item."""
 WORKERS: Final = 2
 START_LIMIT: Final = 30.0
+QUIET: Final = 0.5
+"""Seconds without a process of the run, until none will come."""
 ENGINE: Final = ("engine",)
 VICTIMS: Final = ("engine", "engine", "worker", "worker", "scheduler")
 
@@ -131,6 +134,18 @@ class ClusterScene(Scene):
     def processes(self) -> list[int]:
         """Without the cluster, which stays."""
         return [pid for pid in Scene.processes(self) if _is_of_the_run(pid)]
+
+    def expect_nobody(self) -> None:
+        """Workers hear of a death a moment later, and may have begun another step by then."""
+        seen = [time.monotonic()]
+
+        def is_quiet() -> bool:
+            if self.processes():
+                seen[0] = time.monotonic()
+            return time.monotonic() - seen[0] > QUIET
+
+        wait_for(is_quiet, GRACE + 1)
+        Scene.expect_nobody(self)
 
     def note_kill(self) -> None:
         """Something but the engine was killed: what is recorded now is not begun again."""

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from plait.engine.events import Event, StepFinished, StepRetrying, StepStarted
 from plait.engine.journal import MemoryJournal
 from plait.engine.outcome import Done, Failed, Failure, Interrupted, Outcome, OutOfTime, Skipped, StepError
-from plait.engine.perform import PLAIN, Policy, Skip, Step, Turn, inside, perform
+from plait.engine.perform import NO_TIME_LEFT, PLAIN, Policy, Skip, Step, Turn, inside, perform
 from plait.engine.retry import Retry
 from plait.engine.run import Run
 from plait.errors import InputError, InternalError, PlaitError, ProcessError, TrustError
@@ -266,7 +266,7 @@ def test_a_step_that_may_run_only_once_asks_instead_of_running_again() -> None:
         performed(again, new_run(journal=journal.reopened()))
     assert str(caught.value) == (
         "step 'a fake' (a) may run only once, was begun, and its end is not known\n"
-        "fix: find out whether it did its work; then plait resume --repeat a, or plait resume --done a"
+        "fix: find out whether it did its work; then plait resume r1 --repeat a, or plait resume r1 --done a"
     )
     assert again.turns == []
     assert performed(again, new_run(journal=journal.reopened(), repeat=["a"])) == Done("done")
@@ -316,7 +316,7 @@ class Slow(Fake):
 LATE: list[tuple[Json | BaseException, Policy, Outcome | None]] = [
     # how a step ends for which its list has no time    policy                        what is recorded of it
     ("done",                                    PLAIN,                          Done("done")),
-    (ProcessError("slow", code="timeout"),      PLAIN,                          Failed(Failure("slow", "timeout", path="c/a"))),
+    (ProcessError("slow", code="timeout"),      PLAIN,                          Failed(Failure(NO_TIME_LEFT, "timeout", path="c/a"))),
     (ProcessError("slow", code="timeout"),      Policy(failure_is_final=True),  None),
 ]  # fmt: skip
 

@@ -227,6 +227,13 @@ def test_the_journal_of_a_resumed_run_counts_what_both_lives_did() -> None:
     assert tally(progress) == (3, 3, 0, 0)
 
 
+def test_what_failed_and_was_done_in_a_later_life_is_no_longer_a_failure() -> None:
+    first = [opened(), begun("setup"), begun("setup/0"), ended("setup/0", outcome=Failed(BROKEN))]
+    assert [failed.path for failed in fold(first).failures] == ["setup/0"]
+    again = fold([*first, opened(resumed=True), begun("setup"), begun("setup/0"), ended("setup/0")])
+    assert (list(again.failures), again.failure_count) == ([], 0)
+
+
 def test_looking_for_the_items_again_counts_as_no_item() -> None:
     again = [opened(resumed=True), *counted(2)]
     progress = fold([opened(), *counted(2), ended("map/item:a"), *again])
@@ -392,6 +399,8 @@ ONE_LINE = [
     (Failure("f.yaml:2:9: no 'b'\n  2 | ${b}\n    | ^^^^\nfix: a", "refused"), "f.yaml:2:9: no 'b'"),
     (Failure("'x' was ended\nfix: give it more time", "timeout"),          "'x' was ended"),
     (Failure("Traceback\nValueError: no", "failed"),                       "ValueError: no"),
+    (Failure("the command ended with 3\nfix: run it by hand", "exit"),     "the command ended with 3"),
+    (Failure("fix: it", "failed"),                                         ""),
     (handled_in_vain(Failure("exit code 2: a", "exit", 2), "on_failure", Failure("c")), "a"),
 ]  # fmt: skip
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from plait.app.hooks import begin
 from plait.engine.events import Event, Spoken, StepFinished
-from plait.engine.journal import MemoryJournal
+from plait.engine.journal import MemoryJournal, Stamped
 from plait.engine.outcome import Failure, StepError
 from plait.flows.directive import load_directive
 from plait.flows.graph import load_graph
@@ -206,7 +206,7 @@ def watched(top: Path, host: str, journal: MemoryJournal) -> tuple[dict[str, Any
             seen[path] = agency.spent
             super().__setitem__(path, agency)
 
-    run.agents = Noting()  # type: ignore[misc]
+    run.agents = Noting()
     loaded.program.run(turn_of(run))
     run.close()
     return seen, run
@@ -229,24 +229,30 @@ def test_the_agents_inside_count_what_was_recorded_inside_them(top: Path) -> Non
 
 def test_agents_side_by_side_never_ask_more_than_is_left(top: Path) -> None:
     """Four are called at once and two questions are left: two ask, and two end at the limit."""
-    both = threading.Barrier(2, timeout=20)
+    ended = threading.Semaphore(0)
+
+    def watch(told: Stamped) -> None:
+        if isinstance(told.event, StepFinished) and told.event.kind == "call":
+            ended.release()
 
     def answer(ask: Ask) -> Answer:
         if ask.messages[0].text == "many":
             return wants(*[("directive:talk", {})] * 4)
-        both.wait()  # a third one would pass as well, if a question counted only when it is answered
+        # Those that may ask answer when the others are refused: if a question counted only with its answer,
+        # all four would stand here, and nobody would end.
+        ended.acquire(timeout=5)
         return says("done")
 
     (top / "many.md").write_text("---\npermissions: ['directive:*']\nlimits: {turns: 3}\n---\nmany\n")
     hands, journal = Hands(Effects(), top), MemoryJournal()
     hands.scripted = Scripted(answer)
-    run = new_run(hands, journal)
+    run = new_run(hands, journal, watchers=[watch])
     with pytest.raises(StepError, match="'many' has reached its limit of 3 turns"):
         load_directive(str(top / "many.md"), environ={}).program.run(turn_of(run))
     run.close()
     assert len(hands.scripted.asks) == 3
-    ended = [journal.recorded(f"agent/turn:1.call:{number}") for number in range(1, 5)]
-    told = sorted(one.outcome.value["output"].partition(":")[0] for one in ended if one)  # type: ignore[union-attr]
+    calls = [journal.recorded(f"agent/turn:1.call:{number}") for number in range(1, 5)]
+    told = sorted(one.outcome.value["output"].partition(":")[0] for one in calls if one)  # type: ignore[union-attr]
     assert told == ["done", "done", "limit", "limit"]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -50,6 +51,98 @@ merge:
 
 def test_a_correct_flow_has_no_findings() -> None:
     assert found(FLOW) == []
+
+
+CONDITIONS = [
+    # when, with n, l, b, t and twice captured as number, lines, boolean, text, and in two forms     findings
+    ("${n} > 'abc'",                    ["'${n}' is a number and is compared with a string"]),
+    ("'abc' <= ${n}",                   ["''abc'' is a string and is compared with a number"]),
+    ("${l} > 3",                        ["'${l}' is a list, which has no order"]),
+    ("${b} < 1",                        ["'${b}' is true or false, which has no order"]),
+    ("contains(5, 'a')",                ["'5' is a number, for which 'contains' has no answer"]),
+    ("contains(${n}, 'a')",             ["'${n}' is a number, for which 'contains' has no answer"]),
+    ("starts_with(${l}, 'a')",          ["'${l}' is a list, for which 'starts_with' has no answer"]),
+    ("matches(true, 'a')",              ["'true' is true or false, for which 'matches' has no answer"]),
+    ("${n} > 3 && ${n} > '3'",          []),
+    ("contains(${l}, 'a')",             []),
+    ("length(${l}) > 3",                []),
+    ("${l[0]} > 3 and ${l | length} > 3", []),
+    ("${n:-abc} > 'abc'",               []),
+    ("${t} > 3",                        []),
+    ("${twice} > 3",                    []),
+    ("${b} and ${n} == 'abc'",          []),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("when", "expected"), CONDITIONS)
+def test_a_condition_fits_what_its_names_hold(when: str, expected: list[str]) -> None:
+    flow = """\
+- {shell: a, capture_output: n, capture_format: number}
+- {shell: a, capture_output: l, capture_format: lines}
+- {shell: a, capture_output: b, capture_format: boolean}
+- {shell: a, capture_output: t}
+- {shell: a, capture_output: twice, capture_format: lines}
+- {shell: a, capture_output: twice, capture_format: json}
+"""
+    assert [
+        one.problem.what for one in findings(f"{flow}- {{shell: b, when: {json.dumps(when)}}}\n")
+    ] == expected
+
+
+HEADS = [
+    # head                                                          names that are needed too early
+    ("env: {A: '${B}', B: '${A}'}",                                 ["B"]),
+    ("env: {A: '${A}'}",                                            ["A"]),
+    ("env: {A: 1, B: '${A}', C: '${A}${B}'}",                       []),
+    ("env: {A: '${B:-x}', B: 1}",                                   []),
+    ("vars: {A: '${B}'}\nenv: {B: 1}",                              ["B"]),
+    ("vars: {A: 1}\nenv: {B: '${A}'}",                              []),
+    ("parameters: {A: {}}\nenv: {A: '${A}'}",                       []),
+    ("secrets: {A: {env: X}}\nvars: {B: '${A}'}",                   []),
+    ("env: {A: '${env.A}'}",                                        []),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("head", "early"), HEADS)
+def test_a_value_of_the_head_knows_only_what_stands_above_it(head: str, early: list[str]) -> None:
+    rows = found(f"{head}\nsteps: [{{shell: ls}}]\n")
+    assert [row.partition(" ")[2] for row in rows] == [f"error unknown-name {name}" for name in early]
+
+
+ADDRESSES = [
+    # an http step in map, where `base` is captured and `site` a parameter             findings
+    ("http: 'https://h/${item}?q=${base}'",                                            []),
+    ("http: '${item}'",                                                                ["7 url-origin"]),
+    ("http: {url: '${item}/x', headers: {Authorization: 'Bearer ${KEY}'}}",            ["7 url-origin"]),
+    ("http: '${base}/x'",                                                              ["7 url-origin"]),
+    ("http: '${item || site}'",                                                        ["7 url-origin"]),
+    ("http: '${site:-${item}}'",                                                       ["7 url-origin"]),
+    ("http: 'https://${item}/x'",                                                      ["7 url-origin"]),
+    ("http: 'https://h.${item}'",                                                      ["7 url-origin"]),
+    ("http: 'https://u@${item}'",                                                      ["7 url-origin"]),
+    ("http: ftp://x/y",                                                                ["7 url-origin"]),
+    ("http: /rel",                                                                     ["7 url-origin"]),
+    ("http: 'https:///x'",                                                             ["7 url-origin"]),
+    ("http: {url: x.org}",                                                             ["7 url-origin"]),
+    ("http: '${site}/x'",                                                              []),
+    ("http: '${KEY}/x'",                                                               []),
+    ("http: '${env.SITE}/x'",                                                          []),
+    ("http: '${site:-https://h}/x'",                                                   []),
+    ("http: {url: '${item}', allow_hosts: [h.org, '*.h.org', 'http://localhost:80']}", []),
+    ("http: {url: '${item}', allow_hosts: ['*']}",                                     []),
+    ("http: {url: '${item}', allow_hosts: ['*'], headers: {Cookie: a}}",               ["7 url-origin Cookie"]),
+    ("http: {url: '${item}', allow_hosts: [h.org], headers: {Cookie: a}}",             []),
+    ("http: {url: '${item}', allow_hosts: []}",                             ["7 missing-field allow_hosts", "7 url-origin"]),
+    ("http: {url: '${item}', allow_hosts: h.org}",                                     []),
+    ("http: {url: '${item}', allow_hosts: ['h/x']}",                                   ["7 wrong-type allow_hosts"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("step", "expected"), ADDRESSES)
+def test_where_a_request_goes_is_the_authors_word(step: str, expected: list[str]) -> None:
+    head = "parameters: {site: {}}\nenv: {KEY: k}\nsetup: [{shell: ls, capture_output: base}]\n"
+    flow = f"{head}map:\n  input: a.json\n  steps:\n    - {step}\n"
+    assert sorted(row.replace("error ", "") for row in found(flow)) == expected
 
 
 STEPS = [
@@ -422,7 +515,9 @@ def test_what_cannot_be_read_hides_nothing_else_and_is_not_reported_twice(
 
 
 @pytest.mark.parametrize("lines", range(1, FLOW.count("\n")))
-def test_a_file_that_ends_early_has_no_findings_that_its_rest_could_refute(tmp_path: Path, lines: int) -> None:
+def test_a_file_that_ends_early_has_no_findings_that_its_rest_could_refute(
+    tmp_path: Path, lines: int
+) -> None:
     whole = "".join(FLOW.splitlines(keepends=True)[:lines])
     assert in_file(tmp_path, whole + '"never closed\n') == [f"{lines + 1} syntax"]
 

@@ -11,6 +11,7 @@ import base64
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -1376,8 +1377,8 @@ def test_d32_a_failed_item_keeps_why(place: Place) -> None:
 # ── questions, limits and places ─────────────────────────────────────────
 
 
-def killed_while_it_ran(place: Place, flow: str) -> str:
-    """The id of a run that was killed after its first line in the ledger."""
+def killed_while_it_ran(place: Place, flow: str, *, lines: int = 1) -> str:
+    """The id of a run that was killed when the ledger had so many lines."""
     place.write("flow.yaml", flow)
     process = subprocess.Popen(
         [sys.executable, "-m", "plait", "run", "flow.yaml"],
@@ -1385,7 +1386,7 @@ def killed_while_it_ran(place: Place, flow: str) -> str:
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
-    until(lambda: bool(ledger(place)))
+    until(lambda: len(ledger(place)) >= lines)
     process.kill()
     process.wait(DEADLINE)
     return flow_runs(str(place.root))[0].id
@@ -1416,6 +1417,28 @@ def test_an_item_with_a_step_that_may_run_once_asks_until_it_is_answered(
     answered = place.resume(run, **{answer: [path]})
     assert (answered.result.status, answered.result.counts["successful"]) == ("done", 1)
     assert ledger(place) == lines
+
+
+SEVERAL_ONCE = """\
+map:
+  input: [a, b, c]
+  id: ${item}
+  steps:
+    - {id: send, shell: "test ${item} = c || { echo s >> ledger; test -e go || sleep 20; }", once: true}
+    - {id: pay, shell: "echo s >> ledger; test -e go || sleep 20", once: true, on_success: 'true'}
+"""
+
+
+def test_all_steps_that_may_run_once_and_were_under_way_are_asked_about_at_once(place: Place) -> None:
+    run = killed_while_it_ran(place, SEVERAL_ONCE, lines=3)
+    place.write("go", "")
+    asked = place.resume(run).message
+    paths = ["map/item:a/send", "map/item:b/send", "map/item:c/pay/run"]
+    assert sorted(re.findall(r"--repeat (\S+),", asked)) == paths
+    assert asked.count(f"plait resume {run} --done ") == 3
+    assert place.resume(run, done=paths[:1]).message.count("may run only once") == 2
+    answered = place.resume(run, repeat=paths[1:])
+    assert (answered.result.status, answered.result.counts["successful"]) == ("done", 3)
 
 
 @pytest.mark.parametrize("answer", ["repeat", "done"])

@@ -335,6 +335,36 @@ def test_types_are_checked_there_too() -> None:
     assert "parameter 'file' is not given: The file & its path" in problems(XML)
 
 
+PROLOGS = [
+    '<?xml version="1.0"?>\n',
+    '<?xml version="1.0" encoding="ISO-8859-1"?>',
+    "<!-- a note -->\n",
+    "<?x?><!-- <other/> -->\n ",
+]
+
+
+@pytest.mark.parametrize("prolog", PROLOGS)
+def test_a_head_in_xml_may_stand_behind_a_declaration_and_comments(prolog: str) -> None:
+    made = read_directive(f'```xml\n{prolog}<directive name="größe"/>\n```\nGo\n', "review.md")
+    assert (made.name, made.filled({}).body) == ("größe", "Go")
+
+
+def test_a_document_type_before_a_head_is_refused_at_its_place() -> None:
+    for written in ("<!DOCTYPE directive>", '<!DOCTYPE d [<!ENTITY a "<directive/>">]>'):
+        told = problems(f'```xml\n<?xml version="1.0"?>\n{written}\n<directive name="x"/>\n```\nGo\n')
+        assert told.splitlines()[0] == "review.md:3:1: a document type is not read here"
+
+
+def test_a_head_in_a_comment_is_none_and_a_comment_without_end_is_told() -> None:
+    text = "```xml\n<!-- <directive/> -->\n<other/>\n```\nGo"
+    assert read_directive(text, "review.md").filled({}).body == text
+    assert (
+        problems("```xml\n<!-- <directive/>\n```\nGo")
+        .splitlines()[0]
+        .startswith("review.md:2:1: this is not XML")
+    )
+
+
 def xml(inside: str) -> str:
     return f'```xml\n<directive name="x">\n{inside}\n</directive>\n```\nGo\n'
 

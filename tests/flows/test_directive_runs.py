@@ -185,7 +185,7 @@ def test_a_call_that_may_be_made_once_is_asked_about_and_can_be_said_to_be_done(
     path = "agent/turn:1.call:1"
     run = flow_runs(str(place.root))[0].id
     asked = place.resume(run)
-    assert f"plait resume --repeat {path}, or plait resume --done {path}" in asked.message
+    assert f"--repeat {path}, or plait resume {asked.result.run} --done {path}" in asked.message
     done = place.resume(run, done=[path])
     assert (done.value["output"], place.text("notes")) == ("Paid.", "n\n")
 

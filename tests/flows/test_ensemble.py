@@ -16,9 +16,11 @@ from plait import Agent, Ensemble, EnsembleError, Manager, Secret, Task, TaskOut
 from plait.app.flows import flow_store
 from plait.engine.events import RunEnded
 from plait.engine.outcome import Done
-from plait.errors import InputError
+from plait.errors import InputError, TrustError
 from plait.flows.format import ENSEMBLE, reference
 from plait.flows.load import kind_of_file
+from plait.steps.ensemble_parts import PLAIN_AGENT
+from plait.steps.ensemble_text import system_of
 from plait.steps.model import Answer, Ask, ToolUse, Usage
 from plait.values import Json
 
@@ -237,6 +239,26 @@ def test_a_hierarchical_ensemble_of_a_file_delegates(place: Place) -> None:
     assert ran.value["output"] == "all done"
     assert ran.value["tasks"]["delegation-1"]["raw"] == "the text"
     assert ran.value["tasks"]["delegation-1"]["description"] == "write {topic}"
+
+
+def test_workers_of_a_file_are_named_by_role_or_by_name_also_if_the_role_is_a_template(place: Place) -> None:
+    said(
+        place,
+        {"uses": [{"name": "delegate", "arguments": {"worker": "tides writer", "task": "go"}}]},
+        "written",
+        "all of it",
+    )
+    flow = (
+        "inputs: {topic: string}\nworkflow: hierarchical\n"
+        "agents: {writer: {role: '{topic} writer'}}\n"
+        "tasks: [{description: part, agent: writer}]\n"
+        "manager: {workers: %s, required: %s}\n"
+    )
+    assert (
+        place.done(flow % ("writer", "'{topic} writer'"), inputs={"topic": "tides"}).value["output"]
+        == "all of it"
+    )
+    assert found(place, flow % ("wirter", "writer"))[0].endswith("'workers' names no worker: 'wirter'")
 
 
 def test_an_ensemble_has_a_schema_that_accepts_its_files() -> None:
@@ -462,6 +484,7 @@ def test_a_dry_run_shows_what_would_be_done(place: Place) -> None:
     )
     steps: list[Any] = rehearse_flow(str(place.file), Options({"x": 1}))
     assert [(step.path, step.kind, step.shown) for step in steps] == [
+        ("tasks/task:a", "system", system_of(PLAIN_AGENT)),
         ("tasks/task:a", "agent", "## Task\n\nA 1"),
         ("tasks/task:b", "tool", "demo/give\nb"),
     ]
@@ -765,3 +788,38 @@ def test_a_tool_in_a_loop_hears_what_the_round_before_came_to(place: Place) -> N
         "loops: [{tasks: a, max_iterations: 3}]\n"
     )
     assert ran.value["output"] == "123"
+
+
+def test_a_secret_input_of_an_ensemble_that_is_called_is_nowhere(place: Place) -> None:
+    shows = "version: 1.0.0\ntool_type: ensemble\nsecrets: [key]\ninputs: {key: string}\n" + (
+        "tasks: [{description: 'use {key}', tool: demo/give, params: {value: ['${inputs.key}', '${task.description}']}}]\n"
+    )
+    team(place, shows, "my/shows")
+    ran = place.done("- tool: my/shows\n  params: {key: s3cr3t-value-of-mine}\n")
+    assert ran.outputs["steps/0"] == ["***", "use ***"]
+    assert b"s3cr3t-value-of-mine" not in place.state
+
+
+# ── hooks of others ──────────────────────────────────────────────────────
+
+
+def test_a_run_in_python_has_the_hooks_of_the_user_and_of_a_project_that_is_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = new_place(tmp_path, monkeypatch)
+    monkeypatch.chdir(place.root)
+    done: list[str] = []
+    ensemble = Ensemble([Task("one", "", handler=lambda task, _: done.append(str(task.description)))])
+    place.write(".ai/config/hooks.yaml", "- {id: no, event: step_started, verb: fail, why: project}\n")
+    with pytest.raises(TrustError, match="nobody you trust has signed"):
+        ensemble.run()
+    trusted(place)
+    with pytest.raises(EnsembleError, match="the hook 'no' says fail: project"):
+        ensemble.run()
+    (place.root / ".ai/config/hooks.yaml").unlink()
+    user = tmp_path / "home" / ".ai" / "config" / "hooks.yaml"
+    user.parent.mkdir(parents=True, exist_ok=True)
+    user.write_text("- {id: mine, event: run_started, verb: abort, why: user}\n")
+    with pytest.raises(EnsembleError, match="the hook 'mine' says abort: user"):
+        ensemble.run()
+    assert done == []

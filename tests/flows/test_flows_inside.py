@@ -11,6 +11,10 @@ import pytest
 from flows.graphs import graph_place, graph_tool, tool, trusted
 from flows.running import Place, Ran
 from plait.app.flows import flow_runs
+from plait.engine.events import StepFinished
+from plait.engine.journal import MemoryJournal
+from plait.engine.outcome import Done, Failed, Failure, Outcome
+from plait.flows.drawing import Arrow, Box, Picture, Stay, visits_of, with_way
 
 TELL = "{tool: demo/ledger, params: {line: '%s'}}"
 DEADLY = (
@@ -34,7 +38,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     return made
 
 
-def script(place: Place, *exchanges: tuple[str, Any]) -> None:
+def script(place: Place, *exchanges: tuple[str | None, Any]) -> None:
     place.write("replay.yaml", [{"ask": ask, "answer": answer} for ask, answer in exchanges])
 
 
@@ -60,7 +64,14 @@ def ledger(place: Place) -> list[str]:
 def test_hooks_of_a_directive_that_is_called_fire_for_its_own_events_alone(place: Place) -> None:
     hooks = ", ".join(
         f"{{id: {event}, event: {event}, action: {TELL % event}}}"
-        for event in ("run_started", "turn_started", "tool_call", "tool_result", "turn_finished", "run_finished")
+        for event in (
+            "run_started",
+            "turn_started",
+            "tool_call",
+            "tool_result",
+            "turn_finished",
+            "run_finished",
+        )
     )
     directive(place, "look", f"hooks: [{hooks}]\npermissions: [demo/add]", "Look.")
     directive(place, "other", "permissions: [demo/add]", "Other.")
@@ -94,15 +105,12 @@ def test_one_id_in_a_run_and_in_flows_inside_it_is_a_step_for_each(place: Place)
     graph_tool(
         place,
         "my/inner",
-        hook % (TELL % "inner ${inputs.n} ${node}")
-        + "inputs: {n: integer}\nstart: a\nnodes:\n"
+        hook % (TELL % "inner ${inputs.n} ${node}") + "inputs: {n: integer}\nstart: a\nnodes:\n"
         "  a: {next: [{to: again, when: {path: inputs.n, op: gt, value: 0}}]}\n"
         "  again: {tool: my/inner, params: {n: 0}}\n",
     )
     trusted(place)
-    flow = (
-        hook % (TELL % "outer ${node}") + "start: call\nnodes: {call: {tool: my/inner, params: {n: 1}}}\n"
-    )
+    flow = hook % (TELL % "outer ${node}") + "start: call\nnodes: {call: {tool: my/inner, params: {n: 1}}}\n"
     ran = place.done(flow)
     deep = "nodes/call/call/nodes/again/call/nodes/a"
     hooks = [path for path in ran.finished if path.startswith(f"{deep}/hook:")]
@@ -219,7 +227,10 @@ def test_an_agent_inside_has_at_most_what_the_one_around_it_has(place: Place) ->
     )
     ran = place.done("steps: [{tool: 'directive:outer'}]")
     assert ran.outputs["steps/0"] == "So be it."
-    assert ledger(place) == ["graph-1", "graph-2"]  # what the graph calls is its author's word, and not a model's
+    assert ledger(place) == [
+        "graph-1",
+        "graph-2",
+    ]  # what the graph calls is its author's word, and not a model's
 
 
 DEPTHS = [
@@ -301,7 +312,7 @@ def test_a_tool_that_says_once_is_asked_about_after_a_kill_whoever_called_it(
     place.write("dies", "nothing")
     run = flow_runs(str(place.root))[0].id
     asked = place.resume(run)
-    assert f"plait resume --repeat {path}, or plait resume --done {path}" in asked.message, host
+    assert f"--repeat {path}, or plait resume {asked.result.run} --done {path}" in asked.message, host
     assert ledger(place) == ["p"]
     done = place.resume(run, done=[path])
     assert (done.result.status, ledger(place)) == ("done", ["p"])
@@ -407,3 +418,30 @@ def test_which_of_two_edges_between_the_same_nodes_was_followed_is_recorded(plac
     ran = place.done(flow)
     values = [ran.outcome(path).value for path in ("nodes/a", "nodes/a@2", "nodes/a@3")]  # type: ignore[union-attr]
     assert [(one["next"], one.get("edge")) for one in values] == [("b", 1), ("b", 3), ("end", None)]
+
+
+def test_the_drawing_of_a_run_counts_each_of_two_edges_and_the_way_of_an_error_for_itself() -> None:
+    arrows = (Arrow("a", "b", "n = 1"), Arrow("a", "end"), Arrow("a", "b"), Arrow("a", "b", style="error"))
+    picture = Picture("g", (Box("a", "tool"), Box("b", "gate"), Box("end", "gate")), arrows)
+    way: list[Stay] = [
+        ("a", False, 3),
+        ("b", False),
+        ("a", False, 1),
+        ("b", False),
+        ("a", False, 3),
+        ("b", False),
+    ]
+    taken = [arrow.taken for arrow in with_way(picture, way).arrows]
+    assert taken == [1, 0, 2, 0]
+    failing: list[Stay] = [("a", True), ("b", False), ("a", False), ("end", False)]
+    assert [arrow.taken for arrow in with_way(picture, failing).arrows] == [0, 1, 0, 1]
+
+
+def test_the_visits_of_a_journal_tell_the_edge() -> None:
+    journal = MemoryJournal()
+    ends: list[tuple[str, Outcome]] = [("a", Done({"next": "b", "edge": 3})), ("b", Done({"next": "a"}))]
+    ends.append(("a@2", Failed(Failure("no"))))
+    for order, (name, outcome) in enumerate(ends):
+        journal.append(StepFinished(f"nodes/{name}", "tool", name, "", outcome, 0.0, order))
+    journal.append(StepFinished("nodes/hook:x", "hook", "x", "", Done({}), 0.0, 9))
+    assert visits_of(journal, "nodes") == [("a", False, 3), ("b", False, None), ("a", True, None)]

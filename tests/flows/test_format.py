@@ -135,6 +135,8 @@ def test_each_field_says_what_it_may_hold(text: str, expected: list[str]) -> Non
 def test_a_misspelt_command_is_not_also_missing() -> None:
     [unknown] = problems(parse("- {shel: ls}", "f.yaml"))
     assert unknown.fix == "did you mean 'shell'?"
+    (longer,) = problems(parse("map: {input: [1], retry_config: {}, steps: [{shell: ls}]}", "f.yaml"))
+    assert longer.fix == "did you mean 'retry'?"
 
 
 def test_a_command_written_as_a_name_is_told_how_to_write_it() -> None:

@@ -75,7 +75,9 @@ def test_a_node_that_leads_nowhere_is_the_end_and_that_is_success(
     assert place.done(f"start: a\nnodes: {nodes}\n").value["output"] == output
 
 
-def test_all_assignments_of_a_node_see_the_state_before_it_and_its_edges_the_state_after(place: Place) -> None:
+def test_all_assignments_of_a_node_see_the_state_before_it_and_its_edges_the_state_after(
+    place: Place,
+) -> None:
     swap = """\
 start: a
 state: {x: 1, y: 2}
@@ -89,9 +91,9 @@ nodes:
 
 
 def test_a_visit_records_what_it_added_and_never_the_whole_state(place: Place) -> None:
-    nodes = {
-        f"n{at}": {"assign": {f"k{at}": "x" * 100}, "next": f"n{at + 1}"} for at in range(200)
-    } | {"n200": {}}
+    nodes = {f"n{at}": {"assign": {f"k{at}": "x" * 100}, "next": f"n{at + 1}"} for at in range(200)} | {
+        "n200": {}
+    }
     ran = place.done(json.dumps({"start": "n0", "nodes": nodes}))
     values = [e.outcome.value for e in ran.events if isinstance(e, StepFinished) and "/" in e.path]
     assert values[150] == {"assign": {"k150": "x" * 100}, "next": "n151"}
@@ -170,9 +172,7 @@ def test_a_result_is_unwrapped_without_losing_fields_of_the_tools_own(
 ) -> None:
     flow = {
         "start": "a",
-        "nodes": {
-            "a": {"tool": "demo/give", "params": {"value": "${inputs.v}"}, "assign": {"r": template}}
-        },
+        "nodes": {"a": {"tool": "demo/give", "params": {"value": "${inputs.v}"}, "assign": {"r": template}}},
     }
     tool(place, "demo/give", "def execute(params, project_path):\n    return params.get('value')\n")
     ran = place.done(json.dumps(flow), inputs={"v": given_back})
@@ -333,7 +333,9 @@ nodes:
 
 
 def test_a_node_is_tried_as_often_as_its_retry_says(place: Place) -> None:
-    flow = "start: a\nnodes: {a: {tool: demo/flaky, params: {good: 3}, assign: {t: '${result.tries}'}, RETRY}}\n"
+    flow = (
+        "start: a\nnodes: {a: {tool: demo/flaky, params: {good: 3}, assign: {t: '${result.tries}'}, RETRY}}\n"
+    )
     retry = "retry: {attempts: 3, initial_delay: 0}"
     assert place.done(flow.replace("RETRY", retry)).value["state"] == {"t": 3}
 
@@ -626,4 +628,18 @@ nodes:
     ran = place.done(flow, inputs={"token": "hunter2-hunter2"})
     assert ran.value["state"] == {"kept": "***", "back": "***"}
     assert b"hunter2" not in place.state
+    assert ran.notes == [
+        "node 'a': what it gives on holds a secret, and *** stands for that from here on; "
+        "use ${inputs.…} where it is needed"
+    ]
 
+
+def test_of_graphs_that_call_themselves_a_failure_names_each_node_once(place: Place) -> None:
+    graph_tool(place, "my/one", "start: a\nnodes: {a: {tool: my/two}}\n")
+    graph_tool(place, "my/two", "start: b\nnodes: {b: {tool: my/one}}\n")
+    graph_tool(place, "my/self", "start: a\nnodes: {a: {tool: my/self}}\n")
+    trusted(place)
+    told = "more than 16 flows are inside one another"
+    assert place.run("start: a\nnodes: {a: {tool: my/self}}\n").message == f"node 'a': {told}"
+    both = place.run("start: c\nnodes: {c: {tool: my/one}}\n").message
+    assert both == f"node 'c': node 'a': node 'b': {told}"

@@ -154,6 +154,26 @@ def test_limits_that_nobody_knows_are_refused(place: Place, limits: str, code: s
     assert finding.code == code
 
 
+def test_a_number_that_is_too_small_is_told_how_small_it_may_be(place: Place) -> None:
+    (finding,) = place.check("limits: {steps: -1}\nsteps: [{shell: 'true'}]\n")
+    assert finding.problem.what == "'steps' is a whole number from 0"
+
+
+def test_a_hole_in_what_a_hook_says_is_warned_of_as_nothing_fills_it(place: Place) -> None:
+    (finding,) = place.check(
+        "hooks: [{id: a, event: step_failed, verb: abort, why: 'no: ${error.message}'}]\nsteps: [{shell: ls}]\n"
+    )
+    assert (finding.severity, finding.code, finding.problem.what) == (
+        "warning",
+        "literal-hole",
+        "'why' is told as it is written: no value is put in for 'error.message'",
+    )
+    assert (
+        place.check("hooks: [{id: a, event: step_failed, verb: abort, why: $5}]\nsteps: [{shell: ls}]\n")
+        == []
+    )
+
+
 GOOD = """\
 hooks:
   - {id: a, event: step_failed, condition: {path: error.exit_code, value: 3}, verb: retry, max_retries: 2}
@@ -450,6 +470,8 @@ def test_a_limit_ends_the_run_with_what_was_made_and_a_raised_one_lets_it_go_on(
     assert (failure.kind, failure.message) == ("limit", "the run has reached its limit of 2 steps (2 used)")
     assert failure.output == {"output": "two", "captures": {"a": "one"}}
     assert place.resume(ran.result.run).result.status == "failed"  # what is remembered counts
+    resumed = place.plait("resume", ran.result.run)
+    assert resumed.stdout.endswith(f"  go on        plait resume {ran.result.run}\n")
     shown = place.plait("show", ran.result.run)
     assert "the run has reached its limit of 2 steps (2 used)" in shown.stdout
     kept = json.loads(place.plait("show", ran.result.run, "--json").stdout)["failure"]
@@ -458,6 +480,17 @@ def test_a_limit_ends_the_run_with_what_was_made_and_a_raised_one_lets_it_go_on(
     again = place.resume(ran.result.run)
     assert again.result.status == "done"
     assert again.outputs == {"steps/0": "one", "steps/1": "two", "steps/2": "three"}
+
+
+def test_a_step_that_runs_when_the_time_of_the_run_is_over_is_ended(place: Place) -> None:
+    ran = place.run("limits: {seconds: 0.5}\nsteps: [{shell: sleep 30}, {shell: touch late}]\n")
+    failure = ran.result.failure
+    assert failure is not None
+    assert (failure.kind, failure.message.partition(" (")[0]) == (
+        "limit",
+        "the run has reached its limit of 0.5 seconds",
+    )
+    assert not (place.root / "late").exists()
 
 
 def test_no_handler_goes_on_after_a_limit_and_no_item_is_lost_by_it(place: Place) -> None:

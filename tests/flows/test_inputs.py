@@ -545,7 +545,15 @@ def test_kinds_have_an_order() -> None:
 
 
 def test_text_that_spells_a_number_is_sorted_as_one() -> None:
-    csv: list[Json] = [{"n": "10"}, {"n": "9"}, {"n": "b"}, {"n": "-1.5"}, {"n": ""}, {"n": "1_0"}, {"n": 9.5}]
+    csv: list[Json] = [
+        {"n": "10"},
+        {"n": "9"},
+        {"n": "b"},
+        {"n": "-1.5"},
+        {"n": ""},
+        {"n": "1_0"},
+        {"n": 9.5},
+    ]
     assert [item["n"] for item in compile_order("n").sorted(csv)] == ["-1.5", "9", 9.5, "10", "", "1_0", "b"]
     assert [item["n"] for item in compile_order("n DESC").sorted(csv)][:2] == ["b", "1_0"]
 

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from flows.running import Place, new_place
+from plait.engine.outcome import Failed
+from plait.engine.perform import NO_TIME_LEFT
 
 
 @pytest.fixture
@@ -59,3 +61,132 @@ steps:
         '{"path":"workflow.name","value":"flow"}]}: echo nested',
         "steps/4   shell   echo always",
     ], done.stderr
+
+
+# ── what a failed step captured, where the flow goes on ──────────────────
+
+PHASES = """\
+setup:
+  - {shell: "echo out; exit 3", capture_output: s, continue_on_error: true}
+  - shell: exit 4
+    continue_on_error: true
+    on_failure: {steps: [{shell: echo handled, capture_output: h}], fail_workflow: true}
+  - shell: test -e again || { touch again; exit 5; }
+    on_failure: {steps: [{shell: "echo tried; exit 6", capture_output: t, continue_on_error: true}], max_attempts: 1}
+map: {input: [1], steps: [{shell: "echo ${s} ${s.exit_code} ${h} ${t.exit_code}"}]}
+reduce: [{shell: "echo ${s} ${s.exit_code} ${h} ${t.exit_code}; test -e go"}]
+"""
+
+
+def test_what_a_failed_step_captured_is_known_behind_its_list_if_the_flow_goes_on(place: Place) -> None:
+    ran = place.run(PHASES)
+    assert (ran.outputs["map/0/0"], ran.outputs["reduce/0"]) == ("out 3 handled 6", "out 3 handled 6")
+    place.write("go", "")
+    again = place.resume(ran.result.run)
+    assert (again.result.status, again.outputs["reduce/0"]) == ("done", "out 3 handled 6")
+
+
+# ── what would fail, in a dry run ────────────────────────────────────────
+
+WOULD_FAIL = [
+    # flow, exit code, what is shown: a path, and whether it would fail
+    ("steps: [{foreach: ['-x', ok], do: [{shell: 'cat ${item}'}]}, {shell: echo last}]\n", 1,
+     [("steps/0/each/item:0/0", True), ("steps/0/each/item:1/0", False), ("steps/0/each", True), ("steps/1", False)]),
+    ("steps: [{foreach: ['-x', ok], do: [{shell: 'cat ${item}'}], continue_on_error: true}, {shell: echo last}]\n", 0,
+     [("steps/0/each/item:0/0", True), ("steps/0/each/item:1/0", False), ("steps/0", True), ("steps/1", False)]),
+    ("map: {input: [{id: a, n: '-x'}, {id: b, n: ok}], id: '${item.id}', steps: [{shell: 'cat ${item.n}'}]}\n", 1,
+     [("map/item:a/0", True), ("map/item:b/0", False)]),
+    ("steps: [{shell: 'echo ${env.NOPE}', strict: true, continue_on_error: true}, {shell: echo last}]\n", 0,
+     [("steps/0", True), ("steps/1", False)]),
+    ("parameters: {n: {type: string, default: a}}\n"
+     "steps: [{shell: echo w, when: '${n} > 3', continue_on_error: true}, {shell: echo last}]\n", 0,
+     [("steps/0", True), ("steps/1", False)]),
+    ("parameters: {n: {type: string, default: a}}\n"
+     "steps: [{shell: echo w, when: '${n} > 3'}, {shell: echo last}]\n", 1,
+     [("steps/0", True), ("steps/1", False)]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("flow", "code", "shown"), WOULD_FAIL)
+def test_a_dry_run_shows_what_would_fail_and_goes_on(
+    place: Place, flow: str, code: int, shown: list[tuple[str, bool]]
+) -> None:
+    place.write("flow.yaml", flow)
+    done = place.plait("run", "flow.yaml", "--dry-run")
+    rows = [line for line in done.stdout.splitlines() if not line.startswith(" ")]
+    assert [(row.split("   ")[0], "   would fail: " in row) for row in rows] == shown, (
+        done.stdout + done.stderr
+    )
+    assert done.returncode == code
+
+
+# ── what a handler knows ─────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("handler", ["on_failure", "on_exit_code"])
+def test_steps_that_follow_a_failure_know_why_it_failed(place: Place, handler: str) -> None:
+    told = [{"shell": "echo ${error.exit_code} ${error.stderr} ${error.kind}"}]
+    after = {3: told} if handler == "on_exit_code" else told
+    flow = f"steps: [{{shell: 'echo bad >&2; exit 3', {handler}: {after}}}]\n"
+    assert place.check(flow) == []
+    assert "3 bad exit" in place.outputs(flow)
+
+
+# ── outside a repository ─────────────────────────────────────────────────
+
+
+def test_outside_a_repository_git_has_no_fields_and_a_default_holds(place: Place) -> None:
+    assert place.outputs("steps: [{shell: 'echo ${git.branch:-x} ${git.commit:-y} ${git.root:-z}'}]\n") == [
+        "x y z"
+    ]
+
+
+# ── counts and reasons of a resumed run ──────────────────────────────────
+
+
+def test_a_resumed_map_that_had_too_many_failures_counts_all_of_them(place: Place) -> None:
+    flow = """\
+map:
+  input: [1, 2, 3]
+  max_parallel: 2
+  max_failures: 1
+  steps: [{shell: 'touch begun${item}; until test -e begun1 -a -e begun2; do :; done; exit 1'}]
+"""
+    ran = place.run(flow)
+    again = place.resume(ran.result.run)
+    assert (ran.result.counts["failed"], again.result.counts["failed"]) == (2, 2)
+
+
+def test_a_resumed_dry_run_says_of_every_kind_of_step_why_it_is_done_again(place: Place) -> None:
+    flow = """\
+steps:
+  - {shell: echo one}
+  - {write_file: {path: two.txt, content: x}}
+  - {http: 'http://127.0.0.1:9/three'}
+"""
+    place.run(flow)
+    place.write("flow.yaml", flow.replace("echo one", "echo other"))
+    done = place.plait("resume", "--accept-changes", "--dry-run")
+    assert [line.partition("   (")[2] for line in done.stdout.splitlines()] == [
+        "again: its text has changed)",
+        "again: a step before it is done again)",
+        "again: it had failed)",
+    ], done.stderr
+
+
+# ── a timeout ────────────────────────────────────────────────────────────
+
+TIMEOUTS = [
+    # flow                                                                                    step           its message
+    ("steps: [{shell: sleep 20, timeout: 0.3s}]",                                             "steps/0",     "took longer than 0.3 s"),
+    ("steps: [{shell: sleep 20, timeout: 0.3s, on_success: 'true'}]",                         "steps/0/run", "took longer than 0.3 s"),
+    ("map: {input: [1], timeout: 0.5s, steps: [{shell: 'true'}, {shell: sleep 20}]}",    "map/0",       "took longer than 0.5 s"),
+    ("map: {input: [1], timeout: 0.5s, steps: [{shell: 'true'}, {shell: sleep 20}]}",    "map/0/1",     NO_TIME_LEFT),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("flow", "path", "message"), TIMEOUTS)
+def test_a_timeout_names_the_limit_of_the_author(place: Place, flow: str, path: str, message: str) -> None:
+    outcome = place.run(flow).outcome(path)
+    assert isinstance(outcome, Failed)
+    assert outcome.failure.message == message

@@ -47,11 +47,11 @@ def test_a_changed_env_file_is_noticed_and_accepted_like_a_changed_flow(place: P
     with pytest.raises(InputError) as raised:
         place.resume(run)
     assert str(raised.value) == (
-        f"the env files have changed since the run began: one of MODE, TOKEN has another value{FIX}"
+        f"the env files have changed since the run began: at least one of MODE, TOKEN has another value{FIX}"
     )
     resumed = place.resume(run, accept_changes=True)
     assert resumed.notes == [
-        "the env files have changed, and the run goes on with them: one of MODE, TOKEN has another value"
+        "the env files have changed, and the run goes on with them: at least one of MODE, TOKEN has another value"
     ]
     assert place.text("ledger") == "one\ntwo\n"  # what was done is not done again
     assert place.resume(run).notes == []  # accepted once is accepted
@@ -76,9 +76,12 @@ CHANGES: Sequence[tuple[dict[str, str], dict[str, str], str | None]] = [
     ({"a": "1"},           {"a": "1"},           None),
     ({"a": "1", "b": "2"}, {"b": "2", "a": "1"}, None),
     ({"a": "1"},           {"a": "2"},           "a has another value"),
-    ({"a": "1", "b": ""},  {"a": "", "b": "1"},  "one of a, b has another value"),
+    ({"a": "1", "b": ""},  {"a": "", "b": "1"},  "at least one of a, b has another value"),
     ({},                   {"a": "1"},           "a is new"),
     ({"a": "1"},           {},                   "a is gone"),
+    ({"a": "1", "b": "2"}, {"a": "2", "b": "2", "c": "3"}, "c is new; at least one of a, b has another value"),
+    ({"a": "1", "b": "2"}, {"a": "1", "b": "2", "c": "3"}, "c is new"),
+    ({"a": "1", "b": "2"}, {"a": "1", "c": "3"}, "c is new, b is gone; whether a has another value cannot be known"),
 ]  # fmt: skip
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import json
+from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import quote
 
@@ -10,6 +12,7 @@ import pytest
 
 from flows.running import Place, new_place
 from plait import Secret
+from plait.app.flows import flow_runs
 from plait.documents import parse
 from plait.flows.format import Said
 from plait.flows.parameters import Surroundings, surroundings
@@ -117,3 +120,47 @@ def test_what_is_called_like_a_secret_is_hidden_and_nothing_that_data_is_full_of
     name: str, value: str, text: str, hidden: list[str]
 ) -> None:
     assert sorted(head_of(text, {name: value}).hidden()) == hidden
+
+
+# ── secrets among the inputs ─────────────────────────────────────────────
+
+GIVEN = [
+    lambda secret: secret,
+    lambda secret: f"Bearer {secret}",
+    lambda secret: base64.b64encode(secret.encode()).decode(),
+    lambda secret: {"a": [secret]},
+]
+GIVEN_FLOW = """\
+secrets: {T: TOKEN}
+parameters: {p: {type: any}, n: {type: integer}}
+steps: [{shell: 'echo ${p}'}, {shell: 'test -e go && echo ${p} ${n}'}]
+"""
+
+
+@pytest.mark.parametrize("form", GIVEN)
+def test_an_input_that_holds_a_secret_is_not_kept_and_given_again(
+    place: Place, form: Callable[[str], object]
+) -> None:
+    given = form(TOKEN)
+    place.write("flow.yaml", GIVEN_FLOW)
+    (place.root.parent / "given.json").write_text(json.dumps({"p": given, "n": 3}))
+    ran = place.plait("run", "flow.yaml", "--inputs", "../given.json")
+    assert ran.returncode == 1, ran.stderr
+    held = [found for one in forms(TOKEN) if (found := one.encode()) in place.state]
+    assert held == []
+    run = flow_runs(str(place.root))[0].id
+    refused = place.plait("resume", run)
+    assert refused.stderr == (
+        f"run {run} was given secrets, which are not kept with it: p\n"
+        f"fix: give them again: PLAIT_INPUT_p=… plait resume {run}\n"
+    )
+    place.write("go", "")
+    done = place.plait("resume", run, "-i", f"p:={json.dumps(given)}")
+    assert (done.returncode, "steps: done, 2 steps" in done.stdout) == (0, True), done.stdout + done.stderr
+    assert [one for one in forms(TOKEN) if one.encode() in place.state] == []
+
+
+def test_an_input_without_a_secret_is_kept(place: Place) -> None:
+    ran = place.run(GIVEN_FLOW, inputs={"p": "plain", "n": 3})
+    place.write("go", "")
+    assert place.resume(ran.result.run).outputs["steps/1"] == "plain 3"

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 
 from attack.process_attack import SOURCE
 from plait.errors import InputError, ProcessError
+from plait.primitives import process
 from plait.primitives.output import FILE_AGE, MOST_FILES
 from plait.primitives.process import Finished, call_process, run, run_shell
 from plait.template.shell import BoundScript
@@ -311,6 +312,31 @@ def test_a_program_that_is_asked_may_tidy_up(tmp_path: Path) -> None:
     assert (tmp_path / "tidied").read_text() == "tidy\n"
 
 
+class SetAtTheEndOf:
+    """Becomes set when the process whose number is in a file is gone."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self.is_gone = False
+
+    def is_set(self) -> bool:
+        if self.is_gone:
+            return True
+        if self.file.exists() and (number := self.file.read_text().strip()):
+            give_up = time.monotonic() + 10
+            while os.path.exists(f"/proc/{number}") and time.monotonic() < give_up:
+                os.sched_yield()
+            self.is_gone = True  # and the next look finds out
+        return False
+
+
+def test_what_ended_before_its_call_was_cancelled_has_ended(tmp_path: Path) -> None:
+    number = tmp_path / "number"
+    script = 'sleep 60 & echo done; echo $$ > "$1"; exit 3'  # which keeps the output open
+    finished = run([*sh(script), "sh", str(number)], cancel=SetAtTheEndOf(number))
+    assert (finished.stdout, finished.exit_code) == (b"done\n", 3)
+
+
 def test_a_call_can_be_cancelled() -> None:
     cancel = threading.Event()
     with pytest.raises(ProcessError) as caught:
@@ -380,6 +406,98 @@ def test_two_hundred_at_once_leave_nothing_behind() -> None:
     descriptors, threads = belongings()
     assert descriptors == before[0]
     assert threads <= before[1]  # one of an earlier test may have ended meanwhile
+
+
+CROWD = """
+import json, resource, sys
+from concurrent.futures import ThreadPoolExecutor
+from plait.errors import ProcessError
+from plait.primitives.process import run
+
+soft, hard = map(int, sys.argv[1:])
+resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+def one(number):
+    try:
+        return run(["sh", "-c", "read x; sleep 0.3; echo $x; ulimit -n"], stdin=b"%d" % number).stdout.decode()
+    except ProcessError as error:
+        return error.what
+
+with ThreadPoolExecutor(160) as pool:
+    said = list(pool.map(one, range(160)))
+print(json.dumps([said, resource.getrlimit(resource.RLIMIT_NOFILE)]))
+"""
+
+ROOMS = [
+    # soft   hard   soft limit afterwards
+    (400,    400,   400),     # nobody gives us more: those without room wait
+    (400,    2000,  2000),
+    (2000,   3000,  2000),    # enough for all
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("soft", "hard", "afterwards"), ROOMS)
+def test_a_process_for_which_there_are_no_descriptors_waits_for_them(
+    soft: int, hard: int, afterwards: int
+) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", CROWD, str(soft), str(hard)], capture_output=True, timeout=60, check=True
+    )
+    said, limits = json.loads(ended.stdout)
+    # What we take for ourselves is not passed on: programs may take a high limit for an invitation.
+    assert said == [f"{number}\n{soft}\n" for number in range(160)]
+    assert limits == [afterwards, hard]
+
+
+def test_nobody_waits_for_descriptors_that_nobody_will_give_back() -> None:
+    code = """
+import os, resource
+from plait.errors import ProcessError
+from plait.primitives.process import run, warm_up
+warm_up()
+resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))
+held = [os.dup(0) for _ in range(150)]
+print(run(["echo", "in the reserve"]).stdout.decode(), end="")
+try:
+    while True:
+        held.append(os.dup(0))
+except OSError:
+    pass
+try:
+    run(["true"])
+except ProcessError as error:
+    print(error.what)
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60, check=True)
+    assert ended.stdout.decode() == "in the reserve\n'true' cannot be started: Too many open files\n"
+
+
+def test_a_fork_starts_processes_whatever_its_parent_was_just_starting() -> None:
+    code = """
+import os
+from plait.primitives import process
+for _ in range(process.MOST_STARTING):
+    next(process._STARTING).acquire()
+child = os.fork()
+if child == 0:
+    print(process.run(["echo", "started"]).stdout.decode(), end="", flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60, check=True)
+    assert ended.stdout == b"started\n"
+
+
+def test_who_waits_for_descriptors_can_be_cancelled() -> None:
+    running = process._Running()
+    running.begin()
+    cancel = threading.Event()
+    cancel.set()
+    with pytest.raises(InterruptedError):
+        running.until_one_ends(cancel)
+    assert running.waiting == []
+    running.end()
+    assert not running.until_one_ends(None)
 
 
 # ── tools ────────────────────────────────────────────────────────────────

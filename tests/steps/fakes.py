@@ -157,7 +157,7 @@ class FakeModel:
         return Answer(self.said, usage=self.usage, model="m-1")
 
     def price(self, model: str | None, usage: Usage) -> float | None:  # noqa: ARG002
-        return usage.cost
+        return usage.cost or 0.0
 
 
 def new_run(

@@ -102,7 +102,7 @@ def test_outside_any_repository_nothing_has_changed(tmp_path: Path) -> None:
     plain = tmp_path / "plain"
     plain.mkdir()
     assert changed(plain, tmp_path, lambda: (plain / "a").write_text("x")) == EMPTY
-    assert tracker(plain, tmp_path).repository(str(plain)) == {"branch": "", "commit": "", "root": ""}
+    assert tracker(plain, tmp_path).repository(str(plain)) == {}
 
 
 names = st.text(

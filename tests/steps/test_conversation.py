@@ -17,6 +17,7 @@ from plait.engine.limits import Limits, Spent
 from plait.engine.outcome import Aborted, Done, Failure, StepError
 from plait.engine.progress import Progress, fold
 from plait.errors import InputError, TrustError
+from plait.steps.allowance import question_tokens
 from plait.steps.conversation import Conversation, use_at
 from plait.steps.model import Answer, Ask, Message, Offer, ToolUse, Usage
 from plait.steps.offers import MAX_RESULT, id_of, offer_of, wire_name
@@ -374,7 +375,12 @@ def for_ever(_: Ask) -> Answer:
 LIMITED = [
     # limits, questions that were asked, calls that were made, message
     (Limits(turns=2), 2, 2, "'review' has reached its limit of 2 turns (2 used)"),
-    (Limits(tokens=31), 3, 3, "'review' has reached its limit of 31 tokens (45 used)"),
+    (
+        Limits(tokens=61),
+        2,
+        2,
+        "'review' has reached its limit of 61 tokens (30 used, the next call needs about 45)",
+    ),
     (Limits(spend=0.5), 2, 2, "'review' has reached its limit of 0.5 spend (0.5 used)"),
     (Limits(steps=3), 4, 3, "'review' has reached its limit of 3 steps (3 used)"),
     (Limits(turns=0), 0, 0, "'review' has reached its limit of 0 turns (0 used)"),
@@ -405,8 +411,8 @@ def test_the_room_for_an_answer_is_what_is_left_of_the_tokens() -> None:
         agent(tools=("*",), limits=Limits(tokens=100), options={"max_tokens": 90, "temperature": 0}), hands
     )
     assert [dict(ask.options) for ask in model.asks] == [
-        {"max_tokens": 90, "temperature": 0},
-        {"max_tokens": 85, "temperature": 0},
+        {"max_tokens": 100 - question_tokens(model.asks[0]), "temperature": 0},
+        {"max_tokens": 100 - 15 - question_tokens(model.asks[1]), "temperature": 0},
     ]
 
 

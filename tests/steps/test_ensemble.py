@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 import plait
 from plait import Agent, Ensemble, EnsembleError, Loop, Manager, MapReduce, Secret, Task, TaskOutput
 from plait.errors import InputError
+from plait.records import replace
 from plait.steps.ensemble_handlers import fingerprint_of, is_only_known_here
 from plait.steps.ensemble_parts import Handler
 from plait.steps.model import Answer, Ask, ToolUse, Usage
@@ -606,6 +607,30 @@ def test_a_manager_is_not_done_without_those_who_are_required() -> None:
     assert output.task_outputs[0].raw == "did w"
 
 
+def test_workers_are_named_by_their_roles_as_they_are_written() -> None:
+    manager = Model(delegating(("tides writer", "w"), ("artist", "a")), "done")
+    tasks = team("{topic} writer", "artist")
+    leads = Manager(provider=manager, workers=("{topic} writer",), required=("{topic} writer",))
+    output = Ensemble(tasks, workflow="hierarchical", manager=leads).run({"topic": "tides"})
+    assert [(one.name, one.raw) for one in output.task_outputs] == [
+        ("tides writer", "did w"),
+        ("the manager of a team", "done"),
+    ]
+    idle = replace(leads, provider=Model("done"))
+    with pytest.raises(EnsembleError, match=r"without the work of '\{topic\} writer'"):
+        Ensemble(tasks, workflow="hierarchical", manager=idle).run({"topic": "tides"})
+
+
+def test_roles_that_become_the_same_are_told_as_they_are_written() -> None:
+    tasks = team("{a} writer", "{b} writer")
+    ensemble = Ensemble(tasks, workflow="hierarchical", manager=Manager(provider=Model("done")))
+    with pytest.raises((EnsembleError, InputError)) as caught:
+        ensemble.run({"a": "tides", "b": "Tides"})
+    assert "the roles '{a} writer' and '{b} writer' are the same with their values put in" in str(
+        caught.value
+    )
+
+
 # ── what is refused ──────────────────────────────────────────────────────
 
 
@@ -908,3 +933,48 @@ def test_a_text_is_filled_as_the_template_engine_fills_it(written: str, inputs: 
     if set(template.placeholders) <= set(inputs):
         [task] = Ensemble([doing(written, written)]).resolve(inputs)
         assert task.description == task.expected_output == template.render(inputs)
+
+
+# ── providers of an author ───────────────────────────────────────────────
+
+
+class Lazy:
+    """An object that is asked like a provider, and does not answer."""
+
+    def ask(self, _: Ask, **__: Any) -> Any:
+        return None
+
+
+PROVIDERS = [
+    # provider             what is said of it
+    (lambda _: 1 // 0, f"the provider '{__name__}.<lambda>' raised ZeroDivisionError: integer division or modulo by zero"),
+    (lambda _: 5,      f"the provider '{__name__}.<lambda>' gave no answer, but int: return text, or an Answer"),
+    ([7],              "the provider 'list' gave no answer, but int: return text, or an Answer"),
+    (Lazy(),           "the provider 'Lazy' gave no answer, but NoneType: return text, or an Answer"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("provider", "said"), PROVIDERS)
+def test_a_provider_that_does_not_answer_fails_its_task_and_the_outputs_so_far_are_there(
+    provider: Any, said: str
+) -> None:
+    seen: list[Any] = []
+    tasks = [doing("a", name="a"), Task("b", "", name="b", agent=Agent("r", provider=provider))]
+    with pytest.raises(EnsembleError) as caught:
+        Ensemble(tasks).run(watch=lambda stamped: seen.append(stamped.event))
+    assert caught.value.what == f"the ensemble ended before it was done: task 'b': {said}"
+    output = caught.value.output
+    assert isinstance(output, plait.EnsembleOutput)
+    assert [(one.id, one.status) for one in output.task_outputs] == [("a", "done"), ("b", "failed")]
+    assert (type(seen[-1]).__name__, seen[-1].status) == ("RunEnded", "failed")
+
+
+def test_what_a_provider_raises_is_told_without_secrets() -> None:
+    def raises(_: Ask) -> str:
+        raise ValueError("s3cr3t-value-of-mine")
+
+    with pytest.raises(EnsembleError) as caught:
+        Ensemble([Task("a {key}", "", agent=Agent("r", provider=raises))]).run(
+            {"key": Secret("s3cr3t-value-of-mine")}
+        )
+    assert caught.value.what.endswith("raised ValueError: ***")

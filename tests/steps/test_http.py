@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from plait.engine.outcome import Done
+from plait.engine.outcome import Done, Outcome
 from plait.engine.perform import Policy
 from plait.engine.retry import Retry
 from plait.errors import RequestError
 from plait.scope import Scope
-from plait.steps.http import Http
+from plait.steps.http import Http, allowing
 from plait.tools.invocation import RequestCall, Returned
 from plait.values import Json, Secret
 from steps.fakes import FakeHands, failure_of, new_run, performed, step, text_of, turn_of
@@ -50,7 +50,6 @@ URLS = [
     # url                                  values                            sent
     (f"{URL}/items/${{id}}",               {"id": "a/b?c#d"},                f"{URL}/items/a%2Fb%3Fc%23d"),
     (f"{URL}?q=${{q}}&n=${{n}}",           {"q": "a&b=c ü", "n": 2},         f"{URL}?q=a%26b%3Dc%20%C3%BC&n=2"),
-    ("${base}/items",                      {"base": "https://other.example"}, "https://other.example/items"),
     (f"{URL}/${{s}}",                      {"s": Secret("k/1")},             f"{URL}/k%2F1"),
 ]  # fmt: skip
 
@@ -112,28 +111,139 @@ def test_a_hole_that_nobody_fills_is_never_a_part_of_an_address() -> None:
     assert hands.asked == []
 
 
-HOSTS: list[tuple[str, Callable[[Scope], Scope], bool]] = [
-    # url                          where base stands                                            from data?
-    ("http://10.0.0.1/${base}",    lambda scope: scope.frame("x", captures={"base": "x"}),      False),
-    ("${base}/x",                  lambda scope: scope.frame("x", env={"base": "http://h"}),    False),
-    ("${base}/x",                  lambda scope: scope.frame("x", workflow={"base": "http://h"}), False),
-    ("${base}/x",                  lambda scope: scope.frame("x", captures={"base": "http://h"}), True),
-    ("${base}/x",                  lambda scope: scope.frame("x", phase={"base": "http://h"}),  True),
-    ("${base | trim}/x",           lambda scope: scope.frame("x", env={"base": "http://h"}),    True),
-    ("${other:-http://h}/x",       lambda scope: scope,                                         True),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("url", "placed", "from_data"), HOSTS)
-def test_a_host_that_comes_from_outside_may_not_be_a_private_one(
-    url: str, placed: Callable[[Scope], Scope], from_data: bool
-) -> None:
+def sent_from(
+    url: str, placed: Callable[[Scope], Scope], **fields: Any
+) -> tuple[Outcome, RequestCall | None]:
     hands = answering()
     run = new_run(hands)
     turn = turn_of(run)
-    turn.perform(step("a", Http(text_of(url))), scope=placed(turn.scope))
+    outcome = turn.perform(step("a", Http(text_of(url), **fields)), scope=placed(turn.scope))
     run.close()
-    assert hands.asked[0].url_from_data is from_data
+    return outcome, next((call for call in hands.asked if isinstance(call, RequestCall)), None)
+
+
+AUTHORS: list[tuple[str, Callable[[Scope], Scope]]] = [
+    # url                          where base stands
+    ("http://10.0.0.1/${base}",    lambda scope: scope.frame("x", captures={"base": "x"})),
+    ("${base}/x",                  lambda scope: scope.frame("x", env={"base": "http://h"})),
+    ("${base}/x",                  lambda scope: scope.frame("x", workflow={"base": "http://h"})),
+    ("${base | trim}/x",           lambda scope: scope.frame("x", env={"base": "http://h"})),
+    ("${other:-http://h}/x",       lambda scope: scope),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("url", "placed"), AUTHORS)
+def test_a_host_of_the_author_may_be_a_private_one(url: str, placed: Callable[[Scope], Scope]) -> None:
+    _, call = sent_from(url, placed)
+    assert call is not None
+    assert not call.url_from_data
+
+
+def from_item(scope: Scope) -> Scope:
+    return scope.frame("item", phase={"base": "https://api.example"})
+
+
+def captured(scope: Scope) -> Scope:
+    return scope.frame("x", captures={"base": "https://api.example"})
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "${base}/x",
+        "${base}",
+        "${gone:-${base}}",
+        "${base | trim}/x",
+        "${other || base}/x",
+        "https://${base}/x",
+    ],
+)
+@pytest.mark.parametrize("placed", [from_item, captured])
+def test_a_host_that_comes_from_data_is_refused_unless_it_is_allowed(
+    url: str, placed: Callable[[Scope], Scope]
+) -> None:
+    outcome, call = sent_from(url, placed)
+    assert (failure_of(outcome).kind, call) == ("refused", None)
+
+
+def test_a_variable_that_a_step_makes_of_data_is_data() -> None:
+    hands = answering()
+    made = step("a", Http(text_of("${TARGET}/x")), env={"TARGET": text_of("${item}")})
+    assert failure_of(performed(made, new_run(hands), {"item": "https://h"})).kind == "refused"
+    assert hands.asked == []
+    own = step("a", Http(text_of("${TARGET}/x")), env={"TARGET": text_of("https://h")})
+    assert isinstance(performed(own, new_run(hands)), Done)
+
+
+ALLOWED = [
+    # a value                           what is allowed                      the entry that allows it
+    ("https://api.example/x",           ["api.example"],                     "api.example"),
+    ("https://API.example/x",           ["api.Example"],                     "api.Example"),
+    ("https://api.example./x",          ["api.example"],                     "api.example"),
+    ("https://api.example:443/x",       ["api.example"],                     "api.example"),
+    ("https://api.example:8443/x",      ["api.example"],                     None),
+    ("https://api.example:8443/x",      ["api.example:8443"],                "api.example:8443"),
+    ("http://api.example/x",            ["api.example"],                     None),
+    ("http://api.example/x",            ["http://api.example"],              "http://api.example"),
+    ("http://localhost:8000",           ["http://localhost:8000"],           "http://localhost:8000"),
+    ("https://a.b.example",             ["*.example"],                       "*.example"),
+    ("https://example",                 ["*.example"],                       None),
+    ("https://evilexample",             ["*.example"],                       None),
+    ("https://api.example.evil",        ["api.example"],                     None),
+    ("https://api.example@evil",        ["api.example"],                     None),
+    ("https://evil/api.example",        ["api.example"],                     None),
+    ("https://evil?api.example",        ["api.example"],                     None),
+    ("https://evil#api.example",        ["api.example"],                     None),
+    ("https://api%2eexample",           ["api.example"],                     None),
+    ("https://[::1",                    ["*"],                               None),
+    ("https://h:99999/",                ["h", "*"],                          None),
+    ("https://a.example",               ["*", "*.example", "a.example"],     "a.example"),
+    ("https://b.example",               ["*", "*.example", "a.example"],     "*.example"),
+    ("http://c",                        ["*", "*.example", "a.example"],     "*"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("url", "hosts", "entry"), ALLOWED)
+def test_a_host_is_allowed_by_its_scheme_name_and_port(url: str, hosts: list[str], entry: str | None) -> None:
+    assert allowing(url, hosts) == entry
+
+
+FROM_DATA = [
+    # allowed                  must the address be a public one?
+    (("api.example",),         False),
+    (("*.example",),           True),
+    (("*",),                   True),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("hosts", "public"), FROM_DATA)
+def test_only_a_host_that_is_named_may_be_a_private_one(hosts: tuple[str, ...], public: bool) -> None:
+    _, call = sent_from("${base}/x", from_item, allow_hosts=hosts)
+    assert call is not None
+    assert (call.url, call.url_from_data) == ("https://api.example/x", public)
+
+
+SECRETS = [
+    # allowed             what is sent beside the address                       is it sent?
+    (("*",),              {"headers": {"X": text_of("Bearer ${key}")}},         False),
+    (("*",),              {"body": text_of({"a": ["${key}"]})},                 False),
+    (("*",),              {"headers": {"X": text_of("${plain}")}},              True),
+    (("api.example",),    {"headers": {"X": text_of("Bearer ${key}")}},         True),
+    (("other.example",),  {},                                                   False),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("hosts", "fields", "is_sent"), SECRETS)
+@pytest.mark.parametrize("url", ["${base}/x"])
+def test_no_secret_goes_to_a_host_that_nobody_named(
+    url: str, hosts: tuple[str, ...], fields: dict[str, Any], is_sent: bool
+) -> None:
+    def placed(scope: Scope) -> Scope:
+        return from_item(scope).frame("flow", env={"key": Secret("hunter2"), "plain": "x"})
+
+    outcome, call = sent_from(url, placed, allow_hosts=hosts, **fields)
+    assert (call is not None) is is_sent
+    assert is_sent or failure_of(outcome).kind == "refused"
 
 
 def test_the_answer_is_the_output() -> None:

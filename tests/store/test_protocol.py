@@ -87,6 +87,7 @@ def answers(journal: Journal, asked: list[str]) -> list[object]:
         [stamped.number for stamped in journal.events(2)],
         [journal.recorded(path) for path in asked],
         [journal.was_started(path) for path in asked],
+        list(journal.unfinished()),
         [sorted(journal.recorded_in(path), key=by_order_and_path) for path in asked],
         [[step.order for step in journal.recorded_in(path)] for path in asked],
     ]
@@ -157,6 +158,31 @@ def test_what_is_recorded_while_steps_are_read_does_not_disturb(journal: SqliteJ
 
 
 # ── values ───────────────────────────────────────────────────────────────
+
+
+LONG = "\x01\udcff😀é" * LARGE
+LONG_IN = [
+    # value                                                     files
+    (LONG,                                                      1),
+    ({"output": LONG, "captures": {"x": LONG, "y": [1, LONG]}}, 1),
+    ([LONG, LONG + "!", None],                                  2),
+    ({"output": LONG, "more": ["x"] * LARGE},                   1),   # large without its texts: one file for all
+    ([["x", "y"]] * LARGE,                                      1),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("value", "files"), LONG_IN)
+def test_a_long_text_comes_back_and_is_in_one_file_wherever_it_is(
+    runs: Runs, value: Json, files: int
+) -> None:
+    ends = [StepFinished(path, "shell", "t", "f", Done(value), 0.0) for path in ("steps/0", "steps")]
+    with runs.create({}) as opened:
+        opened.journal.append(*ends)
+        assert [stamped.event for stamped in opened.journal.events()] == ends
+        stored = list(Path(opened.folder, "blobs").glob("*"))
+    assert len(stored) == files
+    if files == 1 and "more" not in value and LONG in value:
+        assert stored[0].stat().st_size == len(LONG.encode("utf-8", "surrogatepass"))
 
 
 @pytest.mark.parametrize("size", [0, LARGE - 100, LARGE, 3 * LARGE])

@@ -39,6 +39,7 @@ TOOLS = [
 RUNTIMES = {
     "core/runtimes/python/script": "core/primitives/subprocess",
     "core/runtimes/state-graph/runtime": "core/primitives/flow",
+    "core/runtimes/ensemble/runtime": "core/primitives/flow",
     "core/runtimes/python/function": "core/primitives/function",
     "core/runtimes/node/node": "core/primitives/subprocess",
     "core/runtimes/bash/bash": "core/primitives/subprocess",

@@ -285,6 +285,8 @@ def _call_flow(
     where = None if project is None else os.fspath(project)
     if dry_run:
         shown = flows.rehearse_call(tool_id, params, project=where)
+        if (fatal := next((one for one in shown if one.fatal), None)) is not None:
+            raise flows.would_fail(fatal.fails)
         return {
             "status": "validation_passed",
             "item_id": tool_id,

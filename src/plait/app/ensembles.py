@@ -45,6 +45,7 @@ from plait.values import Json, Secret, json_text
 if TYPE_CHECKING:
     from plait.app.flows import FlowResult
     from plait.engine.hooks import Hook
+    from plait.flows.loaded import Loaded
 
 _PLAIN: Final = frozenset({str, int, bool, type(None), Secret})
 """What is data without a second look."""
@@ -320,24 +321,27 @@ def _provider(given: object, made: dict[int, Provider]) -> Provider | None:
     """Somebody who answers, of a function or a list; None: it is a name, or nothing."""
     if given is None or isinstance(given, str):
         return None
-    if hasattr(given, "ask"):
-        return given  # type: ignore[return-value]  # a Provider, or the first question says so
     if id(given) not in made:
-        from plait.providers.scripted import scripted
+        from plait.providers.scripted import Authored, scripted
 
-        if not callable(given) and not isinstance(given, Sequence):
+        if hasattr(given, "ask"):
+            made[id(given)] = Authored(given)
+        elif not callable(given) and not isinstance(given, Sequence):
             fix = "pass a name, a function of the question, or a list of answers"
             raise InputError("this is no provider", fix=fix, code="wrong-type")
-        made[id(given)] = scripted(given, name=qualified(given) if callable(given) else "list")
+        else:
+            made[id(given)] = scripted(given, name=qualified(given) if callable(given) else "list")
     return made[id(given)]
 
 
-def _loaded(program: Assembled, given: Mapping[str, Json], project: str) -> Any:
+def _loaded(program: Assembled, given: Mapping[str, Json], project: str) -> Loaded:
+    """With the hooks of user and project, like every flow; TrustError if those may not be used."""
+    from plait.app.hooks import with_layers
     from plait.flows.hooks import tools_of
     from plait.flows.loaded import Loaded
     from plait.flows.parameters import Surroundings
 
-    return Loaded(
+    loaded = Loaded(
         program,
         _script(),
         project,
@@ -350,6 +354,7 @@ def _loaded(program: Assembled, given: Mapping[str, Json], project: str) -> Any:
         hooks=program.hooks,
         environ=os.environ,
     )
+    return with_layers(loaded, project, None, running=True)
 
 
 def _uses(cast: Cast) -> Iterator[tuple[str, Span]]:

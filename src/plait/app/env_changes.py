@@ -7,7 +7,7 @@ that something has changed, and too little to find out a value by trying.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from plait.errors import Problem, listed
 from plait.hints import Final
@@ -30,15 +30,24 @@ def change_of(known: Json, filed: Mapping[str, str]) -> str | None:
     """What has changed, in names; None if nothing has."""
     before = known if isinstance(known, Mapping) else {}
     names = frozenset(before.get("names", ()))
-    said = [
+    others = [
         *(f"{name} is new" for name in sorted(filed.keys() - names)),
         *(f"{name} is gone" for name in sorted(names - filed.keys())),
     ]
-    if said:
-        return listed(said)
-    if not filed or _digest(filed, bytes.fromhex(str(before["salt"]))) == before["digest"]:
-        return None
-    return f"{'' if len(filed) == 1 else 'one of '}{listed(sorted(filed))} has another value"
+    kept = {name: filed[name] for name in names & filed.keys()}
+    return "; ".join([listed(others)] * bool(others) + [*_other_values(before, kept)]) or None
+
+
+def _other_values(before: Mapping[str, Json], kept: Mapping[str, str]) -> Iterator[str]:
+    """What is known of the variables that are still there."""
+    if not kept:
+        return
+    named = listed(sorted(kept))
+    if len(kept) < len(before["names"]):  # the digest is of all of them, and one is gone
+        have = "has another value" if len(kept) == 1 else "have other values"
+        yield f"whether {named} {have} cannot be known"
+    elif _digest(kept, bytes.fromhex(str(before["salt"]))) != before["digest"]:
+        yield f"{named} has another value" if len(kept) == 1 else f"at least one of {named} has another value"
 
 
 def problem_of(change: str) -> Problem:

@@ -328,9 +328,7 @@ def rehearse_flow(
         return _rehearsed(flow, loaded, MemoryJournal(), folder)
 
 
-def rehearse_call(
-    tool_id: str, params: Mapping[str, Json], *, project: str | None = None
-) -> list[Rehearsed]:
+def rehearse_call(tool_id: str, params: Mapping[str, Json], *, project: str | None = None) -> list[Rehearsed]:
     """The same for a tool that is a flow."""
     from tempfile import TemporaryDirectory
 
@@ -360,13 +358,15 @@ def envelope(tool_id: str, result: FlowResult) -> dict[str, Json]:
     return {**record, "data": result.failure.output, "error": result.failure.message}
 
 
-def rehearse_resume(run: str | None = None, *, project: str | None = None) -> list[Rehearsed]:
+def rehearse_resume(
+    run: str | None = None, *, project: str | None = None, inputs: Mapping[str, Json] | None = None
+) -> list[Rehearsed]:
     """What a resumed run would do again, and what it would remember."""
     from plait.engine.journal import Overlay
 
     runs, name = find_run(run, project)
     with runs.open(name, write=False) as opened:
-        flow = _Flow.of(opened, None)
+        flow = _Flow.of(opened, None, inputs=inputs)
         loaded = flow.load(lenient=True)
         return _rehearsed(flow, loaded, Overlay(opened.journal), opened.folder)
 
@@ -416,9 +416,7 @@ def _state_project(project: str | None) -> str:
 class _Flow:
     """A file, how it is to be run, and where."""
 
-    def __init__(
-        self, path: str, options: Options, project: str | None, *, tool: str | None = None
-    ) -> None:
+    def __init__(self, path: str, options: Options, project: str | None, *, tool: str | None = None) -> None:
         self.path = path
         self.options = options
         self.tool = tool
@@ -504,7 +502,7 @@ class _Flow:
     def facts(self, loaded: Loaded) -> dict[str, Json]:
         # A secret is not kept with the run, also if that means that it has to be given again.
         given = self.options.inputs
-        withheld = sorted(name for name in given if isinstance(loaded.parameters.get(name), Secret))
+        withheld = sorted(_with_secrets(given, loaded))
         kept = {name: value for name, value in given.items() if name not in withheld}
         return {
             **({} if self.tool is None else {"tool": self.tool}),
@@ -517,6 +515,16 @@ class _Flow:
             **({"withheld": withheld} if withheld else {}),
             "env_files": env_changes.remembered(loaded.surroundings.filed),
         }
+
+
+def _with_secrets(given: Mapping[str, Json], loaded: Loaded) -> Iterator[str]:
+    """The inputs that are declared to be secret, or hold a declared secret, in whatever usual form."""
+    from plait.masking import Masker, masked
+
+    mask = Masker(loaded.secret_texts()).mask
+    for name, value in given.items():
+        if isinstance(loaded.parameters.get(name), Secret) or masked(value, mask) != value:
+            yield name
 
 
 GIVEN: Final = "PLAIT_INPUT_"
@@ -608,6 +616,8 @@ def _worked(
     run.hands = _hands(flow, loaded, run, company.ask)
     _give_workspaces(flow, loaded, run)
     resumed = not opened.journal.is_fresh()
+    if resumed:  # before anything begins in this life
+        run.unanswered = dict(_unanswered(loaded, opened.journal))
     program = loaded.program
     run.emit(RunStarted(opened.id, program.name, flow.path, flow.project, resumed, program.phases))
     for finding in loaded.warnings:
@@ -713,13 +723,14 @@ def _new_run(
     accept_changes: bool = False,
     repeat: Iterable[str] = (),
     retried: Iterable[str] = (),
+    kind: type[WorkingRun] | None = None,
 ) -> WorkingRun:
     from plait.backends import backend
     from plait.masking import Masker
     from plait.steps.hands import WorkingRun
 
     masker = Masker(secrets) if (secrets := loaded.secret_texts()) else None
-    run = WorkingRun(
+    run = (kind or WorkingRun)(
         id,
         journal,
         watchers=company.watchers,
@@ -791,18 +802,36 @@ def _give_workspaces(flow: _Flow, loaded: Loaded, run: WorkingRun) -> None:
 
 
 def _rehearsed(flow: _Flow, loaded: Loaded, journal: Journal, folder: str) -> list[Rehearsed]:
-    run = _new_run(flow, loaded, journal, "dry-run", folder, Company(), accept_changes=True)
+    from plait.steps.hands import RehearsedRun
+
+    run = _new_run(
+        flow, loaded, journal, "dry-run", folder, Company(), accept_changes=True, kind=RehearsedRun
+    )
     run.hands = _hands(flow, loaded, run, None)
     run.rehearsal = []
     try:
         result = _outcome("dry-run", loaded, run, flow)
     finally:
         run.close()
-    if result.failure is not None:
-        raise InputError(
-            f"a run would fail: {result.failure.message}", fix="mend that first", code="would-fail"
-        )
-    return run.rehearsal
+    fatal = _fatal(loaded, run, result)
+    shown = [replace(one, fatal=True) if one.fails and one.path in fatal else one for one in run.rehearsal]
+    if result.failure is not None and not any(one.fatal for one in shown):
+        raise would_fail(result.failure.message)  # not by a step that could be shown
+    return shown
+
+
+def would_fail(message: str) -> InputError:
+    return InputError(f"a run would fail: {message}", fix="mend that first", code="would-fail")
+
+
+def _fatal(loaded: Loaded, run: Run, result: FlowResult) -> set[str]:
+    """The paths of the steps by which a run, or items of its map, would fail."""
+    paths = set() if result.failure is None else {result.failure.path}
+    fan = loaded.program.fan
+    for known in run.journal.recorded_in(fan.name) if fan is not None else ():
+        if isinstance(known.outcome, Failed):
+            paths.add(known.outcome.failure.path)
+    return paths
 
 
 # ── what changed, what is to be done again ───────────────────────────────
@@ -861,6 +890,20 @@ def _expect_steps(loaded: Loaded, journal: Journal, paths: Sequence[str]) -> Non
             continue
         if _step_at(known, path) is None or ("/item:" in path and not _has_begun(journal, path)):
             raise _no_step(path, known)
+
+
+def _unanswered(loaded: Loaded, journal: Journal) -> Iterator[tuple[str, str]]:
+    """The steps that may run only once and were under way when an earlier life of the run ended."""
+    known = dict(_flow_steps(loaded))
+    for path in journal.unfinished():
+        step = _step_at(known, path)
+        if step is not None and step.policy.once and not _is_inside_recorded(journal, path):
+            yield path, step.title
+
+
+def _is_inside_recorded(journal: Journal, path: str) -> bool:
+    parts = path.split("/")
+    return any(journal.recorded("/".join(parts[:length])) is not None for length in range(1, len(parts)))
 
 
 def _has_begun(journal: Journal, path: str) -> bool:

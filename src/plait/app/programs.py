@@ -122,6 +122,17 @@ def elements_of(tools: Toolbox, tool_id: str) -> Sequence[Item]:
     return tools.chains.get(tool_id).elements
 
 
+def tool_problems(project: str, tool_id: str) -> Sequence[Problem]:
+    """Why a tool of a project cannot be called, whoever trusts it; nothing is started."""
+    from plait.app import toolbox
+
+    try:
+        elements_of(toolbox(project), tool_id)
+    except PlaitError as error:
+        return error.problems
+    return ()
+
+
 def _expect_tools(tools: Toolbox, loaded: Loaded) -> None:
     """Every tool that it names exists; whether it may run is asked when it is called."""
     problems: list[Problem] = []

@@ -2,10 +2,13 @@
 
     items → errands → tasks, few at a time → scheduler → workers → replies → journal, a task a transaction
 
-Never more items are with the scheduler than may run at a time, and never more tasks than some times what
+Never more items are with the scheduler than may run at a time, and never more tasks than twice what
 its workers can take, so a million items do not fill it and a death repeats no more than it may.  A task
 costs milliseconds: where items are shorter, several of them are one, as far as all threads stay busy.
-What is recorded decides: a reply that comes twice is dropped, one that is lost is asked for again.
+
+Each task is for one worker.  Dask does again what a dead worker had done as long as anybody may want it, also
+if that is recorded here meanwhile; for a task that no other worker may take it cannot.  So what is done
+again is decided here, by what is recorded.  A reply that comes twice is dropped.
 
 The graph that the scheduler gets names functions of Python alone, so only workers need Plait.
 """
@@ -15,11 +18,11 @@ from __future__ import annotations
 import operator
 import pkgutil
 import queue
+import threading
 import time
 import uuid
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import contextmanager, suppress
 
 from plait.backends import travel
@@ -34,8 +37,10 @@ from plait.hints import Any, Final
 from plait.masking import masked
 from plait.records import dataclass, replace
 
-AHEAD: Final = 4
-"""Tasks with the scheduler for each thread of a worker, so that none waits for us."""
+AHEAD: Final = 2
+"""Short tasks for each thread of a worker, so that none waits for us."""
+SHORT: Final = 1.0
+"""Seconds of a short task; behind a longer one nothing waits that another worker could do."""
 TASK: Final = 0.2
 """Seconds that a task of several items is to take."""
 MOST_ITEMS: Final = 64
@@ -46,11 +51,14 @@ RECONNECT: Final = 60.0
 """Seconds that a scheduler may be gone."""
 LOOK: Final = 0.1
 """Seconds between two looks whether the run is to stop."""
-COUNT: Final = 2.0
-"""Seconds between two looks how many workers there are."""
+COUNT: Final = 0.5
+"""Seconds between two looks which workers there are."""
+ALONE: Final = 2
+"""Deaths of workers while they may have been at an item, after which one has it alone …"""
+TOO_MANY: Final = 4
+"""… and after which it has failed."""
 STOPPED: Final = 7.0
 """Seconds until what is cancelled has ended: the grace of its processes, and some more."""
-GATHERERS: Final = 4
 LOUD: Final = frozenset({"asyncio", "distributed", "tornado"})
 SILENT: Final = 100
 """A level above all that is logged."""
@@ -221,6 +229,15 @@ class _Arrived:
     error: BaseException | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _Flight:
+    """A task that is on its way."""
+
+    works: list[ItemWork]
+    worker: str
+    future: Any
+
+
 class _Crew:
     """One fan on one cluster, from the first item to the last; used by one thread."""
 
@@ -242,15 +259,17 @@ class _Crew:
         self._run: Run = fanned.turn.run
         self._life = uuid.uuid4().hex[:12]
         self._numbers = 0
-        self._flying: dict[str, tuple[list[ItemWork], Any]] = {}
+        self._flying: dict[str, _Flight] = {}
+        """In the order in which they were sent."""
         self._again: deque[ItemWork] = deque()
-        self._suspects: set[str] = set()
-        """Items of tasks of which workers died: each goes alone, so that it is seen which it was."""
+        self._deaths: Counter[str] = Counter()
+        """By the keys of items: workers that died while they may have been at them."""
         self._pace: float | None = None
         """Seconds that an item takes."""
         self._done: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._arrived: queue.SimpleQueue[_Arrived] = queue.SimpleQueue()
-        self._threads = 0
+        self._workers: dict[str, int] = {}
+        """Threads of those that have the parcel."""
         self._counted = 0.0
         self._has_said_empty = False
         self._error: BaseException | None = None
@@ -258,11 +277,9 @@ class _Crew:
 
     def work(self) -> None:
         self._digest, self._parcel = self._office.parcel(self._fanned, shared=self._cluster.is_ours)
-        self._client = self._cluster.client()
+        self._connect(CONNECT)
         try:
-            with ThreadPoolExecutor(GATHERERS, "plait-gather") as self._gatherers:
-                self._greet(None)
-                self._until_all_ended()
+            self._until_all_ended()
             self._say_goodbye()
         finally:
             self._client.close(timeout=2)
@@ -282,19 +299,51 @@ class _Crew:
 
     # ── workers ──────────────────────────────────────────────────────────
 
-    def _greet(self, workers: list[str] | None) -> None:
+    def _look_at_workers(self) -> None:
+        if time.monotonic() - self._counted < (COUNT if self._workers else LOOK):
+            return
+        self._counted = time.monotonic()
+        there: dict[str, int] = dict(self._client.nthreads())
+        for worker in self._workers.keys() - there.keys():
+            self._lose(worker)
+        self._greet([worker for worker in there if worker not in self._workers])
+        self._workers |= {worker: threads for worker, threads in there.items() if worker in self._workers}
+        if not there and not self._has_said_empty:
+            self._has_said_empty = True
+            self._run.note(
+                self._fanned.turn.path,
+                f"the cluster at {self._cluster.shown} has no workers yet; items begin when one is there",
+            )
+
+    def _greet(self, workers: list[str]) -> None:
         """Are these workers such as we need?  Then they get the parcel."""
         from importlib.metadata import version
         from platform import python_version
 
-        pythons = self._asked(workers, python_version)
-        plaits = self._asked(workers, version, "plait")
-        _expect_same(pythons, plaits)
-        for reply in self._asked(workers, self._office.receive, self._parcel).values():
+        if not workers:
+            return
+        _expect_same(self._asked(workers, python_version), self._asked(workers, version, "plait"))
+        for worker, reply in self._asked(workers, self._office.receive, self._parcel).items():
             if isinstance(reply, bytes):
                 self._consider_refusal(travel.unpacked_reply(reply))
-            elif isinstance(reply, BaseException) and not isinstance(reply, OSError):
+            elif reply is None:
+                self._workers[worker] = 1
+            elif not isinstance(reply, OSError):
                 raise InternalError(f"a worker cannot take a parcel: {type(reply).__name__}", code="cluster")
+
+    def _lose(self, worker: str) -> None:
+        """It is gone: what it had goes again; an item of which workers die, one after the other, does not."""
+        threads = self._workers.pop(worker)
+        flights = [(key, flight) for key, flight in self._flying.items() if flight.worker == worker]
+        for number, (key, flight) in enumerate(flights):
+            del self._flying[key]
+            if number < threads:  # the others had not begun
+                self._deaths.update(work.key for work in flight.works)
+            for work in flight.works:
+                if self._deaths[work.key] >= TOO_MANY:
+                    self._give_up(work)
+                else:
+                    self._again.append(work)
 
     def _asked(
         self, workers: list[str] | None, function: Callable[..., object], *args: object
@@ -308,49 +357,69 @@ class _Crew:
             case travel.Refused():
                 raise _as_error(reply)
 
-    def _count_threads(self) -> None:
-        if time.monotonic() - self._counted < (COUNT if self._threads else LOOK):
-            return
-        self._counted = time.monotonic()
-        self._threads = sum(self._client.nthreads().values())
-        if self._threads == 0 and not self._has_said_empty:
-            self._has_said_empty = True
-            self._run.note(
-                self._fanned.turn.path,
-                f"the cluster at {self._cluster.shown} has no workers yet; items begin when one is there",
-            )
-
     # ── there ────────────────────────────────────────────────────────────
 
     def _fill(self) -> bool:
         """Send as many items as there is room for; is there anything to wait for?"""
-        if self._error is None:
-            self._count_threads()
-            tasks: dict[str, list[ItemWork]] = {}
-            most, together = max(1, AHEAD * self._threads), self._together()
-            room = self._parallel - sum(len(works) for works, _ in self._flying.values())
-            while room > 0 and len(self._flying) + len(tasks) < most:
-                works = self._some(min(room, together))
-                if not works:
-                    break
-                self._numbers += 1
-                tasks[f"plait-{self._life}-{self._numbers}"] = works
-                room -= len(works)
-            if tasks:
-                self._send(tasks)
-        return bool(self._flying)
+        if self._error is not None:
+            return bool(self._flying)
+        self._look_at_workers()
+        sent: dict[str, dict[str, list[ItemWork]]] = {}
+        free, together = self._free(), self._together()
+        room = self._parallel - sum(len(flight.works) for flight in self._flying.values())
+        while room > 0 and free:
+            works = self._some(min(room, together))
+            if not works:
+                break
+            worker = self._taken_from(free, works, sent.keys())
+            if worker is None:
+                self._again.extendleft(reversed(works))
+                break
+            self._numbers += 1
+            sent.setdefault(worker, {})[f"plait-{self._life}-{self._numbers}"] = works
+            room -= len(works)
+        for worker, tasks in sent.items():
+            self._send(worker, tasks)
+        return bool(self._flying or self._again) or not self._exhausted
+
+    def _taken_from(self, free: dict[str, int], works: list[ItemWork], sent: Set[str]) -> str | None:
+        """The worker that has most room, or has nothing else if this is an item of which workers died."""
+        if self._is_suspect(works):
+            busy = {flight.worker for flight in self._flying.values()} | sent
+            idle = next((one for one in free if one not in busy), None)
+            if idle is not None:
+                del free[idle]
+            return idle
+        worker = max(free, key=lambda one: free[one] / self._workers[one])
+        free[worker] -= 1
+        if not free[worker]:
+            del free[worker]
+        return worker
+
+    def _is_suspect(self, works: list[ItemWork]) -> bool:
+        return any(self._deaths[work.key] >= ALONE for work in works)
+
+    def _free(self) -> dict[str, int]:
+        """How many tasks each worker can take; those that can take none are not in it."""
+        is_short = self._pace is not None and self._pace * self._together() < SHORT
+        ahead = AHEAD if is_short else 1
+        flying = Counter(flight.worker for flight in self._flying.values())
+        free = {worker: ahead * threads - flying[worker] for worker, threads in self._workers.items()}
+        alone = {flight.worker for flight in self._flying.values() if self._is_suspect(flight.works)}
+        return {worker: tasks for worker, tasks in free.items() if tasks > 0 and worker not in alone}
 
     def _together(self) -> int:
         """How many items are to be one task."""
-        if self._pace is None or not self._threads:
+        threads = sum(self._workers.values())
+        if self._pace is None or not threads:
             return 1
-        busy = self._parallel // (2 * self._threads)
+        busy = self._parallel // (AHEAD * threads)
         return max(1, min(int(TASK / max(self._pace, 1e-4)), busy, MOST_ITEMS))
 
     def _some(self, most: int) -> list[ItemWork]:
         works: list[ItemWork] = []
         while len(works) < most and (work := self._next()) is not None:
-            if work.key in self._suspects:
+            if self._is_suspect([work]):
                 if works:
                     self._again.appendleft(work)
                     break
@@ -376,14 +445,17 @@ class _Crew:
             self._finished(work, known)
         return None
 
-    def _send(self, tasks: Mapping[str, list[ItemWork]]) -> None:
+    def _send(self, worker: str, tasks: Mapping[str, list[ItemWork]]) -> None:
         perform = (pkgutil.resolve_name, self._office.perform)
         graph = {
             key: (operator.call, perform, self._office.errands(self._digest, self._fanned, works))
             for key, works in tasks.items()
         }
-        for key, future in zip(tasks, self._client.get(graph, list(tasks), sync=False), strict=True):
-            self._flying[key] = (tasks[key], future)
+        futures = self._client.get(
+            graph, list(tasks), workers=[worker], allow_other_workers=False, sync=False
+        )
+        for key, future in zip(tasks, futures, strict=True):
+            self._flying[key] = _Flight(tasks[key], worker, future)
             future.add_done_callback(self._done.put)
 
     # ── and back ─────────────────────────────────────────────────────────
@@ -391,19 +463,17 @@ class _Crew:
     def _take(self) -> None:
         self._gather()
         arrived = self._waited()
-        lost = False
         for one in arrived:
-            works, _ = self._flying.pop(one.key, ([], None))
-            if not works:
-                continue  # it has come before
+            flight = self._flying.pop(one.key, None)
+            if flight is None:
+                continue  # it has come before, or goes again already
             if one.error is not None:
-                self._died(works, one.error)
-            elif one.reply is None:
-                self._again += works
-                lost = True
+                raise _unheard_of(one.error)
+            if one.reply is None:
+                self._again += flight.works
             else:
-                self._replied(works, travel.unpacked_reply(one.reply))
-        if lost and not self._run.is_stopping() and not self._is_connected():
+                self._replied(flight, travel.unpacked_reply(one.reply))
+        if not self._run.is_stopping() and self._client.scheduler_comm is not self._comm:
             self._reconnect()
 
     def _gather(self) -> None:
@@ -415,17 +485,18 @@ class _Crew:
                 ended.append(self._done.get_nowait())
         fetched = [future for future in ended if future.status == "finished"]
         if fetched:
-            self._gatherers.submit(self._fetch, fetched)
+            fetch = threading.Thread(target=self._fetch, args=(self._client, fetched), daemon=True)
+            fetch.start()
         for future in ended:
             if future.status == "error":
                 self._arrived.put(_Arrived(future.key, error=future.exception()))
             elif future.status != "finished":
                 self._arrived.put(_Arrived(future.key))
 
-    def _fetch(self, futures: list[Any]) -> None:
+    def _fetch(self, client: Any, futures: list[Any]) -> None:
         replies: list[Any] = [None] * len(futures)
         try:
-            replies = self._client.gather(futures)
+            replies = client.gather(futures)
         except BaseException as error:  # whatever it was, these replies are not there
             if not _is_lost(error):
                 self._arrived.put(_Arrived(futures[0].key, error=error))
@@ -441,7 +512,8 @@ class _Crew:
                 arrived.append(self._arrived.get_nowait())
         return arrived
 
-    def _replied(self, works: list[ItemWork], reply: travel.Reply) -> None:
+    def _replied(self, flight: _Flight, reply: travel.Reply) -> None:
+        works = flight.works
         match reply:
             case travel.Several(replies, seconds):
                 each = seconds / max(1, len(replies))
@@ -450,10 +522,9 @@ class _Crew:
                 for work, one in zip(works, replies, strict=False):
                     self._ended(work, one)
                 self._again += works[len(replies) :]
-            case travel.Missing(worker):
+            case travel.Missing():
                 self._again += works
-                with suppress(OSError):
-                    self._greet([worker] if worker else None)
+                self._workers.pop(flight.worker, None)  # it gets another parcel at the next look
             case travel.Foreign():
                 self._consider_refusal(reply)
             case _:
@@ -478,17 +549,7 @@ class _Crew:
             events = tuple(_masked(event, mask) for event in events)
         self._run.record(events)
 
-    def _died(self, works: list[ItemWork], error: BaseException) -> None:
-        """Dask has given up: its workers died of this item, or do not know what it is."""
-        if isinstance(error, ImportError):
-            raise _no_plait([""]) from None
-        if type(error).__name__ != "KilledWorker":
-            raise InternalError(f"an item could not be performed: {type(error).__name__}", code="cluster")
-        if len(works) > 1:
-            self._suspects.update(work.key for work in works)
-            self._again += works
-            return
-        [work] = works
+    def _give_up(self, work: ItemWork) -> None:
         step, turn = self._fanned.placed(work)
         failure = Failure(
             "its workers died, one after the other, while they were at this item", "worker", path=turn.path
@@ -499,28 +560,30 @@ class _Crew:
 
     # ── when things go wrong ─────────────────────────────────────────────
 
-    def _is_connected(self) -> bool:
-        return str(self._client.status) == "running"
+    def _connect(self, seconds: float) -> None:
+        self._client = self._cluster.client(seconds)
+        self._comm = self._client.scheduler_comm
+        """Is another one when the client has lost its scheduler and found one, who knows nothing of us."""
 
     def _reconnect(self) -> None:
         """The scheduler is gone, and with it all that it had: what is not recorded is sent again."""
         self._run.note(
             self._fanned.turn.path, f"the scheduler at {self._cluster.shown} is gone; waiting for it"
         )
-        for works, _ in self._flying.values():
-            self._again += works
+        for flight in self._flying.values():
+            self._again += flight.works
         self._flying.clear()
+        self._workers.clear()
         with suppress(OSError, TimeoutError):
             self._client.close(timeout=1)
         until = time.monotonic() + RECONNECT
         while not self._run.is_stopping():
             try:
-                self._client = self._cluster.client(min(CONNECT, 3.0))
+                self._connect(min(CONNECT, 3.0))
                 self._counted = 0.0
-                self._greet(None)
                 return
-            except (InputError, OSError) as error:
-                if not isinstance(error, OSError) and error.code != "no-cluster":
+            except InputError as error:
+                if error.code != "no-cluster":
                     raise
                 if time.monotonic() > until:
                     raise ProcessError(
@@ -532,7 +595,7 @@ class _Crew:
 
     def _cancel(self) -> None:
         """Nobody wants them any more; their processes are gone when this returns, or the grace is over."""
-        futures = [future for _, future in self._flying.values()]
+        futures = [flight.future for flight in self._flying.values()]
         with suppress(OSError, TimeoutError):
             self._client.cancel(futures, force=True)
             until = time.monotonic() + STOPPED
@@ -549,6 +612,13 @@ class _Crew:
 
 def _events(reply: travel.Reply) -> tuple[Event, ...]:
     return reply.events if isinstance(reply, travel.Performed | travel.Ended) else ()
+
+
+def _unheard_of(error: BaseException) -> PlaitError:
+    """A task that raised: Plait is not there, or it is our bug; no item makes it raise."""
+    if isinstance(error, ImportError):
+        return _no_plait([""])
+    return InternalError(f"items could not be performed: {type(error).__name__}", code="cluster")
 
 
 def _is_lost(error: BaseException) -> bool:
@@ -596,10 +666,11 @@ def _expect_same(pythons: Mapping[str, object], plaits: Mapping[str, object]) ->
     without = [worker for worker, said in plaits.items() if isinstance(said, ImportError)]
     if without:
         raise _no_plait(without)
+    # One that came or went between the two questions is asked again when it has an item.
     others = {
-        worker: f"Plait {plait} with Python {travel.python_minor(str(pythons.get(worker, '?')))}"
+        worker: f"Plait {plait} with Python {travel.python_minor(python)}"
         for worker, plait in plaits.items()
-        if isinstance(plait, str)
+        if isinstance(plait, str) and isinstance(python := pythons.get(worker), str)
     }
     wrong = {worker: said for worker, said in others.items() if said != str(mine)}
     if wrong:

@@ -41,6 +41,7 @@ def configure(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    from plait.app.programs import tool_problems
     from plait.template.profiles import profile_named
 
     form = one_of("format", "json" if options.json else options.format, FORMATS)
@@ -51,7 +52,14 @@ def run(options: argparse.Namespace) -> int:
     findings = [
         finding
         for file in files
-        for finding in check_file(file, kind=kind, profile=profile, names=names, meant=file in options.paths)
+        for finding in check_file(
+            file,
+            kind=kind,
+            profile=profile,
+            names=names,
+            meant=file in options.paths,
+            missing=tool_problems,
+        )
     ]
     match form:
         case "text":

@@ -527,11 +527,10 @@ def failures(progress: Progress, result: Result) -> Iterator[Line]:
             yield f"      {clean(line, None)}", ""
     if more := progress.failure_count - len(shown):
         yield f"  … and {more} more that failed: plait show {clean(result.run)}", "red"
-    if not shown:
-        return
     run = clean(result.run)
-    yield f"  look at it   plait logs {run} {name_of(shown[-1])}", "dim"
-    if any(part.group.failed for part in progress.fans):
+    if shown:
+        yield f"  look at it   plait logs {run} {name_of(shown[-1])}", "dim"
+    if shown and any(part.group.failed for part in progress.fans):
         yield f"  try again    plait retry {run} --failed", "dim"
     elif result.status != "done":
         yield f"  go on        plait resume {run}", "dim"

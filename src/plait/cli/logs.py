@@ -93,6 +93,8 @@ class Entry:
     """How many attempts there might have been, as far as that is known."""
     holds_others: bool = False
     """What it gave is what those inside it printed."""
+    is_repeated: bool = False
+    """Another attempt follows, by its own policy or because a hook said so."""
 
     def record(self) -> dict[str, Json]:
         return {
@@ -189,8 +191,9 @@ class _Reader:
         if begun is None or failure.path not in ("", path):
             return None
         above = self._title_above(path)
+        ended = Failed(failure)
         return Entry(
-            path, begun.kind, begun.title, above, Failed(failure), attempt=event.attempt, of=event.of
+            path, begun.kind, begun.title, above, ended, attempt=event.attempt, of=event.of, is_repeated=True
         )
 
     def _ended(self, event: StepFinished, following: Event | None) -> Entry | None:
@@ -210,8 +213,9 @@ class _Reader:
         self._retried.pop(path, None)
         if not has_words:
             return None
+        spent, again = event.duration, isinstance(following, StepRetrying) and is_below(path, following.path)
         return Entry(
-            path, event.kind, event.title, above, event.outcome, event.duration, attempt, of, holds_others
+            path, event.kind, event.title, above, event.outcome, spent, attempt, of, holds_others, again
         )
 
     def _attempt(self, path: str, following: Event | None) -> tuple[int, int]:
@@ -260,7 +264,8 @@ def lines(logged: Iterable[Entry]) -> Iterator[Line]:
     for entry in logged:
         how, colour = _how(entry)
         above = f"{clean(entry.above)} › " if entry.above else ""
-        tried = f"   {nth_attempt(entry.attempt, entry.of)}" if entry.of else ""
+        was_repeated = entry.of or entry.attempt > 1 or entry.is_repeated
+        tried = f"   {nth_attempt(entry.attempt, entry.of)}" if was_repeated else ""
         spent = "" if entry.duration is None else f"   {clock(entry.duration)}"
         yield f"── {clean(entry.path, None)}   {above}{clean(entry.title)}   {how}{tried}{spent}", colour
         for line in _printed(entry):

@@ -5,8 +5,10 @@ from __future__ import annotations
 from functools import partial
 
 from plait.cli.run import (
+    add_inputs,
     add_watching,
     expect_folder,
+    given_inputs,
     load_all,
     parallel,
     reporting,
@@ -49,6 +51,7 @@ def configure(parser: Parser) -> None:
         default=[],
         help="take this step as done, since it did its work (again for more)",
     )
+    add_inputs(parser, "a secret input, which is not kept with the run (again for more)")
     parser.add_argument(
         "--dry-run", action="store_true", help="show what would be done and what is remembered"
     )
@@ -64,8 +67,9 @@ def _resume(options: argparse.Namespace) -> int:
 
     load_all()
     expect_folder(options.project)
+    inputs = given_inputs(options.inputs, options.input)
     if options.dry_run:
-        rehearsed = flows.rehearse_resume(options.run, project=options.project)
+        rehearsed = flows.rehearse_resume(options.run, project=options.project, inputs=inputs)
         return show_rehearsal(rehearsed, as_json=options.json)
     work = partial(
         flows.resume_flow,
@@ -75,5 +79,6 @@ def _resume(options: argparse.Namespace) -> int:
         repeat=options.repeat,
         done=options.done,
         max_parallel=parallel(options.max_parallel),
+        inputs=inputs,
     )
     return watched(work, view_for(options))

@@ -37,22 +37,14 @@ EXAMPLES: Final = (
     "plait run fix-worst.yaml -i folder=src --max-parallel 8 --dry-run",
 )
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-REHEARSED: Final = ("path", "kind", "shown", "remembered", "why")
+REHEARSED: Final = ("path", "kind", "shown", "remembered", "why", "fails")
 SHOW_CURSOR: Final = b"\x1b[?25h"
 
 
 def configure(parser: Parser) -> None:
-    parser.add_argument("file", metavar="FILE", help="the flow")
-    parser.add_argument(
-        "-i",
-        "--input",
-        metavar="KEY=VALUE",
-        action="append",
-        default=[],
-        help="one input (again for more): text, or what the flow's parameters ask for; KEY:=JSON is JSON",
-    )
-    parser.add_argument(
-        "--inputs", metavar="F", help="inputs from a JSON or YAML file, - reads standard input; -i wins"
+    parser.add_argument("file", metavar="FILE", help="a workflow, graph, directive or ensemble")
+    add_inputs(
+        parser, "one input (again for more): text, or what the flow's parameters ask for; KEY:=JSON is JSON"
     )
     parser.add_argument("--strict", action="store_true", help="a name without a value is an error")
     parser.add_argument("--profile", metavar="P", help="one of the flow's profiles")
@@ -65,6 +57,14 @@ def configure(parser: Parser) -> None:
     )
     parser.add_argument("--trust", action="store_true", help="trust the project first, and what it brings")
     add_watching(parser)
+
+
+def add_inputs(parser: Parser, single: str) -> None:
+    """What a flow is given: one by one, and in a file."""
+    parser.add_argument("-i", "--input", metavar="KEY=VALUE", action="append", default=[], help=single)
+    parser.add_argument(
+        "--inputs", metavar="F", help="inputs from a JSON or YAML file, - reads standard input; -i wins"
+    )
 
 
 def add_watching(parser: Parser) -> None:
@@ -130,19 +130,22 @@ def reporting(options: argparse.Namespace, work: Callable[[argparse.Namespace], 
 
 
 def show_rehearsal(rehearsed: Iterable[Rehearsed], *, as_json: bool) -> int:
-    """What a dry run found, step by step: what would run, and what is remembered."""
+    """What a dry run found, step by step: what would run or fail, and what is remembered; the exit code."""
     paint = paint_for(sys.stdout)
+    code = 0
     for one in rehearsed:
+        code = 1 if one.fatal else code
         if as_json:
             print(json_line({name: getattr(one, name) for name in REHEARSED}))
             continue
-        first, *more = clean_block(one.shown).rstrip("\n").split("\n")
+        shown = f"{one.shown}   would fail: {one.fails}" if one.fails else one.shown
+        first, *more = clean_block(shown).rstrip("\n").split("\n")
         about = "   (remembered)" if one.remembered else f"   (again: {one.why})" if one.why else ""
         colour = "dim" if one.remembered else "bold"
         print(f"{paint(clean(one.path, None), colour)}   {clean(one.kind)}   {first}{paint(about, 'dim')}")
         for line in more:
             print(f"    {line}")
-    return 0
+    return code
 
 
 # ── watching ─────────────────────────────────────────────────────────────

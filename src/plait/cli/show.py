@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from plait.cli.consent import add_project
 from plait.cli.lines import (
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     import argparse
 
     from plait.cli.arguments import Parser
-    from plait.store.journal import SqliteJournal
 
 EXAMPLES: Final = (
     "plait show 7f3a",
@@ -104,20 +103,37 @@ class Steps(Protocol):
     def recorded_in(self, path: str) -> Iterator[Recorded]: ...
 
 
+class Reading(Protocol):
+    """What is known of a long journal without going through it."""
+
+    def last(self) -> int: ...
+    def knows_word(self, words: Iterable[str]) -> bool: ...
+    def outline(self, fan: str) -> Iterator[Stamped]: ...
+    def ended_in(self, fan: str) -> Mapping[str, int]: ...
+
+
+class Kept(Steps, Protocol):
+    """A journal that was kept."""
+
+    @property
+    def reader(self) -> Reading: ...
+    def events(self, after: int = 0) -> Iterator[Stamped]: ...
+
+
 class _Outline:
     """A long journal without what went well in its map: that is counted, and only failures are shown.
 
     To look through the events of a million items takes a minute, and to find the others a second.
     """
 
-    def __init__(self, journal: SqliteJournal, *, whole: bool) -> None:
+    def __init__(self, journal: Kept, *, whole: bool) -> None:
         self._journal = journal
         self._whole = whole
         self._failed: dict[str, Recorded] = {}
         self._expected = -1
 
     @classmethod
-    def of(cls, journal: SqliteJournal) -> _Outline:
+    def of(cls, journal: Kept) -> _Outline:
         reader = journal.reader
         return cls(journal, whole=reader.last() <= MANY or reader.knows_word(ASKING))
 

@@ -3,6 +3,8 @@
     agent      turns with what they took, and below each the tools that it called
     graph      visits, each with the node to which it led
     ensemble   tasks: who did them, and what that took
+
+Of what has ended a journal keeps no kinds: a turn, a call and a hook are known by their names.
 """
 
 from __future__ import annotations
@@ -35,7 +37,6 @@ def lines(kind: str, steps: Sequence[Recorded]) -> Iterator[Line]:
 
 
 def _kind_of(step: Recorded) -> str:
-    """Seen by its name: of what has ended a journal keeps no kinds."""
     name = step.path.rpartition("/")[2]
     if name.startswith("turn:"):
         return CALL if ".call:" in name else TURN

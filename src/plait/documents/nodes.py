@@ -131,8 +131,13 @@ def expect_keys(mapping: Mapping, known: abc.Iterable[str], *, kind: str) -> lis
     for key, _ in mapping.entries:
         name = str(key.value)
         if name not in known:
-            close = nearest(name, known)
+            close = _beginning(name, known) or nearest(name, known)
             fix = f"did you mean '{close}'?" if close else f"{thing} has: {listed(known)}"
             what = f"'{shown(name)}' is not a field of {thing}"
             problems.append(Problem(what, key.span, fix, code="unknown-field"))
     return problems
+
+
+def _beginning(name: str, known: list[str]) -> str | None:
+    """`retry` for `retry_config`: where one says more than a name has, its beginning is what is meant."""
+    return max((one for one in known if name.startswith(f"{one}_")), key=len, default=None)

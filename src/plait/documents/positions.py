@@ -16,7 +16,6 @@ from typing import Final, TypeAlias
 
 from plait.source import Span
 
-
 VERBATIM: Final = "="
 """The style of text that no YAML reader has seen: it stands in its file letter for letter."""
 

@@ -41,6 +41,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
 
@@ -52,7 +53,7 @@ from plait.records import dataclass, field, replace
 from plait.source import Source, Span
 from plait.template.filters import FILTERS
 from plait.template.grammar import parse_path
-from plait.template.nodes import ContextHole, Filled, Hole, Path, Text
+from plait.template.nodes import Alternative, ContextHole, Filled, Hole, Path, Text
 from plait.template.program import Answer, Rendering, ask, getter, walk
 from plait.template.program import Lookup as Names
 from plait.template.template import Constant, Leaf, Template, compile_template
@@ -67,6 +68,8 @@ MAX_DEPTH: Final = 64
 """Levels of parentheses and functions."""
 MAX_DIGITS: Final = 3_500
 """Of a number; a text with more of them is no number."""
+COMPUTED: Final = frozenset({"env", "uuid"})
+"""Names that a scope looks up when it is asked."""
 MAX_STRANGE: Final = 10
 """Characters without a meaning that are reported; nobody corrects more at once."""
 
@@ -74,6 +77,8 @@ Operand: TypeAlias = Path | Hole | Filled
 State: TypeAlias = Any
 """What operands are read from: an item, or a rendering of a template."""
 Get: TypeAlias = Callable[[State], Answer]
+Kinds: TypeAlias = Callable[[str], str | None]
+"""What a name holds, in the words of `kind_of`; None if only a value can tell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +118,8 @@ def compile_filter(text: str, source: Source | None = None) -> Expression:
     return _compiled(written, _Filter(), _itself, [])
 
 
-def compile_when(template: Template) -> Expression:
-    """The condition of a step, from the template of its text."""
+def compile_when(template: Template, kinds: Kinds | None = None) -> Expression:
+    """The condition of a step, from the template of its text; `kinds` is what is known of its names."""
     match template.root:
         case Constant(bool() as value):
             return Expression(Source("when", ""), (), lambda _: value, _itself)
@@ -127,11 +132,13 @@ def compile_when(template: Template) -> Expression:
         for flaw in leaf.program.flaws
     ]
     return _compiled(
-        _written_template(leaf), _When(template), lambda names: _rendering(template, names), flaws
+        _written_template(leaf), _When(template, kinds), lambda names: _rendering(template, names), flaws
     )
 
 
-def read_when(value: Json, *, source: Source | None = None, locate: Locate = shown) -> Expression:
+def read_when(
+    value: Json, *, source: Source | None = None, locate: Locate = shown, kinds: Kinds | None = None
+) -> Expression:
     """A `when` as a file says it: text, true or false, or a condition as `plait.matches` takes it.
 
     A condition is asked of the names of the scope; its strings are no templates.
@@ -139,9 +146,11 @@ def read_when(value: Json, *, source: Source | None = None, locate: Locate = sho
     if isinstance(value, Mapping):
         decide = compile_condition(value, locate=locate)
         paths = tuple(Path(str(keys[0]), keys[1:]) for keys in asked_keys(value) if keys)
-        return Expression(source or Source("when", json_text(value)), paths, decide, _plain_names)
+        computed = tuple(path for path in paths if path.root in COMPUTED)
+        names = partial(_names_with, computed) if computed else _plain_names
+        return Expression(source or Source("when", json_text(value)), paths, decide, names)
     if isinstance(value, str | bool):
-        return compile_when(compile_template(value, "workflow", source=source))
+        return compile_when(compile_template(value, "workflow", source=source), kinds)
     raise _no_when(locate(()))
 
 
@@ -190,6 +199,22 @@ def _itself(subject: Json) -> State:
 
 def _plain_names(values: Mapping[str, Json] | Names) -> Mapping[str, Json]:
     return values if isinstance(values, Mapping) else values.names
+
+
+def _names_with(computed: Sequence[Path], values: Mapping[str, Json] | Names) -> Mapping[str, Json]:
+    """The names, and beside them what a condition asks for that has to be looked up: `env.HOME`."""
+    if isinstance(values, Mapping):
+        return values
+    found: dict[str, Json] = dict(values.names)
+    for path in computed:
+        answer = UNDEFINED if path.root in values.names else values.fallback(path)
+        if answer is UNDEFINED:
+            continue
+        if path.keys:
+            found[path.root] = {**found.get(path.root, {}), path.keys[0]: answer}
+        else:
+            found[path.root] = answer
+    return found
 
 
 def _rendering(template: Template, values: Mapping[str, Json] | Names) -> Rendering:
@@ -365,6 +390,9 @@ class _Filter:
     name = "filter"
     single_equals = True
 
+    def kind(self, hole: Hole | Filled) -> str | None:  # noqa: ARG002 - the shape of `_When`
+        return None
+
     def hole(self, hole: Hole | Filled) -> Get:  # noqa: ARG002 - the shape of `_When`
         raise InternalError("a filter is no template and has no holes")
 
@@ -383,8 +411,16 @@ class _When:
     name = "when"
     single_equals = False
 
-    def __init__(self, template: Template) -> None:
+    def __init__(self, template: Template, kinds: Kinds | None = None) -> None:
         self.profile = template.profile
+        self.kinds = kinds
+
+    def kind(self, hole: Hole | Filled) -> str | None:
+        """Of a hole that is a name and nothing else."""
+        match hole:
+            case ContextHole(alternatives=(Alternative(Path(root, ()), ()),), filters=(), default=None):
+                return None if self.kinds is None else self.kinds(root)
+        return None
 
     def hole(self, hole: Hole | Filled) -> Get:
         get = self._asked(hole)
@@ -634,7 +670,8 @@ class _Reader:
             case "hole":
                 hole = self.written.holes[token.start]
                 self.operands.append(hole)
-                return _Term(self.rules.hole(hole), token.start, token.end, is_operand=True)
+                get, kind = self.rules.hole(hole), self.rules.kind(hole)
+                return _Term(get, token.start, token.end, kind, is_operand=True)
             case "number":
                 return self.number(token)
             case "text":
@@ -713,7 +750,7 @@ class _Reader:
                 return
         if left.kind is None or right.kind is None or left.kind == right.kind:
             return
-        # Of known kind without a known value is only the number that `length` gives.
+        # Of known kind without a known value is only a number: of `length`, or that was captured.
         values = [0 if term.constant is UNDEFINED else term.constant for term in (left, right)]
         one, other = _alike(*values)
         if kind_of(one) != kind_of(other):
@@ -779,6 +816,7 @@ class _Reader:
     def binary(self, name: _Token, arguments: list[_Term]) -> _Term:
         holder, part = arguments
         self.expect_text(name, part)
+        self.expect_holder(name, holder)
         test = self.tested(name, part)
         get_holder, get_part, rules = holder.get, part.get, self.rules
 
@@ -793,7 +831,9 @@ class _Reader:
                     self.written.span(holder.start, part.end), begin="here stands text that is"
                 )
                 raise ConditionError.together([problem]) from None
-            return rules.refuse(lambda: self.no_answer(name, holder, one)) if answer is None else answer
+            if answer is None:
+                return rules.refuse(lambda: self.no_answer(name, holder, kind_of(one)))
+            return answer
 
         return _Term(tested, holder.start, self.last.end, _TRUE_OR_FALSE)
 
@@ -813,8 +853,13 @@ class _Reader:
         if name.text != "contains" and part.kind not in (None, _A_STRING):
             self.wrong(part, f"'{name.text}' needs text, not {part.kind}", "put it in quotes")
 
-    def no_answer(self, name: _Token, holder: _Term, value: Json) -> ConditionError:
-        what = f"'{self.shown(holder)}' is {kind_of(value)}, for which '{name.text}' has no answer"
+    def expect_holder(self, name: _Token, holder: _Term) -> None:
+        is_refused = holder.kind in (_A_NUMBER, _TRUE_OR_FALSE)
+        if holder.kind is not None and (is_refused or (holder.kind == "a list" and name.text != "contains")):
+            self.problems += self.no_answer(name, holder, holder.kind).problems
+
+    def no_answer(self, name: _Token, holder: _Term, kind: str) -> ConditionError:
+        what = f"'{self.shown(holder)}' is {kind}, for which '{name.text}' has no answer"
         fix = "look into text; 'contains' looks into a list, and for text into a map, too"
         return ConditionError(what, self.written.span(holder.start, holder.end), fix, code="condition")
 

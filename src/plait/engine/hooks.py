@@ -343,7 +343,7 @@ class Hooks:
             return None
         if self._spent is not None:
             self._expect_within_limits(self._spent, step, turn)
-        verdict = self.fire(f"{kind}_started", turn, self._step_names(step, turn))
+        verdict = self.fire(f"{kind}_started", turn, step_names(step, turn))
         match verdict:
             case Verdict("skip"):
                 return Skipped(verdict.said)
@@ -361,7 +361,7 @@ class Hooks:
         if kind is None or failure.kind == "limit" or not self.has(f"{kind}_failed", turn.path):
             return failed, None
         turn = turn if attempt == turn.attempt else replace(turn, attempt=attempt)
-        context = {**self._step_names(step, turn), "error": error_names(failure)}
+        context = {**step_names(step, turn), "error": error_names(failure)}
         verdict = self.fire(f"{kind}_failed", turn, context)
         match verdict:
             case Verdict("retry") if self._may_retry(verdict, failure, attempt, step):
@@ -383,7 +383,7 @@ class Hooks:
         if kind is None or not isinstance(outcome, Done) or not self.has(f"{kind}_finished", turn.path):
             return None
         turn.run.settle(turn.path)
-        context = {**self._step_names(step, turn), "result": outcome.value}
+        context = {**step_names(step, turn), "result": outcome.value}
         verdict = self.fire(f"{kind}_finished", turn, context)
         return verdict.aborted() if verdict is not None and verdict.verb == "abort" else None
 
@@ -394,7 +394,7 @@ class Hooks:
         reached = spent.take(steps=1) if counted else spent.reach()
         if reached is None:
             return
-        self.reach(turn, reached, self._step_names(step, turn))
+        self.reach(turn, reached, step_names(step, turn))
         raise Aborted(replace(reached.failure(_made_until(turn)), path=turn.path), turn.path)
 
     # ── one hook ─────────────────────────────────────────────────────────
@@ -405,7 +405,7 @@ class Hooks:
         step = Reaction(name if turn.attempt == 1 else f"{name}@{turn.attempt}", hook, names, self._call)
         inner = _place(step, turn)
         try:
-            if not (_is_known(inner) or hook.condition is None or hook.condition.holds(dict(names))):
+            if not (_is_known(inner) or hook.condition is None or hook.condition.holds(_scope(names, turn))):
                 return None
         except ConditionError as error:
             return self._broken(name, hook, inner, str(error))
@@ -454,15 +454,6 @@ class Hooks:
         around = {name: turn.scope.names[name] for name in ("item", "state") if name in turn.scope.names}
         known = {**self._names, "used": used, "cost": used, **around, **context}
         return {**known, "event": event, "path": turn.path}
-
-    def _step_names(self, step: Step, turn: Turn) -> dict[str, Json]:
-        facts: dict[str, Json] = {
-            "name": step.name,
-            "kind": step.kind,
-            "title": step.title,
-            "attempt": turn.attempt,
-        }
-        return {"step": facts}
 
 
 @dataclass(frozen=True, slots=True)
@@ -548,10 +539,15 @@ class OneCall:
         params: Json = {}
         if call.params is not None:
             # What the event brings along is data: it is put in once, and nothing looks for holes in it.
-            scope = Scope(self.reaction.names, label="hook", sources=turn.scope.sources)
-            params = as_json_value(call.params, scope)
+            params = as_json_value(call.params, _scope(self.reaction.names, turn))
         assert isinstance(params, Mapping), "the table says that it is a map"
         return dict(self.reaction.call(turn, call.tool, params))
+
+
+def step_names(step: Step, turn: Turn) -> dict[str, Json]:
+    """A step as conditions and templates of hooks see it."""
+    facts = {"name": step.name, "kind": step.kind, "title": step.title, "attempt": turn.attempt}
+    return {"step": facts}
 
 
 def error_names(failure: Failure) -> dict[str, Json]:
@@ -597,6 +593,11 @@ def _checked(verb: str, output: Mapping[str, Json]) -> dict[str, Json]:
 
 
 # ── helpers, in order of use ─────────────────────────────────────────────
+
+
+def _scope(names: Mapping[str, Json], turn: Turn) -> Scope:
+    """What a condition and the params of a hook know."""
+    return Scope(names, label="hook", sources=turn.scope.sources)
 
 
 def counts_itself(step: Step) -> bool:

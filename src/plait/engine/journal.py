@@ -57,6 +57,9 @@ class Journal(Protocol):
     def was_started(self, path: str) -> bool:
         """Was this step begun, and its end not recorded?"""
 
+    def unfinished(self) -> Iterator[str]:
+        """The paths of all steps of which `was_started` says so, in the order of their letters."""
+
     def is_fresh(self) -> bool:
         """Had nothing been recorded when this journal was opened?"""
 
@@ -119,6 +122,9 @@ class MemoryJournal:
     def was_started(self, path: str) -> bool:
         return path in self._started and path not in self._finished
 
+    def unfinished(self) -> Iterator[str]:
+        yield from sorted(self._started - self._finished.keys())
+
     def is_fresh(self) -> bool:
         return self._fresh
 
@@ -163,6 +169,9 @@ class Overlay(MemoryJournal):
 
     def was_started(self, path: str) -> bool:
         return self._below.was_started(path)
+
+    def unfinished(self) -> Iterator[str]:
+        return self._below.unfinished()
 
     def kept(self, name: str) -> bytes:
         return self._data[name] if name in self._data else self._below.kept(name)

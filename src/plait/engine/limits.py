@@ -1,6 +1,9 @@
 """What a run, a graph or an agent may use up, and what it has used up.
 
 A limit is looked at before a call, never after it: what is reached is not exceeded.
+What a call uses up is often known only afterwards.  Such a call sets aside what it may use
+at most, so that those beside it cannot use the same; where that is not there, it waits for
+them, and is alone when it gets the rest.
 Whoever is inside another spends the other's as well, so that no chain of agents
 spends more than the first of them was given.  A remembered call counts like one that
 was really made: a resumed run has what its earlier lives left over.
@@ -12,7 +15,7 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import inf
-from threading import Lock
+from threading import Condition, Lock
 
 from plait.engine.events import StepFinished, StepRetrying
 from plait.engine.outcome import Done, Failed, Failure, Outcome, StepError
@@ -25,6 +28,8 @@ if TYPE_CHECKING:
 
 NAMES: Final = ("turns", "tokens", "spend", "seconds", "steps", "depth")
 COUNTED: Final = ("turns", "tokens", "spend", "steps")
+LOOK: Final = 0.05
+"""Seconds between two looks of a call that waits for others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +65,16 @@ class Reached:
     max: float
     what: str
     """Whose limit it is."""
+    next: float = 0
+    """What the next call would take at least, where that is more than is left."""
 
     def record(self) -> dict[str, Json]:
         return {"code": self.code, "value": self.value, "max": self.max}
 
     def failure(self, partial: Json = None) -> Failure:
         """The end of a step that could not go on, with what it had made until then."""
-        said = f"{self.what} has reached its limit of {self.max:g} {self.code} ({self.value:g} used)"
+        more = f", the next call needs about {self.next:.6g}" if self.next else ""
+        said = f"{self.what} has reached its limit of {self.max:g} {self.code} ({self.value:g} used{more})"
         return Failure(said, "limit", output=partial)
 
 
@@ -91,7 +99,10 @@ class Spent:
         self._clock = clock
         self._began = clock()
         self._lock = Lock()
-        self._taking: Lock = Lock() if within is None else within._taking
+        self._aside: dict[str, float] = dict.fromkeys(COUNTED, 0)
+        """What calls that are being made may still use."""
+        self._calls = 0
+        self._taking: Condition = Condition(Lock()) if within is None else within._taking
 
     def take(self, *names: str, **used: float) -> Reached | None:
         """Use something up unless one of these limits (any, if none is named) is reached, and say which.
@@ -103,6 +114,33 @@ class Spent:
             if found is None:
                 self.add(**used)
         return found
+
+    def set_aside(
+        self, most: Mapping[str, float], least: Mapping[str, float], expect_time: Callable[[], None]
+    ) -> Aside | Reached:
+        """What a call may use: all it wants; or the rest, if nobody else is calling; or too little is left.
+
+        While others use what it wants, it waits; `expect_time` raises if it may not wait any longer.
+        """
+        with self._taking:
+            while (found := self._granted(most, least)) is None:
+                expect_time()
+                self._taking.wait(LOOK)
+            if isinstance(found, Aside):
+                found.begin()
+        return found
+
+    def _granted(self, most: Mapping[str, float], least: Mapping[str, float]) -> Aside | Reached | None:
+        granted, must_wait = dict(most), False
+        for name in most:
+            for holder, limit, used in self._holders(name):
+                free = limit - used - holder._aside[name]
+                if used >= limit or used + least[name] > limit:
+                    wanted = 0 if used >= limit else least[name]
+                    return Reached(name, round(used, 9), limit, holder.what, wanted)
+                must_wait = must_wait or (holder._calls > 0 and free < most[name])
+                granted[name] = min(granted[name], free)
+        return None if must_wait else Aside(self, granted)
 
     def add(self, **used: float) -> None:
         """`turns`, `tokens`, `spend`, `steps`; and `seconds` of earlier lives, which are its own alone."""
@@ -121,9 +159,9 @@ class Spent:
             spent.add(seconds=seconds)
             spent = spent.within
 
-    def is_limited(self) -> bool:
-        """Does anybody limit anything, here or outside?"""
-        return any(True for name in NAMES for _ in self._holders(name))
+    def is_limited(self, *names: str) -> bool:
+        """Does anybody limit one of these (anything, if none is named), here or outside?"""
+        return any(True for name in names or NAMES for _ in self._holders(name))
 
     def used(self) -> dict[str, Json]:
         """For hooks, events and people."""
@@ -182,6 +220,34 @@ class Spent:
 
     def _all_seconds(self) -> float:
         return self._seconds + self._clock() - self._began
+
+
+class Aside:
+    """What is set aside for a call while it is made."""
+
+    def __init__(self, spent: Spent, amounts: Mapping[str, float]) -> None:
+        self.amounts = amounts
+        self._spent = spent
+
+    def begin(self) -> None:
+        """Only `Spent.set_aside` says this."""
+        self._move(1)
+
+    def settle(self, **used: float) -> None:
+        """The call is over, and this is what it took: nobody sees the one without the other."""
+        with self._spent._taking:
+            self._move(-1)
+            self._spent.add(**used)
+            self._spent._taking.notify_all()
+
+    def _move(self, way: int) -> None:
+        spent: Spent | None = self._spent
+        while spent is not None:
+            spent._calls += way
+            for name, amount in self.amounts.items():
+                # Sums of fractions leave crumbs: with the last call nothing is aside.
+                spent._aside[name] = spent._aside[name] + way * amount if spent._calls else 0
+            spent = spent.within
 
 
 def limits_of(said: Mapping[str, Json]) -> Limits:

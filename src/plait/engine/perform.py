@@ -27,7 +27,7 @@ from plait.engine.outcome import (
 from plait.engine.retry import ONCE_ONLY, Retry
 from plait.engine.run import QUESTIONS
 from plait.errors import InternalError, JournalError, PlaitError, TrustError
-from plait.hints import TYPE_CHECKING, Protocol
+from plait.hints import TYPE_CHECKING, Final, Protocol
 from plait.records import dataclass, field, replace
 from plait.values import Json
 
@@ -79,6 +79,7 @@ class Policy:
 
 
 PLAIN = Policy()
+NO_TIME_LEFT: Final = "was ended: the time of what it is part of was over"
 
 
 class Skip(Exception):
@@ -194,6 +195,8 @@ def _performed(step: Step, turn: Turn, *, is_last: bool = False) -> Outcome:
     cut_short = _is_timeout(outcome) and turn.is_over()
     if cut_short and step.policy.failure_is_final:
         raise OutOfTime  # the step had not taken too long, so nobody may remember that it failed
+    if cut_short and isinstance(outcome, Failed) and outcome.failure.path == turn.path:
+        outcome = Failed(replace(outcome.failure, message=NO_TIME_LEFT))
     if isinstance(outcome, Failed) and step.policy.failure_is_skipped:
         outcome = Skipped(outcome.failure.message)
     if hooks is not None and ends_run is None:
@@ -260,12 +263,24 @@ def _pause(retry: Retry, delays: Iterator[float], failure: Failure, turn: Turn, 
 
 def _in_time(step: Step, turn: Turn, attempt: int) -> Outcome:
     """One attempt; it fails if its own time is over before all that is inside it has begun."""
+    own = _for_attempt(turn, attempt, step.policy)
+    limit = step.policy.timeout
     try:
-        return _tried(step, _for_attempt(turn, attempt, step.policy))
+        outcome = _tried(step, own)
     except OutOfTime:
-        if step.policy.timeout is None or turn.is_over():
+        if limit is None or turn.is_over():
             raise
-        return Failed(replace(too_long(step.policy.timeout), path=turn.path))
+        return Failed(replace(too_long(limit), path=turn.path))
+    if limit is not None and own.is_over() and not turn.is_over():
+        return _with_limit(outcome, limit, turn.path)
+    return outcome
+
+
+def _with_limit(outcome: Outcome, limit: float, path: str) -> Outcome:
+    """What ended it knew only how much time was left; people know what the author said."""
+    if isinstance(outcome, Failed) and outcome.failure.kind == "timeout" and outcome.failure.path == path:
+        return Failed(replace(outcome.failure, message=too_long(limit).message))
+    return outcome
 
 
 def _for_attempt(turn: Turn, attempt: int, policy: Policy) -> Turn:

@@ -619,6 +619,8 @@ class Progress:
         parent = _parent(path)
         step = self._running.get(path)
         self._drop(path, parent)
+        if self.lives > 1 and not isinstance(event.outcome, Failed):
+            self._unlist(path)  # it had failed in an earlier life
         if event.kind in ASKING:
             self._count_turn(event)
         if not parent:
@@ -804,9 +806,10 @@ def _usage_of(outcome: Outcome) -> Mapping[str, Json] | None:
     if isinstance(outcome, Failed):
         value = outcome.failure.output
     match value:
-        case {"usage": dict(usage)}:
+        # Of what has turns inside it, each of them has told its own.
+        case {"usage": dict(usage), **facts} if "turns" not in facts:
             return usage
-        case {"facts": {"usage": dict(usage), **facts}} if "turns" not in facts:  # no turns inside it
+        case {"facts": {"usage": dict(usage), **facts}} if "turns" not in facts:
             return usage
     return None
 
@@ -836,9 +839,11 @@ def _told(message: str, kind: str) -> list[str]:
 def _one_of(failure: Failure) -> str:
     """An error of ours says first what is wrong, then where and what to do; a program says it last."""
     lines = told(replace(failure, message=_split(failure.message)[0]))[1]
-    if not lines:
+    words = [line for line in lines if not line.startswith("fix: ")]
+    if not words:
         return ""
-    return lines[0] if failure.kind in OWN_WORDS else lines[-1]
+    # What ends with what to do is said by us, or by a program that says things as we do.
+    return words[0] if failure.kind in OWN_WORDS or len(words) < len(lines) else words[-1]
 
 
 def _parent(path: str) -> str:

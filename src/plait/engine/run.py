@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 
 from plait.engine.events import Event, Noted, StepFinished, StepStarted, StepTitled
 from plait.engine.journal import Journal, Stamped
 from plait.engine.outcome import Failed, Interrupted, Outcome
-from plait.errors import InputError
+from plait.errors import InputError, PlaitError, Problem
 from plait.hints import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -108,6 +108,8 @@ class Run:
         """What is asked and told when something happens, and the limits of the run; None costs nothing."""
         self.reacting: set[str] = set()
         """The paths of hooks that are at work: what happens below them causes nothing."""
+        self.unanswered: Mapping[str, str] = {}
+        """By path: titles of steps that may run only once, were begun before, and whose end is not known."""
         self._starting = threading.Lock()
         self._teller = _Teller(journal, list(watchers), self._record_long_starts)
 
@@ -226,7 +228,7 @@ class Run:
         recorded = self.journal.recorded(turn.path)
         if recorded is None:
             if step.policy.once and turn.path not in self._repeat and self.journal.was_started(turn.path):
-                raise _asks(step, turn)
+                raise self._asks(step, turn)
             return None
         if isinstance(recorded.outcome, Failed) and not step.policy.failure_is_final:
             return None
@@ -248,6 +250,12 @@ class Run:
         )
         return recorded.outcome
 
+    def _asks(self, step: Step, turn: Turn) -> PlaitError:
+        """About this step, and about all others of which it is known that they would be asked about."""
+        asked = {turn.path: step.title, **self.unanswered}
+        problems = [_question(self.id, path, asked[path]) for path in asked if path not in self._repeat]
+        return InputError.together(problems)
+
     def is_repeated(self, path: str) -> bool:
         """The user has said of a step whose end nobody knows that it is to be done again."""
         return path in self._repeat
@@ -265,11 +273,12 @@ def _says_all(event: Event, start: StepStarted) -> bool:
     return isinstance(event, StepFinished) and event.path == start.path and start.attempt == 1
 
 
-def _asks(step: Step, turn: Turn) -> InputError:
-    return InputError(
-        f"step '{step.title}' ({turn.path}) may run only once, was begun, and its end is not known",
-        fix=f"find out whether it did its work; then plait resume --repeat {turn.path}, "
-        f"or plait resume --done {turn.path}",
+def _question(run: str, path: str, title: str) -> Problem:
+    return Problem(
+        f"step '{title}' ({path}) may run only once, was begun, and its end is not known",
+        None,
+        f"find out whether it did its work; then plait resume {run} --repeat {path}, "
+        f"or plait resume {run} --done {path}",
         code="once",
     )
 

@@ -180,6 +180,7 @@ def _http(said: Said, strict: bool) -> Action:
         inner.template("body"),
         tuple(statuses if isinstance(statuses, list) else [statuses]),
         strict=strict,
+        allow_hosts=tuple(inner.words("allow_hosts")),
     )
 
 

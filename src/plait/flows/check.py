@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import islice
 from typing import Final, Literal, TypeAlias
@@ -18,9 +18,9 @@ from plait import documents
 from plait.errors import InputError, PlaitError, Problem, listed, nearest
 from plait.flows import format
 from plait.flows.compose import Blocks, Composed, compose, compose_alone
-from plait.flows.fields import UNREAD, Field, read_fields
-from plait.flows.names import BUILTIN_ROOTS, HANDLER_NAMES, NAMES, profile_of
-from plait.records import dataclass
+from plait.flows.fields import UNREAD, Field, Reading, names_of_head, read_fields
+from plait.flows.names import BUILTIN_ROOTS, HANDLER_NAMES, NAMES, profile_of, strings
+from plait.records import dataclass, replace
 from plait.scope import Scope
 from plait.scope.frames import ALIASES
 from plait.source import Span
@@ -42,11 +42,14 @@ from plait.template.shell_lexer import REFUSALS, Gap, analyse
 from plait.template.template import Leaf, compile_template
 
 Severity: TypeAlias = Literal["error", "warning", "note"]
+Missing: TypeAlias = Callable[[str, str], Iterable[Problem]]
+"""Of a project and the id of a tool: why it cannot be called."""
 
 RULES: Final[dict[str, str]] = {
     "unknown-name": "A template uses a name that does not exist where it stands.",
     "unknown-input": "A template uses an input that the document does not declare.",
     "unknown-parameter": "A configuration uses a parameter that looks like a misspelt one.",
+    "literal-hole": "A hole stands where no value is put in, and is kept as text.",
     "malformed-hole": "Something looks like a hole and is none; a lenient run keeps it as text.",
     "unknown-format": "A format after ':' does not exist.",
     "unknown-filter": "A filter after '|' does not exist.",
@@ -71,6 +74,7 @@ RULES: Final[dict[str, str]] = {
     "unreachable": "A step that never runs.",
     "condition": "A condition cannot be read, or compares what cannot be compared.",
     "condition-limit": "A condition is too long or too deep.",
+    "url-origin": "Where a request goes is not written, or a value says it that nobody has allowed to.",
     "bad-input": "The input of a map cannot be read.",
     "bad-json-path": "A json_path is not JSONPath.",
     "bad-selection": "A field that chooses items cannot be read.",
@@ -84,6 +88,7 @@ RULES: Final[dict[str, str]] = {
     "unknown-role": "A manager names a worker that does not exist.",
     "duplicate-role": "Two workers of a manager have the same role.",
     "wrong-order": "A task needs one that comes after it.",
+    "unknown-tool": "A step, a node or a hook names a tool that does not exist.",
     "unknown-block": "A step uses a block that does not exist.",
     "missing-with": "A step does not give a block what it needs.",
     "unknown-with": "A step gives a block something that it does not know.",
@@ -133,11 +138,13 @@ def check_file(
     names: Iterable[str] = (),
     project: str | None = None,
     meant: bool = False,
+    missing: Missing | None = None,
 ) -> list[Finding]:
     """All findings of one file and of those that it is made of, sorted by place.
 
     Its `kind` is seen by its place or shape, if nobody says it; `profile` looks at templates alone.
     `meant`: somebody takes it for a flow, so one that lacks its shape is held against the likeliest kind.
+    `missing` says what is wrong with a tool that a file of a project names.
     """
     kind = kind or (kind_by_place(path) if profile is None else None)
     if kind == "directive":
@@ -152,10 +159,23 @@ def check_file(
             found = _of_file(read, path, profile, names, project, meant=meant)
         else:
             found = _of_kind(kind, read.node or documents.parse("", path), path, names, project)
+        if missing is not None and read.node is not None and profile is None:
+            found += _missing_tools(read.node, _project_of(path), missing)
     except PlaitError as error:
         return [Finding(problem) for problem in error.problems]
     kept = [finding for finding in found if not _follows(finding, read)]
     return _sorted([*map(Finding, read.problems), *kept])
+
+
+def _missing_tools(document: documents.Node, project: str, missing: Missing) -> Iterator[Finding]:
+    """Of a file outside any project nobody knows whose tools it is to use."""
+    if not os.path.isdir(os.path.join(project, ".ai")):
+        return
+    from plait.flows.tool_ids import named_tools
+
+    for tool_id, node in named_tools(document):
+        for problem in missing(project, tool_id):
+            yield Finding(replace(problem, where=problem.where or node.span))
 
 
 FILE_KINDS: Final = ("workflow", "graph", "directive", "ensemble", "hooks", "provider")
@@ -318,6 +338,7 @@ def _sorted(findings: Iterable[Finding]) -> list[Finding]:
 
 def check_workflow(flow: Composed, *, names: Iterable[str] = (), project: str | None = None) -> list[Finding]:
     """All findings of a flow that was put together; absolute paths are judged where the project is known."""
+    names = tuple(names)
     found = [Finding(problem) for problem in flow.problems]
     # Blocks that lead back to themselves could be read for ever.
     broken = any(problem.code in ("cycle", "too-deep", "too-many-steps") for problem in flow.problems)
@@ -327,15 +348,25 @@ def check_workflow(flow: Composed, *, names: Iterable[str] = (), project: str | 
         found += map(Finding, _policy_problems(flow.document))
         found += map(Finding, _capture_problems(flow.document))
         found += map(Finding, _parameter_problems(flow.document))
+        found += map(Finding, _head_problems(flow.document, names))
         found += _hook_findings(flow.document)
     blocks = Blocks() if broken else flow.blocks
     reading = read_fields(flow.document, "workflow", names=names, blocks=blocks, whole=flow.whole)
     for field in reading.fields:
         found += check_field(field, "workflow")
+    found += _address_findings(reading)
     for steps in reading.lists:
         found += _in_list(steps)
         found += (finding for step in steps for finding in _outside(step, project))
     return _sorted(found)
+
+
+def _address_findings(reading: Reading) -> Iterator[Finding]:
+    steps = [step for steps in reading.lists for step in steps if isinstance(step, documents.Mapping)]
+    if any(step.get("http") is not None for step in steps):
+        from plait.flows.addresses import address_problems
+
+        yield from map(Finding, address_problems(reading))
 
 
 def _hook_findings(document: documents.Node) -> list[Finding]:
@@ -414,6 +445,49 @@ def _parameter_problems(document: documents.Node) -> Iterator[Problem]:
         declared(_readable(node))
     except InputError as error:
         yield from error.problems
+
+
+def _head_problems(document: documents.Node, names: Iterable[str]) -> Iterator[Problem]:
+    """Values of the head that need one which is not known before them."""
+    if not isinstance(document, documents.Mapping) or document.get("env_files") is not None:
+        return
+    heads = {key: _entries(document.get(key)) for key in ("vars", "env")}
+    own = {name for entries in heads.values() for name, _ in entries}
+    filled = (*heads, "profiles")
+    elsewhere = tuple(entry for entry in document.entries if entry[0].value not in filled)
+    given = {*names, *names_of_head(documents.Mapping(elsewhere, document.span))}
+    yield from _needed_too_early(heads["vars"], given, own)
+    yield from _needed_too_early(heads["env"], given.union(name for name, _ in heads["vars"]), own)
+
+
+def _entries(node: documents.Node | None) -> list[tuple[str, documents.Node]]:
+    entries = node.entries if isinstance(node, documents.Mapping) else ()
+    return [(str(key.value), value) for key, value in entries]
+
+
+def _needed_too_early(
+    entries: list[tuple[str, documents.Node]], known: set[str], own: set[str]
+) -> Iterator[Problem]:
+    above = set(known)
+    for name, value in entries:
+        for scalar in strings(value):
+            yield from _too_early(scalar, own - above)
+        above.add(name)
+
+
+def _too_early(scalar: documents.Scalar, later: set[str]) -> Iterator[Problem]:
+    try:
+        leaf = compile_template(str(scalar.value), "workflow", source=scalar.source()).leaf
+    except PlaitError:
+        return  # reported as the template that it is
+    for hole in holes(leaf.program.parts):
+        if not isinstance(hole, ContextHole) or hole.bare or _has_fallback(hole):
+            continue
+        path = hole.alternatives[0].origin
+        if isinstance(path, Path) and path.root in later:
+            what = f"'{path.root}' is not known yet: it is declared here or further below"
+            fix = "move it above: parameters, secrets, and what stands above are known; in env, vars are, too"
+            yield Problem(what, Span(leaf.source, hole.start, hole.end), fix, code="unknown-name")
 
 
 def _readable(node: documents.Node) -> documents.Mapping:
@@ -647,10 +721,15 @@ def _when(field: Field) -> list[Finding]:
     from plait.engine.expressions import read_when
 
     try:
-        read_when(field.scalar.value, source=field.scalar.source())
+        read_when(field.scalar.value, source=field.scalar.source(), kinds=lambda root: _kind(root, field))
     except PlaitError as error:
         return [Finding(problem) for problem in error.problems]
     return []
+
+
+def _kind(root: str, field: Field) -> str | None:
+    name = field.known.get(root)
+    return None if name is None else name.kind
 
 
 def _flaw(flaw: Flaw, leaf: Leaf) -> Finding:

@@ -39,7 +39,7 @@ from plait.flows.format.directive_tables import MOST_TURNS
 from plait.flows.hooks import hook_findings, read_hooks, read_limits, tools_of
 from plait.flows.loaded import Loaded
 from plait.flows.parameters import Parameter, Surroundings, declared, resolve
-from plait.flows.rye_xml import read_head
+from plait.flows.rye_xml import is_head, read_head
 from plait.hints import TYPE_CHECKING, Final
 from plait.records import dataclass, replace
 from plait.scope import Scope
@@ -428,14 +428,10 @@ def _xml_fence(source: Source, start: int) -> tuple[int, int, int] | None:
         if fence[2] or len(fence[1]) < len(opened[1]):
             continue
         first, last = opened.end() + 1, fence.start()
-        if opened[2] == "xml" and source.text[first:last].lstrip().startswith("<directive"):
+        if opened[2] == "xml" and is_head(source.text[first:last]):
             return first, last, fence.end()
         opened = None
-    if (
-        opened is not None
-        and opened[2] == "xml"
-        and source.text[opened.end() :].lstrip().startswith("<directive")
-    ):
+    if opened is not None and opened[2] == "xml" and is_head(source.text[opened.end() :]):
         where = Span(source, opened.start(), opened.end())
         raise InputError("this block of XML has no end", where, "write ``` below it", code="bad-head")
     return None

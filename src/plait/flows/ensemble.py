@@ -276,11 +276,18 @@ class _Reader:
             **self._member(said),
             max_delegations=said.whole("max_delegations"),
             max_per_worker=said.whole("max_per_worker"),
-            workers=said.words("workers"),
-            required=said.words("required"),
+            workers=self._roles(said.words("workers")),
+            required=self._roles(said.words("required")),
         )
         self._note(manager, said, AGENT_TEXTS)
         return manager
+
+    def _roles(self, names: Iterable[str]) -> tuple[str, ...]:
+        """A worker is named by its role, as it is written, or by the name that it has among the agents."""
+        written = {agent.role for agent in self.agents.values()}
+        return tuple(
+            self.agents[name].role if name in self.agents and name not in written else name for name in names
+        )
 
     def _member(self, said: Said) -> dict[str, Json]:
         limits = read_limits(said.inner("limits"))

@@ -39,7 +39,7 @@ from plait.flows.names import (
     profile_of,
     strings,
 )
-from plait.records import dataclass, field
+from plait.records import dataclass, field, replace
 
 STEP_LISTS: Final = ("agent_template", "steps", "commands", "do", "tasks", "nodes")
 
@@ -163,7 +163,9 @@ class _Frame:
 
     def add(self, names: Iterable[Name]) -> None:
         for name in names:
-            self.captured.setdefault(name.name, (len(self.captured), name))
+            at, known = self.captured.setdefault(name.name, (len(self.captured), name))
+            if known.kind != name.kind:  # captured twice, in two forms
+                self.captured[name.name] = (at, replace(known, kind=None))
 
     def child(self, more: Iterable[Name] = (), *, phase: str | None = None) -> _Frame:
         inner = _Frame(phase or self.phase, self.known())
@@ -368,6 +370,8 @@ def _in_graph(node: Mapping, name: str, frame: _Frame) -> _Frame:
 
 
 CAPTURING: Final = ("capture_output", "capture")
+KIND_OF_FORMAT: Final = {"number": "a number", "lines": "a list", "boolean": "true or false"}
+"""What a capture holds because of its format."""
 
 
 def _lost(node: Node, *, of_step: bool = False) -> Iterator[Name]:
@@ -389,12 +393,18 @@ def _lost(node: Node, *, of_step: bool = False) -> Iterator[Name]:
 def _captures(step: Mapping) -> Iterator[Name]:
     for key, value in step.entries:
         if key.value in CAPTURING and (captured := _text(value)):
-            yield Name(captured, (), "captured")
+            kind = KIND_OF_FORMAT.get(_text(step.get("capture_format")) or "")
+            yield Name(captured, (), "captured", kind=kind)
     found = _keys(step.get("outputs"))
     if (own := _text(step.get("id"))) and found:
         yield Name(own, (), "files that a step produced", tuple(found))
     if step.get("validate") is not None:
         yield HANDLER_NAMES["on_incomplete"]
+
+
+def names_of_head(document: Node) -> frozenset[str]:
+    """What the head of a document declares, whatever it is."""
+    return frozenset(name.name for name in _declared(document))
 
 
 def _declared(document: Node) -> Iterator[Name]:

@@ -27,6 +27,7 @@ from plait.hints import Final
 from plait.scope import Scope
 from plait.source import Span
 from plait.template.grammar import parse_path
+from plait.template.template import compile_template
 from plait.values import json_text
 
 FILE: Final = "hooks.yaml"
@@ -89,6 +90,7 @@ def _of_event(hook: Mapping, moment: Moment) -> Iterator[Finding]:
         what = f"'{verb}' means nothing at {moment.name}, where {moment.what}"
         fix = f"there it is one of {', '.join(moment.verbs)}"
         yield Finding(Problem(what, node.span, fix, code="hook-verb"))
+    yield from _literal_why(hook.get("why"))
     known = _known(moment)
     yield from _condition(hook.get("condition") or hook.get("when"), moment, known)
     for action in (hook.get("action"), *_items(hook.get("actions"))):
@@ -96,6 +98,15 @@ def _of_event(hook: Mapping, moment: Moment) -> Iterator[Finding]:
         for scalar in strings(params) if params is not None else ():
             field = Field("params", scalar, moment.name, known)
             yield from check_field(field, "graph")
+
+
+def _literal_why(node: Node | None) -> Iterator[Finding]:
+    """What people are told is the author's text, into which no value is put."""
+    if isinstance(node, Scalar) and isinstance(node.value, str):
+        for named in compile_template(node.value, "workflow").placeholders:
+            what = f"'why' is told as it is written: no value is put in for '{named}'"
+            fix = "leave it away; the failure itself is told beside it"
+            yield Finding(Problem(what, node.span, fix, code="literal-hole"), "warning")
 
 
 def _condition(node: Node | None, moment: Moment, known: Known) -> Iterator[Finding]:

@@ -52,6 +52,8 @@ class Name:
     fields: tuple[str, ...] = ()
     offered: bool = True
     """A message that lists what is known lists it, too."""
+    kind: str | None = None
+    """What it holds, in the words of conditions; None if only a value can tell."""
 
 
 NAMES: Final = (
@@ -103,11 +105,13 @@ NAMES: Final = (
 )  # fmt: skip
 """Order matters for messages: what is nearest to the phase comes first."""
 
+_ERROR: Final = Name(
+    "error", (), "why the step failed", ("message", "kind", "exit_code", "step", "output", "stderr")
+)
 HANDLER_NAMES: Final[dict[str, Name]] = {
     # field whose steps know it: the name
-    "on_failure": Name(
-        "error", (), "why the step failed", ("message", "kind", "exit_code", "step", "output", "stderr")
-    ),
+    "on_failure": _ERROR,
+    "on_exit_code": _ERROR,
     "on_incomplete": Name(
         "validation",
         (),

@@ -34,6 +34,7 @@ MAX_XML: Final = 256 * 1024
 MAX_DEPTH: Final = 32
 MAX_ELEMENTS: Final = 5_000
 OPAQUE: Final = ("template", "example", "raw")
+DOCTYPE: Final = "<!DOCTYPE"
 ACTIONS: Final = ("execute", "fetch", "search", "load", "sign")
 
 
@@ -53,6 +54,23 @@ class Element:
     @property
     def words(self) -> str:
         return self.text.strip()
+
+
+_ASIDE: Final = {"<?": "?>", "<!--": "-->"}
+"""What may stand before the first element, and how it ends."""
+
+
+def is_head(text: str) -> bool:
+    """Is the first element of this XML a directive, whatever stands before it?"""
+    rest = text.lstrip()
+    while (begin := next((one for one in _ASIDE if rest.startswith(one)), None)) is not None:
+        _, closed, behind = rest.partition(_ASIDE[begin])
+        if not closed:
+            break
+        rest = behind.lstrip()
+    # What has no end, and a document type, may hide one; whoever reads it says what is wrong with it.
+    hides = rest.startswith(("<?", "<!"))
+    return "<directive" in rest if hides else rest.startswith("<directive")
 
 
 def read_head(source: Source, start: int, end: int) -> nodes.Mapping:
@@ -83,7 +101,8 @@ class _Builder:
         self._root: Element | None = None
         self._count = 0
         self._hidden = dict(_opaque(self._text))
-        self._parser = expat.ParserCreate()
+        # Whatever a declaration says of the file that it stood in: this is text, and we encode it.
+        self._parser = expat.ParserCreate("utf-8")
         self._parser.StartElementHandler = self._begin
         self._parser.EndElementHandler = self._end
         self._parser.CharacterDataHandler = self._characters
@@ -127,7 +146,10 @@ class _Builder:
             self._open[-1].text += data
 
     def _refuse_doctype(self, *_: object) -> None:
-        where = self._span(self._parser.CurrentByteIndex, 1)
+        # The parser is behind its name already.
+        behind = self._span(self._parser.CurrentByteIndex, 1)
+        begin = max(self._start, self._source.text.rfind(DOCTYPE, self._start, behind.end))
+        where = Span(self._source, begin, begin + len(DOCTYPE))
         raise InputError("a document type is not read here", where, "remove <!DOCTYPE …>", code="bad-xml")
 
     def _offset_of(self, element: Element) -> int:

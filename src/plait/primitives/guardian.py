@@ -86,6 +86,9 @@ _DEFAULTS = [*_IGNORED, signal.SIGXFSZ, signal.SIGCHLD]
 _MSG_CMSG_CLOEXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 _ORDER_ROOM = 32768
 _CONTROL_ROOM = socket.CMSG_SPACE(4 * MAX_DESCRIPTORS)
+_LOW = FIRST_FILE + MAX_DESCRIPTORS  # behind all places where a child has its descriptors
+MOST_LOWERED: Final = 12
+"""Descriptors of one child that can be lowered: its streams, and more files than a script usually has."""
 
 
 def main() -> None:
@@ -171,6 +174,8 @@ class Guardian:
         self.programs = Programs()
         self.environments = Environments()
         self.own_limit = resource.getrlimit(_RLIMIT_LOCKS) if _LINUX else (0, 0)
+        self.files_of_children, self.own_files = self.take_all_descriptors()
+        self.low: list[int] = self.keep_low_descriptors()
         self.leaders: dict[int, Job] = {}
         self.ending: set[Job] = set()
         self.unasked: list[Job] = []  # shall end, but nobody has told them yet
@@ -180,6 +185,22 @@ class Guardian:
         self.poll = select.poll()
         self.woken = self.wake_on_exits()
         self.poll.register(REQUEST_FD, select.POLLIN)
+
+    def take_all_descriptors(self) -> tuple[int, int]:
+        """How many we were given, and how many we have now."""
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        except (ValueError, OSError):  # more than the kernel knows of
+            return soft, soft
+        return soft, hard
+
+    def keep_low_descriptors(self) -> list[int]:
+        """Places for the descriptors of a child: `posix_spawn` knows none beyond the child's limit."""
+        if self.own_files == self.files_of_children:
+            return []
+        nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        return [nothing, *(_moved_behind(nothing, _LOW) for _ in range(MOST_LOWERED))]
 
     def wake_on_exits(self) -> int:
         woken, wake = os.pipe()
@@ -300,6 +321,9 @@ class Guardian:
             env = self.environments.whole(order.env, order.more_env)
             program = self.programs.find(order.argv[0], env)
             self.set_mark(mark)
+            places = self.lowered(places)
+            if all(fd < self.files_of_children for _, fd in places):
+                self.limit_files(self.files_of_children)
             return os.posix_spawn(
                 program,
                 order.argv,
@@ -310,6 +334,8 @@ class Guardian:
                 setsigdef=_DEFAULTS,
             )
         finally:
+            self.limit_files(self.own_files)
+            self.raise_again(places)
             self.set_mark(None)
             os.chdir("/")  # or the directory could not be unmounted
             for fd in files:
@@ -323,6 +349,26 @@ class Guardian:
                 resource.setrlimit(_RLIMIT_LOCKS, (soft if mark is None else mark, hard))
             except (ValueError, OSError):
                 return  # we were given a limit that is lower: orphans of a job stay until all are ended
+
+    def lowered(self, places: list[tuple[int, int]]) -> list[tuple[int, int]]:
+        """The same descriptors, by numbers that a child may have, as far as there are some."""
+        free, lowered = self.low[1:], []
+        for place, fd in places:
+            is_high = fd >= self.files_of_children and free
+            lowered.append((place, os.dup2(fd, free.pop(), inheritable=False) if is_high else fd))
+        return lowered
+
+    def raise_again(self, places: list[tuple[int, int]]) -> None:
+        """Hold none of them for longer than its start takes."""
+        if self.low:
+            nothing, *lent = self.low
+            for fd in {fd for _, fd in places}.intersection(lent):
+                os.dup2(nothing, fd, inheritable=False)
+
+    def limit_files(self, soft: int) -> None:
+        """We hold the output of every job and need what we can get; jobs get what Plait was given."""
+        if self.own_files != self.files_of_children:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, self.own_files))
 
     # ── reporting ─────────────────────────────────────────────────────────
 

@@ -166,9 +166,14 @@ def end_all() -> None:
                 keeper.request.send(wire.END_ALL, _NO_SIGNAL)
 
 
+class NoDescriptors(ProcessError):
+    """Too many files are open; when another process ends there will be fewer."""
+
+
 def no_room(program: str, error: OSError) -> ProcessError:
     """For want of descriptors or memory, which the start of any process takes."""
-    return ProcessError(
+    kind = NoDescriptors if error.errno in (errno.EMFILE, errno.ENFILE) else ProcessError
+    return kind(
         f"'{program}' cannot be started: {os.strerror(error.errno or 0)}",
         fix="run fewer at a time, or allow more open files (ulimit -n)",
         code="not-started",

@@ -22,7 +22,7 @@ import os
 import select
 import sys
 import time
-from _thread import allocate_lock
+from _thread import LockType, allocate_lock
 from collections.abc import Iterator, Mapping, Sequence
 
 from plait.errors import ProcessError
@@ -65,6 +65,10 @@ LAST_READS: Final = 17
 """More than a pipe holds, at 64 KiB each."""
 MOST_STARTING: Final = 8
 """Threads that start a process at the same time."""
+SPARE_DESCRIPTORS: Final = 64
+"""Left to the journal, to files and to servers while processes wait for room."""
+_SEEMS_MANY: Final = 100
+"""Below this number of a descriptor nobody asks how many there may be."""
 CANCEL_PAUSE: Final = 0.05
 """Seconds between two looks whether the call is cancelled."""
 ERROR_LINES: Final = 5
@@ -339,7 +343,7 @@ def _watched(program: _Program, wanted: _Wanted) -> tuple[Why, Finished]:
     started = time.monotonic()
     ours = _Ours()
     try:
-        watch = _Watch(_start(program, ours, passthrough=wanted.passthrough), ours, program.stdin, wanted)
+        watch = _Watch(_start(program, ours, wanted), ours, program.stdin, wanted)
         why = watch.see_through(wanted)
         if watch.refused is not None:
             raise _not_started(program, watch.refused)
@@ -400,12 +404,36 @@ def _not_started(started: _Program, number: int) -> ProcessError:
 # ── starting ────────────────────────────────────────────────────────────────
 
 
-def _start(program: _Program, ours: _Ours, *, passthrough: bool) -> Job:
+def _start(program: _Program, ours: _Ours, wanted: _Wanted) -> Job:
+    """Start it; if there are no descriptors for one more, when another has ended."""
+    sparing = True
+    while True:
+        try:
+            job = _start_now(program, ours, passthrough=wanted.passthrough, sparing=sparing)
+        except jobs.NoDescriptors:
+            ours.close()
+            if _more_descriptors():
+                continue
+            if not sparing:
+                raise
+            try:
+                sparing = _RUNNING.until_one_ends(wanted.cancel)
+            except InterruptedError:
+                raise _had_to_end(program.name, "cancelled", None) from None
+        else:
+            ours.counts = _RUNNING
+            ours.counts.begin()
+            return job
+
+
+def _start_now(program: _Program, ours: _Ours, *, passthrough: bool, sparing: bool) -> Job:
     # A few at a time: two hundred threads that each hold both ends of all pipes run out of descriptors.
     with next(_STARTING):
         theirs: list[int] = []
         try:
             stdio, files = _descriptors(program, ours, theirs, passthrough=passthrough)
+            if sparing and theirs and theirs[-1] >= _SEEMS_MANY:
+                _expect_spare(program.name, theirs[-1])
             ours.job = jobs.start(
                 program.argv,
                 cwd=program.cwd,
@@ -421,7 +449,83 @@ def _start(program: _Program, ours: _Ours, *, passthrough: bool) -> Job:
         return ours.job
 
 
-_STARTING = itertools.cycle([allocate_lock() for _ in range(MOST_STARTING)])
+def _expect_spare(program: str, newest: int) -> None:
+    """The lowest free number is taken first, so the newest tells how many are in use."""
+    import resource
+
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and newest + SPARE_DESCRIPTORS >= soft:
+        raise jobs.no_room(program, OSError(errno.EMFILE, ""))
+
+
+def _more_descriptors() -> bool:
+    """Take what the system would give us, if that is more than we have."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == hard:
+        return False
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    except (ValueError, OSError):  # more than the kernel knows of
+        return False
+    return True
+
+
+class _Running:
+    """How many processes run, and who waits until one of them ends."""
+
+    __slots__ = ("count", "lock", "waiting")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.lock = allocate_lock()
+        self.waiting: list[LockType] = []
+
+    def begin(self) -> None:
+        with self.lock:
+            self.count += 1
+
+    def end(self) -> None:
+        with self.lock:
+            self.count -= 1
+            if self.waiting:
+                self.waiting.pop(0).release()
+
+    def until_one_ends(self, cancel: Cancel | None) -> bool:
+        """Wait for it; false if none runs.  An InterruptedError if the call is cancelled meanwhile."""
+        ended = allocate_lock()
+        ended.acquire()
+        with self.lock:
+            if not self.count:
+                return False
+            self.waiting.append(ended)
+        # Not only woken: one that was woken and cancelled at once may have taken the turn of another.
+        while not ended.acquire(timeout=CANCEL_PAUSE) and self.count:
+            if cancel is not None and cancel.is_set():
+                self._leave(ended)
+                raise InterruptedError
+        self._leave(ended)
+        return True
+
+    def _leave(self, ended: LockType) -> None:
+        with self.lock, contextlib.suppress(ValueError):
+            self.waiting.remove(ended)
+
+
+_RUNNING: _Running
+_STARTING: Iterator[LockType]
+
+
+def _begin_anew() -> None:
+    """Also after a fork: whoever held a lock, or ran something, is in our parent alone."""
+    global _RUNNING, _STARTING
+    _RUNNING = _Running()
+    _STARTING = itertools.cycle([allocate_lock() for _ in range(MOST_STARTING)])
+
+
+_begin_anew()
+os.register_at_fork(after_in_child=_begin_anew)
 
 
 def _descriptors(
@@ -438,18 +542,22 @@ def _descriptors(
 class _Ours:
     """Our ends of a process: a job, and pipes; -1 where there is none."""
 
-    __slots__ = ("job", "stderr", "stdin", "stdout")
+    __slots__ = ("counts", "job", "stderr", "stdin", "stdout")
 
     def __init__(self) -> None:
         self.job: Job | None = None
+        self.counts: _Running | None = None
         self.stdin = self.stdout = self.stderr = -1
 
     def close(self) -> None:
         for fd in (self.stdin, self.stdout, self.stderr):
             if fd >= 0:
                 os.close(fd)
+        self.stdin = self.stdout = self.stderr = -1
         if self.job is not None:
             self.job.close()
+        if self.counts is not None:
+            self.counts.end()
 
 
 def _pipes(ours: _Ours, theirs: list[int], *, with_input: bool) -> Stdio:
@@ -573,7 +681,8 @@ class _Watch:
         deadline = None if timeout is None else time.monotonic() + timeout
         while self.refused is None and (self.exit is None or self.open):
             if self.cancel is not None and self.cancel.is_set():
-                return "cancelled"
+                self.serve(0.0)  # what ended before we asked it to has ended by itself
+                return "ended" if self.exit is not None else "cancelled"
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
                 return "ended" if self.exit is not None else "timeout"

@@ -7,24 +7,18 @@ wrong is a failure that keeps what the model said.
 
 from __future__ import annotations
 
-import json
-import re
 import time
 from collections.abc import Mapping
 
 from plait.engine.outcome import Failure, StepError
 from plait.engine.run import Stop
-from plait.hints import Final, Protocol
+from plait.hints import Protocol
 from plait.providers.families import ANSWER_TOOL
-from plait.records import dataclass, replace
+from plait.records import replace
+from plait.steps.judging import Judged, judged
 from plait.steps.model import NOTHING_USED, Answer, Ask, Message, OnText, Usage
 from plait.steps.result_schema import is_schema, misfits
-from plait.tools.schemas import validator
 from plait.values import Json, json_text
-
-MOST_TOLD: Final = 10
-"""Things that a model hears of at once."""
-_FENCED: Final = re.compile(r"```[a-zA-Z]*\n(.*)\n?```", re.DOTALL)
 
 
 class Model(Protocol):
@@ -80,14 +74,14 @@ class Asking:
             answer = replace(_plain(answer), usage=used)
             if answer.uses:
                 return answer
-            judged = _judged(answer, schema)
-            if judged.fits:
-                return replace(answer, data=judged.data)
+            found = judged(answer.text, schema)
+            if found.fits:
+                return replace(answer, data=found.data)
             if left <= 0 or answer.ending == "refused":
-                raise StepError(_bad(self.name, answer, judged, ask.schema_retries - left + 1))
+                raise StepError(_bad(self.name, answer, _why(found, schema), ask.schema_retries - left + 1))
             left -= 1
             said = Message("assistant", answer.text or "(nothing)")
-            told = Message("user", _correction(judged, schema))
+            told = Message("user", _correction(found, schema))
             ask = replace(ask, messages=(*ask.messages, said, told))
 
 
@@ -99,19 +93,6 @@ class _Clock:
 
     def left(self) -> float | None:
         return None if self._end is None else max(0.0, self._end - time.monotonic())
-
-
-@dataclass(frozen=True, slots=True)
-class _Judged:
-    data: Json = None
-    places: tuple[str, ...] = ()
-    """Of the schema, which its author wrote: for people."""
-    told: tuple[str, ...] = ()
-    """For the model: its own words may be in it."""
-
-    @property
-    def fits(self) -> bool:
-        return not self.told
 
 
 def _plain(answer: Answer) -> Answer:
@@ -127,33 +108,15 @@ def _plain(answer: Answer) -> Answer:
     return replace(answer, text=text, uses=(), ending="end", blocks=None)
 
 
-def _judged(answer: Answer, schema: Mapping[str, Json]) -> _Judged:
-    written = answer.text.strip()
-    fenced = _FENCED.fullmatch(written)
-    try:
-        data = json.loads(fenced[1] if fenced else written, parse_constant=_no_number)
-        json_text(data).encode("utf-8")  # half a character can be written in JSON, and then nowhere else
-    except (ValueError, RecursionError):
-        return _Judged(None, (), ("it is not JSON",))
-    places = misfits(data, schema)
-    if not places:
-        return _Judged(data)
-    errors = list(validator(json_text(schema)).iter_errors(data))[:MOST_TOLD]
-    return _Judged(
-        data, tuple(places), tuple(f"{_place(error.instance_path)}: {error.message}" for error in errors)
-    )
+def _why(found: Judged, schema: Mapping[str, Json]) -> str:
+    """For people: the places of the schema, which its author wrote."""
+    if not found.is_json:
+        return "is not JSON"
+    return f"does not fit the schema: see {', '.join(misfits(found.data, schema))} there"
 
 
-def _no_number(_: str) -> Json:
-    raise ValueError
-
-
-def _place(path: list[str | int]) -> str:
-    return ".".join(str(step) for step in path) or "the whole answer"
-
-
-def _correction(judged: _Judged, schema: Mapping[str, Json]) -> str:
-    wrong = "\n".join(f"- {one}" for one in judged.told)
+def _correction(found: Judged, schema: Mapping[str, Json]) -> str:
+    wrong = "\n".join(f"- {one}" for one in found.wrong)
     return (
         f"This answer cannot be used:\n{wrong}\n"
         f"It has to be valid against this JSON Schema:\n{json_text(schema)}\n"
@@ -161,12 +124,9 @@ def _correction(judged: _Judged, schema: Mapping[str, Json]) -> str:
     )
 
 
-def _bad(name: str, answer: Answer, judged: _Judged, asked: int) -> Failure:
-    why = "is not JSON"
+def _bad(name: str, answer: Answer, why: str, asked: int) -> Failure:
     if answer.ending == "refused":
         why = "declines to answer"
-    elif judged.places:
-        why = f"does not fit the schema: see {', '.join(judged.places)} there"
     room = "; it had no room left: raise max_tokens" if answer.ending == "length" else ""
     times = "" if asked == 1 else f", asked {asked} times"
     output = {

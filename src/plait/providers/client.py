@@ -41,6 +41,11 @@ LOOK: Final = 0.05
 """Seconds between two looks whether the run is to stop, while a server is silent."""
 MOST_SAID: Final = 2000
 """Characters of what a server says about an error that are kept."""
+FIXES: Final[Mapping[str, str | None]] = {
+    "too-large": "no answer of a model is that long: look at base_url and path of the provider",
+    "encoding": "look at the server, or at what stands between",
+}
+"""What to do about answers that cannot be read; a provider has no fields for it."""
 FAMILIES: Final[Mapping[str, Family]] = {
     "chat_completions": ChatCompletions(),
     "anthropic_messages": AnthropicMessages(),
@@ -228,7 +233,8 @@ class HttpModel:
 
     def _unanswered(self, error: RequestError, attempt: int) -> Failure:
         what = f"the provider '{self.name}' gave no answer: {error.what}{_after(attempt)}"
-        return Failure(f"{what}; {error.fix}" if error.fix else what, kind_of_error(error))
+        fix = FIXES.get(error.code or "", error.fix)
+        return Failure(f"{what}; {fix}" if fix else what, _kind_of(error))
 
     # ── the answer ───────────────────────────────────────────────────────
 
@@ -267,7 +273,7 @@ class HttpModel:
                 if reading.is_last:
                     break
         except RequestError as error:
-            raise broken(kind_of_error(error), error.what) from None
+            raise broken(_kind_of(error), error.what) from None
         except FaultError as error:
             named = f" ({error})" if str(error) else ""
             raise broken("server_error", f"the server says it failed{named}") from None
@@ -427,6 +433,11 @@ def pause_asked(headers: Mapping[str, str], now: float) -> float | None:
         return max(0.0, moment.timestamp() - now)
     except (ValueError, TypeError, OverflowError, IndexError):
         return None
+
+
+def _kind_of(error: RequestError) -> str:
+    """An answer that cannot be read is the fault of the server."""
+    return "server_error" if error.code in FIXES else kind_of_error(error)
 
 
 def _refused(what: str) -> StepError:

@@ -208,7 +208,7 @@ class Playing:
         return answer
 
     def price(self, model: str | None, usage: Usage) -> float | None:  # noqa: ARG002 - as it was paid then
-        return usage.cost
+        return usage.cost or 0.0
 
     def _found(self, said: dict[str, Json]) -> Answer:
         """A question that was asked several times gets its answers in turn, and then the last one again."""

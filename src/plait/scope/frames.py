@@ -36,6 +36,9 @@ NOTHING: Final[frozenset[str]] = frozenset()
 UNTRUSTED_LEVELS: Final = frozenset({"captures", "phase", "step", "outputs"})
 """Levels whose values come from outside: items, captures, output of commands and models."""
 
+MADE_OF_DATA: Final = "step env, made of data"
+"""The frame of variables that a step makes of values from outside: its own words, and not its own values."""
+
 
 @dataclass(frozen=True, slots=True)
 class Frame:

@@ -14,7 +14,7 @@ from plait.engine.perform import Turn
 from plait.errors import InputError, ProcessError
 from plait.hints import Final
 from plait.records import dataclass
-from plait.steps.hands import Rehearsed, working
+from plait.steps.hands import working
 from plait.steps.tool import called
 from plait.template.sinks import as_json_value, as_text
 from plait.template.template import Template
@@ -37,7 +37,7 @@ class Agent:
         run = working(turn.run)
         prompt = run.mask(as_text(self.prompt, turn.scope, strict=self.strict))
         if run.rehearsal is not None:
-            run.rehearsal.append(Rehearsed(turn.path, "agent", prompt))
+            run.rehearse(turn, "agent", prompt)
             return {}
         params = {**self._options(turn), "prompt": prompt, "directory": turn.directory}
         try:

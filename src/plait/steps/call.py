@@ -255,9 +255,7 @@ def digest_of_tool(toolbox: Toolbox, item_id: str) -> str | None:
         return None
     anchored = find_anchor(chain, toolbox.spaces.project)
     declared = next((item.header.verify_deps for item in chain.elements if item.header.verify_deps), None)
-    beside = _read_all(
-        [*dependencies(anchored, declared, chain.tool), *library(anchored, declared)], chain
-    )
+    beside = _read_all([*dependencies(anchored, declared, chain.tool), *library(anchored, declared)], chain)
     return digest_of("".join([chain.digest, *(item.digest for item in beside)]).encode())
 
 

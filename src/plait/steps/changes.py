@@ -193,7 +193,7 @@ class Tracker:
         with self._lock:
             found = self._repository(directory)
             if found is None:
-                return {"branch": "", "commit": "", "root": ""}
+                return {}  # undefined, so that a default holds
             return {"branch": found.branch(), "commit": found.head(), "root": found.root}
 
     def _repository(self, directory: str) -> _Repository | None:

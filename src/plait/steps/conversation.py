@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from plait.digests import sha256_hex
 from plait.engine.backend import ItemWork
+from plait.engine.hooks import step_names
 from plait.engine.limits import NO_LIMITS, Limits, Reached, Spent
 from plait.engine.outcome import Done, Failed, Failure, Outcome, Skipped, StepError
 from plait.engine.perform import PLAIN, Policy, Step, Turn
@@ -25,11 +26,13 @@ from plait.errors import InternalError, JournalError, PlaitError, TrustError
 from plait.hints import TYPE_CHECKING, Final
 from plait.masking import masked
 from plait.records import dataclass, field, replace
+from plait.steps.allowance import Bill, count, paid_for
 from plait.steps.hands import working
+from plait.steps.judging import judged, judged_data
 from plait.steps.model import Answer, Ask, Message, Offer, Provider, ToolUse, Usage, total
 from plait.steps.offers import faults, id_of, not_offered, told_to_model
 from plait.steps.permissions import Permissions, matches_any
-from plait.steps.prompt import ASKING, NOBODY, count, paid_for
+from plait.steps.prompt import ASKING, NOBODY
 from plait.steps.speaking import Speaking
 from plait.steps.tool import called
 from plait.values import Json, json_text
@@ -220,7 +223,7 @@ class Talk:
         reached = self.spent.take(*ASKING, turns=1)
         if reached is not None:
             raise StepError(self._limit(reached))
-        number = len(self.answers) + 1
+        number, bill = len(self.answers) + 1, Bill(self.spent)
         question = Question(
             name=f"turn:{number}",
             title=f"turn {number}",
@@ -233,34 +236,27 @@ class Talk:
                 self.said.model,
                 offers,
                 self.said.schema,
-                self._options(),
+                self.said.options,
                 schema_retries=0,  # what is wrong is told here, in a turn of its own
             ),
             provider=provider,
+            bill=bill,
             timeout=self.spent.left("seconds"),
-            context=self._context(),
+            context=self._context(number),
         )
         outcome = self._perform(question)
         if isinstance(outcome, Done):
             answer = Answer.of(outcome.value)
-            count(answer.usage, self.spent)
+            if not bill.is_paid:  # remembered: an earlier life asked
+                count(answer.usage, self.spent)
             self.answers.append(answer)
             return answer
-        raise StepError(self._unanswered(outcome))
-
-    def _options(self) -> dict[str, Json]:
-        """Those of the author, and no more room for the answer than there are tokens left."""
-        options = dict(self.said.options)
-        left = self.spent.left("tokens")
-        if left is not None:
-            wanted = options.get("max_tokens")
-            options["max_tokens"] = min(int(left), wanted) if isinstance(wanted, int) else int(left)
-        return options
+        raise StepError(self._unanswered(outcome, bill))
 
     def _offered(self, offers: Sequence[Offer]) -> Json:
         return [[offer.tool_id, offer.description, dict(offer.schema)] for offer in offers]
 
-    def _unanswered(self, outcome: Failed | Skipped) -> Failure:
+    def _unanswered(self, outcome: Failed | Skipped, bill: Bill) -> Failure:
         if isinstance(outcome, Skipped):
             count(None, self.spent)
             return Failure(
@@ -268,8 +264,9 @@ class Talk:
             )
         failure = outcome.failure
         output = failure.output if isinstance(failure.output, Mapping) else {}
-        count(paid_for(output), self.spent)
-        over = self.spent.reach("seconds") if failure.kind == "timeout" else None
+        if not bill.is_paid:
+            count(paid_for(output), self.spent)
+        over = self.spent.reach("seconds") if failure.kind == "timeout" else bill.reached
         if over is not None:
             return self._limit(over)
         raw = output.get("text")
@@ -279,7 +276,7 @@ class Talk:
     def _expect_whole(self, answer: Answer) -> None:
         """An answer that was cut off is none, and calls that were cut off are not made."""
         if answer.ending == "length":
-            room = self._options().get("max_tokens")
+            room = answer.usage.output or self.said.options.get("max_tokens")
             said = f" ({room} tokens)" if room is not None else ""
             fix = "raise options.max_tokens or limits.tokens"
             message = f"the model had no room left for its answer{said}: {fix}"
@@ -290,21 +287,17 @@ class Talk:
 
     # ── answers of a schema ──────────────────────────────────────────────
 
-    def _misfits(self) -> list[str] | None:
+    def _misfits(self) -> Sequence[str] | None:
         """What is wrong with the last answer; None: nothing, and its data is known."""
         schema, answer = self.said.schema, self.answers[-1]
         if schema is None:
             return None
-        data = answer.data
-        if data is None:
-            try:
-                data = json.loads(_unfenced(answer.text))
-            except (ValueError, RecursionError):
-                return ["it is not JSON"]
-        wrong = faults(data, schema)
-        if not wrong:
-            self.answers[-1] = replace(answer, data=data)
-        return wrong or None
+        known = answer.data is not None
+        found = judged_data(answer.data, schema) if known else judged(answer.text, schema)
+        if found.fits:
+            self.answers[-1] = replace(answer, data=found.data)
+            return None
+        return found.wrong
 
     def _send_back(self, wrong: Sequence[str]) -> None:
         self._bad_answers += 1
@@ -349,7 +342,7 @@ class Talk:
             permissions=self.permissions,
             consent=self.said.consent,
             policy=replace(PLAIN, once=True) if once else PLAIN,
-            context=self._context(),
+            context=self._context(len(self.answers)),
             own=next((tool for tool in self.said.own if tool.offer.tool_id == tool_id), None),
         )
 
@@ -388,20 +381,21 @@ class Talk:
     def _limit(self, reached: Reached) -> Failure:
         hooks = self.run.hooks
         if hooks is not None:
-            hooks.reach(self.turn, reached, self._context())
+            hooks.reach(self.turn, reached, self._context(max(1, len(self.answers))))
         return reached.failure(self.record(reached.code))
 
-    def _context(self) -> dict[str, Json]:
+    def _context(self, turn: int) -> dict[str, Json]:
         """What hooks know of it."""
         if self.run.hooks is None:
             return {}
         return {
+            **step_names(self.said, self.turn),
             "directive": self.said.title,
             "model": self.said.model,
             "limits": self.said.limits.record(),
             "cost": self.spent.used(),
             "used": self.spent.used(),
-            "turn": max(1, len(self.answers)),
+            "turn": turn,
         }
 
 
@@ -417,6 +411,7 @@ class Question:
     fingerprint: str
     ask: Ask
     provider: Provider
+    bill: Bill
     timeout: float | None = None
     context: Mapping[str, Json] = field(default_factory=dict)
     policy: Policy = PLAIN
@@ -433,11 +428,12 @@ class Question:
         limits = [one for one in (self.timeout, turn.time_left()) if one is not None]
         speaking = Speaking(run, turn.path)
         try:
-            answer = self.provider.ask(
-                self.ask, timeout=min(limits, default=None), stop=run.stop, on_text=speaking.hear
+            timeout = min(limits, default=None)
+            answer = self.bill.ask(
+                self.provider, self.ask, timeout=timeout, stop=run.stop, on_text=speaking.hear
             )
         except StepError as error:
-            answer = _bad_answer(error)
+            answer = _bad_answer(error, run.mask)
         speaking.finish()
         record = masked({**answer.record(), **self._asked()}, run.mask)
         expect_going_on("turn_finished", turn, {**self.context, "result": record}, record)
@@ -452,13 +448,13 @@ class Question:
         return {"asked": {name: text for name, text in asked.items() if text}}
 
 
-def _bad_answer(error: StepError) -> Answer:
+def _bad_answer(error: StepError, mask: Callable[[str], str]) -> Answer:
     """What the model said, although it does not meet the schema: it was paid for, and is answered."""
     match error.failure:
         case Failure(kind="bad_answer", output={"text": str(text), "usage": dict(usage), **facts}):
             ending: Json = facts.get("ending", "end")
             return Answer(text, (), Usage(**usage), str(facts.get("model", "")), ending)
-    raise error
+    raise StepError(replace(error.failure, message=mask(error.failure.message))) from error
 
 
 # ── a call ───────────────────────────────────────────────────────────────
@@ -544,7 +540,7 @@ class Use:
         return self.use.arguments if isinstance(self.use.arguments, Mapping) else {}
 
     def _facts(self) -> dict[str, Json]:
-        return {**self.context, "tool": {"id": self.tool_id, "params": self.use.arguments}}
+        return {**self.context, "tool": self.tool_id, "params": self.use.arguments}
 
     def _failed(self, kind: str, message: str) -> dict[str, Json]:
         said = told_to_model(f"{kind}: {message}")
@@ -632,11 +628,3 @@ def _others(run: WorkingRun, found: Sequence[Offer]) -> Sequence[Offer]:
     except TrustError:
         return ()  # of a project that is not trusted only what is permitted is spoken of
     return [offer for offer in everything if offer.tool_id not in known]
-
-
-def _unfenced(text: str) -> str:
-    """JSON that a model has put into a code block, as many do."""
-    lines = text.strip().splitlines()
-    if len(lines) > 1 and lines[0].startswith("```") and lines[-1].strip() == "```":
-        return "\n".join(lines[1:-1])
-    return text

@@ -26,12 +26,12 @@ from plait.engine.run import changed_steps
 from plait.errors import InputError, Problem
 from plait.hints import TYPE_CHECKING, Final, Protocol, TypeAlias
 from plait.records import dataclass, field, replace
+from plait.steps.authored import by_author
 from plait.steps.ensemble_handlers import fingerprint_of
 from plait.steps.ensemble_manager import DELEGATION, ManagerStep, manager_step
 from plait.steps.ensemble_parts import Cast, Loop, MapReduce, Task, TaskOutput
 from plait.steps.ensemble_task import (
     TaskStep,
-    by_author,
     output_of,
     record_of,
     task_step,
@@ -42,7 +42,7 @@ from plait.steps.hands import working
 from plait.steps.model import Usage, total
 from plait.steps.prompt import NOBODY
 from plait.steps.sequence import joined
-from plait.values import Json
+from plait.values import Json, Secret
 
 if TYPE_CHECKING:
     from plait.engine.expressions import Expression
@@ -88,7 +88,10 @@ class Assembled:
 
         A StepError has the same in its output, as far as it came.
         """
-        with working(turn.run).spending(turn.path, self.limits, f"ensemble '{self.name}'") as spent:
+        run = working(turn.run)
+        # Whoever calls it as a tool does not know which of its inputs nobody may see.
+        run.hide(value.reveal() for value in self.filled.inputs.values() if isinstance(value, Secret))
+        with run.spending(turn.path, self.limits, f"ensemble '{self.name}'") as spent:
             spent.expect("depth")
             return expect_done(turn.perform(Playing(self)))
 
@@ -355,7 +358,8 @@ class Round:
         if until is None or working(turn.run).rehearsal is not None or last.status == "skipped":
             return False
         if callable(until):
-            return bool(by_author(lambda: until(replace(last, iteration=self.number)), "until", turn))
+            ended = by_author(lambda: until(replace(last, iteration=self.number)), "until", turn.run.mask)
+            return bool(ended)
         facts = {"output": last.raw, "data": last.data, "iteration": self.number}
         return compiled_until(until).holds(facts)
 

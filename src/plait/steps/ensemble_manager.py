@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from plait.engine.outcome import Done, Failed, Failure, Outcome, StepError, expect_done
 from plait.engine.perform import PLAIN, Policy, Step, Turn
-from plait.errors import nearest
+from plait.errors import InputError, nearest
 from plait.hints import TYPE_CHECKING, Final
 from plait.masking import masked
 from plait.records import dataclass, replace
@@ -73,6 +73,9 @@ class ManagerStep:
     """Their texts are filled."""
     manager: Manager
     workers: Mapping[str, Agent]
+    """By their roles, filled: so the manager knows them."""
+    roles: Mapping[str, str]
+    """By a role as it is written, as `workers` and `required` of a manager name it: the same, filled."""
     fingerprint: str
     name: str = MANAGER
     kind: str = "agent"
@@ -96,7 +99,8 @@ class ManagerStep:
         except StepError as error:
             raise StepError(self._failed(error.failure, turn)) from None
         made = self._delegations(turn.run.journal, turn.path)
-        lacking = [role for role in self.manager.required if role not in {one["worker"] for one in made}]
+        worked = {one["worker"] for one in made}
+        lacking = [role for role in self.manager.required if self.roles[role] not in worked]
         record = {
             "raw": value["text"],
             "data": value["data"],
@@ -157,8 +161,8 @@ class ManagerStep:
         return Offer(DELEGATE, f"Have a worker do something. Workers: {named}", SCHEMA, DELEGATE)
 
     def _allowed(self) -> Mapping[str, Agent]:
-        names = self.manager.workers
-        return {role: one for role, one in self.workers.items() if not names or role in names}
+        names = {self.roles[role] for role in self.manager.workers} or self.workers.keys()
+        return {role: one for role, one in self.workers.items() if role in names}
 
     # ── a delegation ─────────────────────────────────────────────────────
 
@@ -242,11 +246,26 @@ def _introduced(agent: Agent) -> str:
 def manager_step(cast: Cast, tasks: Sequence[Task], manager: Agent | None) -> ManagerStep:
     """The manager of an ensemble, with those who work for it: the agents of its tasks."""
     leads = manager if isinstance(manager, Manager) else PLAIN_MANAGER
-    workers = {agent.role: agent for task in tasks if (agent := task.agent or PLAIN_AGENT)}
+    written = [(task.agent or PLAIN_AGENT).role for task in cast.tasks]
+    agents = [task.agent or PLAIN_AGENT for task in tasks]
+    roles = {role: agent.role for role, agent in zip(written, agents, strict=True)}
+    _expect_different(roles)
+    workers = {agent.role: agent for agent in agents}
     essence: Json = [
         [[task.description, task.expected_output] for task in tasks],
         agent_key(leads, cast.provider, cast.model),
         [agent_key(one, cast.provider, cast.model) for one in workers.values()],
         [leads.max_delegations, leads.max_per_worker, list(leads.workers), list(leads.required)],
     ]
-    return ManagerStep(cast, tuple(tasks), leads, workers, digest(essence))
+    return ManagerStep(cast, tuple(tasks), leads, workers, roles, digest(essence))
+
+
+def _expect_different(roles: Mapping[str, str]) -> None:
+    """Roles that differ as they are written may be the same with their values put in."""
+    seen: dict[str, str] = {}
+    for written, filled in roles.items():
+        other = seen.setdefault(filled.casefold(), written)
+        if other != written:
+            what = f"the roles '{other}' and '{written}' are the same with their values put in"
+            fix = "give one of them another role: the manager could not tell them apart"
+            raise InputError(what, fix=fix, code="duplicate-role")

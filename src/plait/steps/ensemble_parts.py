@@ -25,6 +25,7 @@ MOST_TURNS: Final = 50
 MAX_ITERATIONS: Final = 5
 MAX_LEVELS: Final = 10
 """Of a map: after so many levels all that is left is put together at once."""
+MANAGER_ROLE: Final = "the manager of a team"
 STRATEGIES: Final = ("sequential", "parallel", "hierarchical")
 ON_ERROR: Final = ("fail_fast", "continue_on_error")
 ON_MAX: Final = ("return_last", "fail", "return_with_flag")
@@ -211,11 +212,12 @@ class MapReduce:
 class Manager(Agent):
     """An agent that has others do the tasks."""
 
+    role: str = MANAGER_ROLE
     max_delegations: int | None = field(default=None, kw_only=True)
     """How often it may delegate in all."""
     max_per_worker: int | None = field(default=None, kw_only=True)
     workers: Sequence[str] = field(default=(), kw_only=True)
-    """Roles that it may delegate to; none: all."""
+    """Roles that it may delegate to, as they are written; none: all."""
     required: Sequence[str] = field(default=(), kw_only=True)
     """Roles without whose work it is not done."""
 
@@ -306,4 +308,4 @@ def _expect_text(value: object, what: str) -> None:
 
 PLAIN_AGENT: Final = Agent("a careful assistant", "do the task well")
 """Whoever does a task for which nobody is named."""
-PLAIN_MANAGER: Final = Manager("the manager of a team", "have the tasks done well by those who can do them")
+PLAIN_MANAGER: Final = Manager(MANAGER_ROLE, "have the tasks done well by those who can do them")

@@ -7,16 +7,18 @@ resumed run.  Whatever an author's function raises ends the task and not the run
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
-from plait.engine.outcome import Done, Failed, Failure, Interrupted, Outcome, Skipped, StepError
+from plait.engine.outcome import Done, Failed, Outcome, Skipped
 from plait.engine.perform import PLAIN, Policy, Step, Turn
 from plait.engine.retry import Retry
-from plait.errors import InputError, PlaitError
-from plait.hints import Final, TypeVar
+from plait.errors import InputError, MissingNamesError
+from plait.hints import Final
 from plait.masking import masked
 from plait.records import dataclass, field, replace
 from plait.scope import Scope
+from plait.steps.authored import by_author
 from plait.steps.conversation import Conversation, Talk, digest, provider_key
 from plait.steps.ensemble_handlers import fingerprint_of, qualified
 from plait.steps.ensemble_parts import PLAIN_AGENT, Agent, Task, TaskOutput, as_limits
@@ -31,7 +33,6 @@ from plait.values import Json, detached, json_text, text
 UNUSED: Final = Usage(calls=0)
 TASK_FACTS: Final = ("description", "expected_output", "feedback", "iteration")
 """What parameters of a tool know of their own task: `${task.description}`."""
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,7 @@ class TaskStep:
             return self._asked(self.conversation, turn)
         if task.handler is not None:
             handler = task.handler
-            return _given(by_author(lambda: handler(task, self.context), "handler", turn))
+            return _given(by_author(lambda: handler(task, self.context), "handler", turn.run.mask))
         assert task.tool is not None
         return _given(called(turn, task.tool, self._params(task.tool)).get("output"))
 
@@ -120,9 +121,10 @@ class TaskStep:
         """The parameters of a tool; as they are written, where they need what only a run knows."""
         if self.params is None:
             return ""
-        if any(leaf.source.text.count("context") for leaf in self.params.leaves()):
-            return " " + " ".join(leaf.source.text for leaf in self.params.leaves())
-        return f" {json_text(dict(self._params(str(self.task.tool))))}"
+        if not any("context" in leaf.source.text for leaf in self.params.leaves()):
+            with suppress(MissingNamesError):  # a field of an item that nobody has made yet
+                return f" {json_text(dict(self._params(str(self.task.tool))))}"
+        return " " + " ".join(leaf.source.text for leaf in self.params.leaves())
 
 
 def task_step(
@@ -253,20 +255,6 @@ def record_of(outcome: Outcome) -> dict[str, Json]:
 def usage_of(value: Mapping[str, Json]) -> Usage:
     usage = value.get("usage")
     return Usage(**usage) if isinstance(usage, Mapping) else UNUSED
-
-
-# ── functions of an author ───────────────────────────────────────────────
-
-
-def by_author(call: Callable[[], T], what: str, turn: Turn) -> T:
-    """What a function gives that an author wrote in Python."""
-    try:
-        return call()
-    except (KeyboardInterrupt, Interrupted, StepError, PlaitError):
-        raise
-    except BaseException as error:  # whatever it raises ends the task, not Plait
-        said = f"the {what} raised {type(error).__name__}: {error}"
-        raise StepError(Failure(turn.run.mask(said))) from error
 
 
 def _since(began: float) -> float:

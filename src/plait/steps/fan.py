@@ -9,6 +9,7 @@ and left until somebody retries it.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from plait.engine.backend import Backend, Fanned, ItemWork
@@ -209,10 +210,11 @@ class _Watch:
         self.enough: Failure | None = None
 
     def while_wanted(self, work: Iterator[ItemWork]) -> Iterator[ItemWork]:
+        rehearsed = working(self.turn.run).rehearsal is not None  # shows all that would fail
         for item in work:
             while (left := self.paused_until - time.monotonic()) > 0:
                 self.turn.run.pause(left)
-            if self.enough is not None or self.turn.run.is_stopping():
+            if (self.enough is not None and not rehearsed) or self.turn.run.is_stopping():
                 return
             if self.shelter is not None and not self.shelter.line.enter(item.order, self.turn.run):
                 return
@@ -284,7 +286,18 @@ class _Watch:
 
     def expect_enough_successes(self) -> None:
         if self.enough is not None:
+            self._count_remembered()
             raise StepError(replace(self.enough, output=self.counts()))
+
+    def _count_remembered(self) -> None:
+        """Count what earlier lives of the run recorded of items that this one did not come to."""
+        run = self.turn.run
+        if run.fresh:
+            return
+        items = f"{self.turn.path}/item:"
+        recorded = run.journal.recorded_in(self.turn.path)
+        ended = Counter(type(known.outcome) for known in recorded if known.path.startswith(items))
+        self.successful, self.failed, self.skipped = ended[Done], ended[Failed], ended[Skipped]
 
     def counts(self) -> dict[str, Json]:
         return {

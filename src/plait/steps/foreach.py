@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 from plait.engine.backend import ItemWork
-from plait.engine.outcome import Failed, Failure, StepError
+from plait.engine.outcome import Failed, Failure, Outcome, StepError, expect_done
 from plait.engine.perform import PLAIN, Policy, Step, Turn
 from plait.hints import Final, Literal, TypeAlias
 from plait.masking import masked
@@ -90,7 +90,7 @@ class Foreach:
         began = time.monotonic()
         outcome = turn.perform(self.fan)
         if working(turn.run).rehearsal is not None:
-            return {}
+            return _rehearsed(outcome, turn)
         found = list(self._results(turn))
         record: dict[str, Json] = {
             "output": [one["output"] for one in found],
@@ -102,8 +102,7 @@ class Foreach:
             raise StepError(_as_one(outcome.failure, found, record))
         failed = sum(one["status"] == "failed" for one in found)
         if failed:
-            why = Failure(f"{failed} of {len(found)} items failed", path=turn.path)
-            raise StepError(_as_one(why, found, record))
+            raise StepError(_as_one(_some_failed(failed, len(found), turn), found, record))
         return record
 
     def _results(self, turn: Turn) -> Iterator[dict[str, Json]]:
@@ -111,6 +110,17 @@ class Foreach:
         written = turn.run.journal.recorded(f"{mine.path}/{self.fan.items.name}")
         value = getattr(written.outcome, "value", None) if written is not None else None
         return results(mine, self.fan.items.read(value, mine))
+
+
+def _rehearsed(outcome: Outcome, turn: Turn) -> dict[str, Json]:
+    counts = expect_done(outcome)
+    if isinstance(counts, dict) and counts.get("failed"):
+        raise StepError(_some_failed(counts["failed"], counts["total"], turn))
+    return {}
+
+
+def _some_failed(failed: int, total: int, turn: Turn) -> Failure:
+    return Failure(f"{failed} of {total} items failed", path=turn.path)
 
 
 def _as_one(failure: Failure, found: Sequence[dict[str, Json]], record: dict[str, Json]) -> Failure:

@@ -14,6 +14,7 @@ recorded with the visit.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -136,6 +137,7 @@ class _Way:
         self.hooks = turn.run.hooks
         self.spent = working(turn.run).spent_around(turn.path)
         self.limited = _limited(self.spent)
+        self.around = turn.scope
         self.base = Scope({}, sources=turn.scope.sources)
 
     def walked(self) -> dict[str, Json]:
@@ -144,7 +146,8 @@ class _Way:
         while at is not None:
             self._expect_more()
             node = self.graph.nodes[at]
-            outcome, self.turn = self.turn.perform_next(Visit(self, node, self._number(at)), self.steps)
+            visit = Visit(self, node, self._number(at))
+            outcome, self.turn = self._with_state().perform_next(visit, self.steps)
             self.steps += 1
             self.spent.add(steps=1)
             match outcome:
@@ -158,6 +161,12 @@ class _Way:
                     names = Names(self, {"result": {"status": "skipped"}}, self.turn.path)
                     at = way_on(node, names).get("next")
         return self._completed(dict(self.state))
+
+    def _with_state(self) -> Turn:
+        """For hooks, which know the state at every step inside the graph."""
+        if self.hooks is None:
+            return self.turn
+        return self.turn.with_scope(self.around.child(state=dict(self.state)))
 
     def _number(self, name: str) -> int:
         number = self.visits[name] = self.visits.get(name, 0) + 1
@@ -173,8 +182,7 @@ class _Way:
     def _after_failure(self, node: Node, failure: Failure) -> str | None:
         error = error_of(node, failure)
         if node.on_error is None and not self.graph.goes_on:
-            what = failure.message
-            raise StepError(replace(failure, message=f"node '{node.name}': {what}", output=self.partial()))
+            raise StepError(replace(failure, message=_at_node(node, failure.message), output=self.partial()))
         self._remember(node, error)
         if node.on_error is not None:
             return node.on_error
@@ -401,7 +409,30 @@ class Visit:
     def _recordable(self, value: Json) -> Json:
         if not self._way.graph.has_secrets:
             return value
-        return masked(value, self._way.turn.run.mask)
+        kept = masked(value, self._way.turn.run.mask)
+        if kept != value:
+            self._tell_of_secrets()
+        return kept
+
+    def _tell_of_secrets(self) -> None:
+        """A resumed run has what is recorded, and no other state: so it is the same in this life."""
+        run, about = working(self._way.turn.run), f"secrets of {self.node.name}"
+        if about not in run.noted:
+            run.noted.add(about)
+            told = "what it gives on holds a secret, and *** stands for that from here on"
+            run.note(
+                self._way.turn.path, f"node '{self.node.name}': {told}; use ${{inputs.…}} where it is needed"
+            )
+
+
+_AT_NODES: Final = re.compile(r"(?:node '[^']*': )*")
+
+
+def _at_node(node: Node, message: str) -> str:
+    """With the node at which a graph has failed; of graphs that call one another each node is named once."""
+    at = f"node '{node.name}': "
+    named = _AT_NODES.match(message)
+    return message if named is not None and at in named[0] else at + message
 
 
 class _WentOnError(Exception):

@@ -136,7 +136,9 @@ def performed_items(
         seen = names.with_names(**{loop.name: work.item, "state": state})
         title = turn.run.mask(title_of(work.item))
         item = Item(node, call, seen, f"item:{work.key}", title, strict=strict, keeps_going=loop.keeps_going)
-        return perform(item, turn.inner(item, order=work.order))
+        # What a call is given it has from `seen`; hooks ask the scope.
+        scope = None if turn.run.hooks is None else turn.scope.child(item=work.item)
+        return perform(item, turn.inner(item, scope=scope, order=work.order))
 
     def finished(work: ItemWork, outcome: Outcome) -> None:
         ended[work.order] = outcome

@@ -7,14 +7,16 @@ from contextlib import contextmanager
 from functools import cached_property
 
 from plait.engine.backend import Backend
+from plait.engine.events import StepFinished
 from plait.engine.limits import Earlier, Limits, Spent
-from plait.engine.outcome import Failed, Outcome
+from plait.engine.outcome import Failed, Failure, Outcome
 from plait.engine.run import Run, Stop
 from plait.hints import TYPE_CHECKING, Protocol
 from plait.records import dataclass
 from plait.values import Json
 
 if TYPE_CHECKING:
+    from plait.engine.events import Event
     from plait.engine.perform import Step, Turn
     from plait.steps.call import ToolResult
     from plait.steps.changes import Tracker
@@ -130,7 +132,6 @@ class Hands(Protocol):
 
     def provider(self, name: str | None) -> Provider | None:
         """The provider of that name, or the one that is used if nothing is said; None if there is none."""
-
 
     def at(self, directory: str) -> Hands:
         """The same hands for steps whose project is elsewhere: in the worktree of an item."""
@@ -269,6 +270,10 @@ class Rehearsed:
     """It was done in an earlier life of the run, and is not done again."""
     why: str = ""
     """Why it is done again, although an earlier life of the run had begun or done it."""
+    fails: str = ""
+    """Why it would fail, as far as that is known without doing it."""
+    fatal: bool = False
+    """The run would fail with it, or count it as a failed item."""
 
 
 def _nothing(secret: str) -> None:
@@ -411,9 +416,44 @@ class WorkingRun(Run):
         return outcome
 
 
+class RehearsedRun(WorkingRun):
+    """A dry run: it shows what would be done, and in its place what would fail, wherever that leads."""
+
+    rehearsal: list[Rehearsed]
+
+    @cached_property
+    def _failed(self) -> set[str]:
+        return set()
+
+    def emit(self, event: Event) -> None:
+        self._show_failure(event)
+        super().emit(event)
+
+    def emit_last(self, event: StepFinished) -> None:
+        self._show_failure(event)
+        super().emit_last(event)
+
+    def _show_failure(self, event: Event) -> None:
+        if not isinstance(event, StepFinished) or not isinstance(event.outcome, Failed):
+            return
+        failure, path = event.outcome.failure, event.path
+        if failure.path == path and path not in self._failed:
+            self._failed.add(path)
+            title = self.mask(event.title)
+            self.rehearsal.append(Rehearsed(path, event.kind, title, fails=failure.message))
+
+
 def working(run: Run) -> WorkingRun:
     assert isinstance(run, WorkingRun), "steps run where `app` has given them hands"
     return run
+
+
+def in_time(failure: Failure, turn: Turn) -> Failure:
+    """A call that took longer than a limit lets it has reached that limit."""
+    if failure.kind != "timeout" or turn.is_over():
+        return failure
+    reached = working(turn.run).spent_around(turn.path).reach("seconds")
+    return failure if reached is None else reached.failure(failure.output)
 
 
 def hands_at(turn: Turn) -> Hands:

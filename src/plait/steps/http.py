@@ -4,11 +4,14 @@ The output is what the server sent: data if it is JSON, else text.  An answer th
 is not wanted fails the step, with the status as its exit code, and the kind of
 failure says whether another attempt may help: `network`, `timeout`, `rate_limit`
 (429), `server_error` (5xx).
+
+Where a request goes is the author's word.  A value decides it only among the hosts
+that the step allows; if it allows all of them, no secret goes with the request.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from plait.engine.outcome import Failure, StepError
 from plait.engine.perform import Turn
@@ -16,9 +19,12 @@ from plait.errors import RequestError
 from plait.hints import TYPE_CHECKING, Final
 from plait.masking import masked
 from plait.records import dataclass, field
-from plait.steps.hands import Rehearsed, working
+from plait.scope.frames import MADE_OF_DATA
+from plait.steps.hands import in_time, working
+from plait.template.filters import holds_secret
 from plait.template.nodes import ContextHole, Path, Text
-from plait.template.sinks import as_header, as_json, as_json_value, as_url
+from plait.template.program import Placed
+from plait.template.sinks import as_header, as_json, as_json_value, as_url, is_own_word
 from plait.template.template import Leaf, Template
 from plait.tools.invocation import DEFAULT_MAX_OUTPUT, Limits, RequestCall, Returned
 from plait.values import Json, Secret, revealed_text
@@ -28,6 +34,9 @@ if TYPE_CHECKING:
 
 TIMEOUT: Final = 60.0
 """Seconds, unless the step says something else."""
+ANY_HOST: Final = "*"
+CREDENTIALS: Final = frozenset({"authorization", "proxy-authorization", "cookie", "x-api-key"})
+"""Headers that say who asks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,21 +54,24 @@ class Http:
     max_redirects: int = 0
     max_output: int = DEFAULT_MAX_OUTPUT
     strict: bool = False
+    allow_hosts: tuple[str, ...] = ()
+    """Where a value may lead: `host` and `*.host` (by https), `http://host:port`, or `*`."""
 
     def run(self, turn: Turn) -> dict[str, Json]:
         run = working(turn.run)
         call = self._call(turn)
         if run.rehearsal is not None:
-            run.rehearsal.append(Rehearsed(turn.path, "http", run.mask(f"{call.method} {call.url}")))
+            run.rehearse(turn, "http", f"{call.method} {call.url}")
             return {}
         try:
             answer = run.hands.request(call)
         except RequestError as error:
-            raise StepError(Failure(run.mask(str(error)), kind_of_error(error))) from None
+            raise StepError(in_time(Failure(run.mask(str(error)), kind_of_error(error)), turn)) from None
         return self._expect_welcome(answer, turn)
 
     def _call(self, turn: Turn) -> RequestCall:
-        scope, left = turn.scope, turn.time_left()
+        scope, left = turn.scope, working(turn.run).time_left(turn)
+        url, from_data = self._address(scope)
         headers = [
             (name, as_header(value, scope, strict=self.strict)) for name, value in self.headers.items()
         ]
@@ -68,14 +80,34 @@ class Http:
             headers.append(("content-type", kind))
         return RequestCall(
             method=(self.method or ("GET" if body is None else "POST")).upper(),
-            # A hole that nobody fills must not become a part of an address.
-            url=as_url(self.url, scope, strict=True, host_from_value=True),
+            url=url,
             headers=tuple(headers),
             body=body,
             limits=Limits(TIMEOUT if left is None else left, self.max_output),
             max_redirects=self.max_redirects,
-            url_from_data=host_is_data(self.url, scope),
+            url_from_data=from_data,
         )
+
+    def _address(self, scope: Scope) -> tuple[str, bool]:
+        """Where it goes, and whether data alone says so."""
+        from_data = host_is_data(self.url, scope)
+        # A hole that nobody fills must not become a part of an address.
+        url = as_url(self.url, scope, strict=True, host_from_value=not from_data or bool(self.allow_hosts))
+        if not from_data:
+            return url, False
+        allowed = allowing(url, self.allow_hosts)
+        if allowed is None:
+            raise StepError(Failure("the url leads to a host that allow_hosts does not name", "refused"))
+        if allowed == ANY_HOST and any(_has_secret(part, scope) for part in self._sent()):
+            said = "a secret would be sent to whatever host a value names: name the hosts under allow_hosts"
+            raise StepError(Failure(said, "refused"))
+        return url, "*" in allowed
+
+    def _sent(self) -> Iterator[Template]:
+        yield self.url
+        yield from self.headers.values()
+        if self.body is not None:
+            yield self.body
 
     def _body(self, scope: Scope) -> tuple[bytes | None, str]:
         if self.body is None:
@@ -134,9 +166,55 @@ def host_is_data(url: Template, scope: Scope) -> bool:
     first = next(iter(url.leaf.program.parts), Text(""))
     if isinstance(first, Text):
         return False
-    if not isinstance(first, ContextHole) or first.filters:
+    roots = origin_roots(url.leaf)
+    if roots is None:
         return True
-    origins = [
-        scope.origin(one.origin.root) if isinstance(one.origin, Path) else None for one in first.alternatives
-    ]
-    return not all(origin is not None and origin.trusted for origin in origins)
+    origins = [scope.origin(root) for root in roots]
+    if roots == ("env",) and origins == [None]:  # the environment of whoever started the run
+        return False
+    made = any(origin is not None and origin.frame == MADE_OF_DATA for origin in origins)
+    return made or not is_own_word(first, scope)
+
+
+def origin_roots(url: Leaf) -> tuple[str, ...] | None:
+    """The names that say where a request goes; None: something else than names says it."""
+    first = next(iter(url.program.parts), Text(""))
+    if not isinstance(first, ContextHole) or not all(isinstance(part, Text) for part in first.default or ()):
+        return None
+    roots = [one.origin.root for one in first.alternatives if isinstance(one.origin, Path)]
+    return tuple(roots) if len(roots) == len(first.alternatives) else None
+
+
+def allowing(url: str, hosts: Sequence[str]) -> str | None:
+    """The entry that allows a URL to be made of data; one that names its host goes before a pattern."""
+    from urllib.parse import urlsplit
+
+    try:
+        where = urlsplit(url)
+        origin = (where.scheme, (where.hostname or "").removesuffix("."), where.port)
+    except ValueError:  # a port or an address that is none
+        return None
+    named_first = sorted(hosts, key=lambda host: (host == ANY_HOST, "*" in host))
+    return next((host for host in named_first if _names(host, origin)), None)
+
+
+def _names(host: str, origin: tuple[str, str, int | None]) -> bool:
+    scheme, name, port = origin
+    if host == ANY_HOST:
+        return bool(name)
+    scheme_said, separator, authority = host.rpartition("://")
+    wanted, _, port_said = authority.lower().partition(":")
+    standard = {"http": 80, "https": 443}
+    if scheme != (scheme_said if separator else "https"):
+        return False
+    if (port or standard.get(scheme)) != (int(port_said) if port_said else standard[scheme]):
+        return False
+    return name.endswith(wanted[1:]) if wanted.startswith("*.") else name == wanted
+
+
+def _has_secret(template: Template, scope: Scope) -> bool:
+    return any(
+        isinstance(piece, Placed) and holds_secret(piece.value)
+        for leaf in template.leaves()
+        for piece in Template(leaf, template.profile).pieces(scope)
+    )

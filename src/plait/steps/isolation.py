@@ -679,11 +679,12 @@ def _has_happened(turn: Turn, intent: Mapping[str, Json]) -> bool:
         return True
     if tip == intent["old"] or turn.run.is_repeated(turn.path):
         return False
+    resume = f"plait resume {turn.run.id}"
     raise InputError(
         f"the branch {_short(target)} is neither where a merge ({turn.path}) began nor where it was to end, "
         "and nobody knows whether the merge was made and undone",
-        fix=f"look at it: git log {_short(target)}; then plait resume --repeat {turn.path} merges "
-        f"{str(intent['head'])[:12]} into it, and plait resume --done {turn.path} leaves it as it is",
+        fix=f"look at it: git log {_short(target)}; then {resume} --repeat {turn.path} merges "
+        f"{str(intent['head'])[:12]} into it, and {resume} --done {turn.path} leaves it as it is",
         code="once",
     )
 

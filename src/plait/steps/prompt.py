@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from plait.engine.limits import Spent
 from plait.engine.outcome import Failure, StepError
 from plait.engine.perform import Turn
 from plait.hints import Final
 from plait.masking import masked
 from plait.records import dataclass, field, replace
-from plait.steps.hands import Rehearsed, WorkingRun, working
-from plait.steps.model import Ask, Message, Usage
+from plait.steps.allowance import Bill, count
+from plait.steps.hands import WorkingRun, working
+from plait.steps.model import Ask, Message
 from plait.steps.speaking import Speaking
 from plait.template.sinks import as_text
 from plait.template.template import Template
@@ -36,7 +36,7 @@ class Prompt:
         system = "" if self.system is None else as_text(self.system, turn.scope, strict=self.strict)
         asked = Ask((Message("user", text),), run.mask(system), self.model, options=self.options)
         if run.rehearsal is not None:
-            run.rehearsal.append(Rehearsed(turn.path, "prompt", text))
+            run.rehearse(turn, "prompt", text)
             return {}
         return self._answered(asked, turn, run)
 
@@ -47,36 +47,23 @@ class Prompt:
         spent = run.spent_around(turn.path)
         if (reached := spent.take(*ASKING, turns=1)) is not None:
             raise StepError(reached.failure())
+        bill = Bill(spent)
         began = time.monotonic()
         speaking = Speaking(run, turn.path)
         try:
             timeout = run.time_left(turn)
-            answer = provider.ask(asked, timeout=timeout, stop=run.stop, on_text=speaking.hear)
+            answer = bill.ask(provider, asked, timeout=timeout, stop=run.stop, on_text=speaking.hear)
         except StepError as error:
+            if not bill.is_paid:
+                count(None, spent)
             output = error.failure.output if isinstance(error.failure.output, Mapping) else {}
-            count(paid_for(output), spent)
             raise StepError(_failure(error.failure, output, time.monotonic() - began, run)) from None
         speaking.finish()
-        count(answer.usage, spent)
         if (why := ENDED_EARLY.get(answer.ending)) is not None:
             output = {"text": answer.text, "model": answer.model, "usage": answer.usage.record()}
             failure = Failure(why, answer.ending)
             raise StepError(_failure(failure, output, time.monotonic() - began, run))
         return _value(run, answer.text, time.monotonic() - began, answer.model, answer.usage.record())
-
-
-def count(usage: Usage | None, spent: Spent) -> None:
-    """What came of a question for which a turn was taken: nothing, or what was paid for it."""
-    if usage is None:
-        spent.add(turns=-1)
-    else:
-        spent.add(turns=usage.calls - 1, tokens=usage.tokens, spend=usage.cost or 0.0)
-
-
-def paid_for(output: Mapping[str, Json]) -> Usage | None:
-    """What was paid, although there is no answer."""
-    usage = output.get("usage")
-    return Usage(**usage) if isinstance(usage, Mapping) else None
 
 
 def _failure(failure: Failure, output: Mapping[str, Json], seconds: float, run: WorkingRun) -> Failure:

@@ -39,6 +39,7 @@ class Sequence:
         output: Json = None
         cut: Json = None
         last = len(self.steps) - 1
+        would_fail: StepError | None = None
         for order, step in enumerate(self.steps):
             outcome, turn = turn.perform_next(step, order, is_last=order == last)
             match outcome:
@@ -52,16 +53,29 @@ class Sequence:
                         turn = _behind(step, turn, value, names)
                 case Failed(failure):
                     if not step.continue_on_error:
-                        raise StepError(failure)
+                        would_fail = would_fail or StepError(failure)
+                        if not _is_rehearsed(turn):
+                            raise would_fail
+                        continue  # a dry run shows what stands behind it, too
                     turn.run.note(
                         turn.path, f"'{step.title}' failed, and the flow goes on: {failure.message}"
                     )
                     ended = failure.as_ended()
-                    turn = _behind(step, turn, ended, step.captured(ended))
+                    names = step.captured(ended)
+                    captures |= names
+                    turn = _behind(step, turn, ended, names)
                 case Skipped():
                     pass
+        if would_fail is not None:
+            raise would_fail
         whole: dict[str, Json] = {"output": output, "captures": captures}
         return whole if cut is None else {**whole, CUT: cut}
+
+
+def _is_rehearsed(turn: Turn) -> bool:
+    from plait.steps.hands import working
+
+    return working(turn.run).rehearsal is not None
 
 
 def _behind(step: Work, turn: Turn, value: dict[str, Json], captures: dict[str, Json]) -> Turn:

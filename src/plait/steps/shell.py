@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from plait.engine.outcome import Failure, StepError
 from plait.engine.perform import Turn
+from plait.errors import ProcessError
 from plait.hints import TYPE_CHECKING, Literal
 from plait.records import dataclass, field
 from plait.steps.capture import CUT
-from plait.steps.hands import Ended, working
+from plait.steps.hands import Ended, in_time, working
 from plait.template.sinks import as_shell
 from plait.template.template import Template
 from plait.values import Json
@@ -43,7 +44,17 @@ class Shell:
             return {}
         if self.is_title:
             run.entitle(turn.path, title_of(run.mask(bound.shown)))
-        ended = run.hands.shell(
+        try:
+            ended = self._ended(bound, turn)
+        except ProcessError as error:
+            if error.code != "timeout":
+                raise
+            raise StepError(in_time(Failure(run.mask(str(error)), "timeout"), turn)) from None
+        return expect_success(ended_record(ended, turn), ended.signal)
+
+    def _ended(self, bound: BoundScript, turn: Turn) -> Ended:
+        run = working(turn.run)
+        return run.hands.shell(
             bound,
             shell=self.shell,
             cwd=turn.directory,
@@ -54,10 +65,9 @@ class Shell:
                 "PLAIT_IDEMPOTENCY_KEY": f"{run.id}/{turn.path}",
             },
             stdin=b"",
-            timeout=turn.time_left(),
+            timeout=run.time_left(turn),
             stop=run.stop,
         )
-        return expect_success(ended_record(ended, turn), ended.signal)
 
     def _bound(self, scope: Scope) -> BoundScript:
         dialect: Literal["sh", "bash"] = "bash" if self.shell == "bash" else "sh"

@@ -15,7 +15,7 @@ from plait.errors import InputError, ProcessError, RequestError
 from plait.hints import TYPE_CHECKING, Final
 from plait.masking import masked
 from plait.records import dataclass, field, replace
-from plait.steps.hands import Inside, Rehearsed, hands_at, working
+from plait.steps.hands import Inside, hands_at, in_time, working
 from plait.steps.http import kind_of_error, kind_of_status
 from plait.template.sinks import as_json_value, as_text
 from plait.template.template import Template
@@ -58,7 +58,7 @@ def called(turn: Turn, tool_id: str, params: Mapping[str, Json], *, as_text: boo
     """How a call of a tool ended, as a step says it; its data is the output, or what it printed."""
     run = working(turn.run)
     if run.rehearsal is not None:
-        run.rehearsal.append(Rehearsed(turn.path, "tool", run.mask(f"{tool_id} {json_text(dict(params))}")))
+        run.rehearse(turn, "tool", f"{tool_id} {json_text(dict(params))}")
         return {}
     program = run.hands.program(tool_id, params)
     if program is not None:
@@ -94,24 +94,16 @@ class Called:
         try:
             result = hands_at(turn).call(self.tool_id, self.params, timeout=run.time_left(turn))
         except RequestError as error:
-            raise StepError(_in_time(Failure(run.mask(str(error)), kind_of_error(error)), turn)) from None
+            raise StepError(in_time(Failure(run.mask(str(error)), kind_of_error(error)), turn)) from None
         except ProcessError as error:
             if error.code != "timeout":
                 raise
-            raise StepError(_in_time(Failure(run.mask(str(error)), "timeout"), turn)) from None
+            raise StepError(in_time(Failure(run.mask(str(error)), "timeout"), turn)) from None
         if result.metadata.get("cancelled") and run.is_stopping():
             raise Interrupted
         if self.as_text and result.printed is not None:
             result = replace(result, data=result.printed)
         return _expect_success(result, turn)
-
-
-def _in_time(failure: Failure, turn: Turn) -> Failure:
-    """A call that took longer than a limit lets it has reached that limit."""
-    if failure.kind != "timeout" or turn.is_over():
-        return failure
-    reached = working(turn.run).spent_around(turn.path).reach("seconds")
-    return failure if reached is None else reached.failure(failure.output)
 
 
 def _from_inside(program: Inside, turn: Turn) -> dict[str, Json]:
@@ -142,7 +134,7 @@ def _expect_success(result: ToolResult, turn: Turn) -> dict[str, Json]:
         return record
     said = mask(result.error or "the tool says only that it failed")
     failure = Failure(f"{result.item_id}: {said}", _kind(facts), exit_code=code, output=record)
-    raise StepError(_in_time(failure, turn))
+    raise StepError(in_time(failure, turn))
 
 
 def _kind(facts: Mapping[str, Json]) -> str:

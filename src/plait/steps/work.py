@@ -26,11 +26,12 @@ from plait.engine.perform import PLAIN, Policy, Skip, Step, Turn
 from plait.errors import InputError
 from plait.hints import TYPE_CHECKING, Protocol
 from plait.records import dataclass, field, replace
+from plait.scope.frames import MADE_OF_DATA
 from plait.steps.capture import Capture, captured, expect_whole, facts_of
 from plait.steps.hands import working
 from plait.steps.sequence import Sequence as Steps
 from plait.steps.unfilled import ItemHole, item_holes, note_unfilled
-from plait.template.sinks import as_sealed_env, as_text
+from plait.template.sinks import as_sealed_env, as_text, is_authors
 from plait.values import Json, Secret, revealed_text
 
 if TYPE_CHECKING:
@@ -179,12 +180,18 @@ class Work:
         }
         working(turn.run).hide(value.reveal() for value in given.values() if isinstance(value, Secret))
         env = {name: revealed_text(value) for name, value in given.items()}
-        scope = turn.scope.frame("step env", env=dict(given)) if env else turn.scope
+        scope = self._with_env(turn.scope, given) if env else turn.scope
         directory = turn.directory
         if self.working_dir is not None:
             directory = self._directory(self.working_dir, turn.with_scope(scope))
             scope = scope.at(directory)
         return replace(turn, scope=scope, env={**turn.env, **env}, directory=directory)
+
+    def _with_env(self, scope: Scope, given: Mapping[str, Json]) -> Scope:
+        made = {name for name, value in self.env.items() if not is_authors(value, scope)}
+        own = {name: value for name, value in given.items() if name not in made}
+        scope = scope.frame("step env", env=own)
+        return scope.frame(MADE_OF_DATA, env={name: given[name] for name in made}) if made else scope
 
     def _directory(self, named: Template, turn: Turn) -> str:
         from os.path import join, normpath
@@ -202,17 +209,18 @@ class Work:
 
     def _acted(self, turn: Turn) -> dict[str, Json]:
         outcome = self._tried(turn, "run")
+        handled: dict[str, Json] = {}
         for attempt in range(1, (self.on_failure.attempts if self.on_failure else 0) + 1):
             if not isinstance(outcome, Failed) or outcome.failure.exit_code in self.on_exit_code:
                 break
-            self._handle(turn, outcome.failure, f"on_failure@{attempt}")
+            handled = _joined(handled, self._handle(turn, outcome.failure, f"on_failure@{attempt}"))
             outcome = self._tried(turn, f"again@{attempt}")
         match outcome:
             case Failed(failure):
-                value = self._recovered(turn, failure)
+                value = self._recovered(turn, _knowing(failure, handled))
             case Done(value):
                 assert isinstance(value, dict)
-                value = self._succeeded(turn, value)
+                value = self._succeeded(turn, _joined(value, handled))
             case Skipped(why):
                 raise Skip(why)
         return value
@@ -254,7 +262,7 @@ class Work:
             raise StepError(failure)
         done = self._handle(turn, failure, "on_failure")
         if handler.fails_anyway:
-            raise StepError(failure)
+            raise StepError(_knowing(failure, done))
         return _joined(failure.as_ended(), done)
 
     def _handle(self, turn: Turn, failure: Failure, name: str) -> Json:
@@ -356,6 +364,13 @@ def after(scope: Scope, step: Work, value: Mapping[str, Json], captures: Mapping
     changed = value.get("changes")
     names = {"step": changed} if isinstance(changed, Mapping) else None
     return scope.frame(step.name, captures=captures, outputs=outputs, step=names)
+
+
+def _knowing(failure: Failure, handled: Json) -> Failure:
+    """With what handlers captured: the flow may go on, and then it knows that."""
+    ended = failure.as_ended()
+    joined = _joined(ended, handled)
+    return failure if joined is ended else replace(failure, output=joined)
 
 
 def _joined(value: dict[str, Json], inner: Json) -> dict[str, Json]:

@@ -14,7 +14,7 @@ from plait.engine.perform import Turn
 from plait.errors import InputError
 from plait.hints import TYPE_CHECKING, Literal, TypeAlias
 from plait.records import dataclass
-from plait.steps.hands import Rehearsed, working
+from plait.steps.hands import working
 from plait.template.nodes import Text
 from plait.template.sinks import as_text
 from plait.template.template import Leaf, Template
@@ -45,7 +45,7 @@ class WriteFile:
         _expect_name(path, self.path)
         data = run.mask(self._written(turn.scope)).encode("utf-8", "surrogateescape")
         if run.rehearsal is not None:
-            run.rehearsal.append(Rehearsed(turn.path, "write_file", f"{run.mask(path)} ({len(data)} bytes)"))
+            run.rehearse(turn, "write_file", f"{path} ({len(data)} bytes)")
             return {}
         run.hands.write(path, data, directory=turn.directory, mode=self.mode, create_dirs=self.create_dirs)
         return {"output": path, "stderr": "", "exit_code": 0, "duration": 0.0}

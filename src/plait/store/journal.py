@@ -60,6 +60,10 @@ class SqliteJournal:
         self._expect_sound()
         return self.reader.was_started(path)
 
+    def unfinished(self) -> Iterator[str]:
+        self._expect_sound()
+        return self.reader.unfinished()
+
     def is_fresh(self) -> bool:
         return self._fresh
 

@@ -117,7 +117,7 @@ class Reader:
             after = rows[-1][0]
 
     def outline(self, fan: str) -> Iterator[Stamped]:
-        """The events without those that say only that an item of a fan began, or went well, or a step in it."""
+        """The events without those that say only that an item, or a step of one, began or went well."""
         parent, after = f"{storable(fan)}/", 0
         inside = (parent + _ITEM, parent + _BEHIND_ITEMS, parent, _ITEM, _BEHIND_ITEMS)
         while rows := self._all(_OUTLINE, after, *inside):
@@ -168,6 +168,13 @@ class Reader:
     def was_started(self, path: str) -> bool:
         number, started = self._known(path)
         return bool(started) and number is None
+
+    def unfinished(self) -> Iterator[str]:
+        """The paths of steps that were begun and whose end is not recorded."""
+        with self._lock:
+            self._catch_up()
+            found = self._all("SELECT parent || name FROM temp.known WHERE started AND number IS NULL")
+        yield from sorted(original(path) for (path,) in found)
 
     def counts(self, kind: str) -> dict[str, int]:
         """How many steps of a kind ended how."""

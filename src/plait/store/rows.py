@@ -3,8 +3,9 @@
 A path is kept in two parts: what comes before its last `/`, with that `/`, and
 its name; so the steps directly below a path are those with one first part.
 Texts that come back often (kinds, fingerprints) are numbers of words.  What has
-no column of its own is JSON in `body`; if it is large, `body` is the digest of
-the file that holds it.
+no column of its own is JSON in `body`; if that is large, each large text of it is a
+file, and `body` says in bytes which; without such texts, `body` is the digest of the file
+that holds all of it.
 """
 
 from __future__ import annotations
@@ -30,12 +31,14 @@ from plait.engine.events import (
 from plait.engine.journal import Recorded, Stamped
 from plait.engine.outcome import Done, Failed, Failure, Outcome, Skipped
 from plait.errors import InternalError
-from plait.hints import Final, TypeAlias
+from plait.hints import Any, Final, TypeAlias
 from plait.records import dataclass
 from plait.values import Json, json_text
 
 LARGE: Final = 32 * 1024
-"""Characters of JSON beyond which a body is a file of its own."""
+"""Characters of JSON beyond which a body, or each large text in it, is a file of its own."""
+DIGEST_BYTES: Final = 32
+"""What stands for a body that is a file; a body whose texts are files is longer."""
 
 RUN_STARTED, STARTED, RETRYING, FINISHED, COUNTED, FORGOTTEN, NOTED, RUN_ENDED = range(8)
 EVENT_NAMES: Final = (
@@ -167,7 +170,31 @@ def _packed(value: Json, packing: Packing) -> str | bytes | None:
     if value is None:
         return None
     body = to_json(value)
-    return body if len(body) <= LARGE else bytes.fromhex(packing.keep(body.encode("ascii")))
+    if len(body) <= LARGE:
+        return body
+    texts: list[tuple[_Place, str]] = []
+    rest = _without_texts(value, (), texts)
+    if not texts or len(to_json(rest)) > LARGE:
+        return bytes.fromhex(packing.keep(body.encode("ascii")))
+    # So the output of a step is on the disk once, though it is also that of the list which it ends.
+    kept = [[list(place), packing.keep(text.encode("utf-8", "surrogatepass"))] for place, text in texts]
+    return to_json([rest, kept]).encode("ascii")
+
+
+_Place: TypeAlias = tuple[str | int, ...]
+
+
+def _without_texts(value: Json, place: _Place, texts: list[tuple[_Place, str]]) -> Json:
+    """The value with null for each large text; `texts` gets them, and where they were."""
+    match value:
+        case str() if len(value) > LARGE:
+            texts.append((place, value))
+            return None
+        case dict() if all(isinstance(key, str) for key in value):
+            return {key: _without_texts(one, (*place, key), texts) for key, one in value.items()}
+        case list():
+            return [_without_texts(one, (*place, at), texts) for at, one in enumerate(value)]
+    return value
 
 
 _encode: Final = json.JSONEncoder(allow_nan=False, check_circular=False, separators=(",", ":")).encode
@@ -251,7 +278,20 @@ def _outcome(row: Row, unpacking: Unpacking) -> Outcome:
 def _unpacked(body: str | bytes | None, unpacking: Unpacking) -> Json:
     if body is None:
         return None
-    return json.loads(unpacking.kept(body.hex()) if isinstance(body, bytes) else body)
+    if isinstance(body, str):
+        return json.loads(body)
+    if len(body) == DIGEST_BYTES:
+        return json.loads(unpacking.kept(body.hex()))
+    whole = json.loads(body)  # a list, so that the value itself can be one of the texts
+    for place, name in whole.pop():
+        _put(whole, [0, *place], unpacking.kept(name).decode("utf-8", "surrogatepass"))
+    return whole[0]
+
+
+def _put(value: Json, place: list[Any], text: str) -> None:
+    for step in place[:-1]:
+        value = value[step]
+    value[place[-1]] = text
 
 
 # ── text ─────────────────────────────────────────────────────────────────

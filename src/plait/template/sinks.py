@@ -30,6 +30,7 @@ from plait.template.nodes import (
     Parts,
     Path,
     Text,
+    holes,
 )
 from plait.template.program import MAX_OUTPUT, Lookup, Piece, Placed, Program, output_too_long
 from plait.template.template import Branch, Constant, Leaf, Node, Template
@@ -179,8 +180,15 @@ def bound_shell(
         hole = piece.hole
         gaps.append(Gap(len(values), hole.start, hole.end, "raw" in formats, "opt" in formats))
         values.append(piece.value)
-        trusted.append(_is_trusted(hole, lookup))
+        trusted.append(is_own_word(hole, lookup))
     return bind(plan(gaps, dialect, source), values, trusted=trusted, source=source)
+
+
+def is_authors(template: Template, values: Values) -> bool:
+    """Is every value in it the author's own word, so that no data from outside is?"""
+    lookup = template.lookup(values, None)
+    every = (hole for leaf in template.leaves() for hole in holes(leaf.program.parts))
+    return all(is_own_word(hole, lookup) for hole in every)
 
 
 # ── helpers, in order of use ─────────────────────────────────────────────
@@ -418,8 +426,8 @@ def _formats(place: Hole | Filled) -> set[str]:
     return {form.name for alternative in hole.alternatives for form in alternative.formats}
 
 
-def _is_trusted(hole: Hole | Filled, lookup: Lookup | None) -> bool:
-    """May this value begin with '-'?  Only if every name in the hole is the author's own word."""
+def is_own_word(hole: Hole | Filled, lookup: Lookup | None) -> bool:
+    """Is every name in the hole the author's own word?  Only then its value may begin with '-'."""
     origin_of = getattr(lookup, "origin", None)
     if not isinstance(hole, ContextHole) or origin_of is None:
         return False

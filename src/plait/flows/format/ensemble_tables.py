@@ -25,7 +25,15 @@ from plait.flows.format.kinds import (
 )
 from plait.flows.format.shared import MOST_ATTEMPTS, NAME, PARALLEL, PARAMETERS, TIMEOUT_MEANING
 from plait.hints import Final
-from plait.steps.ensemble_parts import MAX_ITERATIONS, MAX_LEVELS, MOST_TURNS, ON_ERROR, ON_MAX, STRATEGIES
+from plait.steps.ensemble_parts import (
+    MANAGER_ROLE,
+    MAX_ITERATIONS,
+    MAX_LEVELS,
+    MOST_TURNS,
+    ON_ERROR,
+    ON_MAX,
+    STRATEGIES,
+)
 
 TASK_ID: Final = Word("an id: letters, digits, _ - and .", r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 TASK_IDS: Final = OneOf((Many(TASK_ID), TASK_ID), "an id, or a list of ids")
@@ -216,12 +224,17 @@ FORMS: Final = (
         "manager",
         "An agent that has those of the tasks do the work.",
         (
-            Field("role", Text(), "who it is; a template", "the manager of a team"),
+            Field("role", Text(), "who it is; a template", MANAGER_ROLE),
             *_MEMBER,
             Field("max_delegations", Whole(1), "how often it may delegate in all"),
             Field("max_per_worker", Whole(1), "how often to one worker"),
-            Field("workers", _ROLES, "the roles that it may delegate to; all, if nothing is said"),
-            Field("required", _ROLES, "the roles without whose work it is not done"),
+            Field(
+                "workers",
+                _ROLES,
+                "to whom it may delegate, by role as it is written, or by name in `agents`; "
+                "all, if nothing is said",
+            ),
+            Field("required", _ROLES, "those without whose work it is not done, named likewise"),
         ),
     ),
 )

@@ -44,6 +44,14 @@ from plait.flows.format.shared import (
 )
 from plait.hints import Final
 
+_HOST: Final = Word(
+    "a host: api.example.org, *.example.org, http://localhost:8000, or *",
+    r"\*|(?:https?://)?(?:\*\.)?[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)*(?::[0-9]{1,5})?",
+)
+HOSTS: Final = OneOf(
+    (Many(_HOST, 1), _HOST),
+    "a host, or a list of them: api.example.org, *.example.org, http://localhost:8000, *",
+)
 METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 _NO_COMMITS: Final = "commit in a shell step: git commit"
 
@@ -265,8 +273,15 @@ FORMS: Final = (
             Field(
                 "url",
                 Text(),
-                "its address; scheme and host are written, not put in by a value",
+                "its address; scheme and host are written, or stand under env or parameters, unless "
+                "`allow_hosts` says more",
                 required=True,
+            ),
+            Field(
+                "allow_hosts",
+                HOSTS,
+                "the hosts among which a value may choose, by https unless one says http; with `*` it may be "
+                "any that is public, and no secrets are sent",
             ),
             Field(
                 "method", Choice(METHODS), "GET, or POST if there is a body, unless this says something else"

@@ -19,8 +19,10 @@ from plait.flows.format.kinds import (
     Many,
     Map,
     NoEffect,
+    Number,
     OneOf,
     Refused,
+    Whole,
     Word,
 )
 from plait.flows.format.shared import STEP
@@ -180,7 +182,8 @@ def _wrong_type(node: Node, kind: Kind, called: str) -> Problem:
         close = nearest(str(node.value), kind.words)
         fix = f"did you mean '{close}'?" if close else None
     elif isinstance(node, Scalar) and fits(kind, node):
-        what = f"{called} is {kind.wanted}"
+        unsaid = isinstance(kind, Whole | Number) and not kind.least and kind.most is None
+        what = f"{called} is {kind.wanted}{' from 0' if unsaid else ''}"
     elif kind is STEP or (
         isinstance(kind, OneOf) and kind.said.startswith("a step") and isinstance(node, Scalar)
     ):

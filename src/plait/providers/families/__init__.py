@@ -7,12 +7,17 @@ that fill the body of a request, never into its template.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 
-from plait.hints import Final, Literal, Protocol, TypeAlias
+from plait.hints import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
 from plait.records import dataclass
+from plait.steps.judging import is_plain, read_json
 from plait.steps.model import Answer, Ask
 from plait.values import Json, json_text
+
+if TYPE_CHECKING:
+    from typing import TypeVar
+
+    _T = TypeVar("_T")
 
 Structured: TypeAlias = Literal["json_schema", "tool", "prompt"]
 ANSWER_TOOL: Final = "give_answer"
@@ -22,6 +27,9 @@ RESERVED: Final = frozenset(
     | {"response_format", "output_config"}
 )
 """Names of a body that only the question itself gives; options are all others."""
+MOST_COUNTED: Final = 1_000_000_000
+"""Tokens of one answer; a server that counts more does not count tokens."""
+_TYPES: Final[dict[type, str]] = {str: "text", dict: "a map", list: "a list"}
 
 
 class UnreadableError(Exception):
@@ -82,27 +90,66 @@ def in_words(ask: Ask) -> str:
     return f"{ask.system}\n\n{wanted}" if ask.system else wanted
 
 
-def arguments_of(written: str) -> Json:
+def arguments_of(written: Json) -> Json:
     """The arguments of a call as a model wrote them: what is no JSON stays the text that it is."""
+    if not isinstance(written, str):  # some servers give the map itself
+        return written if is_plain(written) else _as_written(written)
     if not written.strip():
         return {}
     try:
-        return json.loads(written)
+        return read_json(written)
+    except ValueError:
+        return whole_text(written)
+
+
+def _as_written(data: Json) -> str:
+    try:
+        return json.dumps(data)
     except (ValueError, RecursionError):
-        return written
+        return "…"  # deeper than can be written
 
 
-def number(source: Mapping[str, Json] | Json, *path: str) -> int:
+def whole_text(text: str) -> str:
+    """With halves of characters put together; one that stays alone is replaced."""
+    if text.isascii():
+        return text
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+# ── parts of an answer: absent, or of their type ─────────────────────────
+
+
+def part(source: Json, name: str, kind: type[_T]) -> _T | None:
+    """A part of an answer, if it is there; UnreadableError if it is of another type."""
+    found = source.get(name) if isinstance(source, dict) else None
+    if found is None:
+        return None
+    if not isinstance(found, kind):
+        raise UnreadableError(f"'{name}' to be {_TYPES[kind]}")
+    return found
+
+
+def piece(source: Json, name: str) -> str:
+    """A text in an answer, perhaps with half a character at its end; empty if there is none."""
+    return part(source, name, str) or ""
+
+
+def word(source: Json, name: str) -> str:
+    """A whole text in an answer; empty if there is none."""
+    return whole_text(piece(source, name))
+
+
+def number(source: Json, *path: str) -> int:
     """A count in an answer; 0 if nobody counted."""
     found = source
-    for name in path:
-        found = found.get(name) if isinstance(found, dict) else None
-    return found if isinstance(found, int) and not isinstance(found, bool) and found >= 0 else 0
-
-
-def word(value: Json) -> str:
-    """A text in an answer; empty if there is none."""
-    return value if isinstance(value, str) else ""
+    for name in path[:-1]:
+        found = part(found, name, dict)
+    count = found.get(path[-1]) if found else None
+    if count is None:
+        return 0
+    if isinstance(count, bool) or not isinstance(count, int | float) or not 0 <= count <= MOST_COUNTED:
+        raise UnreadableError(f"'{path[-1]}' to be a count up to {MOST_COUNTED:,}")
+    return int(count)
 
 
 def event_map(data: str) -> dict[str, Json]:

@@ -15,8 +15,12 @@ from plait.providers.families import (
     fault_word,
     in_words,
     number,
+    part,
+    piece,
+    whole_text,
     word,
 )
+from plait.steps.judging import is_plain
 from plait.steps.model import Answer, Ask, Ending, Message, ToolUse, Usage
 from plait.values import Json
 
@@ -30,6 +34,14 @@ ENDINGS: Final[dict[str, Ending]] = {
 }
 SAID: Final = ("text", "tool_use")
 """Kinds of blocks that text and uses say all of."""
+WRITTEN: Final = "partial_json"
+DELTAS: Final = {
+    "text_delta": "text",
+    "input_json_delta": WRITTEN,
+    "thinking_delta": "thinking",
+    "signature_delta": "signature",
+}
+"""What goes on in a stream, and the field in which it stands."""
 
 
 class AnthropicMessages:
@@ -48,10 +60,11 @@ class AnthropicMessages:
         return {**values, **{name: value for name, value in optional.items() if value}}
 
     def answer(self, body: Json) -> Answer:
-        blocks = body.get("content") if isinstance(body, dict) else None
-        if not isinstance(blocks, list) or not all(isinstance(block, dict) for block in blocks):
+        blocks = part(body, "content", list)
+        if blocks is None:
             raise UnreadableError("a message with blocks of content")
-        return _answer(blocks, _usage(body), word(body.get("model")), word(body.get("stop_reason")))
+        read = [_block_of(block) for block in blocks]
+        return _answer(read, _usage(body), word(body, "model"), word(body, "stop_reason"))
 
     def reading(self) -> MessageReading:
         return MessageReading()
@@ -60,8 +73,10 @@ class AnthropicMessages:
 class MessageReading:
     def __init__(self) -> None:
         self._blocks: dict[int, dict[str, Json]] = {}
-        self._arguments: dict[int, list[str]] = {}
+        self._pieces: dict[int, dict[str, list[str]]] = {}
+        """Of blocks, by field: what came of them."""
         self._counts: dict[str, Json] = {}
+        self._usage = Usage()
         self._model = ""
         self._reason = ""
         self._done = False
@@ -70,18 +85,15 @@ class MessageReading:
         event = event_map(data)
         match event.get("type"):
             case "message_start":
-                message = event.get("message")
-                message = message if isinstance(message, dict) else {}
-                self._model = word(message.get("model"))
+                message = part(event, "message", dict) or {}
+                self._model = word(message, "model")
                 self._count(message)
             case "content_block_start":
-                block = event.get("content_block")
-                self._blocks[number(event, "index")] = dict(block) if isinstance(block, dict) else {}
+                return self._start(number(event, "index"), _block_of(event.get("content_block")))
             case "content_block_delta":
-                return self._take_delta(number(event, "index"), event.get("delta"))
+                return self._take_delta(number(event, "index"), part(event, "delta", dict))
             case "message_delta":
-                delta = event.get("delta")
-                self._reason = word(delta.get("stop_reason")) if isinstance(delta, dict) else ""
+                self._reason = word(part(event, "delta", dict), "stop_reason")
                 self._count(event)
             case "message_stop":
                 self._done = True
@@ -89,28 +101,27 @@ class MessageReading:
                 raise FaultError(fault_word(event))
         return ""
 
+    def _start(self, place: int, block: dict[str, Json]) -> str:
+        self._blocks[place] = block
+        self._pieces[place] = {}
+        return piece(block, "text") if block["type"] == "text" else ""
+
     def _take_delta(self, place: int, delta: Json) -> str:
-        block = self._blocks.get(place)
-        if block is None or not isinstance(delta, dict):
+        if place not in self._blocks or delta is None:
             raise UnreadableError("blocks that begin before they go on")
-        match delta.get("type"):
-            case "text_delta":
-                text = word(delta.get("text"))
-                block["text"] = word(block.get("text")) + text
-                return text
-            case "input_json_delta":
-                self._arguments.setdefault(place, []).append(word(delta.get("partial_json")))
-            case "thinking_delta":
-                block["thinking"] = word(block.get("thinking")) + word(delta.get("thinking"))
-            case "signature_delta":
-                block["signature"] = word(block.get("signature")) + word(delta.get("signature"))
-        return ""
+        kind = word(delta, "type")
+        if kind not in DELTAS:
+            return ""
+        said = piece(delta, DELTAS[kind])
+        self._pieces[place].setdefault(DELTAS[kind], []).append(said)
+        return said if kind == "text_delta" else ""
 
     def _count(self, event: dict[str, Json]) -> None:
         # Counts are of all until now, so that later ones take the place of earlier ones.
-        counts = event.get("usage")
-        if isinstance(counts, dict):
-            self._counts |= {name: count for name, count in counts.items() if count is not None}
+        counts = part(event, "usage", dict) or {}
+        counts = self._counts | {name: count for name, count in counts.items() if count is not None}
+        self._usage = _usage({"usage": counts})
+        self._counts = counts
 
     @property
     def is_over(self) -> bool:
@@ -122,11 +133,16 @@ class MessageReading:
 
     def answer(self) -> Answer:
         blocks = [self._block(place) for place in sorted(self._blocks)]
-        return _answer(blocks, _usage({"usage": self._counts}), self._model, self._reason)
+        return _answer(blocks, self._usage, self._model, self._reason)
 
     def _block(self, place: int) -> dict[str, Json]:
-        written = "".join(self._arguments.get(place, ()))
-        return {**self._blocks[place], "input": arguments_of(written)} if written else self._blocks[place]
+        block = dict(self._blocks[place])
+        for name, pieces in self._pieces[place].items():
+            if name == WRITTEN:
+                block["input"] = arguments_of("".join(pieces))
+            else:
+                block[name] = whole_text((block.get(name) or "") + "".join(pieces))
+        return block
 
 
 # ── helpers, in order of use ─────────────────────────────────────────────
@@ -150,15 +166,23 @@ def _blocks(message: Message) -> list[Json]:
         result = {"type": "tool_result", "tool_use_id": message.answers, "content": message.text}
         return [{**result, "is_error": True} if message.failed else result]
     if isinstance(message.blocks, list):
-        return [*message.blocks]
+        return [_said_again(block) for block in message.blocks]
     said: list[Json] = [{"type": "text", "text": message.text}] if message.text or not message.uses else []
     return [*said, *(_use_block(use) for use in message.uses)]
 
 
+def _said_again(block: Json) -> Json:
+    is_use = isinstance(block, dict) and block.get("type") == "tool_use"
+    return {**block, "input": _map_of(block.get("input"))} if is_use else block
+
+
 def _use_block(use: ToolUse) -> dict[str, Json]:
-    # The format wants a map; what a model wrote instead of one was refused, and says so in its result.
-    given = use.arguments if isinstance(use.arguments, dict) else {"not_a_map": use.arguments}
-    return {"type": "tool_use", "id": use.id, "name": use.name, "input": given}
+    return {"type": "tool_use", "id": use.id, "name": use.name, "input": _map_of(use.arguments)}
+
+
+def _map_of(arguments: Json) -> Json:
+    """The format wants a map; what a model wrote instead of one was refused, and says so in its result."""
+    return arguments if isinstance(arguments, dict) else {"not_a_map": arguments}
 
 
 def _tool(name: str, description: str, schema: Json) -> dict[str, Json]:
@@ -173,13 +197,29 @@ def _usage(body: Json) -> Usage:
     return Usage(whole, number(body, "usage", "output_tokens"), cached)
 
 
+def _block_of(said: Json) -> dict[str, Json]:
+    """A block whose parts are what they have to be; kinds that are not known here are kept as they are."""
+    if not isinstance(said, dict) or not word(said, "type"):
+        raise UnreadableError("blocks of content as maps with a type")
+    match said["type"]:
+        case "text" if part(said, "text", str) is None:
+            raise UnreadableError("blocks of text with their text")
+        case "tool_use":
+            if not word(said, "id") or not word(said, "name"):
+                raise UnreadableError("calls of tools with an id and a name")
+            named = {name: word(said, name) for name in ("id", "name")}
+            return {**said, **named, "input": arguments_of(said.get("input", {}))}
+        case "thinking":
+            return {**said, **{name: piece(said, name) for name in ("thinking", "signature") if name in said}}
+    return dict(said)
+
+
 def _answer(blocks: list[dict[str, Json]], usage: Usage, model: str, reason: str) -> Answer:
-    text = "".join(word(block.get("text")) for block in blocks if block.get("type") == "text")
+    text = whole_text("".join(block["text"] for block in blocks if block["type"] == "text"))
     uses = tuple(
-        ToolUse(word(block.get("id")), word(block.get("name")), block.get("input", {}))
-        for block in blocks
-        if block.get("type") == "tool_use"
+        ToolUse(block["id"], block["name"], block["input"]) for block in blocks if block["type"] == "tool_use"
     )
     ending = ENDINGS.get(reason, "tools" if uses else "end")
-    more = any(block.get("type") not in SAID for block in blocks)
-    return Answer(text, uses, usage, model, ending, blocks=blocks if more else None)
+    more = any(block["type"] not in SAID for block in blocks)
+    # What cannot be written down cannot be said again.
+    return Answer(text, uses, usage, model, ending, blocks=blocks if more and is_plain(blocks) else None)

@@ -13,6 +13,9 @@ from plait.providers.families import (
     fault_word,
     in_words,
     number,
+    part,
+    piece,
+    whole_text,
     word,
 )
 from plait.records import dataclass, field
@@ -53,18 +56,18 @@ class ChatCompletions:
 
     def answer(self, body: Json) -> Answer:
         choice = _first_choice(body)
-        message = choice.get("message") if choice else None
-        if not isinstance(message, dict):
+        message = part(choice, "message", dict)
+        if message is None:
             raise UnreadableError("a chat completion with a message")
-        calls = message.get("tool_calls")
-        uses = [_use(call) for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
-        refusal = word(message.get("refusal"))
+        calls = part(message, "tool_calls", list) or []
+        uses = [_use(call, place) for place, call in enumerate(calls)]
+        refusal, reason = word(message, "refusal"), word(choice, "finish_reason")
         return _answer(
-            word(message.get("content")) or refusal,
+            _content(message) or refusal,
             uses,
             _usage(body),
-            word(body.get("model")),
-            "content_filter" if refusal else word(choice.get("finish_reason")) if choice else "",
+            word(body, "model"),
+            "content_filter" if refusal else reason,
         )
 
     def reading(self) -> ChatReading:
@@ -99,38 +102,36 @@ class ChatReading:
         chunk = event_map(data)
         if chunk.get("error"):
             raise FaultError(fault_word(chunk))
-        self._model = word(chunk.get("model")) or self._model
-        if isinstance(chunk.get("usage"), dict):
+        self._model = word(chunk, "model") or self._model
+        if part(chunk, "usage", dict):
             self._usage = _usage(chunk)
         choice = _first_choice(chunk)
         return "" if choice is None else self._take_choice(choice)
 
     def _take_choice(self, choice: dict[str, Json]) -> str:
-        self._reason = word(choice.get("finish_reason")) or self._reason
-        delta = choice.get("delta")
-        if not isinstance(delta, dict):
-            return ""
-        for call in delta.get("tool_calls") or ():
+        self._reason = word(choice, "finish_reason") or self._reason
+        delta = part(choice, "delta", dict) or {}
+        for call in part(delta, "tool_calls", list) or ():
             self._take_call(call)
-        if word(delta.get("refusal")):
+        refusal = piece(delta, "refusal")
+        if refusal:
             self._reason = "content_filter"
-        text = word(delta.get("content")) or word(delta.get("refusal"))
+        text = _content(delta) or refusal
         self._text.append(text)
         return text
 
-    def _take_call(self, piece: Json) -> None:
-        if not isinstance(piece, dict):
+    def _take_call(self, said: Json) -> None:
+        if not isinstance(said, dict):
             raise UnreadableError("calls of tools as maps")
         # Not every server counts the calls: without a number, a name begins the next one.
-        place = piece.get("index")
-        function = piece.get("function")
-        function = function if isinstance(function, dict) else {}
+        place = said.get("index")
+        function = part(said, "function", dict) or {}
         if not isinstance(place, int):
             place = len(self._calls) if function.get("name") else max(0, len(self._calls) - 1)
         call = self._calls.setdefault(place, _Call())
-        call.id = call.id or word(piece.get("id"))
-        call.name = call.name or word(function.get("name"))
-        call.written.append(word(function.get("arguments")))
+        call.id = call.id or word(said, "id")
+        call.name = call.name or word(function, "name")
+        call.written.append(piece(function, "arguments"))
 
     @property
     def is_over(self) -> bool:
@@ -178,13 +179,18 @@ def _first_choice(body: Json) -> dict[str, Json] | None:
     return choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else None
 
 
-def _use(call: dict[str, Json]) -> ToolUse:
-    function = call.get("function")
-    function = function if isinstance(function, dict) else {}
-    written = function.get("arguments")
-    # Some servers give the map itself.
-    arguments = written if isinstance(written, dict) else arguments_of(word(written))
-    return ToolUse(word(call.get("id")), word(function.get("name")), arguments)
+def _content(message: Json) -> str:
+    """The text of a message; some servers give it in parts, of which others than text say nothing to us."""
+    if isinstance(parts := message.get("content"), list):
+        return "".join(piece(one, "text") for one in parts if word(one, "type") == "text")
+    return piece(message, "content")
+
+
+def _use(call: Json, place: int) -> ToolUse:
+    function = part(call, "function", dict)
+    if function is None or not (name := word(function, "name")):
+        raise UnreadableError("calls of tools with the name of a function")
+    return ToolUse(word(call, "id") or f"call_{place}", name, arguments_of(function.get("arguments", "")))
 
 
 def _usage(body: Json) -> Usage:
@@ -200,4 +206,4 @@ def _answer(text: str, uses: list[ToolUse], usage: Usage, model: str, reason: st
     # A server may say `stop` of an answer that calls tools.
     if uses and ending == "end":
         ending = "tools"
-    return Answer(text, tuple(uses), usage, model, ending)
+    return Answer(whole_text(text), tuple(uses), usage, model, ending)

@@ -1,0 +1,177 @@
+"""One question to a model within the limits around it.
+
+Before it is asked, the most that it may use is set aside: what the question itself takes, about,
+and the room for its answer, in tokens and in money.  So questions side by side never use
+together what only one of them may have; near a limit they are asked one after the other, and
+the last one gets as much room as is left.  What a question used counts as soon as it is answered.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from plait.engine.limits import Aside, Reached, Spent
+from plait.engine.outcome import Failure, Interrupted, StepError
+from plait.engine.run import Stop
+from plait.hints import Final
+from plait.records import dataclass, replace
+from plait.steps.model import Answer, Ask, OnText, Provider, Usage
+from plait.values import Json, json_text
+
+ROOM: Final = 32_000
+"""Tokens for an answer, where tokens or money are limited and nobody says max_tokens."""
+BYTES_OF_A_TOKEN: Final = 3
+"""Rather too few than too many: most texts have about four."""
+TOKENS_OF_A_MESSAGE: Final = 4
+"""For the marks around it."""
+MEASURED: Final = ("tokens", "spend")
+
+
+class Bill:
+    """What becomes of a question for which a turn was taken; whoever took it looks at this afterwards."""
+
+    def __init__(self, spent: Spent) -> None:
+        self.spent = spent
+        self.is_paid = False
+        """Was it asked, and counted?"""
+        self.reached: Reached | None = None
+        """The limit because of which it was not asked."""
+
+    def ask(
+        self, provider: Provider, ask: Ask, *, timeout: float | None, stop: Stop, on_text: OnText | None
+    ) -> Answer:
+        """The answer; StepError as of a provider, and of kind `limit` if too little is left."""
+        self._take_another_turn()
+        clock = _Clock(timeout, stop)
+        ask, aside = self._allowed(provider, ask, clock)
+        used: Usage | None = None
+        try:
+            answer = provider.ask(ask, timeout=clock.left(), stop=stop, on_text=on_text)
+            used = answer.usage
+        except StepError as error:
+            used = paid_for(error.failure.output)
+            raise
+        finally:
+            self.is_paid = True
+            aside.settle(**_amounts(used))
+        return answer
+
+    def _take_another_turn(self) -> None:
+        """A question that is tried again needs a turn of its own."""
+        if self.is_paid and (reached := self.spent.take("turns", turns=1)) is not None:
+            raise self._refused(reached)
+
+    def _allowed(self, provider: Provider, ask: Ask, clock: _Clock) -> tuple[Ask, Aside]:
+        """The question with the room that its answer has."""
+        if not self.spent.is_limited(*MEASURED):
+            return ask, self._aside({}, {}, clock)
+        costs = _costs(provider, ask, is_priced=self.spent.is_limited("spend"))
+        found = self._aside(costs.of(costs.room), costs.of(1), clock)
+        return replace(ask, options={**ask.options, "max_tokens": costs.room_for(found.amounts)}), found
+
+    def _aside(self, most: Mapping[str, float], least: Mapping[str, float], clock: _Clock) -> Aside:
+        found = self.spent.set_aside(most, least, clock.expect_time)
+        if isinstance(found, Reached):
+            raise self._refused(found)
+        return found
+
+    def _refused(self, reached: Reached) -> StepError:
+        self.reached = reached
+        return StepError(reached.failure())
+
+
+def count(usage: Usage | None, spent: Spent) -> None:
+    """What came of a question for which a turn was taken: nothing, or what was paid for it."""
+    spent.add(**_amounts(usage))
+
+
+def paid_for(output: Json) -> Usage | None:
+    """What was paid, although there is no answer."""
+    usage = output.get("usage") if isinstance(output, Mapping) else None
+    return Usage(**usage) if isinstance(usage, Mapping) else None
+
+
+def question_tokens(ask: Ask) -> int:
+    """About as many tokens as a question takes; a model counts in its own way."""
+    said = [ask.system, *(message.text for message in ask.messages)]
+    said += [json_text(use.arguments) for message in ask.messages for use in message.uses]
+    said += [json_text([tool.name, tool.description, tool.schema]) for tool in ask.tools]
+    if ask.schema is not None:
+        said.append(json_text(ask.schema))
+    size = sum(len(text.encode("utf-8", "surrogatepass")) for text in said)
+    return -(-size // BYTES_OF_A_TOKEN) + TOKENS_OF_A_MESSAGE * len(ask.messages)
+
+
+# ── helpers, in order of use ─────────────────────────────────────────────
+
+
+class _Clock:
+    """The time for a question, in which it may also wait for others."""
+
+    def __init__(self, seconds: float | None, stop: Stop) -> None:
+        self._end = None if seconds is None else time.monotonic() + seconds
+        self._stop = stop
+
+    def left(self) -> float | None:
+        return None if self._end is None else max(0.0, self._end - time.monotonic())
+
+    def expect_time(self) -> None:
+        if self._stop.is_set():
+            raise Interrupted
+        if self.left() == 0.0:
+            why = "other questions use what is left of a limit, and did not end in time"
+            raise StepError(Failure(f"the model was not asked: {why}", "timeout"))
+
+
+@dataclass(frozen=True, slots=True)
+class _Costs:
+    """What a question takes with an answer of a given length."""
+
+    question: int
+    room: int
+    """The longest answer."""
+    question_price: float
+    token_price: float
+    """Of one token of the answer."""
+
+    def of(self, answer: int) -> dict[str, float]:
+        return {
+            "tokens": self.question + answer,
+            "spend": self.question_price + answer * self.token_price,
+        }
+
+    def room_for(self, amounts: Mapping[str, float]) -> int:
+        """The longest answer for which this is enough."""
+        room = amounts["tokens"] - self.question
+        if self.token_price and amounts["spend"] < self.of(self.room)["spend"]:
+            room = min(room, (amounts["spend"] - self.question_price) / self.token_price)
+        return max(1, int(min(room, self.room)))
+
+
+def _costs(provider: Provider, ask: Ask, *, is_priced: bool) -> _Costs:
+    question, wanted = question_tokens(ask), ask.options.get("max_tokens")
+    room = wanted if isinstance(wanted, int) and not isinstance(wanted, bool) and wanted > 0 else ROOM
+    if not is_priced:
+        return _Costs(question, room, 0.0, 0.0)
+    price = provider.price(ask.model, Usage(question))
+    whole = provider.price(ask.model, Usage(question, room))
+    if price is None or whole is None:
+        raise StepError(Failure(_no_price(provider.name, ask.model), "refused"))
+    return _Costs(question, room, price, (whole - price) / room)
+
+
+def _no_price(provider: str, model: str | None) -> str:
+    named = "its default model" if model is None else f"the model '{model}'"
+    return (
+        f"a limit of spend cannot be kept: the provider '{provider}' has no price for {named}; "
+        f"write one under 'prices' in config/providers/{provider}.yaml, by the name that the server knows, "
+        "or limit tokens"
+    )
+
+
+def _amounts(usage: Usage | None) -> dict[str, float]:
+    """What is used up beyond the turn that was taken."""
+    if usage is None:
+        return {"turns": -1}
+    return {"turns": usage.calls - 1, "tokens": usage.tokens, "spend": usage.cost or 0.0}
