@@ -12,6 +12,7 @@ from plait.flows import compose as module
 from plait.flows.check import check_file
 from plait.flows.compose import Composed, compose
 from plait.flows.workflow import load_workflow
+from plait.steps.workflow import Workflow
 
 
 def put(folder: Path, **files: str) -> Path:
@@ -71,6 +72,7 @@ def test_blocks_are_imported_by_name_or_alias_and_know_their_own_file(tmp_path: 
     assert flow.problems == ()
     assert flow.blocks.names() == ["lib.outer", "lib.inner", "test"]
     loaded = load_workflow(str(file), project=str(tmp_path))
+    assert isinstance(loaded.program, Workflow)
     assert loaded.program.steps is not None
     assert len(loaded.program.steps.steps) == 2
 
@@ -78,9 +80,10 @@ def test_blocks_are_imported_by_name_or_alias_and_know_their_own_file(tmp_path: 
 def test_a_changed_block_changes_the_step_that_uses_it(tmp_path: Path) -> None:
     def fingerprint(command: str) -> str:
         file = put(tmp_path, flow=f"blocks: {{a: [{{shell: {command}}}]}}\nsteps: [{{use: a}}]\n")
-        steps = load_workflow(str(file)).program.steps
-        assert steps is not None
-        return steps.steps[0].fingerprint
+        program = load_workflow(str(file)).program
+        assert isinstance(program, Workflow)
+        assert program.steps is not None
+        return program.steps.steps[0].fingerprint
 
     assert fingerprint("ls") == fingerprint("ls")
     assert fingerprint("ls") != fingerprint("pwd")

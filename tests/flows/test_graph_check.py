@@ -128,5 +128,6 @@ def test_the_schema_of_graphs_accepts_the_example_and_refuses_a_slip() -> None:
     asked = jsonschema_rs.validator_for(json_schema("graph"))
     example = Path(__file__).parent.parent.parent / "examples" / "triage-graph" / "flow.yaml"
     graph = parse(example.read_text("utf-8"), "flow.yaml").data()
+    assert isinstance(graph, dict)
     assert asked.is_valid(graph)
     assert not asked.is_valid({**graph, "max_step": 3})

@@ -193,7 +193,7 @@ def places(value: Any, at: tuple[str | int, ...] = ()) -> list[tuple[str | int, 
     return [at, *(place for key, one in inner for place in places(one, (*at, key)))]
 
 
-JUNK = st.sampled_from([
+JUNK: st.SearchStrategy[Any] = st.sampled_from([
     None, True, False, 0, 1, -1, 1.5, 12345678901.5, "", "text", "a b", "/cmd", "5m", "0s", "5 m", "$x", "${x}", "$5", [], {},
     [1], ["a"], [None], {"a": 1}, {"shell": "ls"}, {"steps": []}, [{"shell": "ls"}], {"shell": "ls", "tool": "t"},
 ])  # fmt: skip

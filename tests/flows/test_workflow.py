@@ -19,10 +19,12 @@ from plait.errors import InputError, PlaitError
 from plait.flows import format
 from plait.flows.check import RULES
 from plait.flows.parts import step_names
-from plait.flows.workflow import Loaded, load_workflow
+from plait.flows.loaded import Loaded
+from plait.flows.workflow import load_workflow
 from plait.steps.fan import Item
 from plait.steps.shell import Shell
 from plait.steps.work import Work
+from plait.steps.workflow import Workflow
 from steps.fakes import FakeHands, Finished, new_run, printed
 from steps.git_hand import GitHands, git, new_repository
 
@@ -43,10 +45,15 @@ def steps(loaded: Loaded) -> dict[str, Any]:
     return {path: step for part in loaded.program.inner for path, step in inside(part)}
 
 
+def program(loaded: Loaded) -> Workflow:
+    assert isinstance(loaded.program, Workflow)
+    return loaded.program
+
+
 def one_step(folder: Path, text: str) -> Work:
-    loaded = load(folder, f"- {text}\n")
-    assert loaded.program.steps is not None
-    [work] = loaded.program.steps.steps
+    listed = program(load(folder, f"- {text}\n")).steps
+    assert listed is not None
+    [work] = listed.steps
     return work
 
 
@@ -422,12 +429,12 @@ def test_only_the_lists_of_a_map_that_are_mentioned_are_gathered(
     tmp_path: Path, text: str, lists: set[str]
 ) -> None:
     flow = f"map: {{input: [1], steps: [{{shell: ls}}]}}\nreduce: [{{claude: '{text}'}}]\n"
-    assert load(tmp_path, flow).program.map_lists == lists
+    assert program(load(tmp_path, flow)).map_lists == lists
 
 
 def test_a_condition_that_is_data_counts_as_a_mention(tmp_path: Path) -> None:
     flow = "map: {input: [1], steps: [{shell: ls}]}\nreduce: [{shell: ls, when: {path: map.results, op: exists}}]\n"
-    assert load(tmp_path, flow).program.map_lists == {"results", "results_json", "outputs"}
+    assert program(load(tmp_path, flow)).map_lists == {"results", "results_json", "outputs"}
 
 
 TRACKED = [
@@ -443,7 +450,7 @@ TRACKED = [
 def test_changes_are_watched_only_in_a_flow_that_asks_for_them(
     tmp_path: Path, step: str, tracked: set[str]
 ) -> None:
-    assert load(tmp_path, f"- {step}\n").program.tracks == tracked
+    assert program(load(tmp_path, f"- {step}\n")).tracks == tracked
 
 
 def test_the_tools_that_a_flow_names_are_known_before_it_runs(tmp_path: Path) -> None:
@@ -472,9 +479,9 @@ DIFFERENT = [
 
 
 def fingerprint(folder: Path, step: str, head: str = "") -> str:
-    loaded = load(folder, f"{head}\nsteps:\n  - {step}\n")
-    assert loaded.program.steps is not None
-    return loaded.program.steps.steps[0].fingerprint
+    listed = program(load(folder, f"{head}\nsteps:\n  - {step}\n")).steps
+    assert listed is not None
+    return listed.steps[0].fingerprint
 
 
 @pytest.mark.parametrize(("one", "other"), SAME)

@@ -200,7 +200,7 @@ def test_an_order_that_is_larger_than_the_lane_does_not_block_it(token: str) -> 
     assert counted[0] == counted[2]
     assert counted[1] == counted[3]
     assert int(counted[0]) - int(counted[1]) == sum(len(f"{n}={value}\n") for n, value in large.items())
-    job, printed = started("exec sleep 60", token, **large)
+    job, printed = started("exec sleep 60", token, awaited=False, **large)
     assert job.reports() == []  # and does not wait for one
     job.close()
     os.close(printed)

@@ -314,5 +314,15 @@ def test_whoever_is_interrupted_neither_loses_nor_doubles_what_others_record(jou
     assert len(recorded) - len(acknowledged) <= 150  # what was interrupted may be there or not
 
 
+def test_a_word_that_two_threads_learn_has_one_number(journal: SqliteJournal) -> None:
+    """The second has looked for it before the first learned it, and asks when it is already written."""
+    learned = journal.presumed_writer._packing.learned
+    first = learned("kind of a step")
+    journal.append(StepStarted("a", "kind of a step", "title"))
+    assert learned("kind of a step") == first
+    [told] = journal.events()
+    assert told.event == StepStarted("a", "kind of a step", "title")
+
+
 def finished(path: str, outcome: Outcome | None = None, *, order: int = 0) -> StepFinished:
     return StepFinished(path, "item", "title", "print", outcome or Done({"n": order}), 0.5, order)

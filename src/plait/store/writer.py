@@ -40,6 +40,8 @@ FEW: Final = 8
 """Rows that are written by one statement."""
 
 _ROW: Final = f"({', '.join('?' * (COLUMNS.count(',') + 1))})"
+# By its number a word may stand there already; under another number it would be lost to the rows that have this one.
+_ADD_WORD: Final = "INSERT INTO words(id, text) VALUES(?, ?) ON CONFLICT(id) DO NOTHING"
 _ADD: Final = f"INSERT INTO log({COLUMNS}) VALUES{_ROW}"
 _MARK: Final = (
     f"INSERT INTO marks SELECT what, number FROM log WHERE what IN {tuple(MARKED)} "
@@ -257,7 +259,7 @@ class Writer:
     def _add(self, rows: list[Row]) -> None:
         if self._new_words:
             words = [(number, word) for word, number in self._new_words.items()]
-            self._connection.executemany("INSERT OR IGNORE INTO words(id, text) VALUES(?, ?)", words)
+            self._connection.executemany(_ADD_WORD, words)
         self._connection.executemany(_ADD, rows)
         if not MARKED.isdisjoint([row[1] for row in rows]):
             self._connection.execute(_MARK, (len(rows),))
@@ -296,6 +298,9 @@ class Writer:
         """The number of a word; a new one is written with the first rows that need it."""
         stored = storable(word)
         with self._writing:
+            number = self._words.get(word)  # another thread has learned it while we waited
+            if number is not None:
+                return number
             number = self._new_words.get(stored)
             if number is None and not self._knows_words:
                 number = self._written_word(stored)
