@@ -494,6 +494,7 @@ def test_check_knows_files_by_their_place_and_says_all_at_once(here: Path, capsy
     found = [(one["where"]["file"], one["what"][:24]) for one in report["problems"]]
     assert found == [
         ("./.ai/config/hooks.yaml", "'event' is one of run_st"),
+        ("./.ai/config/hooks.yaml", "there is no tool 'hello'"),
         ("./.ai/config/providers/mine.yaml", "'modls' is not a field o"),
         ("./.ai/config/providers/mine.yaml", "'{name}' cannot stand he"),
         ("./.ai/directives/x.md", "'limts' is not a field o"),

@@ -246,7 +246,7 @@ def test_all_problems_of_a_head_are_said_together() -> None:
     assert [line for line in told.splitlines() if line.startswith("review.md")] == [
         "review.md:2:1: 'nmae' is not a field of a directive",
         "review.md:3:14: 'permissions' is patterns of tool ids, or a map: permissions, not a number",
-        "review.md:4:17: 'turns' is a whole number",
+        "review.md:4:17: 'turns' is a whole number from 0",
     ]
 
 
