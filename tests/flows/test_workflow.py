@@ -18,8 +18,8 @@ from plait.engine.retry import Retry
 from plait.errors import InputError, PlaitError
 from plait.flows import format
 from plait.flows.check import RULES
-from plait.flows.parts import step_names
 from plait.flows.loaded import Loaded
+from plait.flows.parts import step_names
 from plait.flows.workflow import load_workflow
 from plait.steps.fan import Item
 from plait.steps.shell import Shell
