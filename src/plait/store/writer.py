@@ -40,7 +40,7 @@ FEW: Final = 8
 """Rows that are written by one statement."""
 
 _ROW: Final = f"({', '.join('?' * (COLUMNS.count(',') + 1))})"
-# By its number a word may stand there already; under another number it would be lost to the rows that have this one.
+# Under its number a word may stand there already; under another the rows with this one would have lost it.
 _ADD_WORD: Final = "INSERT INTO words(id, text) VALUES(?, ?) ON CONFLICT(id) DO NOTHING"
 _ADD: Final = f"INSERT INTO log({COLUMNS}) VALUES{_ROW}"
 _MARK: Final = (
