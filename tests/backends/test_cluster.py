@@ -210,3 +210,15 @@ def test_the_death_of_the_engine_ends_what_it_had_on_the_workers(tmp_path: Path)
             scene.expect_lines(engine, 4)
             engine.kill()
         assert wait_for(lambda: not scene.processes(), GRACE + 1)
+
+
+def test_an_item_leaves_no_thread_local_behind(tmp_path: Path) -> None:
+    """To free one takes a lock that the profiler of a worker holds while garbage is collected: it would hang."""
+    import gc
+    import threading
+
+    from plait.app.hands import RealHands
+    from plait.engine.run import Stop
+
+    hands = RealHands(str(tmp_path), str(tmp_path), Stop(), env={})
+    assert not any(isinstance(one, threading.local) for one in gc.get_referents(hands, vars(hands)))

@@ -334,6 +334,7 @@ class _Place:
             accept_changes=settings.accept_changes,
             repeat=settings.repeat,
             retried=settings.retried,
+            told=False,
         )
         if masker is not None:
             run.learn = masker.add

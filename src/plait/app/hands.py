@@ -28,6 +28,10 @@ PIECE: Final = 1 << 20
 MOST_KEPT: Final = 4 << 30
 """Bytes of long outputs that one run keeps in all."""
 
+_HERE: Final = threading.local()
+"""The time that the call of this thread has.  One for all hands: on a cluster there are hands for every item,
+and to free such an object a thread needs a lock that a profiler may hold while garbage is collected."""
+
 
 class RealHands:
     def __init__(
@@ -54,7 +58,6 @@ class RealHands:
         self._lock = threading.Lock()
         self._tools: Toolbox | None = None
         self._providers: Providers | None = None
-        self._here = threading.local()
         self._no_flows: dict[str, bool] = {}
         """Tools that are not flows: may they be called only once?"""
         self._tools_at: str | None = None
@@ -193,7 +196,7 @@ class RealHands:
     def call(self, tool_id: str, params: Mapping[str, Json], *, timeout: float | None) -> ToolResult:
         from plait.steps.call import call_tool
 
-        self._here.timeout = timeout
+        _HERE.timeout = timeout
         return call_tool(self._toolbox(), tool_id, params)
 
     def _toolbox(self) -> Toolbox:
@@ -214,7 +217,7 @@ class RealHands:
         from plait.app import perform_until
         from plait.records import replace
 
-        timeout = self._here.timeout
+        timeout = _HERE.timeout
         if timeout is not None:
             own = invocation.limits.timeout
             limit = timeout if own is None else min(own, timeout)

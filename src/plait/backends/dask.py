@@ -59,6 +59,7 @@ TOO_MANY: Final = 4
 """… and after which it has failed."""
 STOPPED: Final = 7.0
 """Seconds until what is cancelled has ended: the grace of its processes, and some more."""
+FETCHERS: Final = 4
 LOUD: Final = frozenset({"asyncio", "distributed", "tornado"})
 SILENT: Final = 100
 """A level above all that is logged."""
@@ -134,19 +135,24 @@ def _cluster(address: str, parallel: int) -> Iterator[_Cluster]:
         return
     import os
 
+    from dask import config
     from distributed import LocalCluster
 
+    settings: Any = config.set({"distributed.worker.profile.enabled": False})  # nobody looks at it
     workers = max(1, min(parallel, len(os.sched_getaffinity(0))))
     make: Any = LocalCluster
-    with make(
-        n_workers=workers,
-        threads_per_worker=-(-parallel // workers),
-        processes=True,
-        host="127.0.0.1",
-        dashboard_address="127.0.0.1:0",
-        worker_dashboard_address="127.0.0.1:0",
-        silence_logs=SILENT,
-    ) as cluster:
+    with (
+        settings,
+        make(
+            n_workers=workers,
+            threads_per_worker=-(-parallel // workers),
+            processes=True,
+            host="127.0.0.1",
+            dashboard_address="127.0.0.1:0",
+            worker_dashboard_address="127.0.0.1:0",
+            silence_logs=SILENT,
+        ) as cluster,
+    ):
         yield _Cluster("", str(cluster.scheduler_address))
 
 
@@ -268,6 +274,7 @@ class _Crew:
         """Seconds that an item takes."""
         self._done: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._arrived: queue.SimpleQueue[_Arrived] = queue.SimpleQueue()
+        self._fetching: queue.SimpleQueue[list[Any] | None] = queue.SimpleQueue()
         self._workers: dict[str, int] = {}
         """Threads of those that have the parcel."""
         self._counted = 0.0
@@ -282,6 +289,7 @@ class _Crew:
             self._until_all_ended()
             self._say_goodbye()
         finally:
+            self._end_fetching()
             self._client.close(timeout=2)
         if self._error is not None:
             raise self._error
@@ -485,23 +493,23 @@ class _Crew:
                 ended.append(self._done.get_nowait())
         fetched = [future for future in ended if future.status == "finished"]
         if fetched:
-            fetch = threading.Thread(target=self._fetch, args=(self._client, fetched), daemon=True)
-            fetch.start()
+            self._fetching.put(fetched)
         for future in ended:
             if future.status == "error":
                 self._arrived.put(_Arrived(future.key, error=future.exception()))
             elif future.status != "finished":
                 self._arrived.put(_Arrived(future.key))
 
-    def _fetch(self, client: Any, futures: list[Any]) -> None:
-        replies: list[Any] = [None] * len(futures)
-        try:
-            replies = client.gather(futures)
-        except BaseException as error:  # whatever it was, these replies are not there
-            if not _is_lost(error):
-                self._arrived.put(_Arrived(futures[0].key, error=error))
-        for future, reply in zip(futures, replies, strict=True):
-            self._arrived.put(_Arrived(future.key, reply))
+    def _fetch(self, client: Any, wanted: queue.SimpleQueue[list[Any] | None]) -> None:
+        while (futures := wanted.get()) is not None:
+            replies: list[Any] = [None] * len(futures)
+            try:
+                replies = client.gather(futures)
+            except BaseException as error:  # whatever it was, these replies are not there
+                if not _is_lost(error):
+                    self._arrived.put(_Arrived(futures[0].key, error=error))
+            for future, reply in zip(futures, replies, strict=True):
+                self._arrived.put(_Arrived(future.key, reply))
 
     def _waited(self) -> list[_Arrived]:
         arrived: list[_Arrived] = []
@@ -564,6 +572,16 @@ class _Crew:
         self._client = self._cluster.client(seconds)
         self._comm = self._client.scheduler_comm
         """Is another one when the client has lost its scheduler and found one, who knows nothing of us."""
+        self._end_fetching()
+        wanted: queue.SimpleQueue[list[Any] | None] = queue.SimpleQueue()
+        self._fetching = wanted
+        for _ in range(FETCHERS):
+            # A daemon: of what is lost between its end and its fetching, Dask may never tell.
+            threading.Thread(target=self._fetch, args=(self._client, wanted), daemon=True).start()
+
+    def _end_fetching(self) -> None:
+        for _ in range(FETCHERS):
+            self._fetching.put(None)
 
     def _reconnect(self) -> None:
         """The scheduler is gone, and with it all that it had: what is not recorded is sent again."""

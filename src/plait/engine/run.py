@@ -81,7 +81,9 @@ class Run:
         repeat: Iterable[str] = (),
         retried: Iterable[str] = (),
         full_durability: bool = False,
+        told: bool = True,
     ) -> None:
+        """Not `told`: nobody watches, and the journal lasts no longer than the run, so it needs no thread."""
         self.id = id
         self.journal = journal
         self.stop = stop or Stop()
@@ -111,7 +113,9 @@ class Run:
         self.unanswered: Mapping[str, str] = {}
         """By path: titles of steps that may run only once, were begun before, and whose end is not known."""
         self._starting = threading.Lock()
-        self._teller = _Teller(journal, list(watchers), self._record_long_starts)
+        self._teller: _Teller | _Silence = (
+            _Teller(journal, list(watchers), self._record_long_starts) if told else _Silence()
+        )
 
     @cached_property
     def random(self) -> Random:
@@ -291,6 +295,16 @@ def changed_steps(steps: Iterable[tuple[str, str]]) -> InputError:
         "or put the file back as it was",
         code="changed",
     )
+
+
+class _Silence:
+    """Stands for a teller where nobody listens."""
+
+    def tell(self, event: Event) -> None:
+        """There is nobody."""
+
+    def close(self) -> None:
+        """There is nothing to wait for."""
 
 
 class _Teller:
