@@ -13,7 +13,9 @@ PLAIT = Path(__file__).parent.parent / "src" / "plait"
 
 # A module may know what stands further in (a smaller number) and its own part.
 ORDER = {
-    **dict.fromkeys(["records", "hints", "digests", "source", "errors", "values", "masking", "beneath"], 0),
+    **dict.fromkeys(
+        ["records", "hints", "digests", "source", "errors", "values", "masking", "secret_names", "beneath"], 0
+    ),
     "documents": 0,
     "template": 1,
     "scope": 2,

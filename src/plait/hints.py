@@ -12,6 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import IO as IO
     from typing import Any as Any
+    from typing import BinaryIO as BinaryIO
     from typing import ClassVar as ClassVar
     from typing import Final as Final
     from typing import Literal as Literal
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from typing import TextIO as TextIO
     from typing import TypeAlias as TypeAlias
     from typing import TypeVar as TypeVar
+    from typing import cast as cast
 else:
 
     class Any:
@@ -34,4 +36,7 @@ else:
     def TypeVar(_):
         return Any
 
-    ClassVar = Final = Literal = NoReturn = TypeAlias = IO = TextIO = Any
+    def cast(_, value):
+        return value
+
+    ClassVar = Final = Literal = NoReturn = TypeAlias = IO = BinaryIO = TextIO = Any

@@ -17,6 +17,7 @@ from plait.engine.outcome import StepError
 from plait.errors import InputError
 from plait.flows import format
 from plait.flows.directive import Directed, Filled, load_directive, read_directive
+from plait.flows.format.page import reference
 from plait.values import Json
 from steps.fakes import new_run, turn_of
 from steps.scripted import Scripted, ToolHands, says, wants
@@ -434,4 +435,4 @@ def test_a_directive_is_one_conversation(tmp_path: Path) -> None:
 def test_the_page_has_the_tables_of_the_format() -> None:
     page = Path(__file__).parents[2] / "docs" / "directives.md"
     _, _, tables = page.read_text("utf-8").partition("## All maps and their fields\n\n")
-    assert tables.rstrip() == format.reference(format.DIRECTIVE)
+    assert tables.rstrip() == reference(format.DIRECTIVE)

@@ -17,7 +17,8 @@ from plait.app.flows import flow_store
 from plait.engine.events import RunEnded
 from plait.engine.outcome import Done
 from plait.errors import InputError, TrustError
-from plait.flows.format import ENSEMBLE, reference
+from plait.flows.format import ENSEMBLE
+from plait.flows.format.page import reference
 from plait.flows.load import kind_of_file
 from plait.steps.ensemble_parts import PLAIN_AGENT
 from plait.steps.ensemble_text import system_of
@@ -265,7 +266,7 @@ def test_an_ensemble_has_a_schema_that_accepts_its_files() -> None:
     import jsonschema_rs
 
     from plait.documents import parse
-    from plait.flows.format import json_schema
+    from plait.flows.format.schema import json_schema
 
     schema = jsonschema_rs.validator_for(json_schema("ensemble"))
     assert schema.is_valid(parse(FLOW, "f.yaml").data())

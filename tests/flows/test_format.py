@@ -17,8 +17,6 @@ from plait.flows.check import RULES
 from plait.flows.format import (
     COMMANDS,
     FILES,
-    FORMS,
-    SCHEMA_DIALECT,
     WARNED,
     Each,
     Kind,
@@ -28,12 +26,14 @@ from plait.flows.format import (
     OneOf,
     Refused,
     Said,
-    json_schema,
+    all_forms,
+    form_of,
     problems,
-    reference,
     seconds,
     spelt,
 )
+from plait.flows.format.page import reference
+from plait.flows.format.schema import SCHEMA_DIALECT, json_schema
 from plait.scope import Scope
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "workflow.md"
@@ -174,27 +174,27 @@ def kinds_in(kind: Kind) -> list[Kind]:
 def test_the_tables_refer_only_to_what_exists_and_every_form_is_used() -> None:
     used = {
         kind.form
-        for root in [*FILES.values(), *(field.kind for form in FORMS.values() for field in form.fields)]
+        for root in [*FILES.values(), *(field.kind for form in all_forms() for field in form.fields)]
         for kind in kinds_in(root)
         if isinstance(kind, Map)
     }
-    assert used == FORMS.keys()
+    assert used == {form.name for form in all_forms()}
 
 
 def test_no_two_fields_of_a_form_share_a_spelling() -> None:
-    for form in FORMS.values():
+    for form in all_forms():
         assert len(spelt(form.name)) == sum(len(field.spellings) for field in form.fields), form.name
 
 
 def test_commands_and_required_names_are_fields_of_their_forms() -> None:
-    for form in FORMS.values():
+    for form in all_forms():
         names = {field.name for field in form.fields}
         assert {*form.one_of, *form.some_of, *form.alone, *form.marks} <= names, form.name
-    assert set(COMMANDS) == set(FORMS["step"].one_of)
+    assert set(COMMANDS) == set(form_of("step").one_of)
 
 
 def test_every_field_says_what_it_means() -> None:
-    for form in FORMS.values():
+    for form in all_forms():
         for field in form.fields:
             said = field.kind.why if isinstance(field.kind, NoEffect | Refused) else field.what
             assert said, f"{form.name}.{field.name}"

@@ -8,7 +8,9 @@ import pytest
 
 from plait.documents import parse
 from plait.errors import InputError
-from plait.flows.format import GRAPH, forms_in, json_schema, reference
+from plait.flows.format import GRAPH, forms_in
+from plait.flows.format.page import reference
+from plait.flows.format.schema import json_schema
 from plait.flows.graph import load_graph
 from plait.flows.graph_check import check_graph
 

@@ -20,8 +20,9 @@ from plait.engine.journal import MemoryJournal
 from plait.engine.outcome import Done
 from plait.errors import InputError, TrustError
 from plait.flows.check import RULES, check_file
-from plait.flows.format import json_schema, reference
 from plait.flows.format.hook_tables import HOOKS_FILE
+from plait.flows.format.page import reference
+from plait.flows.format.schema import json_schema
 from plait.flows.hooks import load_hooks
 from plait.flows.workflow import load_workflow
 from steps.fakes import new_run

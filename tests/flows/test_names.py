@@ -8,17 +8,18 @@ from typing import Any
 import pytest
 
 from plait.documents import parse
+from plait.flows import format
 from plait.flows.check import check_document
 from plait.flows.names import (
     COMMAND_KEYS,
     LITERALLY,
     NAMES,
     PHASES,
-    SHAPES,
     Each,
     Shape,
     names_in,
     profile_of,
+    shape_of,
     strings,
 )
 
@@ -70,10 +71,13 @@ def test_each_phase_has_its_names(phase: str, names: str) -> None:
 
 def test_the_tables_refer_only_to_what_exists() -> None:
     assert {phase for name in NAMES for phase in name.phases} <= PHASES.keys()
-    reads = [read for shape in SHAPES.values() for read in shape.values()]
+    shapes = {"workflow" if form.name == "flow" else form.name for form in format.all_forms()} | {"config"}
+    reads = [read for name in shapes for read in shape_of(name).values()]
     inner = [read.reads if isinstance(read, Each) else read for read in reads]
-    assert {read.name for read in inner if isinstance(read, Shape)} <= SHAPES.keys()
-    assert [key for key in COMMAND_KEYS if SHAPES["step"][key] is LITERALLY] == ["use"]  # the name of a block
+    assert {read.name for read in inner if isinstance(read, Shape)} <= shapes
+    assert [key for key in COMMAND_KEYS if shape_of("step")[key] is LITERALLY] == [
+        "use"
+    ]  # the name of a block
 
 
 def test_the_strings_of_a_tree_are_its_values_and_never_its_keys() -> None:

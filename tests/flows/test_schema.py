@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from plait.documents import parse
 from plait.flows.check import check_file
-from plait.flows.format import WARNED, json_schema, problems
+from plait.flows.format import WARNED, problems
+from plait.flows.format.schema import json_schema
 
 SCHEMA = jsonschema_rs.validator_for(json_schema())
 

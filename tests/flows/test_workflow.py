@@ -690,7 +690,9 @@ json_like = st.recursive(
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.dictionaries(
-            st.sampled_from(sorted({n for f in format.FORMS for n in format.spelt(f)})), inner, max_size=4
+            st.sampled_from(sorted({n for f in format.all_forms() for n in format.spelt(f.name)})),
+            inner,
+            max_size=4,
         )
     ),
     max_leaves=12,

@@ -16,7 +16,9 @@ from plait.engine.events import Event, StepFinished
 from plait.engine.outcome import Done
 from plait.engine.run import Stop
 from plait.errors import InputError, PlaitError, TrustError
-from plait.flows.format import PROVIDER, json_schema, reference
+from plait.flows.format import PROVIDER
+from plait.flows.format.page import reference
+from plait.flows.format.schema import json_schema
 from plait.flows.provider_check import file_problems
 from plait.providers.asking import Asking
 from plait.providers.find import names

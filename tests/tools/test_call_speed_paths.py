@@ -14,9 +14,9 @@ import pytest
 
 import plait
 from plait import app
+from plait.secret_names import looks_secret
 from plait.steps.call import Toolbox, call_tool, dry_run, prepare
 from plait.tools.chain import FILE, IDENTITY, TARGET, Chains, hold, place_of, settled, witness
-from plait.tools.environment import looks_secret
 from plait.tools.invocation import FunctionCall, ProcessCall
 from plait.tools.readers import ItemCache
 from plait.tools.signing import sign_bytes

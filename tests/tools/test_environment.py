@@ -9,14 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from plait.secret_names import looks_secret, password_in
 from plait.tools.chain import Chain
 from plait.tools.environment import (
     FIXED,
     DotEnv,
     Environment,
     interpreter_names,
-    looks_secret,
-    password_in,
     read_dotenv,
     resolve_environment,
 )

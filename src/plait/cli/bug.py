@@ -6,7 +6,8 @@ import os
 import sys
 import tempfile
 import traceback
-from typing import Final
+
+from plait.hints import Final
 
 OUR_BUG: Final = 4
 

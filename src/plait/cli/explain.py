@@ -11,7 +11,6 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Final
 
 from plait.cli.output import (
     Paint,
@@ -29,6 +28,7 @@ from plait.errors import InputError, PlaitError, Problem, PromptTemplateError, n
 from plait.flows.check import shell_pieces
 from plait.flows.fields import STEP_LISTS, Field, read_fields
 from plait.flows.names import Name, profile_of
+from plait.hints import TYPE_CHECKING, Final
 from plait.records import dataclass
 from plait.scope import Scope
 from plait.scope.frames import ALIASES

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import shlex
-from typing import TYPE_CHECKING, Final
 
 from plait.cli.arguments import one_of
 from plait.cli.consent import trust_what_was_made
 from plait.errors import InputError
+from plait.hints import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     import argparse

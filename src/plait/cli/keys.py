@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-from typing import TYPE_CHECKING, Final
 
 from plait.cli.arguments import one_of
 from plait.cli.consent import at_a_terminal
@@ -22,6 +21,7 @@ from plait.cli.output import aligned, cut, paint_for, printable, width, write_by
 from plait.cli.signers import DEFAULT_KEY, OWN_KEY, asked_passphrase, key_folder, opened_key, trusted_key
 from plait.cli.values import file_text, read_json
 from plait.errors import InputError
+from plait.hints import TYPE_CHECKING, Final
 from plait.tools.signing import ROTATION, fingerprint_of
 from plait.values import Json
 

@@ -13,10 +13,10 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Iterator, Mapping
-from typing import Final
 
 from plait.cli.output import Paint, cut, paint_for, printable, width
-from plait.tools.environment import looks_secret
+from plait.hints import Final
+from plait.secret_names import looks_secret
 from plait.values import MASK, Json, json_text
 
 LABEL: Final = 8

@@ -17,11 +17,11 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, BinaryIO, Final
 
 from plait.cli.output import error_data, json_line, write_json, write_value
 from plait.cli.values import add_values, expect_env, expect_map, given_text, given_values, read_json, scope_of
 from plait.errors import InputError, PlaitError
+from plait.hints import TYPE_CHECKING, BinaryIO, Final
 from plait.values import Json
 
 if TYPE_CHECKING:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 from urllib.parse import quote
 
 from plait import __version__
 from plait.flows.check import RULES, Finding
+from plait.hints import Final
 from plait.source import Span
 from plait.values import Json
 

@@ -25,7 +25,7 @@ def configure(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from plait.flows.format import json_schema
+    from plait.flows.format.schema import json_schema
 
     one_of("format", options.format, FORMATS)
     print(json.dumps(json_schema(options.format), indent=None if options.compact else 2, ensure_ascii=False))

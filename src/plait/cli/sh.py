@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import TYPE_CHECKING, Final
 
 from plait.cli.arguments import one_of, seconds
 from plait.cli.output import error_data, paint_for, printable, write_bytes, write_json
 from plait.cli.values import add_values, directory_of, given_text, given_values, scope_of
 from plait.errors import PlaitError
+from plait.hints import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from plait.cli.arguments import Parser

@@ -12,12 +12,12 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import chain
-from typing import TYPE_CHECKING, Final
 
 from plait.beneath import read_beneath
 from plait.cli.consent import add_project, toolbox_of
 from plait.cli.signers import DEFAULT_KEY, key_folder, opened_key
 from plait.errors import InputError, TrustError
+from plait.hints import TYPE_CHECKING, Final
 from plait.records import dataclass
 from plait.steps.permissions import DIRECTIVE
 from plait.tools.signing import in_comment, read_signature, sign_bytes, sign_detached, time_text

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Final
 
 from plait.cli.consent import at_a_terminal
 from plait.errors import InputError
+from plait.hints import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from plait.tools.signing import PrivateKey

@@ -11,13 +11,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
 
 from plait.cli.arguments import one_of
 from plait.cli.consent import add_project, toolbox_of
 from plait.cli.output import Paint, aligned, cut, error_data, paint_for, printable, width, write_json
 from plait.cli.signers import signed_by
 from plait.errors import InputError, PlaitError, listed
+from plait.hints import TYPE_CHECKING, Final
 from plait.records import dataclass
 from plait.tools.rules import judge, short_id
 from plait.tools.spaces import Space, Spaces

@@ -17,13 +17,13 @@ import os
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
 
 from plait.cli.consent import add_project, agreed, at_a_terminal, toolbox_of
 from plait.cli.keys import add_key, state_of
 from plait.cli.output import cut, paint_for, printable, write_json
 from plait.cli.values import expect_map, read_json
 from plait.errors import InputError, PlaitError, TrustError, nearest
+from plait.hints import TYPE_CHECKING, Final
 from plait.tools.spaces import normal_id
 from plait.tools.trust import brought_along
 from plait.values import Json

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Final
 
 from plait.cli.consent import add_project, toolbox_of
 from plait.cli.output import cut, error_data, paint_for, show_error, write_json
 from plait.cli.sign import place_of
 from plait.cli.tools import Row, rows, status_of
+from plait.hints import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     import argparse

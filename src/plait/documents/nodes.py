@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 import re
 from collections import abc
-from typing import TypeAlias
 
 from plait.documents.limits import shown
 from plait.documents.positions import origin
 from plait.errors import InternalError, Problem, listed, nearest
+from plait.hints import TypeAlias
 from plait.records import dataclass, field
 from plait.source import Excerpt, Source, Span
 from plait.values import Json

@@ -12,8 +12,8 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from functools import cache
-from typing import Final, TypeAlias
 
+from plait.hints import Final, TypeAlias
 from plait.source import Span
 
 VERBATIM: Final = "="

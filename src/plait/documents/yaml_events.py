@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from functools import cache
 
 from plait.documents.limits import MAX_PROBLEMS
 from plait.errors import DocumentError, Problem
+from plait.hints import TYPE_CHECKING, Final
 from plait.records import dataclass
 from plait.source import Source, Span
 
@@ -48,15 +49,23 @@ def _parsed(source: Source, *, pure: bool) -> Iterator[yaml.Event]:
 
 # What YAML allows, less the line breaks that only some readers see: text after one of them would
 # look like part of a comment or string to a person, and be a key to the parser.
-_ODD_CHARACTER = re.compile(
-    "[^\\t\\r\\n\\x20-\\x7e\\xa0-\\u2027\\u202a-\\ud7ff\\ue000-\\ufefe\\uff00-\\ufffd\\U00010000-\\U0010ffff]"
-    "|\\r(?!\\n)"
-)
+_ODD_IN_ASCII = re.compile("[^\\t\\r\\n\\x20-\\x7e]|\\r(?!\\n)")
+
+
+@cache
+def _odd_in_any_text() -> re.Pattern[str]:
+    """Only for texts that are not ASCII: Python takes longer to compile this than to load a module."""
+    return re.compile(
+        "[^\\t\\r\\n\\x20-\\x7e\\xa0-\\u2027\\u202a-\\ud7ff"
+        "\\ue000-\\ufefe\\uff00-\\ufffd\\U00010000-\\U0010ffff]"
+        "|\\r(?!\\n)"
+    )
 
 
 def _expect_readable_characters(source: Source) -> None:
     problems = []
-    for found in _ODD_CHARACTER.finditer(source.text):
+    odd = _ODD_IN_ASCII if source.text.isascii() else _odd_in_any_text()
+    for found in odd.finditer(source.text):
         problems.append(_odd_character(found[0], Span(source, *found.span())))
         if len(problems) == MAX_PROBLEMS:
             break

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Final, Literal
 
 from plait.documents.files import read_text
 from plait.documents.limits import (
@@ -26,6 +25,7 @@ from plait.documents.nodes import Mapping, Node, Plain, Scalar, Sequence
 from plait.documents.yaml_events import read_events
 from plait.documents.yaml_scalars import CORE, Refused, scalar_value, tag_words
 from plait.errors import DocumentError, LimitError, Problem, listed, nearest
+from plait.hints import TYPE_CHECKING, Any, Final, Literal
 from plait.records import dataclass, field
 from plait.source import Source, Span
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 from math import isfinite
-from typing import Final
 
 from plait.documents.limits import MAX_DIGITS, shown
 from plait.documents.nodes import Plain
+from plait.hints import Final
 
 CORE: Final = "tag:yaml.org,2002:"
 _CONSTANTS: Final[dict[str, bool | None]] = {

@@ -38,10 +38,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from math import isfinite
-from typing import Final, NoReturn, TypeAlias
 
 from plait.engine.operators import OPERATORS, Operator, RefusedError, Test, kind_of
 from plait.errors import ConditionError, InputError, LimitError, Problem, listed, nearest
+from plait.hints import Final, NoReturn, TypeAlias
 from plait.records import dataclass
 from plait.source import Span
 from plait.template.grammar import parse_path

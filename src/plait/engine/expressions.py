@@ -43,12 +43,12 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from math import isfinite
-from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
 
 from plait.documents.limits import shown as shortened
 from plait.engine.conditions import Locate, asked_keys, compile_condition, shown
 from plait.engine.operators import OPERATORS, RefusedError, Test, kind_of
 from plait.errors import ConditionError, InputError, InternalError, LimitError, Problem, listed, nearest
+from plait.hints import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
 from plait.records import dataclass, field, replace
 from plait.source import Source, Span
 from plait.template.filters import FILTERS

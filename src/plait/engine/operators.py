@@ -9,9 +9,9 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Final, Protocol, TypeAlias
 
 from plait.errors import Problem
+from plait.hints import Final, Protocol, TypeAlias
 from plait.records import dataclass
 from plait.source import Span
 from plait.values import UNDEFINED, Json, Secret

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Final
 
 from plait import documents
 from plait.errors import PlaitError, Problem
 from plait.flows.fields import UNREAD, Known, Reading
+from plait.hints import Final
 from plait.source import Span
 from plait.steps.http import ANY_HOST, CREDENTIALS, origin_roots
 from plait.template.nodes import Text

@@ -17,7 +17,6 @@ from plait.flows.actions import action_of, watched
 from plait.flows.compose import Blocks, Composed
 from plait.flows.fields import read_fields
 from plait.flows.format import Said, essence, template_of
-from plait.flows.map_phase import fan
 from plait.flows.mentions import map_lists, tracked
 from plait.flows.parts import (
     capture_of,
@@ -29,18 +28,20 @@ from plait.flows.parts import (
     title_of,
     when_of,
 )
-from plait.flows.setup_captures import with_extracts
-from plait.hints import Final
+from plait.hints import TYPE_CHECKING, Final
 from plait.records import dataclass, field, replace
 from plait.scope import Scope
 from plait.source import Span
 from plait.steps.block import UseBlock
 from plait.steps.sequence import Sequence as Steps
 from plait.steps.sequence import joined, sequence
-from plait.steps.validate import Validation
 from plait.steps.work import Action, Handler, Work
 from plait.steps.workflow import Workflow
 from plait.values import Json, json_text
+
+if TYPE_CHECKING:
+    from plait.steps.fan import Fan
+    from plait.steps.validate import Validation
 
 MENDED_ATTEMPTS: Final = 3
 """So often a step is tried again after an agent that is its handler; to mend is why one asks it."""
@@ -96,7 +97,7 @@ class Builder:
             name,
             steps=None if steps is None else self.steps("steps", steps, place),
             setup=self.setup(place),
-            fan=fan(self, place),
+            fan=self.fan(place),
             reduce=self.phase("reduce", place),
             merge=self.phase("merge", place),
             map_lists=frozenset(map_lists(fields, document)),
@@ -122,7 +123,17 @@ class Builder:
         said = self.said.inner("setup")
         if steps is None or said is None or not said.has("capture_outputs"):
             return steps
+        from plait.flows.setup_captures import with_extracts
+
         return with_extracts(steps, said)
+
+    def fan(self, place: Place) -> Fan | None:
+        said = self.said.inner("map")
+        if said is None:
+            return None
+        from plait.flows.map_phase import fan
+
+        return fan(self, said, place)
 
     def steps(
         self,
@@ -230,6 +241,8 @@ class Builder:
         node = said.get("validate")
         if node is None:
             return None
+        from plait.steps.validate import Validation
+
         inner = said.inner("validate")
         if inner is None:
             check = self.following(node, "check", place)

@@ -12,7 +12,6 @@ import re
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import islice
-from typing import Final, Literal, TypeAlias
 
 from plait import documents
 from plait.errors import InputError, PlaitError, Problem, listed, nearest
@@ -20,6 +19,7 @@ from plait.flows import format
 from plait.flows.compose import Blocks, Composed, compose, compose_alone
 from plait.flows.fields import UNREAD, Field, Reading, names_of_head, read_fields
 from plait.flows.names import BUILTIN_ROOTS, HANDLER_NAMES, NAMES, profile_of, strings
+from plait.hints import Final, Literal, TypeAlias
 from plait.records import dataclass, replace
 from plait.scope import Scope
 from plait.scope.frames import ALIASES
@@ -395,11 +395,11 @@ def _of_format(problem: Problem) -> Finding:
 
 def _map_problems(document: documents.Node) -> Iterator[Problem]:
     """What the input, filter, order and the like of a map are that cannot be read."""
-    from plait.flows.inputs import read_input, read_selection
-
     node = document.get("map") if isinstance(document, documents.Mapping) else None
     if not isinstance(node, documents.Mapping):
         return
+    from plait.flows.inputs import read_input, read_selection
+
     kept = sound(node, "map", SELECTION)
     said = kept.get("input")
     try:
@@ -415,32 +415,38 @@ def _map_problems(document: documents.Node) -> Iterator[Problem]:
 
 def _policy_problems(document: documents.Node) -> Iterator[Problem]:
     """What a map and its flow say about failing items that cannot both be meant."""
+    own = document.get("map") if isinstance(document, documents.Mapping) else None
+    places = [
+        (form, sound(node, form, POLICY))
+        for form, node in (("map", own), ("flow", document))
+        if isinstance(node, documents.Mapping)
+    ]
+    if own is None and not any(node.entries for _, node in places):
+        return
     from plait.flows.map_phase import isolation_problems, policy_problems
 
-    own = document.get("map") if isinstance(document, documents.Mapping) else None
-    for form, node in (("map", own), ("flow", document)):
-        if isinstance(node, documents.Mapping):
-            yield from policy_problems(format.Said(form, sound(node, form, POLICY), Scope()))
+    for form, node in places:
+        yield from policy_problems(format.Said(form, node, Scope()))
     if isinstance(own, documents.Mapping):
         yield from isolation_problems(format.Said("map", sound(own, "map"), Scope()))
 
 
 def _capture_problems(document: documents.Node) -> Iterator[Problem]:
     """What setup is to capture that it has not, or that cannot be read."""
-    from plait.flows.setup_captures import capture_problems
-
     node = document.get("setup") if isinstance(document, documents.Mapping) else None
     if isinstance(node, documents.Mapping):
+        from plait.flows.setup_captures import capture_problems
+
         yield from capture_problems(format.Said("setup", sound(node, "setup"), Scope()))
 
 
 def _parameter_problems(document: documents.Node) -> Iterator[Problem]:
     """Parameters that contradict themselves, among those that can be read."""
-    from plait.flows.parameters import declared
-
     node = document.get("parameters") if isinstance(document, documents.Mapping) else None
     if node is None:
         return
+    from plait.flows.parameters import declared
+
     try:
         declared(_readable(node))
     except InputError as error:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import abc
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import Final
 
 from plait.documents import Mapping, Node, Scalar, Sequence
 from plait.documents.files import read_text
@@ -23,7 +22,6 @@ from plait.flows.names import (
     KNOWN_INSIDE,
     LITERALLY,
     LOOP_NAMES,
-    SHAPES,
     Each,
     Either,
     Listed,
@@ -37,8 +35,10 @@ from plait.flows.names import (
     When,
     names_in,
     profile_of,
+    shape_of,
     strings,
 )
+from plait.hints import Final
 from plait.records import dataclass, field, replace
 
 STEP_LISTS: Final = ("agent_template", "steps", "commands", "do", "tasks", "nodes")
@@ -146,7 +146,7 @@ def read_fields(
 
 
 def _has_shape(document: Node, profile: str) -> bool:
-    shape = SHAPES[DOCUMENT_SHAPES.get(profile, profile)]
+    shape = shape_of(DOCUMENT_SHAPES.get(profile, profile))
     return isinstance(document, Mapping) and any(document.get(key) is not None for key in shape)
 
 
@@ -204,7 +204,7 @@ class _Reader:
         assert isinstance(document, Mapping)
         base = self.frame("flow")
         flow, setup = base.child(), base.child(phase="setup")
-        for key in SHAPES["workflow"]:
+        for key in shape_of("workflow"):
             if key not in (*_PHASES, "commands", "steps", "blocks"):
                 self._part(document, key, base)
         for key in ("commands", "steps"):
@@ -230,12 +230,12 @@ class _Reader:
         for key, value in node.entries:
             name = str(key.value)
             frame = setup if name in ("input", "max_parallel", "timeout", "max_items", "offset") else inner
-            self.read(value, SHAPES["map"].get(name, LITERALLY), f"map.{name}", frame)
+            self.read(value, shape_of("map").get(name, LITERALLY), f"map.{name}", frame)
 
     def _part(self, document: Mapping, key: str, frame: _Frame) -> None:
         for name, node in document.entries:
             if name.value == key:
-                self.read(node, SHAPES["workflow"][key], key, frame)
+                self.read(node, shape_of("workflow")[key], key, frame)
 
     def whole(self, node: Node, profile: str, path: str = "", key: str = "") -> None:
         """Every string, in a document of no shape of ours."""
@@ -305,7 +305,7 @@ class _Reader:
         then = [entry for entry in node.entries if entry[0].value in _AFTERWARDS]
         for key, value in first:
             self._field(key, value, name, path, frame)
-            if str(key.value) not in SHAPES[name]:
+            if str(key.value) not in shape_of(name):
                 frame.add(_lost(value, of_step=name == "step"))
         if name == "step":
             self._use(node, path, frame)
@@ -316,7 +316,7 @@ class _Reader:
 
     def _field(self, key: Scalar, value: Node, shape: str, path: str, frame: _Frame) -> None:
         field = str(key.value)
-        reads = SHAPES[shape].get(field, LITERALLY)
+        reads = shape_of(shape).get(field, LITERALLY)
         knows = KNOWN_INSIDE.get(field, ())
         inner = frame.child(knows) if knows else frame
         self.read(value, reads, _under(path, key), inner)
@@ -422,10 +422,13 @@ def _declared(document: Node) -> Iterator[Name]:
 
 def _of_env_files(document: Node) -> Iterator[Name]:
     """The variables of env files; of one that is not there, any might be meant."""
+    node = document.get("env_files") if isinstance(document, Mapping) else None
+    if node is None:
+        return
     from plait.flows.parameters import MAX_ENV_FILE, env_file_path, env_files
     from plait.tools.environment import read_dotenv
 
-    for said in env_files(document.get("env_files") if isinstance(document, Mapping) else None):
+    for said in env_files(node):
         try:
             written = read_dotenv(read_text(env_file_path(said), MAX_ENV_FILE), ()).written
         except PlaitError:
@@ -443,7 +446,7 @@ def _misplaced(document: Node) -> Iterator[Name]:
         listed = isinstance(node, Sequence) and key.value != "parameters"
         if key.value in _DECLARING and (listed or isinstance(node, Scalar)):
             yield UNREAD
-        elif key.value not in SHAPES["workflow"]:
+        elif key.value not in shape_of("workflow"):
             for name in (*_parameters(node), *(name.name for name in _lost(node))):
                 yield Name(name, (), "declared")
 

@@ -36,10 +36,7 @@ BELONGS_TO: Final = {
 """A field of isolation, and the kind without which it means nothing."""
 
 
-def fan(builder: Builder, place: Place) -> Fan | None:
-    said = builder.said.inner("map")
-    if said is None:
-        return None
+def fan(builder: Builder, said: Said, place: Place) -> Fan:
     node = said.get("steps")
     inner = said.inner("steps")
     items = inner.items("steps") if inner is not None else said.items("steps")

@@ -1,7 +1,7 @@
 """Which names exist where, and which fields of a document are templates.
 
 Everything here is a table.  `NAMES` says for every built-in name in which phases it
-exists, what its fields are and what it means; `SHAPES` says for every kind of map
+exists, what its fields are and what it means; `shape_of` says for every kind of map
 in a document which of its fields are read as templates, and how.  For workflows
 that follows from `format`, where their fields are written down.  A field that is
 not in these tables is not a template, and keys of maps never are.
@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from collections.abc import Mapping as Map
 from functools import cache
 from types import MappingProxyType
-from typing import Final, Literal, TypeAlias
 
 from plait.documents import Mapping, Node, Scalar, Sequence
 from plait.flows import format
+from plait.hints import Final, Literal, TypeAlias
 from plait.records import dataclass
 
 # ── names ────────────────────────────────────────────────────────────────
@@ -246,35 +246,33 @@ def reads_of(kind: format.Kind) -> Reads:
             return LITERALLY
 
 
-def _workflow_shapes() -> dict[str, dict[str, Reads]]:
-    return {
-        "workflow" if name == "flow" else name: {
-            spelling: reads_of(field.kind) for spelling, field in format.spelt(name).items()
-        }
-        for name in format.FORMS
-    }
-
-
-SHAPES: Final[dict[str, dict[str, Reads]]] = {
-    **_workflow_shapes(),
-    "config": {
-        "config": TREE,
-        "env_config": TREE,
-        "anchor": TREE,
-        "env": TREE,
-        "headers": TREE,
-        "body": TREE,
-        "url": TEXT,
-    },
-    "directive": {**_workflow_shapes()["directive"], "body": TEXT},
+_CONFIG: Final[dict[str, Reads]] = {
+    "config": TREE,
+    "env_config": TREE,
+    "anchor": TREE,
+    "env": TREE,
+    "headers": TREE,
+    "body": TREE,
+    "url": TEXT,
 }
+
+
+@cache
+def shape_of(name: str) -> dict[str, Reads]:
+    """The fields of a kind of map, under every spelling, and how they are read."""
+    if name == "config":
+        return _CONFIG
+    fields = format.spelt("flow" if name == "workflow" else name)
+    reads = {spelling: reads_of(field.kind) for spelling, field in fields.items()}
+    return {**reads, "body": TEXT} if name == "directive" else reads
+
 
 DOCUMENT_SHAPES: Final = {"prompt": "ensemble"}
 """The shape of a document, where it is not called like its profile."""
 
 COMMAND_KEYS: Final = tuple(
     spelling
-    for field in format.FORMS["step"].fields
+    for field in format.form_of("step").fields
     if field.name in (*format.COMMANDS, "validate")
     for spelling in field.spellings
 )

@@ -386,7 +386,7 @@ class _Head:
 
     def _guessed(self, filed: Mapping[str, str]) -> Iterator[str]:
         """Secrets by their names: of env files, and of the environment as far as the flow speaks of it."""
-        from plait.tools.environment import looks_secret, password_in
+        from plait.secret_names import looks_secret, password_in
 
         declared = {_origin(node)[1] for _, node in self.flow.entries("secrets")}
         found = [

@@ -11,9 +11,9 @@ import re
 import zlib
 from base64 import b64encode
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Final, NoReturn
 
 from plait.errors import RequestError
+from plait.hints import Final, NoReturn
 from plait.records import dataclass
 from plait.tools.invocation import shown_header
 from plait.values import MASK, Json

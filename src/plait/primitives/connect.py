@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 from threading import Thread
-from typing import Final, TypeAlias
 
 from plait.errors import RequestError
+from plait.hints import Final, TypeAlias
 from plait.records import dataclass
 
 Resolve: TypeAlias = Callable[[str], Sequence[str]]

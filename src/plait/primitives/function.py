@@ -31,9 +31,9 @@ import time
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from types import CodeType, ModuleType, TracebackType
-from typing import Any, Final, NoReturn, TextIO, cast
 
 from plait.errors import InputError, PlaitError, ValueRefusedError
+from plait.hints import Any, Final, NoReturn, TextIO, cast
 from plait.records import dataclass, field
 from plait.tools.invocation import FunctionCall, Returned
 from plait.values import Json, detached

@@ -27,10 +27,10 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 from plait.errors import InputError, PlaitError, ProcessError, RequestError, listed, nearest
+from plait.hints import TYPE_CHECKING, Any, Final, TypeVar
 from plait.primitives.connect import Resolve, look_up
 from plait.primitives.mcp_pins import Approve, Offered, PinFile, Pins, not_approved, printable
 from plait.records import dataclass

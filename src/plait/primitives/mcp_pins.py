@@ -16,10 +16,10 @@ import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Protocol
 from urllib.parse import quote
 
 from plait.errors import TrustError
+from plait.hints import Protocol
 from plait.records import dataclass, field
 from plait.values import Json
 

@@ -19,7 +19,6 @@ from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from threading import Thread
-from typing import Any, Final, Protocol, TypeAlias
 
 import anyio
 import httpx2
@@ -28,6 +27,7 @@ from mcp.shared.message import SessionMessage
 from mcp.types import jsonrpc_message_adapter
 
 from plait.errors import ProcessError, RequestError
+from plait.hints import Any, Final, Protocol, TypeAlias
 from plait.primitives import guardian, jobs
 from plait.primitives.connect import Resolve, not_public
 from plait.primitives.wire import Target

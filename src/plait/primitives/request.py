@@ -28,9 +28,9 @@ from datetime import UTC
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from threading import Lock
-from typing import TYPE_CHECKING, Final
 
 from plait.errors import Problem, RequestError
+from plait.hints import TYPE_CHECKING, Final
 from plait.primitives import answers
 from plait.primitives.connect import Deadline, Dial, Dialler, Resolve, dial, look_up
 from plait.records import dataclass, field, replace

@@ -18,12 +18,12 @@ import ssl
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from ipaddress import IPv6Address
-from typing import Any, Final
 
 import httpcore2
 import httpx2
 
 from plait.errors import InternalError, RequestError
+from plait.hints import Any, Final
 from plait.primitives.connect import Deadline, Dialler, out_of_time
 from plait.records import dataclass
 

@@ -30,10 +30,10 @@ from plait.providers.families.anthropic_messages import AnthropicMessages
 from plait.providers.families.chat_completions import ChatCompletions
 from plait.providers.spec import Spec
 from plait.records import dataclass, replace
+from plait.secret_names import looks_secret
 from plait.steps.http import kind_of_error, kind_of_status
 from plait.steps.model import Answer, Ask, OnText
 from plait.template.sinks import as_header, as_json, as_url
-from plait.tools.environment import looks_secret
 from plait.tools.invocation import Limits, RequestCall
 from plait.values import MASK, Json
 

@@ -16,10 +16,10 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from copy import copy
-from typing import TYPE_CHECKING, Final, TypeAlias
 
 from plait.beneath import OutsideError, open_beneath
 from plait.errors import InputError, LimitError
+from plait.hints import TYPE_CHECKING, Final, TypeAlias
 from plait.records import dataclass
 from plait.source import Source
 from plait.template.filters import holds_secret

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Final
 
 from plait.errors import InputError
+from plait.hints import Final
 from plait.records import dataclass
 from plait.scope.computed import Sources
 from plait.source import Source

@@ -17,6 +17,7 @@ from plait.beneath import read_beneath
 from plait.errors import InputError, TrustError
 from plait.hints import TYPE_CHECKING, Any, Protocol
 from plait.records import dataclass, field, replace
+from plait.secret_names import password_in
 from plait.tools import manifest
 from plait.tools.anchors import (
     Anchored,
@@ -50,7 +51,6 @@ from plait.tools.environment import (
     Environment,
     author_template,
     interpreter_names,
-    password_in,
     read_dotenv,
     resolve_environment,
 )

@@ -13,9 +13,9 @@ source only as `repr` literals.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, cast
 
 from plait.errors import PlaitError, ValueRefusedError
+from plait.hints import Final, cast
 from plait.source import Source
 from plait.template.nodes import (
     ContextHole,

@@ -15,9 +15,9 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final
 
 from plait.errors import InternalError, Problem, ShellRefusedError, ValueRefusedError
+from plait.hints import Final
 from plait.records import dataclass, field
 from plait.source import Source, Span
 from plait.template.filters import holds_secret

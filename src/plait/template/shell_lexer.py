@@ -16,9 +16,9 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import lru_cache, wraps
-from typing import Final, Literal, TypeVar
 
 from plait.errors import LimitError
+from plait.hints import Final, Literal, TypeVar
 from plait.records import dataclass, field
 from plait.template.shell_places import (
     GAP,

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, Literal, TypeAlias
 
+from plait.hints import Final, Literal, TypeAlias
 from plait.records import dataclass
 
 Dialect: TypeAlias = Literal["sh", "bash"]

@@ -14,8 +14,8 @@ import re
 import string
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, Literal
 
+from plait.hints import Final, Literal
 from plait.records import dataclass
 from plait.template.shell_places import GAP, MAX_DEPTH, Dialect, Findings, Place
 from plait.template.shell_words import ASSIGNMENT, NAME, Word, expect_one_argument, may_spread

@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import Final, Literal, TypeAlias
 
+from plait.hints import Final, Literal, TypeAlias
 from plait.template.shell_places import GAP, MAX_DEPTH, Dialect, Findings, Place, State
 
 Around: TypeAlias = Literal["bare", "double", "heredoc"]

@@ -8,12 +8,12 @@ through which a loader runs code.
 from __future__ import annotations
 
 import fnmatch
-import re
 from collections.abc import Iterable, Mapping, Set
-from functools import cache, lru_cache
+from functools import lru_cache
 
 from plait.hints import Final
 from plait.records import dataclass, field, replace
+from plait.secret_names import looks_secret, password_in
 from plait.template.template import Template, compile_template
 from plait.tools.chain import Chain
 from plait.tools.interpreters import Surroundings, locate
@@ -27,12 +27,6 @@ _LOADERS: Final = (
     "PYTHON*", "NODE_OPTIONS", "NODE_PATH", "RUBYOPT", "RUBYLIB", "PERL5*", "PERLLIB", "JAVA_TOOL_OPTIONS",
     "_JAVA_OPTIONS", "CLASSPATH", "GIT_*", "GCONV_PATH", "HOSTALIASES", "LOCPATH", "PROMPT_COMMAND", "PS4",
 )  # fmt: skip
-_SECRET_PARTS: Final = (
-    "pass", "token", "secret", "apikey", "api_key", "private", "credential", "bearer",
-)  # fmt: skip
-_SECRET_WORDS: Final = frozenset({"key", "keys", "pwd", "dsn", "pin", "otp", "sas"})
-"""Words that tell a secret when they stand behind another: DB_PWD is one, PWD is a folder."""
-_PASSWORD_IN_URL: Final = re.compile(r"://[^/\s:@]*:([^/\s@]+)@")
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,21 +120,6 @@ def resolve_environment(
             secrets -= {name}
             secrets |= {name} if value.secret else set()
     return Environment(child, lookup, dotenv.refused, frozenset(secrets))
-
-
-@cache
-def looks_secret(name: str) -> bool:
-    plain = name.casefold()
-    is_auth = any(not rest.startswith("or") for rest in plain.split("auth")[1:])  # and no author
-    if is_auth or any(part in plain for part in _SECRET_PARTS):
-        return True
-    return not _SECRET_WORDS.isdisjoint(plain.replace("-", "_").split("_")[1:])
-
-
-def password_in(value: str) -> str | None:
-    """The password of a URL that has one, such as postgres://me:…@host."""
-    found = _PASSWORD_IN_URL.search(value) if "://" in value else None
-    return found[1] if found else None
 
 
 def interpreter_names(chain: Chain) -> list[str]:

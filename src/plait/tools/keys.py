@@ -17,9 +17,9 @@ import re
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Final
 
 from plait.errors import InputError
+from plait.hints import Final
 from plait.records import dataclass
 from plait.tools.private_files import (
     ABSENT,

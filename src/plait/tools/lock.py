@@ -10,10 +10,10 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
-from typing import Final
 
 from plait.beneath import read_beneath
 from plait.errors import DocumentError, InputError, LimitError, TrustError
+from plait.hints import Final
 from plait.records import dataclass
 from plait.tools.items import digest_of
 from plait.tools.signing import is_key

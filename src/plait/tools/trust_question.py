@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable
-from typing import Final
 
+from plait.hints import Final
 from plait.records import dataclass
 from plait.tools.items import Item
 

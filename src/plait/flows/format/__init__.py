@@ -1,11 +1,11 @@
 """The workflow file, written down once: its maps, their fields, what each may hold and what it means.
 
-    FORMS        every kind of map: fields with kind, default, meaning, other spellings
+    form_of      a kind of map by its name: fields with kind, default, meaning, other spellings
     problems     a node held against its kind: everything that is wrong with it
     Said         a map that has no problems, read by its table: defaults, durations, templates
     essence      what its author said, for fingerprints: no names, descriptions or places
-    json_schema  the same tables for editors
-    reference    the same tables for people
+    schema       the same tables for editors
+    page         the same tables for people
 
 The tables of templates (`names`) are made of these tables, too.  A field that means something
 elsewhere and nothing here stands here as well, with the reason: `Refused` is an error,
@@ -15,7 +15,18 @@ elsewhere and nothing here stands here as well, with the reason: `Refused` is an
 from __future__ import annotations
 
 from plait.flows.format.fitting import LONGEST, has_holes, pick, seconds
-from plait.flows.format.forms import DIRECTIVE, ENSEMBLE, FILES, FLOW, FORMS, GRAPH, PROVIDER, forms_in, spelt
+from plait.flows.format.forms import (
+    DIRECTIVE,
+    ENSEMBLE,
+    FILES,
+    FLOW,
+    GRAPH,
+    PROVIDER,
+    all_forms,
+    form_of,
+    forms_in,
+    spelt,
+)
 from plait.flows.format.kinds import (
     WARNED,
     Choice,
@@ -42,9 +53,7 @@ from plait.flows.format.kinds import (
     Whole,
     Word,
 )
-from plait.flows.format.page import reference
 from plait.flows.format.said import Said, essence, template_of
-from plait.flows.format.schema import SCHEMA_DIALECT, json_schema
 from plait.flows.format.shared import (
     ALLOWED,
     AT_ODDS,
@@ -71,7 +80,6 @@ __all__ = [
     "ENV",
     "FILES",
     "FLOW",
-    "FORMS",
     "GRAPH",
     "IDENTIFIER",
     "LONGEST",
@@ -81,7 +89,6 @@ __all__ = [
     "PARAMETER",
     "PARAMETERS",
     "PROVIDER",
-    "SCHEMA_DIALECT",
     "STEP",
     "STEPS",
     "TYPES",
@@ -110,13 +117,13 @@ __all__ = [
     "Tree",
     "Whole",
     "Word",
+    "all_forms",
     "essence",
+    "form_of",
     "forms_in",
     "has_holes",
-    "json_schema",
     "pick",
     "problems",
-    "reference",
     "seconds",
     "spelt",
     "template_of",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from plait.documents.nodes import Mapping, Node, Scalar, Sequence
-from plait.flows.format.forms import FORMS
+from plait.flows.format.forms import form_of
 from plait.flows.format.kinds import (
     Choice,
     Condition,
@@ -66,7 +66,7 @@ def fits(kind: Kind, node: Node) -> bool:
                 isinstance(node, Scalar) and isinstance(node.value, str | bool)
             )
         case Map(form):
-            marks = FORMS[form].marks
+            marks = form_of(form).marks
             return isinstance(node, Mapping) and (
                 not marks or any(isinstance(node.get(mark), Sequence) for mark in marks)
             )

@@ -4,36 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
+from importlib import import_module
 
-from plait.flows.format import (
-    directive_tables,
-    ensemble_tables,
-    failure_tables,
-    flow_tables,
-    graph_tables,
-    hook_tables,
-    map_tables,
-    provider_tables,
-    step_tables,
-)
+from plait.flows.format.hook_tables import HOOKS_FILE
 from plait.flows.format.kinds import Each, Field, Form, Kind, Many, Map, OneOf
 from plait.flows.format.shared import STEP
 from plait.hints import Final
 
-FORMS: Final[dict[str, Form]] = {
-    form.name: form
-    for form in (
-        *flow_tables.FORMS,
-        *map_tables.FORMS,
-        *step_tables.FORMS,
-        *failure_tables.FORMS,
-        *graph_tables.FORMS,
-        *directive_tables.FORMS,
-        *ensemble_tables.FORMS,
-        *hook_tables.FORMS,
-        *provider_tables.FORMS,
-    )
-}
+TABLES: Final = ("flow", "map", "step", "failure", "graph", "directive", "ensemble", "hook", "provider")
+"""Each is a module of its own, loaded when one of its maps is first asked for or may come later."""
+
+
+def all_forms() -> Iterator[Form]:
+    for name in TABLES:
+        yield from import_module(f"plait.flows.format.{name}_tables").FORMS
+
+
+@cache
+def form_of(name: str) -> Form:
+    return next(form for form in all_forms() if form.name == name)
+
+
 FLOW: Final = OneOf((Map("flow"), Many(STEP)), "a map: flow, or a list of steps")
 """A whole file."""
 GRAPH: Final = Map("graph")
@@ -46,7 +37,7 @@ FILES: Final[dict[str, Kind]] = {
     "directive": DIRECTIVE,
     "ensemble": ENSEMBLE,
     "provider": PROVIDER,
-    "hooks": hook_tables.HOOKS_FILE,
+    "hooks": HOOKS_FILE,
 }
 """What a whole file of each format is."""
 
@@ -55,7 +46,7 @@ def forms_in(kind: Kind) -> list[Form]:
     """The maps that may stand in a kind, those in other maps included, in the order of the tables."""
     found: set[str] = set()
     _collect(kind, found)
-    return [form for form in FORMS.values() if form.name in found]
+    return [form for form in all_forms() if form.name in found]
 
 
 def _collect(kind: Kind, found: set[str]) -> None:
@@ -63,7 +54,7 @@ def _collect(kind: Kind, found: set[str]) -> None:
         _collect(inner, found)
     if isinstance(kind, Map) and kind.form not in found:
         found.add(kind.form)
-        for field in FORMS[kind.form].fields:
+        for field in form_of(kind.form).fields:
             _collect(field.kind, found)
 
 
@@ -78,4 +69,4 @@ def _within(kind: Kind) -> Iterator[Kind]:
 @cache
 def spelt(form: str) -> dict[str, Field]:
     """The fields of a form under every spelling."""
-    return {name: field for field in FORMS[form].fields for name in field.spellings}
+    return {name: field for field in form_of(form).fields for name in field.spellings}

@@ -200,9 +200,9 @@ def _range(least: float, most: float | None) -> str:
 
 def _title(form: str) -> str:
     # The tables are made of kinds, so they cannot be known before them.
-    from plait.flows.format.forms import FORMS
+    from plait.flows.format.forms import form_of
 
-    return FORMS[form].title
+    return form_of(form).title
 
 
 # ── fields and forms ─────────────────────────────────────────────────────

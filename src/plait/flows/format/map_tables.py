@@ -30,10 +30,11 @@ from plait.flows.format.shared import (
     STEP_LIST,
     TRIES,
 )
-from plait.flows.inputs.spec import FORMATS
 from plait.hints import Final
 from plait.records import replace
 
+FORMATS: Final = ("json", "jsonl", "csv", "text")
+"""How a file or the output of a command may hold items."""
 ISOLATIONS: Final = ("none", "directory", "worktree")
 REVISION: Final = Word("a commit: a branch, a tag, or an id", r"[A-Za-z0-9_@][A-Za-z0-9_@./^~{}-]*")
 

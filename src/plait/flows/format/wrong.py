@@ -9,7 +9,7 @@ from plait.documents.limits import shown
 from plait.documents.nodes import Mapping, Node, Scalar, Sequence, expect_keys
 from plait.errors import Problem, listed, nearest
 from plait.flows.format.fitting import fits, is_allowed, pick
-from plait.flows.format.forms import FLOW, FORMS, spelt
+from plait.flows.format.forms import FLOW, form_of, spelt
 from plait.flows.format.kinds import (
     Choice,
     Each,
@@ -42,7 +42,7 @@ def _problems(node: Node, kind: Kind, called: str) -> Iterator[Problem]:
     match picked:
         case Map(form):
             assert isinstance(node, Mapping)
-            yield from _of_map(node, FORMS[form])
+            yield from _of_map(node, form_of(form))
         case Each(inner, keys):
             assert isinstance(node, Mapping)
             for key, value in node.entries:

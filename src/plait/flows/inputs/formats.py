@@ -17,11 +17,11 @@ import json
 import os
 from collections.abc import Iterator
 from itertools import chain
-from typing import Final
 
 from plait.errors import DocumentError, LimitError
 from plait.flows.inputs.json_path import JsonPath
 from plait.flows.inputs.json_stream import JsonReader, stream_elements
+from plait.hints import Final
 from plait.values import Json
 
 MAX_LINE: Final = 16 << 20

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
 
 from plait.engine.operators import OPERATORS, RefusedError, Test, kind_of
 from plait.errors import InputError, LimitError
+from plait.hints import TYPE_CHECKING, Any, Final
 from plait.records import dataclass, field
 from plait.source import Source, Span
 from plait.template.program import walk

@@ -11,12 +11,12 @@ import json
 from collections.abc import Callable, Iterator
 from json.decoder import WHITESPACE  # type: ignore[attr-defined]
 from math import isfinite
-from typing import Final, NoReturn
 
 from plait.documents import MAX_DEPTH, MAX_JSON_TEXT, parse_json
 from plait.engine.operators import kind_of
 from plait.errors import DocumentError, InternalError, LimitError
 from plait.flows.inputs.json_path import JsonPath, elements_of, no_list, not_a_list
+from plait.hints import Final, NoReturn
 from plait.values import UNDEFINED, Json
 
 NEAR_END: Final = 64

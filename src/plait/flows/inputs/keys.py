@@ -11,11 +11,11 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from json import JSONEncoder
-from typing import Final
 
 from plait.digests import sha256_hex
 from plait.engine.expressions import item_facts
 from plait.errors import InputError
+from plait.hints import Final
 from plait.scope import Scope
 from plait.source import Span
 from plait.template.program import FACTS

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
-from typing import TypeVar
 
 from plait.digests import sha256
 from plait.documents import Mapping, Scalar
@@ -17,6 +16,7 @@ from plait.errors import InputError, PlaitError, Problem
 from plait.flows.inputs.json_path import JsonPath, compile_json_path
 from plait.flows.inputs.keys import canonical
 from plait.flows.inputs.sorting import Order, compile_order
+from plait.hints import TypeVar
 from plait.records import dataclass
 from plait.source import Source
 from plait.values import UNDEFINED, Json

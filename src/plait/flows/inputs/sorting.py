@@ -16,11 +16,11 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from itertools import chain, islice
-from typing import IO, Any, Final
 
 from plait.engine.expressions import as_number, find, item_path
 from plait.engine.operators import kind_of
 from plait.errors import InputError, Problem, nearest
+from plait.hints import IO, Any, Final
 from plait.records import dataclass
 from plait.source import Source, Span
 from plait.values import UNDEFINED, Json, Secret, json_text

@@ -12,13 +12,13 @@ import re
 import stat
 from collections.abc import Callable, Iterator, Mapping
 from fnmatch import translate
-from typing import IO, Final, NoReturn, TypeAlias
 
 from plait.documents.limits import shown
 from plait.errors import DocumentError, InputError, LimitError, Problem, nearest
 from plait.flows.inputs.formats import items_of
 from plait.flows.inputs.json_path import JsonPath
 from plait.flows.inputs.spec import CommandInput, FileInput, GlobInput, InputSpec, ItemsInput, PlainInput
+from plait.hints import IO, Final, NoReturn, TypeAlias
 from plait.source import Span
 from plait.template.nodes import Text
 from plait.template.program import Lookup

@@ -12,15 +12,14 @@ A plain string is never a command.  Its texts are templates, filled when the ite
 
 from __future__ import annotations
 
-from typing import Final, TypeAlias
-
 from plait.documents import Mapping, Node, Scalar, Sequence, expect_keys
 from plait.errors import InputError, PlaitError, Problem, listed, nearest
+from plait.flows.format.map_tables import FORMATS
+from plait.hints import Final, TypeAlias
 from plait.records import dataclass
 from plait.source import Span
 from plait.template.template import Template, compile_template
 
-FORMATS: Final = ("json", "jsonl", "csv", "text")
 KINDS: Final = ("file", "glob", "command", "items")
 
 

@@ -7,9 +7,9 @@ an expression.  What might be computed is refused, never guessed.
 from __future__ import annotations
 
 import re
-from typing import Final
 
 from plait import documents
+from plait.hints import Final
 from plait.source import Span
 from plait.tools.readers.comments import read_fenced, top_comments
 from plait.tools.readers.javascript_tokens import Token, Tokens
