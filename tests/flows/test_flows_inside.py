@@ -372,6 +372,19 @@ def test_from_python_they_are_given_as_inputs(place: Place) -> None:
     assert (done.status, done.value["state"]["back"]) == ("done", "***")
 
 
+def test_a_secret_input_of_a_graph_that_is_called_is_nowhere(place: Place) -> None:
+    """Whoever calls it does not say so."""
+    graph_tool(place, "my/inner", SECRET.replace("{good: 2}", "{good: 0}"))
+    trusted(place)
+    place.write("said", "it was hunter2-hunter2")
+    ran = place.done(
+        "- {tool: my/inner, params: {token: hunter2-hunter2, n: 3}}\n- {shell: cat said, capture: said}\n"
+    )
+    assert "***" in json.dumps(ran.outputs["steps/0"])
+    assert str(ran.outputs["steps/1"]).strip() == "it was ***"
+    assert b"hunter2" not in place.state
+
+
 # ── what other systems mean ──────────────────────────────────────────────
 
 

@@ -336,8 +336,7 @@ class _Place:
             retried=settings.retried,
             told=False,
         )
-        if masker is not None:
-            run.learn = masker.add
+        run.masker = masker
         run.folder = self.folder
         run.backend = LocalThreads()
         run.hands = RealHands(

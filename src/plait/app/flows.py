@@ -741,8 +741,7 @@ def _new_run(
         retried=retried,
         full_durability=loaded.durability == "full",
     )
-    if masker is not None:
-        run.learn = masker.add
+    run.masker = masker
     run.folder = folder
     run.backend = _placed(backend(flow.options.backend or loaded.backend), loaded, run, flow)
     return run

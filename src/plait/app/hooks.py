@@ -15,6 +15,7 @@ from plait.engine.outcome import Failure, OutOfTime, StepError, too_long
 from plait.engine.perform import Turn
 from plait.hints import TYPE_CHECKING, Final
 from plait.records import dataclass, replace
+from plait.steps.hands import working
 from plait.values import Json
 
 if TYPE_CHECKING:
@@ -112,8 +113,9 @@ def _error(failure: Failure) -> dict[str, Json]:
 
 
 def called_inside(loaded: Loaded) -> Inside:
-    """A flow as it is called like a tool: with its own hooks, and in its own time."""
-    return _Called(loaded) if loaded.hooks or loaded.timeout is not None else loaded.program
+    """A flow as it is called like a tool: with its own hooks and secrets, and in its own time."""
+    is_special = loaded.hooks or loaded.timeout is not None or loaded.secret_texts()
+    return _Called(loaded) if is_special else loaded.program
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +127,8 @@ class _Called:
         return self.loaded.program.name
 
     def run(self, turn: Turn) -> Json:
+        # Whoever calls it does not know which of its inputs nobody may see.
+        working(turn.run).hide(self.loaded.secret_texts())
         limit = self.loaded.timeout
         if limit is None:
             return self._with_hooks(turn)

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
+from threading import Lock
 
 from plait.engine.backend import Backend
 from plait.engine.events import StepFinished
 from plait.engine.limits import Earlier, Limits, Spent
 from plait.engine.outcome import Failed, Failure, Outcome
 from plait.engine.run import Run, Stop
-from plait.hints import TYPE_CHECKING, Protocol
+from plait.hints import TYPE_CHECKING, Final, Protocol
+from plait.masking import Masker
 from plait.records import dataclass
 from plait.values import Json
 
@@ -276,8 +278,7 @@ class Rehearsed:
     """The run would fail with it, or count it as a failed item."""
 
 
-def _nothing(secret: str) -> None:
-    """Where nothing is masked, nothing is to be learnt."""
+_HIDING: Final = Lock()
 
 
 class WorkingRun(Run):
@@ -288,8 +289,8 @@ class WorkingRun(Run):
     folder: str
     rehearsal: list[Rehearsed] | None = None
     """In a dry run: where steps say what they would do, instead of doing it."""
-    learn: Callable[[str], None] = staticmethod(_nothing)
-    """Tells `mask` of one more secret."""
+    masker: Masker | None = None
+    """Whose `mask` it is; None where nothing is to be masked, so far."""
     changes: Tracker | None = None
     """Knows what steps change, in a flow that asks for it."""
     workspaces: Workspaces | None = None
@@ -368,9 +369,13 @@ class WorkingRun(Run):
         self.rehearsal.append(Rehearsed(turn.path, kind, self.mask(shown), why=self._why_again(turn)))
 
     def hide(self, secrets: Iterable[str]) -> None:
-        """Mask what a step has made of secrets, too."""
+        """Mask these from now on, too: what a step has made of secrets, those of a flow inside this one."""
         for secret in secrets:
-            self.learn(secret)
+            with _HIDING:
+                if self.masker is None:
+                    self.masker = Masker()
+                    self.mask = self.masker.mask
+            self.masker.add(secret)
 
     def _why_again(self, turn: Turn) -> str:
         known = None if self.fresh else self.journal.recorded(turn.path)
