@@ -14,7 +14,7 @@ from plait.app import toolbox
 from plait.documents import Mapping, parse
 from plait.engine.limits import Spent
 from plait.flows.format import Map, Said, problems
-from plait.flows.hooks import read_limits
+from plait.flows.parts import read_limits
 from plait.scope import Scope
 
 ROWS = yaml.safe_load((Path(__file__).parent / "hooks.yaml").read_text("utf-8"))

@@ -36,9 +36,10 @@ from plait.flows.check import Finding, check_field
 from plait.flows.fields import read_fields
 from plait.flows.format import Said, template_of
 from plait.flows.format.directive_tables import MOST_TURNS
-from plait.flows.hooks import hook_findings, read_hooks, read_limits, tools_of
+from plait.flows.hooks import hook_findings, read_hooks, tools_of
 from plait.flows.loaded import Loaded
 from plait.flows.parameters import Parameter, Surroundings, declared, resolve
+from plait.flows.parts import read_limits
 from plait.flows.rye_xml import is_head, read_head
 from plait.hints import TYPE_CHECKING, Final
 from plait.records import dataclass, replace

@@ -25,10 +25,11 @@ from plait.flows import format
 from plait.flows.check import Finding, check_field
 from plait.flows.fields import Field, Known, read_fields
 from plait.flows.format import Said, template_of
-from plait.flows.hooks import hook_findings, read_hooks, read_limits, tools_of
+from plait.flows.hooks import hook_findings, read_hooks, tools_of
 from plait.flows.loaded import Loaded
 from plait.flows.names import Name, strings
 from plait.flows.parameters import Parameter, Surroundings, declared, resolve
+from plait.flows.parts import read_limits
 from plait.hints import Final
 from plait.records import dataclass, field, replace
 from plait.scope import Scope

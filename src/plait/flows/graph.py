@@ -31,10 +31,10 @@ from plait.flows.graph_check import (
     named_tool,
     span_at,
 )
-from plait.flows.hooks import read_hooks, read_limits, tools_of
+from plait.flows.hooks import read_hooks, tools_of
 from plait.flows.loaded import Loaded
 from plait.flows.parameters import Parameter, Surroundings, declared, resolve
-from plait.flows.parts import digest, retry_of
+from plait.flows.parts import digest, read_limits, retry_of
 from plait.hints import Final
 from plait.records import dataclass, replace
 from plait.source import Span

@@ -15,7 +15,6 @@ from plait.documents import Mapping, Node, Scalar, Sequence
 from plait.engine.conditions import check as check_condition
 from plait.engine.expressions import Expression, read_when
 from plait.engine.hooks import ALWAYS, LAYERS, MOMENTS, NAMES, VERBS, Call, Hook, Moment
-from plait.engine.limits import NO_LIMITS, Limits
 from plait.errors import InputError, Problem, listed, nearest
 from plait.flows import format
 from plait.flows.check import Finding, check_field
@@ -213,20 +212,6 @@ def tools_of(hooks: Iterable[Hook]) -> dict[str, Span]:
     """The tools that hooks call, and where they say so."""
     calls = (call for hook in hooks for call in hook.calls if call.where is not None and ":" not in call.tool)
     return {call.tool: call.where for call in calls if call.where is not None}
-
-
-def read_limits(said: Said | None) -> Limits:
-    """A map of limits in which nothing is wrong; None: there is none."""
-    if said is None:
-        return NO_LIMITS
-    return Limits(
-        turns=said.whole("turns"),
-        tokens=said.whole("tokens"),
-        spend=said.number("spend"),
-        seconds=said.seconds("seconds"),
-        steps=said.whole("steps"),
-        depth=said.whole("depth"),
-    )
 
 
 def _hook(said: Said, space: str) -> Hook:

@@ -357,14 +357,14 @@ class _Head:
     # ── files ────────────────────────────────────────────────────────────
 
     def _env_files(self) -> tuple[dict[str, str], tuple[str, ...]]:
-        from plait.tools.environment import read_dotenv
-
         found: dict[str, str] = {}
         refused: list[str] = []
         for node in env_files(self.flow.get("env_files")):
             path = env_file_path(node)
             if str(node.value).endswith("?") and not os.path.lexists(path):
                 continue
+            from plait.tools.environment import read_dotenv
+
             try:
                 dotenv = read_dotenv(read_text(path, MAX_ENV_FILE), ())
             except PlaitError as error:

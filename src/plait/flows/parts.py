@@ -6,7 +6,7 @@ from collections.abc import Sequence as Many
 
 from plait.digests import sha256_hex
 from plait.documents import nodes
-from plait.engine.expressions import Expression, read_when
+from plait.engine.limits import NO_LIMITS, Limits
 from plait.engine.perform import PLAIN, Policy
 from plait.engine.retry import ONCE_ONLY, Retry
 from plait.flows import format
@@ -18,6 +18,7 @@ from plait.template.template import Template
 from plait.values import Json, json_text
 
 if TYPE_CHECKING:
+    from plait.engine.expressions import Expression
     from plait.source import Span
 
 TITLE_LENGTH: Final = 60
@@ -92,6 +93,8 @@ def when_of(said: Said) -> Expression | None:
     node = said.get("when")
     if node is None:
         return None
+    from plait.engine.expressions import read_when
+
     if isinstance(node, nodes.Mapping):
         return read_when(node.data(), locate=lambda place: _span_at(node, place))
     source = node.source() if isinstance(node, nodes.Scalar) and isinstance(node.value, str) else None
@@ -190,3 +193,17 @@ def ordered(data: Json) -> Json:
         case list():
             return [ordered(item) for item in data]
     return data
+
+
+def read_limits(said: Said | None) -> Limits:
+    """A map of limits in which nothing is wrong; None: there is none."""
+    if said is None:
+        return NO_LIMITS
+    return Limits(
+        turns=said.whole("turns"),
+        tokens=said.whole("tokens"),
+        spend=said.number("spend"),
+        seconds=said.seconds("seconds"),
+        steps=said.whole("steps"),
+        depth=said.whole("depth"),
+    )

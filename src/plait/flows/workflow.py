@@ -19,16 +19,19 @@ from plait.flows.build import Builder
 from plait.flows.check import Finding, check_workflow
 from plait.flows.compose import Composed, compose
 from plait.flows.format import Said
-from plait.flows.hooks import read_hooks, read_limits, tools_of
 from plait.flows.loaded import Loaded
 from plait.flows.names import profile_of
 from plait.flows.parameters import Parameter, Surroundings, declared, resolve, surroundings
-from plait.flows.parts import backend_of
-from plait.hints import Final
+from plait.flows.parts import backend_of, read_limits
+from plait.hints import TYPE_CHECKING, Final
 from plait.records import replace
 from plait.scope import Scope
 from plait.scope.computed import Sources
 from plait.values import Json
+
+if TYPE_CHECKING:
+    from plait.engine.hooks import Hook
+    from plait.source import Span
 
 SHORT_SECRET: Final = 6
 """Characters; what is shorter may well occur in data that is not secret."""
@@ -64,7 +67,7 @@ def load_workflow(
     said = replace(head, scope=scope)
     strictly = said.flag("strict") if strict is None else strict
     builder = Builder(flow, said, scope, strict=strictly, profile=profile, max_parallel=max_parallel)
-    hooks = read_hooks(said.get("hooks"), scope=scope)
+    hooks, called = _hooks(said, scope)
     name = said.text("name") or os.path.splitext(os.path.basename(path))[0]
     return Loaded(
         builder.workflow(name),
@@ -73,7 +76,7 @@ def load_workflow(
         values,
         around,
         parameters,
-        uses=builder.tools | tools_of(hooks),
+        uses=builder.tools | called,
         warnings=(*_warnings(findings), *_refused_variables(around, said), *_short_secrets(around, said)),
         strict=strictly,
         timeout=said.seconds("timeout"),
@@ -86,6 +89,17 @@ def load_workflow(
         allow_outside="outside_files" in said.words("allow"),
         environ=environ,
     )
+
+
+def _hooks(flow: Said, scope: Scope) -> tuple[tuple[Hook, ...], dict[str, Span]]:
+    """Its hooks, and the tools that they call."""
+    node = flow.get("hooks")
+    if node is None:
+        return (), {}
+    from plait.flows.hooks import read_hooks, tools_of
+
+    hooks = read_hooks(node, scope=scope)
+    return hooks, tools_of(hooks)
 
 
 def _of_map(flow: Said, flag: str) -> bool:
