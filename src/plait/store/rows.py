@@ -197,7 +197,18 @@ def _without_texts(value: Json, place: _Place, texts: list[tuple[_Place, str]]) 
     return value
 
 
-_encode: Final = json.JSONEncoder(allow_nan=False, check_circular=False, separators=(",", ":")).encode
+def _encoder() -> Callable[[Json], str]:
+    """One for all bodies: `JSONEncoder.encode` makes one for each, which takes longer than a small body."""
+    known = json.JSONEncoder(allow_nan=False, check_circular=False, separators=(",", ":"))
+    make: Any = getattr(json.encoder, "c_make_encoder", None)
+    if make is None:
+        return known.encode
+    quoted = json.encoder.encode_basestring_ascii
+    pieces = make(None, known.default, quoted, None, ":", ",", False, False, False)
+    return lambda value: "".join(pieces(value, 0))
+
+
+_encode: Final = _encoder()
 
 
 def to_json(value: Json) -> str:
