@@ -1,0 +1,189 @@
+"""A run goes on: what has changed since, what nobody knows the end of, which items are done again."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from plait.app import env_changes
+from plait.engine.events import StepForgotten
+from plait.engine.outcome import Failed
+from plait.engine.perform import Step, inside
+from plait.engine.run import changed_steps
+from plait.errors import InputError, Problem, nearest
+from plait.hints import TYPE_CHECKING, Final
+from plait.values import Json
+
+if TYPE_CHECKING:
+    from plait.engine.journal import Journal, Recorded
+    from plait.flows.loaded import Loaded
+    from plait.store import Opened
+
+
+def expect_unchanged(loaded: Loaded, opened: Opened) -> None:
+    """All that is not as it was, before anything is done."""
+    problems = [*_changed_steps(loaded, opened.journal)]
+    change = env_changes.change_of(opened.facts.get("env_files"), loaded.surroundings.filed)
+    if change is not None:
+        problems.append(env_changes.problem_of(change))
+    if problems:
+        raise InputError.together(problems)
+
+
+def _changed_steps(loaded: Loaded, journal: Journal) -> Sequence[Problem]:
+    """The steps that were done and have another text now."""
+    changed: dict[str, str] = {}
+    for path, step in _flow_steps(loaded):
+        if step.inner:
+            continue
+        for recorded in _recorded_like(journal, path):
+            if recorded.fingerprint != step.fingerprint and not isinstance(recorded.outcome, Failed):
+                changed.setdefault(path, step.title)
+                break
+    return changed_steps(changed.items()).problems if changed else ()
+
+
+def _flow_steps(loaded: Loaded) -> Iterator[tuple[str, Step]]:
+    for part in loaded.program.inner:
+        yield from inside(part)
+
+
+def _recorded_like(journal: Journal, path: str) -> Iterator[Recorded]:
+    """What is recorded at a path in which `item:*` stands for every item."""
+    top, star, rest = path.partition("/item:*")
+    if not star:
+        known = journal.recorded(path)
+        return iter(() if known is None else (known,))
+    return _of_items(journal, top, rest)
+
+
+def _of_items(journal: Journal, top: str, rest: str) -> Iterator[Recorded]:
+    for item in journal.recorded_in(top):
+        if "/item:" in item.path[len(top) :]:
+            yield from _recorded_like(journal, item.path + rest)
+
+
+def expect_steps(loaded: Loaded, journal: Journal, paths: Sequence[str]) -> None:
+    """Every path is that of a step, and where it is inside an item, the item has begun."""
+    from plait.steps.conversation import use_at
+
+    known = dict(_flow_steps(loaded))
+    for path in paths:
+        if journal.was_started(path) and (_is_call(path) or use_at(journal, path) is not None):
+            continue
+        if _step_at(known, path) is None or ("/item:" in path and not _has_begun(journal, path)):
+            raise _no_step(path, known)
+
+
+def unanswered(loaded: Loaded, journal: Journal) -> Iterator[tuple[str, str]]:
+    """The steps that may run only once and were under way when an earlier life of the run ended."""
+    known = dict(_flow_steps(loaded))
+    for path in journal.unfinished():
+        step = _step_at(known, path)
+        if step is not None and step.policy.once and not _is_inside_recorded(journal, path):
+            yield path, step.title
+
+
+def _is_inside_recorded(journal: Journal, path: str) -> bool:
+    parts = path.split("/")
+    return any(journal.recorded("/".join(parts[:length])) is not None for length in range(1, len(parts)))
+
+
+def _has_begun(journal: Journal, path: str) -> bool:
+    return journal.was_started(path) or journal.recorded(path) is not None
+
+
+def say_done(loaded: Loaded, journal: Journal, paths: Sequence[str]) -> None:
+    """The user says of steps that may run only once that they did their work."""
+    from plait.engine.events import StepFinished
+    from plait.engine.outcome import Done
+    from plait.steps.conversation import use_at
+
+    known = dict(_flow_steps(loaded))
+    for path in paths:
+        if (call := use_at(journal, path)) is not None:
+            title, fingerprint, result = call
+            journal.append(StepFinished(path, "call", title, fingerprint, Done(result), 0.0))
+            continue
+        value: Json = {"output": "", "stderr": "", "exit_code": 0, "duration": 0.0}
+        if _is_call(path):
+            journal.append(StepFinished(path, "tool", "said to be done", "", Done(value), 0.0))
+            continue
+        step = _step_at(known, path)
+        assert step is not None, "paths are looked at before"
+        journal.append(StepFinished(path, step.kind, step.title, step.fingerprint, Done(value), 0.0))
+
+
+def _is_call(path: str) -> bool:
+    """Is it the place of a call that its tool wants to be made only once?"""
+    from plait.steps.tool import ONCE
+
+    return path.rpartition("/")[2] == ONCE
+
+
+def _step_at(known: Mapping[str, Step], path: str) -> Step | None:
+    """The step at a path of a run; that of an action is below the step whose action it is."""
+    from plait.steps.work import Attempt, Work
+
+    found = known.get(path) or known.get(_starred(path))
+    if found is not None:
+        return found
+    above, _, name = path.rpartition("/")
+    work = known.get(_starred(above))
+    is_attempt = name == "run" or name.startswith("again@")
+    return Attempt(work, name) if is_attempt and isinstance(work, Work) and not work.is_simple else None
+
+
+def _starred(path: str) -> str:
+    """A path of a run as one of the flow: of any item, and of any time that a handler or check is run."""
+    return "/".join(
+        "item:*" if part.startswith("item:") else _HANDLED.sub(r"\1", part) for part in path.split("/")
+    )
+
+
+_HANDLED: Final = re.compile(r"^(on_failure|on_incomplete|check)@\d+$")
+
+
+def _no_step(path: str, known: Mapping[str, Step]) -> InputError:
+    guess = nearest(path, known)
+    return InputError(
+        f"there is no step '{path}'",
+        fix=f"did you mean '{guess}'?" if guess else "plait show lists the steps",
+        code="unknown-step",
+    )
+
+
+def letters_to_retry(
+    loaded: Loaded, journal: Journal, wanted: Sequence[str], *, from_start: bool
+) -> Iterator[StepForgotten]:
+    fan = loaded.program.fan
+    if fan is None:
+        return
+    letters = [
+        known
+        for known in journal.recorded_in(fan.name)
+        if isinstance(known.outcome, Failed) and known.path.startswith(f"{fan.name}/item:")
+    ]
+    names = {known.path.rpartition("/item:")[2]: known for known in letters}
+    unknown = [one for one in wanted if not _named(one, names.values())]
+    if unknown:
+        guess = nearest(unknown[0], [*names, *(known.title for known in letters)])
+        raise InputError(
+            f"no failed item is called {', '.join(map(repr, unknown))}",
+            fix=f"did you mean '{guess}'?" if guess else "plait show lists the failed items",
+            code="unknown-item",
+        )
+    chosen = [known for known in letters if not wanted or any(_is_called(known, one) for one in wanted)]
+    if chosen:
+        yield StepForgotten(fan.name, "items are retried", below=False)
+    for known in chosen:
+        yield StepForgotten(known.path, "retried", below=from_start)
+
+
+def _named(name: str, letters: Iterable[Recorded]) -> bool:
+    return any(_is_called(known, name) for known in letters)
+
+
+def _is_called(known: Recorded, name: str) -> bool:
+    key = known.path.rpartition("/item:")[2]
+    return name in (key, known.title, known.path)

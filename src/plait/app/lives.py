@@ -1,0 +1,332 @@
+"""One life of a run: a loaded flow is performed, or rehearsed, until it ends, fails or is to stop."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from plait.app import env_changes
+from plait.engine.events import RunEnded, RunStarted, Status
+from plait.engine.outcome import Aborted, Failed, Failure, Interrupted, OutOfTime, StepError, too_long
+from plait.engine.perform import Turn
+from plait.engine.run import Run, Stop, Watch
+from plait.errors import InputError, PlaitError, Problem, TrustError
+from plait.hints import TYPE_CHECKING, Final
+from plait.records import dataclass, field, replace
+from plait.template.program import FACTS
+from plait.values import Json
+
+if TYPE_CHECKING:
+    from plait.app.flow_files import Flow
+    from plait.app.hands import RealHands
+    from plait.engine.backend import Backend
+    from plait.engine.journal import Journal
+    from plait.flows.loaded import Loaded
+    from plait.steps.hands import Rehearsed, WorkingRun
+    from plait.store import Opened
+    from plait.tools.trust import Ask as AskTrust
+
+INPUT: Final = "map/items"
+"""The step that reads the input of a map."""
+NOTED: Final = frozenset({"refused-variable", "short-secret"})
+"""Warnings that depend on what a run is given, so that no check of the file tells of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class FlowResult:
+    """What became of a run."""
+
+    run: str
+    status: Status
+    failure: Failure | None = None
+    value: Json = None
+    counts: Mapping[str, Json] = field(default_factory=dict)
+    """`total`, `successful`, `failed` of its items."""
+    trust_refused: bool = False
+
+    @property
+    def exit_code(self) -> int:
+        if self.status == "interrupted":
+            return 130
+        if self.trust_refused:
+            return 3
+        if self.failure is not None and self.failure.kind == "refused" and self.failure.path == INPUT:
+            return 2  # as for any other file of the user's that is missing or cannot be read
+        return 1 if self.status == "failed" or self.counts.get("failed") else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Company:
+    """Who is there while a run is worked on: those who watch, who may stop it, who answers about trust."""
+
+    watchers: Sequence[Watch] = ()
+    stop: Stop = field(default_factory=Stop)
+    ask: AskTrust | None = None
+
+
+class Unkept:
+    """A run of which nothing is left when it is over."""
+
+    def __init__(self) -> None:
+        from tempfile import TemporaryDirectory
+
+        from plait.engine.journal import MemoryJournal
+
+        self.id = "unkept"
+        self.journal = MemoryJournal()
+        self.facts: dict[str, Json] = {}
+        self._temporary = TemporaryDirectory(prefix="plait-run-")
+        self.folder = self._temporary.name
+
+    def amend(self, **facts: Json) -> None:
+        self.facts |= facts
+
+    def __enter__(self) -> Unkept:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._temporary.cleanup()
+
+
+def worked(
+    flow: Flow,
+    loaded: Loaded,
+    opened: Opened | Unkept,
+    company: Company,
+    *,
+    accept_changes: bool = False,
+    repeat: Iterable[str] = (),
+    retried: Iterable[str] = (),
+) -> FlowResult:
+    run = _new_run(
+        flow,
+        loaded,
+        opened.journal,
+        opened.id,
+        opened.folder,
+        company,
+        accept_changes=accept_changes,
+        repeat=repeat,
+        retried=retried,
+    )
+    run.hands = _hands(flow, loaded, run, company.ask)
+    _give_workspaces(flow, loaded, run)
+    resumed = not opened.journal.is_fresh()
+    if resumed:  # before anything begins in this life
+        from plait.app.again import unanswered
+
+        run.unanswered = dict(unanswered(loaded, opened.journal))
+    program = loaded.program
+    run.emit(RunStarted(opened.id, program.name, flow.path, flow.project, resumed, program.phases))
+    for finding in loaded.warnings:
+        if finding.code in NOTED:
+            run.note("", str(finding.problem))
+    _note_new_variables(opened, loaded, run)
+    result = FlowResult(opened.id, "failed")
+    try:
+        result = _outcome(opened.id, loaded, run, flow)
+        run.emit(RunEnded(result.status, result.failure, facts=dict(result.counts)))
+    finally:
+        run.close()
+    return result
+
+
+def _note_new_variables(opened: Opened | Unkept, loaded: Loaded, run: Run) -> None:
+    """What the env files say now is accepted, and is what the next life of the run expects."""
+    filed = loaded.surroundings.filed
+    change = env_changes.change_of(opened.facts.get("env_files"), filed)
+    if change is not None:
+        run.note("", f"the env files have changed, and the run goes on with them: {change}")
+        opened.amend(env_files=env_changes.remembered(filed))
+
+
+def _outcome(id: str, loaded: Loaded, run: WorkingRun, flow: Flow) -> FlowResult:
+    from plait.app import hooks
+
+    hooks.begin(loaded, run)
+    turn = _first_turn(id, loaded, run, flow)
+    result = _come_to(id, loaded, run, lambda: hooks.started(loaded.program.run, turn, run.hooks))
+    if run.hooks is None or result.status == "interrupted":
+        return result
+    told = _come_to(id, loaded, run, lambda: hooks.ended(turn, run.hooks, result.value, result.failure))
+    return result if told.status == "done" else replace(told, value=result.value)
+
+
+def _come_to(id: str, loaded: Loaded, run: WorkingRun, work: Callable[[], Json]) -> FlowResult:
+    try:
+        value = work()
+    except (StepError, Aborted) as error:
+        refused = error.failure.kind == "trust"
+        return FlowResult(id, "failed", error.failure, counts=_counts(loaded, run), trust_refused=refused)
+    except Interrupted:
+        why = Failure(run.stop.why or "interrupted", "stopped")
+        return FlowResult(id, "interrupted", why, counts=_counts(loaded, run))
+    except OutOfTime:
+        return FlowResult(id, "failed", too_long(loaded.timeout or 0), counts=_counts(loaded, run))
+    except PlaitError as error:
+        refused = isinstance(error, TrustError)
+        failure = Failure(run.mask(str(error)), "trust" if refused else "refused")
+        return FlowResult(id, "failed", failure, counts=_counts(loaded, run), trust_refused=refused)
+    return FlowResult(id, "done", value=_for_callers(value), counts=_counts(loaded, run))
+
+
+def _for_callers(value: Json) -> Json:
+    """The value of a flow without the facts beside its captures, which are for templates."""
+    captures = value.get("captures") if isinstance(value, dict) else None
+    if not isinstance(value, dict) or not isinstance(captures, dict):
+        return value
+    return {**value, "captures": {name: one for name, one in captures.items() if not name.endswith(FACTS)}}
+
+
+def _first_turn(id: str, loaded: Loaded, run: WorkingRun, flow: Flow) -> Turn:
+    from plait.app import printed_by
+
+    env = {**os.environ, **loaded.process_env()}
+    commands = None if run.rehearsal is not None else lambda bound, place: printed_by(bound, place, env)
+    return Turn(
+        run,
+        "",
+        loaded.scope(id, sources=loaded.sources(run=commands), started=flow.started),
+        deadline=None if loaded.timeout is None else time.monotonic() + loaded.timeout,
+        directory=flow.project,
+        env=env,
+    )
+
+
+def _counts(loaded: Loaded, run: WorkingRun) -> dict[str, Json]:
+    fan = loaded.program.fan
+    if fan is None:
+        return {}
+    known = run.journal.recorded(fan.name)
+    if known is None:
+        return run.tallies[fan.name]() if fan.name in run.tallies else {}
+    value = (
+        known.outcome.failure.output
+        if isinstance(known.outcome, Failed)
+        else getattr(known.outcome, "value", None)
+    )
+    if not isinstance(value, dict):
+        return {}
+    return {name: count for name, count in value.items() if name != "isolation"}
+
+
+def _new_run(
+    flow: Flow,
+    loaded: Loaded,
+    journal: Journal,
+    id: str,
+    folder: str,
+    company: Company,
+    *,
+    accept_changes: bool = False,
+    repeat: Iterable[str] = (),
+    retried: Iterable[str] = (),
+    kind: type[WorkingRun] | None = None,
+) -> WorkingRun:
+    from plait.backends import backend
+    from plait.masking import Masker
+    from plait.steps.hands import WorkingRun
+
+    masker = Masker(secrets) if (secrets := loaded.secret_texts()) else None
+    run = (kind or WorkingRun)(
+        id,
+        journal,
+        watchers=company.watchers,
+        stop=company.stop,
+        mask=masker.mask if masker else str,
+        accept_changes=accept_changes,
+        repeat=repeat,
+        retried=retried,
+        full_durability=loaded.durability == "full",
+    )
+    run.masker = masker
+    run.folder = folder
+    run.backend = _placed(backend(flow.options.backend or loaded.backend), loaded, run, flow)
+    return run
+
+
+def _placed(backend: Backend, loaded: Loaded, run: WorkingRun, flow: Flow) -> Backend:
+    """A backend that sends items elsewhere gets somebody who can pack them."""
+    if hasattr(backend, "office"):
+        from plait.app.away import Away
+
+        backend.office = Away(loaded, run, profile=flow.options.profile)
+    return backend
+
+
+def expect_tools(flow: Flow, loaded: Loaded, ask: AskTrust | None) -> None:
+    """Every tool that the flow names exists and may run: all that is wrong, before anything runs."""
+    if not loaded.uses:
+        return
+    from plait.app import toolbox
+    from plait.app.programs import elements_of
+
+    tools = toolbox(flow.project, ask=ask)
+    problems: list[Problem] = []
+    for tool_id in loaded.uses:
+        try:
+            tools.trust.require(elements_of(tools, tool_id))
+        except TrustError:
+            raise
+        except PlaitError as error:
+            place = loaded.uses[tool_id]
+            problems += [replace(one, where=one.where or place) for one in error.problems]
+    if problems:
+        raise InputError.together(problems)
+
+
+def _hands(flow: Flow, loaded: Loaded, run: WorkingRun, ask: AskTrust | None) -> RealHands:
+    from plait.app.hands import RealHands
+
+    return RealHands(
+        flow.project,
+        run.folder,
+        run.stop,
+        env=loaded.process_env(),
+        ask=ask,
+        keeps_overflow=not loaded.secret_texts(),
+        note=lambda message: run.note("", message),
+    )
+
+
+def _give_workspaces(flow: Flow, loaded: Loaded, run: WorkingRun) -> None:
+    if loaded.program.fan is None or loaded.program.fan.isolation is None:
+        return
+    from plait.app.hands import start_git
+    from plait.workspace import Worktrees
+
+    run.workspaces = Worktrees(start_git, flow.project, run.folder, run.id)
+
+
+def rehearsed(flow: Flow, loaded: Loaded, journal: Journal, folder: str) -> list[Rehearsed]:
+    from plait.steps.hands import RehearsedRun
+
+    run = _new_run(
+        flow, loaded, journal, "dry-run", folder, Company(), accept_changes=True, kind=RehearsedRun
+    )
+    run.hands = _hands(flow, loaded, run, None)
+    run.rehearsal = []
+    try:
+        result = _outcome("dry-run", loaded, run, flow)
+    finally:
+        run.close()
+    fatal = _fatal(loaded, run, result)
+    shown = [replace(one, fatal=True) if one.fails and one.path in fatal else one for one in run.rehearsal]
+    if result.failure is not None and not any(one.fatal for one in shown):
+        raise would_fail(result.failure.message)  # not by a step that could be shown
+    return shown
+
+
+def would_fail(message: str) -> InputError:
+    return InputError(f"a run would fail: {message}", fix="mend that first", code="would-fail")
+
+
+def _fatal(loaded: Loaded, run: Run, result: FlowResult) -> set[str]:
+    """The paths of the steps by which a run, or items of its map, would fail."""
+    paths = set() if result.failure is None else {result.failure.path}
+    fan = loaded.program.fan
+    for known in run.journal.recorded_in(fan.name) if fan is not None else ():
+        if isinstance(known.outcome, Failed):
+            paths.add(known.outcome.failure.path)
+    return paths
