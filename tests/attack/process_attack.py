@@ -181,6 +181,8 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=100, help="how often each way is tried (default: 100)")
     parser.add_argument("--parallel", type=int, default=4, help="trees at a time (default: 4)")
     options = parser.parse_args()
+    # A shell starts what is in the background with SIGINT ignored, and children would inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     lost = False
     for way in WAYS:
         with ThreadPoolExecutor(options.parallel) as pool:
