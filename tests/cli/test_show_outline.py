@@ -63,6 +63,6 @@ def test_the_items_of_a_run_that_was_cut_off_are_counted(project: Path) -> None:
     with runs.open(name, write=False) as opened:
         reader = opened.journal.reader
         assert reader.ended_in("map") == {"done": 8, "failed": 2}
-        inside = [one.event for one in reader.outline("map") if "item:" in getattr(one.event, "path", "")]
+        inside = [one.event for one in reader.outline() if "item:" in getattr(one.event, "path", "")]
         assert {type(event).__name__ for event in inside} <= {"StepFinished", "Noted"}
-        assert {event.path.split("/")[1] for event in inside} == {"item:3", "item:5", "item:8"}  # type: ignore[union-attr]
+        assert {event.path.split("/")[1] for event in inside} == {"item:3", "item:5"}  # type: ignore[union-attr]

@@ -497,7 +497,7 @@ class Numbers:
     def run(self, turn: Turn) -> Json:  # noqa: ARG002
         return {"count": self.many}
 
-    def read(self, value: Json, turn: Turn) -> Iterator[ItemWork]:  # noqa: ARG002
+    def read(self, value: Json, turn: Turn, *, without: bytes = b"") -> Iterator[ItemWork]:  # noqa: ARG002
         return (ItemWork(number, str(number), number) for number in range(self.many))
 
 

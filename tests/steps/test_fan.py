@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from plait.engine.backend import ItemWork
 from plait.engine.events import Noted, StepCounted
 from plait.engine.journal import MemoryJournal, Stamped
-from plait.engine.outcome import Done, Failed, Failure, Interrupted, Outcome, Skipped, StepError
+from plait.engine.outcome import Done, Failed, Failure, Interrupted, Outcome, Skipped, StepError, expect_done
 from plait.engine.perform import PLAIN, Policy, Step, Turn
 from plait.engine.retry import Retry
 from plait.engine.run import Stop
@@ -40,7 +40,7 @@ class Given:
     def run(self, turn: Turn) -> Json:  # noqa: ARG002
         return {"count": len(self.items)}
 
-    def read(self, value: Json, turn: Turn) -> Iterator[ItemWork]:  # noqa: ARG002
+    def read(self, value: Json, turn: Turn, *, without: bytes = b"") -> Iterator[ItemWork]:  # noqa: ARG002
         return (ItemWork(order, f"k{order}", item) for order, item in enumerate(self.items))
 
 
@@ -105,6 +105,13 @@ def test_no_items_are_no_failure() -> None:
     assert outcome.value["success_rate"] == 0
 
 
+def test_nothing_is_kept_of_a_fan_inside_an_item() -> None:
+    """There may be a million of them."""
+    run, inner = new_run(), fan([1, 2], Acting())
+    performed(fan(range(3), Acting(lambda turn: expect_done(turn.perform(inner)))), run)
+    assert set(run.tallies) == {"map"}
+
+
 def test_max_failures_stops_at_that_failure() -> None:
     outcome = performed(fan(range(9), picky(1, 3, 5), errors=ErrorPolicy(max_failures=2)))
     assert counts(outcome) == (9, 2, 2, 0)
@@ -126,6 +133,13 @@ def test_a_share_of_failures_means_something_only_after_ten_items(
 ) -> None:
     outcome = performed(fan(range(items), picky(*range(bad)), errors=ErrorPolicy(failure_threshold=allowed)))
     assert sum(counts(outcome)[1:]) == ended
+
+
+def test_the_share_of_failures_is_judged_whenever_an_item_ends() -> None:
+    bad = picky(*range(2, 40, 3))  # every third item fails: of the first ten, items 2, 5 and 8
+    outcome = performed(fan(range(40), bad, errors=ErrorPolicy(failure_threshold=0.2)))
+    assert counts(outcome) == (40, 7, 3, 0)
+    assert failure_of(outcome).message == "3 of 10 items failed, more than failure_threshold allows"
 
 
 def test_one_failure_after_the_other_makes_a_pause() -> None:

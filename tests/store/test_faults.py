@@ -285,11 +285,24 @@ def test_a_file_that_may_not_grow_harms_nothing_and_a_later_life_continues(runs:
             attempt()
         assert str(again.value) == str(full.value)
     opened.close()
-    assert acknowledged > 50
+    assert acknowledged > 20
     with runs.open(opened.id, write=True) as later:
         assert [step.order for step in later.journal.recorded_in("map")] == list(range(acknowledged))
         later.journal.append(finished(acknowledged))
         later.journal.sync()
+
+
+@pytest.mark.parametrize("size", [0, 1000, 40_000, 400_000])
+def test_a_run_that_finds_no_room_to_begin_leaves_nothing_and_promises_nothing(
+    tmp_path: Path, runs: Runs, size: int
+) -> None:
+    runs.create({}).close()
+    before = sorted(tmp_path.rglob("*"))
+    with small_files(size), pytest.raises(JournalError) as full:
+        runs.create({})
+    assert full.value.fix is not None
+    assert full.value.fix.endswith("; no run was begun")
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_large_data_that_finds_no_room_ends_the_journal_too(runs: Runs) -> None:
@@ -431,13 +444,13 @@ def test_a_journal_of_a_newer_version_is_refused(runs: Runs) -> None:
         with pytest.raises(JournalError) as refused:
             runs.open(opened.id, write=write)
         assert str(refused.value) == (
-            f"{database(opened)}: the journal has version 7, and this Plait knows versions up to 1\n"
+            f"{database(opened)}: the journal has version 7, and this Plait knows versions up to 2\n"
             "fix: use the newer Plait that made it"
         )
     assert [one.status for one in runs.list()] == ["unreadable"]
 
 
-def test_a_journal_of_version_0_becomes_one_of_version_1(runs: Runs) -> None:
+def test_a_journal_of_version_0_becomes_one_of_today(runs: Runs) -> None:
     with runs.create({}) as opened:
         pass
     os.unlink(database(opened))
@@ -446,14 +459,16 @@ def test_a_journal_of_version_0_becomes_one_of_version_1(runs: Runs) -> None:
         old.execute("CREATE TABLE remark(text)")  # by hand, with the settings of SQLite
         old.execute("INSERT INTO remark VALUES('kept')")
         old.commit()
-    with pytest.raises(JournalError, match="the journal has version 0, and this Plait reads version 1"):
+    with pytest.raises(
+        JournalError, match="the journal has version 0, and this Plait reads those from version 1 on"
+    ):
         runs.open(opened.id, write=False)
     with runs.open(opened.id, write=True) as again:
         assert again.journal.is_fresh()
         again.journal.append(finished(1))
         assert again.journal.recorded("map/1") is not None
     with contextlib.closing(sqlite3.connect(database(opened))) as now:
-        assert now.execute("PRAGMA user_version").fetchone() == (1,)
+        assert now.execute("PRAGMA user_version").fetchone() == (2,)
         assert now.execute("SELECT text FROM remark").fetchall() == [("kept",)]
 
 
@@ -466,10 +481,10 @@ def test_a_migration_that_fails_leaves_the_version_before(tmp_path: Path) -> Non
 
     first = ["CREATE TABLE a(x)"]
     with pytest.raises(ZeroDivisionError):
-        migrate(connection, path, migrations=[[], first, fails])
-    assert connection.execute("PRAGMA user_version").fetchone() == (1,)
-    migrate(connection, path, migrations=[[], first, ["INSERT INTO a VALUES(1)"]])
-    assert connection.execute("PRAGMA user_version").fetchone() == (3,)
+        migrate(connection, path, migrations=[[], [], first, fails])
+    assert connection.execute("PRAGMA user_version").fetchone() == (2,)
+    migrate(connection, path, migrations=[[], [], first, ["INSERT INTO a VALUES(1)"]])
+    assert connection.execute("PRAGMA user_version").fetchone() == (4,)
     assert connection.execute("SELECT x FROM a").fetchall() == [(1,)]
     connection.close()
 

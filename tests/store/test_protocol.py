@@ -28,6 +28,8 @@ from plait.engine.journal import Journal, MemoryJournal, Recorded
 from plait.engine.outcome import Done, Failed, Failure, Outcome, Skipped
 from plait.errors import InternalError, ValueRefusedError
 from plait.store import Runs, SqliteJournal
+from plait.store.blobs import Blobs
+from plait.store.reader import Reader
 from plait.store.rows import LARGE, original, split, storable
 from plait.values import Json, Secret
 
@@ -39,7 +41,7 @@ values: st.SearchStrategy[Json] = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
     max_leaves=5,
 )
-names = st.sampled_from(["a", "b", "a0", "a-", "item:\udc80", "it\\em", "ü", "n\0l"])
+names = st.sampled_from(["a", "b", "a0", "map", "a-", "item:\udc80", "item:1", "it\\em", "ü", "n\0l"])
 paths = st.lists(names, min_size=1, max_size=3).map("/".join)
 durations = st.floats(0, 1e6)
 orders = st.integers(0, 5)
@@ -50,7 +52,9 @@ outcomes: st.SearchStrategy[Outcome] = (
 phases = st.lists(st.tuples(texts, st.integers(0, 9)), max_size=2).map(tuple)
 events: st.SearchStrategy[Event] = st.one_of(
     st.builds(StepStarted, paths, texts, texts, st.integers(1, 3), orders),
-    st.builds(StepFinished, paths, texts, texts, texts, outcomes, durations, orders, st.booleans()),
+    st.builds(
+        StepFinished, paths, texts, texts, st.just("f") | texts, outcomes, durations, orders, st.booleans()
+    ),
     st.builds(StepForgotten, paths, texts, st.booleans()),
     st.builds(StepRetrying, paths, st.integers(1, 3), failures, durations, st.integers(0, 9)),
     st.builds(StepCounted, paths, st.integers(0, 1 << 40)),
@@ -90,6 +94,8 @@ def answers(journal: Journal, asked: list[str]) -> list[object]:
         list(journal.unfinished()),
         [sorted(journal.recorded_in(path), key=by_order_and_path) for path in asked],
         [[step.order for step in journal.recorded_in(path)] for path in asked],
+        [sorted(journal.failed_in(path), key=by_order_and_path) for path in asked],
+        [journal.done_in(path, which) for path in asked for which in (None, "f")],
     ]
 
 
@@ -129,6 +135,11 @@ def test_a_file_answers_as_memory_does_in_this_life_and_the_next(
         assert answers(again.journal, asked) == answers(memory, asked)
         with runs.open(opened.id, write=False) as looked_at:
             assert answers(looked_at.journal, asked) == answers(memory, asked)
+        long = Reader(again.journal.reader.path, Blobs(""), many=-1)
+        for path in asked:
+            assert long.was_started(path) == memory.was_started(path)
+            assert (long.recorded(path) is None) == (memory.recorded(path) is None)
+        long.close()
 
 
 @given(texts, texts)

@@ -88,6 +88,17 @@ def test_a_state_folder_that_leads_elsewhere_or_is_open_to_others_is_refused(
     assert list(elsewhere.iterdir()) == []
 
 
+def test_a_file_in_the_place_of_the_state_folder_is_refused_and_holds_no_runs(
+    tmp_path: Path, runs: Runs
+) -> None:
+    (tmp_path / ".ai").mkdir()
+    (tmp_path / ".ai/state").write_text("")
+    assert runs.list() == []
+    assert runs.remove_old(keep=0, days=0) == ()
+    with pytest.raises(JournalError, match="this is no folder of yours"):
+        runs.create({})
+
+
 def test_an_id_is_never_used_twice(tmp_path: Path) -> None:
     runs = Runs(str(tmp_path), random=ids_of("k3f9a2c1", "k3f9a2c1", "k3f9a2c1", "m0000000"))
     with runs.create({}) as first, runs.create({}) as second:
@@ -205,7 +216,7 @@ def make_newer(journal: Path) -> None:
 
 UNREADABLE = [
     (damage, "the journal cannot be used: it is damaged"),
-    (make_newer, "the journal has version 99, and this Plait knows versions up to 1"),
+    (make_newer, "the journal has version 99, and this Plait knows versions up to 2"),
 ]
 
 

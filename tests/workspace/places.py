@@ -56,7 +56,7 @@ class Given:
     def run(self, turn: Turn) -> Json:  # noqa: ARG002
         return {"count": len(self.items)}
 
-    def read(self, value: Json, turn: Turn) -> Iterator[ItemWork]:  # noqa: ARG002
+    def read(self, value: Json, turn: Turn, *, without: bytes = b"") -> Iterator[ItemWork]:  # noqa: ARG002
         return (ItemWork(order, item, item) for order, item in enumerate(self.items))
 
 
@@ -85,8 +85,15 @@ class Place:
     journal: MemoryJournal = field(default_factory=MemoryJournal)
     ran: list[str] = field(default_factory=list)
     first: Mapping[str, str] = field(default_factory=lambda: {"base": "base\n"})
+    state: str = "run"
+    """Where the run is, in the folder."""
+    made_by: Sequence[str] = ()
+    """Options of `git init`."""
 
     def __post_init__(self) -> None:
+        if self.made_by:
+            self.repository.mkdir(parents=True)
+            git(self.repository, "init", "-q", "-b", "main", *self.made_by)
         new_repository(self.repository, **self.first)
 
     @property
@@ -99,11 +106,11 @@ class Place:
 
     @property
     def worktrees(self) -> Path:
-        return self.folder / "run" / "worktrees"
+        return self.folder / self.state / "worktrees"
 
     def life(self, *, retried: Sequence[str] = (), repeat: Sequence[str] = ()) -> Outcome:
         """Perform the map, with what the journal knows of it."""
-        run = new_run(journal=self.journal, folder=str(self.folder / "run"), retried=retried, repeat=repeat)
+        run = new_run(journal=self.journal, folder=str(self.folder / self.state), retried=retried, repeat=repeat)
         self.project.mkdir(parents=True, exist_ok=True)
         run.workspaces = Worktrees(self.start, str(self.project), run.folder, run.id)
         try:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from plait.app import env_changes
 from plait.engine.events import StepForgotten
+from plait.engine.journal import is_item
 from plait.engine.outcome import Failed
 from plait.engine.perform import Step, inside
 from plait.engine.run import changed_steps
@@ -78,6 +79,8 @@ def expect_steps(loaded: Loaded, journal: Journal, paths: Sequence[str]) -> None
 def unanswered(loaded: Loaded, journal: Journal) -> Iterator[tuple[str, str]]:
     """The steps that may run only once and were under way when an earlier life of the run ended."""
     known = dict(_flow_steps(loaded))
+    if not any(step.policy.once for step in known.values()):
+        return  # to find out what was under way means to go through the journal
     for path in journal.unfinished():
         step = _step_at(known, path)
         if step is not None and step.policy.once and not _is_inside_recorded(journal, path):
@@ -159,11 +162,7 @@ def letters_to_retry(
     fan = loaded.program.fan
     if fan is None:
         return
-    letters = [
-        known
-        for known in journal.recorded_in(fan.name)
-        if isinstance(known.outcome, Failed) and known.path.startswith(f"{fan.name}/item:")
-    ]
+    letters = [known for known in journal.failed_in(fan.name) if is_item(known.path)]
     names = {known.path.rpartition("/item:")[2]: known for known in letters}
     unknown = [one for one in wanted if not _named(one, names.values())]
     if unknown:

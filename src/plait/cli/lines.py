@@ -18,6 +18,7 @@ from threading import Lock
 from plait.cli.output import Paint, cut, paint_for, printable
 from plait.engine.events import (
     Event,
+    ItemsRemembered,
     Noted,
     RunEnded,
     RunStarted,
@@ -69,6 +70,8 @@ MOST_PRINTED: Final = 50
 """Failures, and notes, that are printed as they happen; all are counted."""
 MOST_IN_SUMMARY: Final = 10
 MOST_OUTPUT: Final = 10
+MOST_OF_A_LINE: Final = 500
+"""Characters of one line of what a flow gave."""
 AT_ONCE: Final = frozenset({TURN, CALL, "gate", "return"})
 """Kinds of steps of which only the end is told."""
 NOUNS: Final = {GRAPH: "visit", ENSEMBLE: "task", AGENT: "step"}
@@ -296,6 +299,8 @@ def event_record(event: Event) -> dict[str, Json]:
             return {"event": "step_titled", **_fields(event, "path", "title")}
         case StepCounted():
             return {"event": "step_counted", **_fields(event, "path", "total")}
+        case ItemsRemembered():
+            return {"event": "items_remembered", "path": event.path, "count": event.done.count(1)}
         case StepForgotten():
             return {"event": "step_forgotten", **_fields(event, "path", "why", "below")}
         case Noted():
@@ -491,11 +496,19 @@ def _output(progress: Progress, result: Result) -> Iterator[Line]:
     if not output.strip():
         return
     lines = without_sequences(output).strip("\n").split("\n")
-    for line in lines[:MOST_OUTPUT]:
-        yield f"  {clean(line, None)}", ""
+    shown = lines[:MOST_OUTPUT]
+    for line in shown:
+        yield f"  {_shortened(line)}", ""
     if len(lines) > MOST_OUTPUT:
         more = counted(len(lines) - MOST_OUTPUT, "more line")
         yield f"  … {more}: plait logs {clean(result.run)}", "dim"
+    elif any(len(line) > MOST_OF_A_LINE for line in shown):
+        yield f"  … whole lines: plait logs {clean(result.run)}", "dim"
+
+
+def _shortened(line: str) -> str:
+    # Cut before it is looked at sign by sign: it may have millions of them.
+    return clean(line[: MOST_OF_A_LINE + 1], MOST_OF_A_LINE)
 
 
 def _words_of(value: Json, *, data: bool) -> str:
@@ -532,7 +545,7 @@ def failures(progress: Progress, result: Result) -> Iterator[Line]:
         yield f"  look at it   plait logs {run} {name_of(shown[-1])}", "dim"
     if shown and any(part.group.failed for part in progress.fans):
         yield f"  try again    plait retry {run} --failed", "dim"
-    elif result.status != "done":
+    if result.status != "done":  # what failed behind the items is tried again without them
         yield f"  go on        plait resume {run}", "dim"
 
 

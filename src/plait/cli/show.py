@@ -21,8 +21,8 @@ from plait.cli.lines import (
     write_lines,
 )
 from plait.cli.run import expect_folder
-from plait.engine.events import Event, RunStarted, Status, StepFinished, StepForgotten, StepRetrying
-from plait.engine.journal import Journal, Recorded, Stamped, as_recorded
+from plait.engine.events import Event, RunStarted, Status, StepFinished, StepRetrying
+from plait.engine.journal import Journal, Recorded, Stamped
 from plait.engine.outcome import Done, Failed, Skipped
 from plait.engine.progress import AGENT, ASKING, ENSEMBLE, GRAPH, LISTED, Part, Progress, told
 from plait.hints import TYPE_CHECKING, Final, Protocol
@@ -39,7 +39,7 @@ EXAMPLES: Final = (
 )
 MOST_FAILURES: Final = 50
 MAP: Final = "map"
-MANY: Final = 200_000
+MANY: Final = 20_000
 """Events; of more than these, only those are read that are shown."""
 ATTEMPT: Final = "attempt"
 """The kind of what a step does, where it is a step of its own because something follows it."""
@@ -108,7 +108,7 @@ class Reading(Protocol):
 
     def last(self) -> int: ...
     def knows_word(self, words: Iterable[str]) -> bool: ...
-    def outline(self, fan: str) -> Iterator[Stamped]: ...
+    def outline(self) -> Iterator[Stamped]: ...
     def ended_in(self, fan: str) -> Mapping[str, int]: ...
 
 
@@ -118,6 +118,7 @@ class Kept(Steps, Protocol):
     @property
     def reader(self) -> Reading: ...
     def events(self, after: int = 0) -> Iterator[Stamped]: ...
+    def failed_in(self, path: str) -> Iterator[Recorded]: ...
 
 
 class _Outline:
@@ -129,8 +130,6 @@ class _Outline:
     def __init__(self, journal: Kept, *, whole: bool) -> None:
         self._journal = journal
         self._whole = whole
-        self._failed: dict[str, Recorded] = {}
-        self._expected = -1
 
     @classmethod
     def of(cls, journal: Kept) -> _Outline:
@@ -141,16 +140,7 @@ class _Outline:
         if self._whole:
             yield from self._journal.events()
             return
-        for stamped in self._journal.reader.outline(MAP):
-            match stamped.event:
-                case StepFinished(outcome=Failed()) as event if event.path.startswith(f"{MAP}/item:"):
-                    if event.path.count("/") == 1:
-                        self._failed[event.path] = as_recorded(event)
-                case StepForgotten(path=path, below=below):
-                    self._failed.pop(path, None)
-                    if below and path == MAP:
-                        self._failed.clear()
-            yield stamped
+        yield from self._journal.reader.outline()
 
     def settle(self, progress: Progress) -> None:
         """Count the items of a map that has not said itself how they ended."""
@@ -161,14 +151,14 @@ class _Outline:
         if part.state not in ("done", "failed") or not group.done:
             ended = self._journal.reader.ended_in(MAP)
             done = min(ended.get("done", 0), group.total or 0)
-            counts = {"successful": done, "failed": len(self._failed), "skipped": ended.get("skipped", 0)}
+            failed = sum(1 for _ in self._journal.failed_in(MAP))
+            counts = {"successful": done, "failed": failed, "skipped": ended.get("skipped", 0)}
             group.settle({"total": group.total or 0, **counts})
-        self._expected = group.failed
 
     def recorded_in(self, path: str) -> Iterator[Recorded]:
-        if self._whole or path != MAP or len(self._failed) != self._expected:
+        if self._whole or path != MAP:
             return self._journal.recorded_in(path)
-        return iter(sorted(self._failed.values(), key=lambda one: one.order))
+        return self._journal.failed_in(path)  # of a map nothing else is shown
 
 
 class Tries:

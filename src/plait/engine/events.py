@@ -93,6 +93,18 @@ class StepCounted:
 
 
 @dataclass(frozen=True, slots=True)
+class ItemsRemembered:
+    """Many items of a fan were done in an earlier life of the run: what a `replayed` end says of each.
+
+    For those who watch: it is not recorded.
+    """
+
+    path: str
+    done: bytes = field(repr=False)
+    """By order: 1 for each of them."""
+
+
+@dataclass(frozen=True, slots=True)
 class StepForgotten:
     """What was recorded at this path (and below it) counts no longer: it is to be done again."""
 
@@ -125,6 +137,7 @@ Event: TypeAlias = (
     | StepRetrying
     | StepFinished
     | StepCounted
+    | ItemsRemembered
     | StepForgotten
     | Noted
     | RunEnded

@@ -7,13 +7,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from threading import Lock
 
 from plait.engine.events import Event, StepFinished, StepForgotten, StepStarted
-from plait.engine.outcome import Outcome
-from plait.hints import Protocol
+from plait.engine.outcome import Done, Failed, Outcome
+from plait.hints import Final, Protocol
 from plait.records import dataclass
+
+ITEM: Final = "item:"
+"""The name of an item begins with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,12 @@ class Journal(Protocol):
 
     def recorded_in(self, path: str) -> Iterator[Recorded]:
         """The finished steps directly below a path, by `order`; read as they are asked for."""
+
+    def failed_in(self, path: str) -> Iterator[Recorded]:
+        """Those of them that failed; of a million items these are found at once."""
+
+    def done_in(self, path: str, fingerprint: str | None) -> bytes:
+        """By `order`: 1 for each item below a path that is done and has this fingerprint; None: any."""
 
     def was_started(self, path: str) -> bool:
         """Was this step begun, and its end not recorded?"""
@@ -119,6 +128,19 @@ class MemoryJournal:
             ]
         yield from sorted(found, key=lambda known: known.order)
 
+    def failed_in(self, path: str) -> Iterator[Recorded]:
+        return (known for known in self.recorded_in(path) if isinstance(known.outcome, Failed))
+
+    def done_in(self, path: str, fingerprint: str | None) -> bytes:
+        done = [
+            known.order
+            for known in self.recorded_in(path)
+            if is_item(known.path)
+            and fingerprint in (None, known.fingerprint)
+            and isinstance(known.outcome, Done)
+        ]
+        return marked(done)
+
     def was_started(self, path: str) -> bool:
         return path in self._started and path not in self._finished
 
@@ -179,6 +201,18 @@ class Overlay(MemoryJournal):
 
 def as_recorded(event: StepFinished) -> Recorded:
     return Recorded(event.path, event.fingerprint, event.outcome, event.order, event.duration, event.title)
+
+
+def is_item(path: str) -> bool:
+    return path.rpartition("/")[2].startswith(ITEM)
+
+
+def marked(orders: Collection[int]) -> bytes:
+    """A byte for each place up to the last: 1 where one of these is."""
+    marks = bytearray(max(orders, default=-1) + 1)
+    for order in orders:
+        marks[order] = 1
+    return bytes(marks)
 
 
 def is_below(path: str, top: str) -> bool:

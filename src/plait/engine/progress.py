@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 
 from plait.engine.events import (
+    ItemsRemembered,
     Noted,
     RunEnded,
     RunStarted,
@@ -43,6 +44,8 @@ CALL: Final = "call"
 """The kind of a step in which a tool is called for a model."""
 HOOK: Final = "hook"
 """The kind of a step that a hook takes: none of the flow."""
+ISOLATION: Final = "isolation"
+"""The kind of a step that is about all items of a fan, and is none of them."""
 AGENT: Final = "agent"
 GRAPH: Final = "graph"
 ENSEMBLE: Final = "ensemble"
@@ -225,7 +228,7 @@ class Group:
         self._finishes = _Finishes(at)
 
     def finish(self, event: StepFinished, at: float) -> None:
-        if not self.is_open:
+        if not self.is_open or (self.is_fan and event.kind == ISOLATION):
             return
         self._mark(event.order, _state_of(event.outcome))
         if not self.is_fan:
@@ -234,6 +237,18 @@ class Group:
             self.replayed += 1
         else:
             self._finishes.add(at)
+
+    def remember(self, done: bytes) -> None:
+        """These are done since an earlier life of the run."""
+        known = done.count(1)
+        self.replayed += known
+        if not self._marks:
+            self._marks.extend(done[:MOST_MARKED])  # 1 is the mark of what is done
+            self.counts["done"] += known
+            return
+        for order, is_done in enumerate(done):
+            if is_done:
+                self._mark(order, "done")
 
     def forget(self, path: str, order: int | None) -> None:
         """One is to be done again; where it stands is known of steps, and of failures that are kept."""
@@ -501,6 +516,11 @@ class Progress:
                     speaking.said = (speaking.said + text)[-MOST_SAID:]
             case StepCounted(path, total):
                 return self._count(path, total, at)
+            case ItemsRemembered(path, done):
+                part = self.parts.get(path)
+                fan = self._fans.get(path) if part is None else part.group
+                if fan is not None:
+                    fan.remember(done)
             case StepRetrying() as event:
                 return self._retry(event, at)
             case StepForgotten() as event:

@@ -10,7 +10,7 @@ from plait.engine.backend import ItemWork
 from plait.engine.outcome import Failure, StepError
 from plait.engine.perform import PLAIN, Policy, Step, Turn
 from plait.errors import InputError, ProcessError
-from plait.flows.inputs import CommandInput, InputSpec, Selection, keyed, read_items, select
+from plait.flows.inputs import CommandInput, GlobInput, InputSpec, Selection, keyed, read_items, select
 from plait.flows.spool import Spooled, expect_spool, read_spool, write_spool
 from plait.hints import Final
 from plait.masking import masked
@@ -49,9 +49,11 @@ class MapItems:
         if run.rehearsal is not None:
             return self._rehearsed(turn)
         spooled = write_spool(keyed(self._found(turn), self.id), self._file(turn))
+        if not spooled.count and isinstance(self.input, GlobInput):
+            run.note(turn.path, "there are no items: the pattern of the input matches no file that is chosen")
         return {"count": spooled.count, "digest": spooled.digest}
 
-    def read(self, value: Json, turn: Turn) -> Iterator[ItemWork]:
+    def read(self, value: Json, turn: Turn, *, without: bytes = b"") -> Iterator[ItemWork]:
         if not isinstance(value, dict):
             return
         if "items" in value:
@@ -60,7 +62,7 @@ class MapItems:
         file = self._file(turn)
         if not turn.run.fresh:
             expect_spool(file, Spooled(int(value["count"]), str(value["digest"])))
-        for order, key, item in read_spool(file):
+        for order, key, item in read_spool(file, without=without):
             yield ItemWork(order, key, item)
 
     def _file(self, turn: Turn) -> str:

@@ -53,10 +53,13 @@ def write_spool(items: Iterable[tuple[str, Json]], file: str) -> Spooled:
     return Spooled(count, digest.hexdigest())
 
 
-def read_spool(file: str) -> Iterator[tuple[int, str, Json]]:
-    """Index, key and item of each, in order."""
+def read_spool(file: str, *, without: bytes = b"") -> Iterator[tuple[int, str, Json]]:
+    """Index, key and item of each, in order; but for those for which `without` has a 1."""
+    left_out = len(without)
     with _opened(file) as spool:
         for index, line in enumerate(_lines(spool, file)):
+            if index < left_out and without[index]:
+                continue
             try:
                 key, item = json.loads(line.decode("utf-8", "surrogatepass"))
             except (ValueError, TypeError, RecursionError):

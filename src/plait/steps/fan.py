@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from plait.engine.backend import Backend, Fanned, ItemWork
-from plait.engine.events import StepCounted
+from plait.engine.events import ItemsRemembered, StepCounted
 from plait.engine.journal import Recorded
 from plait.engine.outcome import Done, Failed, Failure, Outcome, Skipped, StepError, expect_done
 from plait.engine.perform import PLAIN, Policy, Step, Turn, perform
@@ -66,8 +66,8 @@ class ErrorPolicy:
 class Items(Step, Protocol):
     """The step that finds the items and writes them down; its value says where."""
 
-    def read(self, value: Json, turn: Turn) -> Iterator[ItemWork]:
-        """The items that were written down."""
+    def read(self, value: Json, turn: Turn, *, without: bytes = b"") -> Iterator[ItemWork]:
+        """The items that were written down, but for those for which `without` has a 1, by order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +114,10 @@ class Fan:
         parallel = self._parallel(turn.scope)
         shelter = self._shelter(turn, parallel)
         watch = _Watch(self, turn, total, shelter)
-        working(turn.run).tallies[turn.path] = watch.counts
-        work = self.items.read(value, turn) if total else iter(())
+        if "/" not in turn.path:  # those of a fan inside an item would be too many, and nobody asks for them
+            working(turn.run).tallies[turn.path] = watch.counts
+        done = watch.remember_many()
+        work = self.items.read(value, turn, without=done) if total else iter(())
         backend: Backend = working(turn.run).backend
         # What a dry run shows is in the order of the items.
         parallel = 1 if working(turn.run).rehearsal is not None else parallel
@@ -158,6 +160,8 @@ class Fan:
 
 
 MOST_PARALLEL = 4096
+MANY = 10_000
+"""Items; of more than these, those that are done are remembered all at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +213,20 @@ class _Watch:
         self.paused_until = 0.0
         self.enough: Failure | None = None
 
+    def remember_many(self) -> bytes:
+        """By order: 1 for items that an earlier life has done, and that are not looked at one by one."""
+        run = working(self.turn.run)
+        if self.total < MANY or run.fresh or run.rehearsal is not None:
+            return b""
+        if not self.turn.replaying or self.shelter is not None:
+            return b""
+        # Where some items are retried, all others stay done, whatever the file says now.
+        fingerprint = None if run.retried else self.fan.each.fingerprint
+        done = run.journal.done_in(self.turn.path, fingerprint)[: self.total]
+        self.successful = done.count(1)
+        run.tell(ItemsRemembered(self.turn.path, done))
+        return done
+
     def while_wanted(self, work: Iterator[ItemWork]) -> Iterator[ItemWork]:
         rehearsed = working(self.turn.run).rehearsal is not None  # shows all that would fail
         for item in work:
@@ -256,6 +274,8 @@ class _Watch:
                 self.failed += 1
                 self.in_a_row += 1
                 self._consider(work)
+        if self._too_large_a_share():
+            self._stop(f"{self.failed} of {self.ended} items failed, more than failure_threshold allows")
 
     def _consider(self, work: ItemWork) -> None:
         errors = self.fan.errors
@@ -263,8 +283,6 @@ class _Watch:
             self._stop(f"item {title_of(work.item)} failed, and the flow stops at the first failure")
         elif errors.max_failures is not None and self.failed >= errors.max_failures:
             self._stop(f"{self.failed} items failed, and max_failures is {errors.max_failures}")
-        elif self._too_large_a_share():
-            self._stop(f"{self.failed} of {self.ended} items failed, more than failure_threshold allows")
         circuit = errors.circuit
         if circuit is not None and self.in_a_row >= (1 if self.closing else circuit.failures):
             self.paused_until = time.monotonic() + circuit.pause
@@ -363,7 +381,7 @@ def _result(work: ItemWork, outcome: Outcome) -> dict[str, Json]:
                 **result,
                 "status": "failed",
                 "output": whole_output(ended),
-                "captures": {},
+                "captures": _plain(ended),
                 "error": failure.message,
                 "exit_code": failure.exit_code,
             }

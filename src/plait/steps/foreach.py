@@ -154,10 +154,11 @@ class Listed:
         items = detached(masked(items[: self.max_items], turn.run.mask))
         return {"count": len(items), "items": items}
 
-    def read(self, value: Json, turn: Turn) -> Iterator[ItemWork]:  # noqa: ARG002 - the protocol's shape
+    def read(self, value: Json, turn: Turn, *, without: bytes = b"") -> Iterator[ItemWork]:  # noqa: ARG002 - the protocol's shape
         items = value.get("items") if isinstance(value, dict) else None
         for order, item in enumerate(items if isinstance(items, list) else ()):
-            yield ItemWork(order, str(order), item)
+            if not without[order : order + 1].strip(b"\0"):
+                yield ItemWork(order, str(order), item)
 
 
 def _as_list(found: Json) -> list[Json]:

@@ -15,6 +15,7 @@ from plait.errors import JournalError
 from plait.hints import Final
 
 RESUME: Final = "what was recorded is safe, and plait resume continues from there"
+NOT_BEGUN: Final = "no run was begun"
 
 _MEANING: Final = {
     # code        what it says                            what to do
@@ -56,6 +57,12 @@ def fault_of(error: sqlite3.Error | OSError, where: str) -> JournalError:
 def fault(code: str, where: str) -> JournalError:
     what, fix = _MEANING[code]
     return JournalError(f"the journal cannot be used: {what}", where, fix, code=code)
+
+
+def unbegun(error: JournalError) -> JournalError:
+    """The error for a run that could not even be made, so that there is none to resume."""
+    fix = error.fix.replace(RESUME, NOT_BEGUN) if error.fix else error.fix
+    return JournalError(error.what, error.where, fix, code=error.code)
 
 
 def same(error: JournalError) -> JournalError:

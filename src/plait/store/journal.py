@@ -56,6 +56,14 @@ class SqliteJournal:
         self._expect_sound()
         return self.reader.recorded_in(path)
 
+    def failed_in(self, path: str) -> Iterator[Recorded]:
+        self._expect_sound()
+        return self.reader.failed_in(path)
+
+    def done_in(self, path: str, fingerprint: str | None) -> bytes:
+        self._expect_sound()
+        return self.reader.done_in(path, fingerprint)
+
     def was_started(self, path: str) -> bool:
         self._expect_sound()
         return self.reader.was_started(path)

@@ -9,11 +9,14 @@ contradict the events.  No read lasts: an engine is never kept from tidying up.
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Iterable, Iterator
 from threading import RLock
 
-from plait.engine.journal import Recorded, Stamped
+from plait.engine.events import StepFinished, StepForgotten, StepStarted
+from plait.engine.journal import ITEM, Recorded, Stamped, as_recorded, is_below, marked
+from plait.engine.outcome import Failed
 from plait.errors import JournalError
 from plait.hints import Any, Final
 from plait.store.blobs import Blobs
@@ -21,8 +24,14 @@ from plait.store.faults import explained, fault_of
 from plait.store.rows import (
     ALONE,
     COLUMNS,
+    COUNTED,
+    DONE,
+    FAILED,
     FINISHED,
     FORGOTTEN,
+    MAP,
+    RUN_ENDED,
+    RUN_STARTED,
     STARTED,
     STATUS_NAMES,
     Unpacking,
@@ -36,6 +45,8 @@ from plait.store.schema import open_to_read
 
 PAGE: Final = 200
 """Rows that are in memory at a time."""
+MANY: Final = 20_000
+"""Events; to put more than these into the index takes so long that a person would notice."""
 
 _INDEX: Final = (
     "PRAGMA temp.journal_mode=OFF",  # an index that could not be continued is thrown away
@@ -72,23 +83,36 @@ _COUNT: Final = (
 )
 
 
-_OUTLINE: Final = (
-    f"SELECT number, {COLUMNS} FROM log WHERE number > ? AND NOT (what IN ({STARTED}, {FINISHED}) "
-    "AND coalesce(status, 0) = 0 AND (parent >= ? AND parent < ? OR parent = ? AND name >= ? AND name < ?)) "
-    f"ORDER BY number LIMIT {PAGE}"
+_MARKS: Final = "SELECT number, log.what, parent, name FROM marks JOIN log USING(number) ORDER BY number"
+_EVENTS: Final = (
+    f"SELECT number, {COLUMNS} FROM log WHERE number > ? AND number <= ? ORDER BY number LIMIT {PAGE}"
 )
+_LAST_END: Final = (
+    "SELECT body FROM marks JOIN log USING(number) "
+    f"WHERE marks.what = {FINISHED} AND parent = '' AND name = ? ORDER BY number DESC LIMIT 1"
+)
+_LIST_FAILED: Final = (
+    "SELECT number FROM temp.known "
+    f"WHERE parent = ? AND number NOT NULL AND status = {FAILED} ORDER BY place, number"
+)
+_DONE: Final = (
+    "SELECT known.place FROM temp.known JOIN log USING(number) WHERE known.parent = ? "
+    f"AND known.name >= ? AND known.name < ? AND known.number NOT NULL AND known.status = {DONE}"
+)
+_DONE_AS: Final = " AND log.fingerprint = (SELECT id FROM words WHERE text = ?)"
 _ENDED: Final = (
     "SELECT status, count(*) FROM log "
     f"WHERE parent = ? AND what = {FINISHED} AND name >= ? AND name < ? GROUP BY status"
 )
-_ITEM, _BEHIND_ITEMS = "item:", "item;"
-"""Every name of an item is between them: `;` follows `:`."""
+_BEHIND_ITEMS: Final = "item;"
+"""Every name of an item is between `item:` and this: `;` follows `:`."""
 
 
 class Reader:
     """Reads a journal, from any thread, while another process may write it."""
 
-    def __init__(self, path: str, blobs: Blobs) -> None:
+    def __init__(self, path: str, blobs: Blobs, *, many: int = MANY) -> None:
+        self._many = many
         self.path = path
         self._lock = RLock()
         self._connection: sqlite3.Connection | None = None
@@ -116,20 +140,31 @@ class Reader:
                 yield to_stamped(number, tuple(row), self._unpacking)
             after = rows[-1][0]
 
-    def outline(self, fan: str) -> Iterator[Stamped]:
-        """The events without those that say only that an item, or a step of one, began or went well."""
-        parent, after = f"{storable(fan)}/", 0
-        inside = (parent + _ITEM, parent + _BEHIND_ITEMS, parent, _ITEM, _BEHIND_ITEMS)
-        while rows := self._all(_OUTLINE, after, *inside):
+    def outline(self) -> Iterator[Stamped]:
+        """The events, but of those between the count of the map's items and its end only what is marked."""
+        last, after, skipping = self.last(), 0, False
+        for number, what, parent, name in self._all(_MARKS):
+            if not skipping:
+                yield from self._between(after, number)
+            else:
+                yield from self._between(number - 1, number)
+            after = number
+            if (parent, name) == ("", MAP) and what in (COUNTED, FINISHED):
+                skipping = what == COUNTED
+            elif what in (RUN_STARTED, RUN_ENDED):
+                skipping = False
+        if not skipping:
+            yield from self._between(after, last)
+
+    def _between(self, after: int, last: int) -> Iterator[Stamped]:
+        while after < last and (rows := self._all(_EVENTS, after, last)):
             for number, *row in rows:
                 yield to_stamped(number, tuple(row), self._unpacking)
-            if len(rows) < PAGE:
-                return
             after = rows[-1][0]
 
     def ended_in(self, fan: str) -> dict[str, int]:
         """How often items of a fan are recorded to have ended how; one that was done again counts twice."""
-        found = self._all(_ENDED, f"{storable(fan)}/", _ITEM, _BEHIND_ITEMS)
+        found = self._all(_ENDED, f"{storable(fan)}/", ITEM, _BEHIND_ITEMS)
         return {STATUS_NAMES[status]: count for status, count in found}
 
     def knows_word(self, words: Iterable[str]) -> bool:
@@ -164,6 +199,45 @@ class Reader:
         finally:
             if self._connection is not None:
                 self._all("DELETE FROM temp.listed WHERE id > ? AND id <= ?", before, last)
+
+    def failed_in(self, path: str) -> Iterator[Recorded]:
+        """Those directly below a path that failed, by `order`; without the index where that is not needed."""
+        failed: dict[str, Recorded] = {}
+        for stamped in self.outline():
+            match stamped.event:
+                case StepFinished(outcome=Failed()) as event if event.path.rpartition("/")[0] == path:
+                    failed[event.path] = as_recorded(event)
+                case StepForgotten(path=forgotten, below=below):
+                    if below and is_below(path, forgotten):
+                        failed.clear()
+                    failed.pop(forgotten, None)
+        if len(failed) != self._failures_said(path):
+            # Some were done again without being forgotten, or nobody has counted them yet.
+            self._catch_up()
+            numbers = [number for (number,) in self._all(_LIST_FAILED, f"{storable(path)}/")]
+            for at in range(0, len(numbers), PAGE):
+                yield from self._recorded_at(numbers[at : at + PAGE])
+            return
+        yield from sorted(failed.values(), key=lambda known: known.order)
+
+    def _failures_said(self, path: str) -> int | None:
+        """How many items of a fan failed, as it said itself when it ended last."""
+        found = self._all(_LAST_END, storable(path))
+        body = found[0][0] if found else None
+        said = json.loads(body) if isinstance(body, str) else None
+        counts = said.get("output", said) if isinstance(said, dict) else None  # of one that failed, too
+        failed = counts.get("failed") if isinstance(counts, dict) else None
+        return failed if isinstance(failed, int) else None
+
+    def done_in(self, path: str, fingerprint: str | None) -> bytes:
+        items = (f"{storable(path)}/", ITEM, _BEHIND_ITEMS)
+        with self._lock:
+            self._catch_up()
+            if fingerprint is None:
+                found = self._all(_DONE, *items)
+            else:
+                found = self._all(_DONE + _DONE_AS, *items, storable(fingerprint))
+        return marked([place for (place,) in found])
 
     def was_started(self, path: str) -> bool:
         number, started = self._known(path)
@@ -206,10 +280,26 @@ class Reader:
 
     def _known(self, path: str) -> tuple[int | None, int]:
         with self._lock:
+            if ITEM not in path and path.count("/") < 2 and self.last() - self._indexed > self._many:
+                return self._known_outside(path)
             self._catch_up()
             query = "SELECT number, started FROM temp.known WHERE parent = ? AND name = ?"
             found = self._all(query, *split(path))
         return found[0] if found else (None, 0)
+
+    def _known_outside(self, path: str) -> tuple[int | None, int]:
+        """The same of a path outside of items, without an index of a million of them."""
+        number, started = None, 0
+        for stamped in self.outline():
+            match stamped.event:
+                case StepStarted(path=begun) if begun == path:
+                    started = 1
+                case StepFinished(path=ended) if ended == path:
+                    number = stamped.number
+                case StepForgotten(path=forgotten, below=below):
+                    if forgotten == path or (below and is_below(path, forgotten)):
+                        number = None
+        return number, started
 
     def _catch_up(self) -> None:
         last = self.last()

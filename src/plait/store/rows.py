@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 
 from plait.engine.events import (
     Event,
+    ItemsRemembered,
     Noted,
     RunEnded,
     RunStarted,
@@ -53,9 +54,16 @@ EVENT_NAMES: Final = (
 )
 ALONE: Final = 1
 """The status of what was forgotten, if what is below it was not."""
-MARKED: Final = frozenset([RUN_STARTED, FORGOTTEN, RUN_ENDED])
-"""Events that are looked for among all others; there are few of them."""
 DONE, FAILED, SKIPPED = range(3)
+MARKED: Final = frozenset([RUN_STARTED, RETRYING, FORGOTTEN, NOTED, RUN_ENDED])
+MAP: Final = "map"
+"""The part of a run that may have a million items."""
+IS_MARKED: Final = (
+    f"(what IN {tuple(sorted(MARKED))} OR what = {FINISHED} AND status = {FAILED} OR parent = '' "
+    f"OR parent = '{MAP}/' AND substr(name, 1, 5) <> 'item:')"
+)
+"""Events that are looked for among all others; there are few of them: what failed, and what is not inside
+parts, or in the map and yet not of an item."""
 STATUS_NAMES: Final = ("done", "failed", "skipped")
 
 COLUMNS: Final = (
@@ -95,6 +103,17 @@ class Unpacking:
 
     word: Callable[[int], str]
     kept: Callable[[str], bytes]
+
+
+_BELOW_MAP: Final = f"{MAP}/"
+
+
+def is_marked(row: Row) -> bool:
+    """The same as `IS_MARKED`, of a row that is to be written."""
+    _, what, parent, name, _, _, _, _, _, _, status, _, _ = row
+    if what in MARKED or (what == FINISHED and status == FAILED) or parent == "":
+        return True
+    return parent == _BELOW_MAP and name is not None and not name.startswith("item:")
 
 
 # ── from events ──────────────────────────────────────────────────────────
@@ -144,7 +163,7 @@ def to_row(event: Event, at: float, packing: Packing) -> Row:
             failure = None if event.failure is None else event.failure.record()
             said = [failure, event.value, event.facts]
             return _plain_row(at, RUN_ENDED, None, said, packing, title=event.status)
-        case StepTitled() | Spoken():
+        case StepTitled() | Spoken() | ItemsRemembered():
             raise InternalError("this is told, and not recorded", code="journal")
 
 

@@ -20,7 +20,7 @@ from plait.engine.events import Status
 from plait.errors import InputError, JournalError, listed, nearest
 from plait.hints import Final, Literal, TypeAlias
 from plait.records import dataclass, field
-from plait.store.faults import explained
+from plait.store.faults import explained, unbegun
 from plait.store.files import make_own_folder, sync_folder
 from plait.store.journal import SqliteJournal
 from plait.store.lock import RunLock, is_held
@@ -128,7 +128,13 @@ class Runs:
         said = to_json(dict(facts))
         self._make_folders()
         run = self._new_folder()
-        folder = os.path.join(self._folder, run)
+        try:
+            return self._made(run, os.path.join(self._folder, run), said)
+        except JournalError as error:
+            self._remove_folder(run)
+            raise unbegun(error) from error
+
+    def _made(self, run: str, folder: str, said: str) -> Opened:
         opened = self._opened_to_write(run, folder, create=True)
         try:
             opened.journal.presumed_writer.say("facts", said)
@@ -280,9 +286,12 @@ class Runs:
         """Also what an earlier removal did not come to."""
         for name in _listed(self._folder):
             if name.startswith(_REMOVING):
-                from shutil import rmtree
+                self._remove_folder(name)
 
-                rmtree(os.path.join(self._folder, name), ignore_errors=True)
+    def _remove_folder(self, name: str) -> None:
+        from shutil import rmtree
+
+        rmtree(os.path.join(self._folder, name), ignore_errors=True)
 
 
 def _has_data(journal: str) -> bool:
@@ -296,7 +305,7 @@ def _has_data(journal: str) -> bool:
 
 
 def _listed(folder: str) -> Iterator[str]:
-    with suppress(FileNotFoundError):
+    with suppress(FileNotFoundError, NotADirectoryError):
         yield from os.listdir(folder)
 
 

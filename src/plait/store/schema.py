@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from plait.errors import JournalError
 from plait.hints import Final
 from plait.store.faults import explained, fault
-from plait.store.rows import EVENT_NAMES, FINISHED, STATUS_NAMES
+from plait.store.rows import EVENT_NAMES, FINISHED, IS_MARKED, STATUS_NAMES
 
 BUSY_MILLISECONDS: Final = 10_000
 CHECKPOINT_PAGES: Final = 8_000
@@ -64,9 +64,13 @@ _VERSION_1: Final = (
     "INSERT INTO about VALUES('epoch', 0)",
 )
 
+_VERSION_2: Final = (f"INSERT OR IGNORE INTO marks SELECT what, number FROM log WHERE {IS_MARKED}",)
+
 Migration = Sequence[str] | Callable[[sqlite3.Connection], None]
-MIGRATIONS: Final[Sequence[Migration]] = (_VERSION_1,)
+MIGRATIONS: Final[Sequence[Migration]] = (_VERSION_1, _VERSION_2)
 """What leads from each version to the next; a file that was only just made has version 0."""
+OLDEST: Final = 1
+"""The first version that can be read as it is."""
 
 
 # ── opening ──────────────────────────────────────────────────────────────
@@ -216,9 +220,9 @@ def _version(connection: sqlite3.Connection) -> int:
 def _expect_version(version: int, path: str) -> None:
     if version > len(MIGRATIONS):
         raise _too_new(version, len(MIGRATIONS), path)
-    if version < len(MIGRATIONS):
+    if version < OLDEST:
         raise JournalError(
-            f"the journal has version {version}, and this Plait reads version {len(MIGRATIONS)}",
+            f"the journal has version {version}, and this Plait reads those from version {OLDEST} on",
             path,
             "plait resume brings it to that version; a run that never began can be removed",
             code="old-journal",

@@ -28,7 +28,7 @@ from plait.hints import Final
 from plait.store.blobs import Blobs
 from plait.store.faults import explained, fault_of, same
 from plait.store.files import Reserve, sync_folder
-from plait.store.rows import COLUMNS, MARKED, Packing, Row, storable, to_row
+from plait.store.rows import COLUMNS, IS_MARKED, Packing, Row, is_marked, storable, to_row
 from plait.store.schema import open_to_write
 
 MAX_WORDS: Final = 4096
@@ -44,7 +44,7 @@ _ROW: Final = f"({', '.join('?' * (COLUMNS.count(',') + 1))})"
 _ADD_WORD: Final = "INSERT INTO words(id, text) VALUES(?, ?) ON CONFLICT(id) DO NOTHING"
 _ADD: Final = f"INSERT INTO log({COLUMNS}) VALUES{_ROW}"
 _MARK: Final = (
-    f"INSERT INTO marks SELECT what, number FROM log WHERE what IN {tuple(MARKED)} "
+    f"INSERT INTO marks SELECT what, number FROM log WHERE {IS_MARKED} "
     "AND number > (SELECT max(number) FROM log) - ?"
 )
 _LAST_WORD: Final = "SELECT coalesce(max(id), 0) FROM words"
@@ -233,7 +233,7 @@ class Writer:
     def _write(self, batch: _Batch) -> None:
         self.expect_sound()
         rows = batch.rows
-        if not self._new_words and len(rows) <= FEW and MARKED.isdisjoint([row[1] for row in rows]):
+        if not self._new_words and len(rows) <= FEW and not any(map(is_marked, rows)):
             self._add_few(batch)
         else:
             self._transact(self._add, batch)
@@ -261,7 +261,7 @@ class Writer:
             words = [(number, word) for word, number in self._new_words.items()]
             self._connection.executemany(_ADD_WORD, words)
         self._connection.executemany(_ADD, rows)
-        if not MARKED.isdisjoint([row[1] for row in rows]):
+        if any(map(is_marked, rows)):
             self._connection.execute(_MARK, (len(rows),))
 
     def _transact(self, write: Callable[[list[Row]], object], batch: _Batch) -> None:
