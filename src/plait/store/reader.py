@@ -9,14 +9,13 @@ contradict the events.  No read lasts: an engine is never kept from tidying up.
 
 from __future__ import annotations
 
-import json
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from threading import RLock
 
 from plait.engine.events import StepFinished, StepForgotten, StepStarted
 from plait.engine.journal import ITEM, Recorded, Stamped, as_recorded, is_below, marked
-from plait.engine.outcome import Failed
+from plait.engine.outcome import Done, Failed, Failure, Outcome
 from plait.errors import JournalError
 from plait.hints import Any, Final
 from plait.store.blobs import Blobs
@@ -77,19 +76,19 @@ _LIST: Final = (
     "INSERT INTO temp.listed(number) SELECT number FROM temp.known "
     "WHERE parent = ? AND number NOT NULL ORDER BY place, number"
 )
+_BEHIND_ITEMS: Final = "item;"
+"""Every name of an item is between `item:` and this: `;` follows `:`."""
 _COUNT: Final = (
     "SELECT status, count(*) FROM temp.known WHERE number NOT NULL "
-    "AND kind = (SELECT id FROM words WHERE text = ?) GROUP BY status"
+    f"AND kind = (SELECT id FROM words WHERE text = 'item') AND instr(parent, '/{ITEM}') = 0 GROUP BY status"
 )
+_SAID: Final = {"done": "successful", "failed": "failed", "skipped": "skipped"}
+"""By how items end: what a map calls their number."""
 
 
 _MARKS: Final = "SELECT number, log.what, parent, name FROM marks JOIN log USING(number) ORDER BY number"
 _EVENTS: Final = (
     f"SELECT number, {COLUMNS} FROM log WHERE number > ? AND number <= ? ORDER BY number LIMIT {PAGE}"
-)
-_LAST_END: Final = (
-    "SELECT body FROM marks JOIN log USING(number) "
-    f"WHERE marks.what = {FINISHED} AND parent = '' AND name = ? ORDER BY number DESC LIMIT 1"
 )
 _LIST_FAILED: Final = (
     "SELECT number FROM temp.known "
@@ -104,8 +103,15 @@ _ENDED: Final = (
     "SELECT status, count(*) FROM log "
     f"WHERE parent = ? AND what = {FINISHED} AND name >= ? AND name < ? GROUP BY status"
 )
-_BEHIND_ITEMS: Final = "item;"
-"""Every name of an item is between `item:` and this: `;` follows `:`."""
+
+
+def counts_said(outcome: Outcome) -> Mapping[str, int] | None:
+    """What a map says about its items, whether it ended well or not; None if it says nothing."""
+    match outcome:
+        case Done(value) | Failed(Failure(output=value)) if isinstance(value, dict):
+            named = {name: value.get(name) for name in _SAID.values()}
+            return {name: count for name, count in named.items() if isinstance(count, int)} or None
+    return None
 
 
 class Reader:
@@ -211,7 +217,9 @@ class Reader:
                     if below and is_below(path, forgotten):
                         failed.clear()
                     failed.pop(forgotten, None)
-        if len(failed) != self._failures_said(path):
+        known = self.recorded(path)
+        said = None if known is None else counts_said(known.outcome)
+        if said is None or len(failed) != said.get("failed"):
             # Some were done again without being forgotten, or nobody has counted them yet.
             self._catch_up()
             numbers = [number for (number,) in self._all(_LIST_FAILED, f"{storable(path)}/")]
@@ -219,15 +227,6 @@ class Reader:
                 yield from self._recorded_at(numbers[at : at + PAGE])
             return
         yield from sorted(failed.values(), key=lambda known: known.order)
-
-    def _failures_said(self, path: str) -> int | None:
-        """How many items of a fan failed, as it said itself when it ended last."""
-        found = self._all(_LAST_END, storable(path))
-        body = found[0][0] if found else None
-        said = json.loads(body) if isinstance(body, str) else None
-        counts = said.get("output", said) if isinstance(said, dict) else None  # of one that failed, too
-        failed = counts.get("failed") if isinstance(counts, dict) else None
-        return failed if isinstance(failed, int) else None
 
     def done_in(self, path: str, fingerprint: str | None) -> bytes:
         items = (f"{storable(path)}/", ITEM, _BEHIND_ITEMS)
@@ -250,11 +249,15 @@ class Reader:
             found = self._all("SELECT parent || name FROM temp.known WHERE started AND number IS NULL")
         yield from sorted(original(path) for (path,) in found)
 
-    def counts(self, kind: str) -> dict[str, int]:
-        """How many steps of a kind ended how."""
+    def item_counts(self) -> dict[str, int]:
+        """How many items ended how, without those inside other items; of a map that has ended, as it says."""
+        known = self.recorded(MAP)
+        said = None if known is None else counts_said(known.outcome)
+        if said is not None:
+            return {status: said[name] for status, name in _SAID.items() if said.get(name)}
         with self._lock:
             self._catch_up()
-            found = self._all(_COUNT, storable(kind))
+            found = self._all(_COUNT)
         return {STATUS_NAMES[status]: count for status, count in found}
 
     def about(self, name: str) -> object:

@@ -29,8 +29,6 @@ from plait.store.rows import RUN_ENDED, RUN_STARTED, to_json
 from plait.store.schema import was_made
 from plait.values import Json
 
-ITEM: Final = "item"
-"""The kind of steps that a summary counts."""
 LAST: Final = "last"
 _LETTERS: Final = "abcdefghjkmnpqrstvwxyz"
 _SIGNS: Final = "0123456789" + _LETTERS
@@ -98,7 +96,7 @@ class Opened:
         with suppress(JournalError):
             reader = self.journal.reader
             last = reader.last()
-            self.journal.presumed_writer.say("counts", to_json([last, reader.counts(ITEM)]))
+            self.journal.presumed_writer.say("counts", to_json([last, reader.item_counts()]))
 
 
 class Runs:
@@ -341,4 +339,4 @@ def _ending(opened: Opened, *, is_running: bool) -> tuple[Status, float | None]:
 def _counts(opened: Opened) -> dict[str, int]:
     reader = opened.journal.reader
     last, counts = json.loads(str(reader.about("counts") or "[-1, {}]"))
-    return counts if last == reader.last() else reader.counts(ITEM)
+    return counts if last == reader.last() else reader.item_counts()
