@@ -3,31 +3,24 @@
 Everybody does the same work: start `sh` for each item, several at a time, and
 look at how it ended.  Plait also records each item so that a kill loses nothing;
 of the others only the engines do.
-
-    python bench/fanout.py million N FOLDER    what the last table runs in a process of its own
 """
 
 from __future__ import annotations
 
-import json
 import os
-import resource
 import shutil
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = ROOT / "src"
-if __name__ == "__main__":
-    sys.path.insert(0, str(SOURCES))
-
 from measure import Times, all_cores, race_once_each  # noqa: E402
 from peers import PEERS, seconds_of  # noqa: E402
 from tables import Bar, Row, Table, compared, shown, times_as  # noqa: E402
@@ -35,7 +28,7 @@ from tables import Bar, Row, Table, compared, shown, times_as  # noqa: E402
 from plait.app import flows  # noqa: E402
 from plait.backends.local import LocalThreads  # noqa: E402
 from plait.engine.backend import ItemWork  # noqa: E402
-from plait.engine.events import StepFinished, StepStarted  # noqa: E402
+from plait.engine.events import StepFinished  # noqa: E402
 from plait.engine.journal import Journal, MemoryJournal  # noqa: E402
 from plait.engine.outcome import Done  # noqa: E402
 from plait.engine.perform import PLAIN, Policy, Step, Turn, perform  # noqa: E402
@@ -57,10 +50,6 @@ MOST = 1.3
 """Times xargs."""
 MOST_ENGINE, MOST_RECORD, MOST_START = 60e-6, 30e-6, 0.150
 """Seconds for a step without a process, for its record, and for a run above its only command."""
-MOST_MEMORY = 200
-"""Megabytes, for a million items."""
-LEAST_SPEED = 0.8
-"""Of the last tenth of a million items, as a share of that of the first; less is not the machine's mood."""
 SYNC_PAUSE = 0.02
 """Seconds between two syncs, as in a run."""
 
@@ -96,12 +85,11 @@ class Sizes:
     parallel: tuple[int, ...]
     starts: int
     peers: bool
-    """Engines that take minutes, and a million items."""
-    million: int
+    """Engines that take minutes."""
 
 
-FULL = Sizes(((1000, 5), (10_000, 2)), (2, 8), starts=15, peers=True, million=1_000_000)
-QUICK = Sizes(((200, 2),), (8,), starts=3, peers=False, million=0)
+FULL = Sizes(((1000, 5), (10_000, 2)), (2, 8), starts=15, peers=True)
+QUICK = Sizes(((200, 2),), (8,), starts=3, peers=False)
 
 
 def fanout_tables(sizes: Sizes) -> Iterator[Table]:
@@ -114,8 +102,6 @@ def fanout_tables(sizes: Sizes) -> Iterator[Table]:
             for parallel in sizes.parallel:
                 for task in TASKS:
                     yield _fan_table(task, items, parallel, rounds, peers=sizes.peers)
-        if sizes.million:
-            yield _million_table(sizes.million)
 
 
 # ── fan-out ──────────────────────────────────────────────────────────────
@@ -410,91 +396,3 @@ def _appended(folder: str, name: str, records: int, threads: int) -> None:
     syncing.join()
     journal.sync()
     journal.close()
-
-
-# ── a million items ──────────────────────────────────────────────────────
-
-
-def _million_table(items: int) -> Table:
-    with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, __file__, "million", str(items), folder]
-        said = json.loads(subprocess.run(command, stdout=subprocess.PIPE, env=_env(), check=True).stdout)
-    tenths: Sequence[float] = said["seconds_of_tenths"]
-    first, last = tenths[0], tenths[-1]
-    memory = said["peak_rss_mb"]
-    rows = (
-        Row("peak resident memory", (f"{memory:.0f} MB",), f"< {MOST_MEMORY} MB", memory < MOST_MEMORY),
-        Row("the first tenth", (f"{shown(first / items * 10)} an item",)),
-        Row("the last tenth", (f"{shown(last / items * 10)} an item",)),
-        Row(
-            "speed of last ÷ first",
-            (times_as(first / last),),
-            f"≥ {LEAST_SPEED:g}",
-            first / last >= LEAST_SPEED,
-        ),
-        Row("size of the journal", (f"{said['journal_mb']:.0f} MB",)),
-    )
-    return Table(
-        f"{items:,} items in this process",
-        "A step that does nothing for each, journal on, 8 at a time. Memory must not grow with the items, "
-        "and the last must be as fast as the first.",
-        ("", ""),
-        rows,
-    )
-
-
-def _peak_memory() -> float:
-    """Megabytes.  Not by `getrusage`, which counts what the process was before it became this program."""
-    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) / 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-
-
-def _run_million(items: int, folder: str) -> Mapping[str, Json]:
-    journal = SqliteJournal(folder, write=True, create=True)
-    clock = _Clock(items)
-    run = WorkingRun("bench", journal, watchers=[clock.watch])
-    run.backend = LocalThreads()
-    run.folder = folder
-    fan = _fan_of(items, 1, folder, parallel=8)
-    turn = Turn(run, "", Scope({}))
-    try:
-        outcome = perform(fan, turn.inner(fan))
-    finally:
-        run.close()
-        journal.close()
-    assert isinstance(outcome, Done)
-    assert outcome.value["successful"] == items
-    return {
-        "seconds_of_tenths": clock.tenths(),
-        "peak_rss_mb": _peak_memory(),
-        "journal_mb": os.path.getsize(os.path.join(folder, "journal.db")) / 1e6,
-    }
-
-
-class _Clock:
-    """Takes the time whenever another tenth of the items has ended."""
-
-    def __init__(self, items: int) -> None:
-        self.tenth = items // 10
-        self.ended = 0
-        self.marks: list[float] = []
-
-    def watch(self, stamped: object) -> None:
-        event = stamped.event
-        if isinstance(event, StepStarted) and event.kind == "item" and not self.marks:
-            self.marks.append(time.perf_counter())
-        elif isinstance(event, StepFinished) and event.kind == "item":
-            self.ended += 1
-            if self.ended % self.tenth == 0:
-                self.marks.append(time.perf_counter())
-
-    def tenths(self) -> list[Json]:
-        return [later - earlier for earlier, later in zip(self.marks, self.marks[1:], strict=False)]
-
-
-if __name__ == "__main__":
-    _, what, items, folder = sys.argv
-    assert what == "million"
-    print(json.dumps(_run_million(int(items), folder)))

@@ -3,8 +3,8 @@
     python bench/run.py                   half an hour; writes docs/benchmarks.md
     python bench/run.py --brief           ten minutes: without the engines that take minutes themselves
     python bench/run.py --quick           a minute; prints only
-    python bench/run.py --only fanout     one of: engine, ensembles, startup, tools, fanout, cluster, graphs,
-                                          worktrees; prints only
+    python bench/run.py --only fanout     one of: engine, ensembles, startup, tools, fanout, million, cluster,
+                                          graphs, worktrees; prints only
 
 Only ratios within one run mean something: times depend on the machine and on
 who else uses it.
@@ -33,6 +33,7 @@ from fanout import QUICK as FEW  # noqa: E402
 from fanout import Sizes, fanout_tables  # noqa: E402
 from graphs import graph_tables  # noqa: E402
 from measure import pin_to_one_core  # noqa: E402
+from million import million_tables  # noqa: E402
 from startup import startup_tables  # noqa: E402
 from tables import Table  # noqa: E402
 from worktrees import worktree_tables  # noqa: E402
@@ -52,10 +53,20 @@ class Rounds:
     calls: int
     commands: int
     fanout: Sizes
+    million: int = 0
 
 
 FULL = Rounds(
-    hot=400, first=1500, linear=2, sizes=SIZES, yaml=3, processes=60, calls=40, commands=1000, fanout=MANY
+    hot=400,
+    first=1500,
+    linear=2,
+    sizes=SIZES,
+    yaml=3,
+    processes=60,
+    calls=40,
+    commands=1000,
+    fanout=MANY,
+    million=1_000_000,
 )
 BRIEF = replace(
     FULL,
@@ -64,7 +75,8 @@ BRIEF = replace(
     processes=40,
     calls=30,
     commands=500,
-    fanout=Sizes(((1000, 3),), (2, 8), starts=10, peers=False, million=100_000),
+    fanout=Sizes(((1000, 3),), (2, 8), starts=10, peers=False),
+    million=100_000,
 )
 QUICK = Rounds(
     hot=40, first=100, linear=1, sizes=SIZES[:2], yaml=1, processes=10, calls=10, commands=200, fanout=FEW
@@ -109,6 +121,7 @@ PARTS: dict[str, Callable[[Rounds], Iterator[Table]]] = {
     "startup": lambda rounds: startup_tables(rounds=rounds.processes),
     "tools": lambda rounds: tool_tables(rounds=rounds.calls, commands=rounds.commands),
     "fanout": lambda rounds: fanout_tables(rounds.fanout),
+    "million": lambda rounds: million_tables(rounds.million),
     "cluster": lambda rounds: cluster_tables(items=3 * rounds.commands, rounds=rounds.linear),
     "graphs": lambda rounds: graph_tables(rounds=rounds.linear + 2),
     "worktrees": lambda rounds: worktree_tables(rounds=rounds.linear + 2),
