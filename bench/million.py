@@ -62,8 +62,8 @@ def million_tables(items: int) -> Iterator[Table]:
 def _run_table(items: int, seen: Seen, few: float) -> Table:
     return Table(
         f"{items:,} items that start no process",
-        "One step for each, journal on, 8 at a time; a thousandth of them fails. Memory must not grow with the items, and a run of "
-        "many must be as fast as one of few, to its end.",
+        "One step for each, journal on, 8 at a time; a thousandth of them fails. Memory must not grow with "
+        "the items, and a run of many must be as fast as one of few, to its end.",
         ("", ""),
         (
             Row(
@@ -93,15 +93,14 @@ def _asked_table(items: int, folder: Path) -> Table:
     first, whole = _retried(folder)
     return Table(
         f"Asking about a run of {items:,} items",
-        "Whole processes, with their start. A retry answers when it says that it works; its end comes when the failed thousandth is done.",
+        "Whole processes, with their start. A retry answers when it says that it works; its end comes when "
+        "the failed thousandth is done.",
         ("", ""),
         (
             Row("plait show", (shown(show),), f"≤ {MOST_WAIT:g} s", show <= MOST_WAIT),
             Row("plait runs", (shown(runs),)),
-            Row(
-                "plait retry --failed, its answer", (shown(first),), f"≤ {MOST_WAIT:g} s", first <= MOST_WAIT
-            ),
-            Row("plait retry --failed, its end", (shown(whole),)),
+            Row("plait retry --failed: answer", (shown(first),), f"≤ {MOST_WAIT:g} s", first <= MOST_WAIT),
+            Row("plait retry --failed: end", (shown(whole),)),
         ),
     )
 
