@@ -605,7 +605,8 @@ def test_each_guarantee_is_printed_with_what_shows_it_in_both_places() -> None:
 
 
 SHARED = {
-    # the files that flows on the page of the format extend and import
+    # the files that flows on the page of the format extend, import and take variables from
+    ".env": "TOKEN_FILE=token.txt\n",
     "base.yaml": "name: base\n",
     "lib/checks.yaml": "blocks: {lint: {steps: [{shell: 'true'}]}}\nsteps: [{use: lint}]\n",
 }

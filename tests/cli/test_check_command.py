@@ -25,6 +25,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "flow.yaml").write_text(FLOW)
     (tmp_path / "good.yaml").write_text("- shell: ls\n")
     (tmp_path / "notes.yml").write_text("a: b\n")
+    (tmp_path / "empty.txt").write_text("")
+    (tmp_path / "words.txt").write_text("just words\n")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -59,6 +61,8 @@ ENDINGS = [
     (["flow.yaml", "--values-names", "itme"],    2, "1 problem and 1 warning in 1 file\n"),
     (["notes.yml", "--profile", "workflow"],     0, "no problems in 1 file\n"),
     (["no.yaml", "good.yaml"],                   2, "1 problem in 2 files\n"),
+    (["empty.txt"],                              2, "1 problem in 1 file\n"),
+    (["words.txt"],                              2, "1 problem in 1 file\n"),
 ]  # fmt: skip
 
 

@@ -171,6 +171,23 @@ def test_one_place_of_a_file_may_be_named_shortly(path: str, tmp_path: Path, cap
     assert found["holes"][0]["value"] == "5"
 
 
+HEADS = [
+    "---\nname: review\ninputs: {file: string}\nsystem: Be {input:tone:kind}.\n---\n",
+    "```xml\n<directive name='review'><metadata><description>d</description></metadata></directive>\n```\n",
+    "",
+]
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_a_directive_is_explained_head_and_prompt(head: str, tmp_path: Path, capsys: Capsys) -> None:
+    file = tmp_path / "review.md"
+    file.write_text(f"{head}Look at {{input:file}}.\n")
+    found = explained(capsys, str(file), "--values", '{"inputs": {"file": "a.py"}}')
+    assert found[-1]["place"].startswith("body (")
+    assert [(hole["hole"], hole["value"]) for hole in found[-1]["holes"]] == [("{input:file}", "a.py")]
+    assert [one["text"] for one in found[:-1]] == (["Be {input:tone:kind}."] if "system" in head else [])
+
+
 def test_a_place_that_does_not_exist_suggests_the_nearest(tmp_path: Path, capsys: Capsys) -> None:
     file = tmp_path / "flow.yaml"
     file.write_text(FLOW)

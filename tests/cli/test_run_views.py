@@ -528,6 +528,22 @@ def test_a_run_that_went_on_after_a_failure_says_both_and_asks_for_nothing() -> 
     ]
 
 
+def test_failed_items_and_a_step_that_failed_behind_them_are_tried_again_in_two_ways() -> None:
+    failure = Failure("exit code 1: no such file", "exit", 1, path="reduce/0")
+    story = [
+        *STORY,
+        *END[:4],
+        (16.0, over("reduce/0", "shell", "report", Failed(failure))),
+        (16.0, over("reduce", "phase", "reduce", Failed(failure))),
+        (16.0, RunEnded("failed", failure)),
+    ]
+    assert last_lines(Ended(status="failed", failure=failure, exit_code=1), story)[-3:] == [
+        "  look at it   plait logs 7f3a report",
+        "  try again    plait retry 7f3a --failed",
+        "  go on        plait resume 7f3a",
+    ]
+
+
 def test_items_that_a_run_had_no_time_for_are_counted() -> None:
     failure = Failure("took longer than 15 s", "timeout")
     more = [(15.0, StepCounted("map", 9)), *STORY[9:], (15.0, RunEnded("failed", failure))]
@@ -551,6 +567,11 @@ def test_a_long_output_is_cut_with_a_count() -> None:
     said = last_lines(Ended(value={"output": "\n".join(map(str, range(30)))}), STORY[:1])
     assert said[1:4] == ["  0", "  1", "  2"]
     assert said[-1] == "  … 20 more lines: plait logs 7f3a"
+
+
+def test_a_long_line_of_output_is_cut_and_said_to_be() -> None:
+    said = last_lines(Ended(value={"output": "a" * 3_000_000 + "\nb"}), STORY[:1])
+    assert said[1:] == [f"  {'a' * 499}…", "  b", "  … whole lines: plait logs 7f3a"]
 
 
 STOPPING = [
@@ -1012,6 +1033,16 @@ def test_output_that_is_not_kept_is_said_to_be_missing() -> None:
     value = Done({"output": "a", "exit_code": 0, "truncated": True})
     story = [*STORY[:3], (0.0, over("setup/0", "shell", "x", value))]
     assert logged(story)[-1] == "… more was printed, and is not kept"
+
+
+def test_a_file_that_has_not_all_of_an_output_is_not_called_the_whole() -> None:
+    files = {"output_file": "/o", "output_lost": "the disk is full", "stderr_file": "/e"}
+    value = Done({"output": "a", "exit_code": 0, "truncated": True, **files})
+    story = [*STORY[:3], (0.0, over("setup/0", "shell", "x", value))]
+    assert logged(story)[-2:] == [
+        "… a longer part, not the whole (the disk is full), is in /o",
+        "… the whole is in /e",
+    ]
 
 
 def test_show_says_how_many_attempts_a_step_took() -> None:

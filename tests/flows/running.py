@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -177,10 +177,12 @@ class Place:
             self.write("flow.yaml", flow)
         return check_file(str(self.file), project=str(self.root))
 
-    def plait(self, *args: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-        """The command line, in a process of its own."""
+    def plait(
+        self, *args: str, env: Mapping[str, str] | None = None, before: Sequence[str] = ()
+    ) -> subprocess.CompletedProcess[str]:
+        """The command line, in a process of its own, started by a command that may stand before it."""
         return subprocess.run(
-            [sys.executable, "-m", "plait", *args],
+            [*before, sys.executable, "-m", "plait", *args],
             cwd=self.root,
             env={**os.environ, **(env or {})},
             capture_output=True,

@@ -190,6 +190,21 @@ STEPS = [
     ("{shell: ls, env: {KEY: '${no.value}'}}",                  ["5 error unknown-name no.value"]),
     ("{shell: ls, env: {'${no.key}': a}}",                      ["5 error wrong-type ${no.key}"]),     # keys are no templates
     ("{shell: ls, on_exit_code: {'2': {shell: 'echo ${no.way}'}}}", ["5 error unknown-name no.way"]),
+    ("{shell: ls, on_exit_code: {2: {shell: 'echo ${error.message}'}, 0: {shell: 'echo ${last.output}'}}}", []),
+    ("{shell: ls, on_exit_code: {0: {shell: 'echo ${error.message}'}}}", ["5 error unknown-name error.message"]),
+    ("{shell: '[[ ${item.x} == a ]]'}",                         ["5 error bash-only"]),
+    ("{shell: '[[ ${item.x} == a ]]', interpreter: bash}",      []),
+    ("{shell: 'read x <<< ${item.x}; echo ${x}', interpreter: bash}", []),
+    ("{shell: ls, interpreter: bash, on_failure: {shell: '[[ ${item.x} == a ]]'}}", ["5 error bash-only"]),
+    ("{claude: 'do ${Q} ${r}', env: {Q: a}, metadata: {env: {r: b}}}", []),
+    ("{shell: 'echo ${y}', env: {y: b}, on_failure: {claude: '${y}'}, on_success: [{shell: 'echo ${y}'}]}", []),
+    ("{foreach: [a], do: [{shell: 'echo ${y}'}], env: {y: b}}", []),
+    ("{shell: ls, env: {y: b, z: '${y}'}, when: '${y}'}",       ["5 error unknown-name y", "5 error unknown-name y"]),
+    ("{shell: 'echo ${UNK}', strict: true}",                    ["5 error unknown-name UNK"]),
+    ("{shell: 'echo ${UNK} $UNK', strict: true, env: {UNK: a}}", []),
+    ("{shell: 'UNK=1; echo ${UNK} $HOME ${HOME:-x}', strict: true}", []),
+    ("{shell: 'echo ${UNK}', strict: false}",                   []),
+    ("{claude: 'do ${item.x', strict: true}",                   ["5 error malformed-hole ${"]),
 ]  # fmt: skip
 
 
@@ -197,6 +212,37 @@ STEPS = [
 def test_a_step_of_a_map(step: str, expected: list[str]) -> None:
     text = step if step.startswith("{") else step.replace(": ", ": '", 1) + "'"
     assert found(f"map:\n  input: x\n  agent_template:\n    -\n      {text}\n") == expected
+
+
+PHASES_WITH_ENV = [
+    "setup: {env: {y: a}, steps: [STEP]}",
+    "map: {input: [1], env: {y: a}, steps: [STEP]}",
+    "reduce: {env: {y: a}, steps: [STEP]}",
+    "merge: {env: {y: a}, steps: [STEP]}",
+]
+
+
+@pytest.mark.parametrize("phase", PHASES_WITH_ENV)
+def test_the_env_of_a_phase_is_known_to_its_steps_and_to_no_others(phase: str) -> None:
+    step = "{shell: 'echo ${y}', capture_output: z, on_failure: {claude: '${y}'}}"
+    assert found(phase.replace("STEP", f"{step}, {{claude: '${{y}} ${{z}}'}}")) == []
+    other = "merge" if "reduce" in phase else "reduce"
+    flow = phase.replace("STEP", "{shell: ls}") + f"\n{other}: [{{claude: '${{y}}'}}]\n"
+    if "merge" not in flow or "reduce" in flow:
+        assert found(flow) == ["2 error unknown-name y"]
+
+
+def test_strict_reaches_every_step_that_does_not_say_otherwise() -> None:
+    flow = "strict: true\nsteps:\n"
+    for strict in ("", ", strict: false", ", strict: true"):
+        flow += f"- {{shell: 'echo ${{UNK}}'{strict}, on_failure: 'echo ${{UNK2}}'}}\n"
+    assert found(flow) == [
+        "3 error unknown-name UNK",
+        "3 error unknown-name UNK2",
+        "4 error unknown-name UNK2",
+        "5 error unknown-name UNK",
+        "5 error unknown-name UNK2",
+    ]
 
 
 def test_captures_are_known_after_their_step_and_in_the_phases_that_inherit_them() -> None:
@@ -486,6 +532,27 @@ reduce:
     ]
 
 
+NEVER = [
+    # a when, and what is said of it
+    ("1 == 2",          ["warning unreachable"]),
+    ("!true",           ["warning unreachable"]),
+    ("false",           ["warning unreachable"]),
+    ("'a' in ['b']",    ["warning unreachable"]),
+    ("1 == 1",          []),
+    ("true",            []),
+    ("${last.success} && 1 == 2", []),
+    ("1 ==",            ["error condition"]),
+    ("${x",             ["error malformed-hole"]),
+    ("${x} && ${last.output", ["error unknown-name", "error malformed-hole"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("when", "expected"), NEVER)
+def test_a_condition_that_never_holds_or_cannot_be_read_is_found_once(when: str, expected: list[str]) -> None:
+    rows = findings(f"- {{shell: ls, when: {json.dumps(when)}}}\n")
+    assert [f"{one.severity} {one.code}" for one in rows] == expected
+
+
 CASCADES = [
     # a flow in which one thing cannot be read, and others that rest on it                       all that is said
     ("steps: [{shel: ls, capture_output: x}, {claude: '${x}'}]",                                 ["1 unknown-field shel"]),
@@ -527,3 +594,4 @@ def test_variables_of_an_env_file_are_known_and_those_of_a_missing_one_may_be(tm
     steps = "steps: [{claude: '${REGION} ${REGOIN}'}]"
     assert in_file(tmp_path, f"env_files: a.env\n{steps}\n") == ["2 unknown-name REGOIN"]
     assert in_file(tmp_path, f"env_files: [a.env, b.env?]\n{steps}\n") == []
+    assert in_file(tmp_path, f"env_files: [a.env, b.env, b.env?]\n{steps}\n") == ["1 no-file"]

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from hypothesis import strategies as st
 from attack.process_attack import SOURCE
 from plait.errors import InputError, ProcessError
 from plait.primitives import process
-from plait.primitives.output import FILE_AGE, MOST_FILES
+from plait.primitives.output import FILE_AGE, MOST_FILES, Printed
 from plait.primitives.process import Finished, call_process, run, run_shell
 from plait.template.shell import BoundScript
 from plait.tools.invocation import Limits, ProcessCall
@@ -231,6 +232,56 @@ def test_output_beyond_the_limit_goes_to_a_file_if_asked_for() -> None:
         assert file.stat().st_mode & 0o777 == 0o600
     finally:
         file.unlink()
+
+
+FILES_THAT_ARE_CUT = [
+    # bytes a file may have    room for all streams    what the file has    why it has no more
+    (None,                     12,                     b"1\n2\n3\n4\n5\n6\n", "no more than 12 bytes are kept"),
+    (None,                     14,                     b"1\n2\n3\n4\n5\n6\n7\n", ""),
+    (8,                        1000,                   b"1\n2\n3\n4\n",     "it could not be written: File too large"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("limit", "room", "kept", "lost"), FILES_THAT_ARE_CUT)
+def test_a_file_that_has_not_all_of_an_output_says_why(
+    tmp_path: Path, limit: int | None, room: int, kept: bytes, lost: str
+) -> None:
+    printed = Printed("stdout", 4, overflow=str(tmp_path), on_output=None, most_in_file=room)
+    with largest_file(limit):
+        for number in range(1, 8):
+            printed.add(b"%d\n" % number)
+        path = printed.close()  # so little is written only now
+    assert path is not None
+    assert (Path(path).read_bytes(), printed.lost) == (kept, lost)
+
+
+def test_of_an_output_that_has_not_even_a_file_it_is_said_why(tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("")
+    printed = Printed("stdout", 4, overflow=str(tmp_path / "taken"), on_output=None)
+    printed.add(b"12345")
+    assert (printed.close(), printed.lost) == (None, "it could not be written: File exists")
+
+
+def test_a_write_that_fails_long_before_the_end_is_told_at_the_end(tmp_path: Path) -> None:
+    with largest_file(100_000):
+        finished = call_process(tool("seq 100000", max_output=4, overflow=str(tmp_path)))
+    [file] = tmp_path.iterdir()
+    assert file.stat().st_size <= 100_000
+    assert finished.error == (
+        f"it printed more than 4 bytes; its beginning is in {file} (it could not be written: File too large) "
+        "(raise config.max_output, or let it print less)"
+    )
+
+
+@contextmanager
+def largest_file(limit: int | None) -> Iterator[None]:
+    """What a full disk does, on one that is not: no file of ours can be larger."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft if limit is None else limit, hard))
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def test_the_file_of_a_call_that_fails_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,6 +42,8 @@ class Finished:
     stdout_truncated: bool = False
     stdout_file: str | None = None
     stderr_file: str | None = None
+    stdout_lost: str = ""
+    stderr_lost: str = ""
 
 
 def printed(text: str, *, exit_code: int = 0, stderr: str = "") -> Finished:

@@ -238,6 +238,36 @@ def test_nothing_runs_that_a_repository_names(tmp_path: Path) -> None:
     assert not (tmp_path / "sprung").exists()
 
 
+def test_a_filter_that_a_step_brings_does_not_run_at_the_next_snapshot(tmp_path: Path) -> None:
+    repository = new_repository(tmp_path / "r", a="1\n")
+    trap = f"touch '{tmp_path}/sprung'; cat"
+
+    def change() -> None:
+        git(repository, "config", "filter.late.clean", trap)
+        (tmp_path / "r" / "included").write_text(f'[filter "later"]\n\tclean = "{trap}"\n')
+        git(repository, "config", "include.path", "../included")
+        (repository / ".gitattributes").write_text("a filter=late\nb filter=later\n")
+        (repository / "a").write_text("2\n")
+        (repository / "b").write_text("2\n")
+
+    found = changed(repository, tmp_path, change)
+    assert found["files_changed"] == [".gitattributes", "a", "b", "included"]
+    assert not (tmp_path / "sprung").exists()
+
+
+def test_a_git_file_that_a_step_writes_leads_to_no_program(tmp_path: Path) -> None:
+    repository = new_repository(tmp_path / "r", a="1\n", **{".gitattributes": "* filter=evil\n"})
+    found = tracker(repository, tmp_path)
+    before = found.snapshot(str(repository))
+    (repository / ".git").rename(repository / "evil")
+    (repository / ".git").write_text("gitdir: evil\n")
+    git(repository, "config", "filter.evil.clean", f"touch '{tmp_path}/sprung'; cat")
+    (repository / "a").write_text("2\n")
+    found.since(before, str(repository))
+    tracker(repository, tmp_path / "other").snapshot(str(repository))
+    assert not (tmp_path / "sprung").exists()
+
+
 def test_git_names_the_branch_the_commit_and_the_root(tmp_path: Path) -> None:
     repository = new_repository(tmp_path / "r", a="1\n")
     head = git(repository, "rev-parse", "HEAD")
@@ -291,6 +321,31 @@ def test_a_step_sees_what_the_one_before_it_changed_and_what_the_run_did(tmp_pat
         tracks=ALL,
     )
     assert ran(flow, repository, tmp_path) == '["c"] three ["b","c"] none main'
+
+
+def test_before_the_first_step_nothing_has_changed(tmp_path: Path) -> None:
+    repository = new_repository(tmp_path / "r", a="1\n")
+    said = "${step.files_added:json} ${step.commit_count} ${step.insertions}"
+    for flow in (
+        Workflow("w", steps(step("one", saying(said))), tracks=ALL),
+        Workflow(
+            "w", setup=steps(step("one", saying("x"))), reduce=steps(step("two", saying(said))), tracks=ALL
+        ),
+    ):
+        assert ran(flow, repository, tmp_path) == "[] 0 0"
+
+
+def test_each_merge_step_knows_what_those_before_it_added(tmp_path: Path) -> None:
+    repository = new_repository(tmp_path / "r", a="1\n")
+    flow = Workflow(
+        "w",
+        merge=steps(
+            step("one", writing(repository, b="1\n")),
+            step("two", saying("${merge.file_list} ${merge.file_count}")),
+        ),
+        tracks=ALL,
+    )
+    assert ran(flow, repository, tmp_path) == "b 1"
 
 
 def test_handlers_see_what_the_step_itself_changed_also_if_it_failed(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from plait.engine.events import Spoken, StepFinished
 from plait.engine.hooks import Hook, Hooks
 from plait.engine.journal import MemoryJournal, Stamped
 from plait.engine.limits import Limits, Spent
-from plait.engine.outcome import Aborted, Done, Failure, StepError
+from plait.engine.outcome import Aborted, Done, Failure, OutOfLimit, StepError
 from plait.engine.progress import Progress, fold
 from plait.errors import InputError, TrustError
 from plait.steps.allowance import question_tokens
@@ -419,8 +419,10 @@ def test_the_room_for_an_answer_is_what_is_left_of_the_tokens() -> None:
 def test_what_is_spent_inside_is_spent_outside() -> None:
     run = new_run(ToolHands(Scripted(for_ever), {"t/x": lambda _: 1}))
     run.spent = Spent(Limits(turns=3))
-    failure = failure_of(performed(agent(tools=("*",), limits=Limits(turns=9)), run))
-    assert failure.message == "the run has reached its limit of 3 turns (3 used)"
+    with pytest.raises(OutOfLimit) as caught:
+        performed(agent(tools=("*",), limits=Limits(turns=9)), run)
+    assert caught.value.failure.message == "the run has reached its limit of 3 turns (3 used)"
+    assert run.journal.recorded("agent") is None, "it is no failure of the agent"
 
 
 # ── resume ───────────────────────────────────────────────────────────────

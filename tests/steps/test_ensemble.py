@@ -592,6 +592,41 @@ def test_a_manager_may_delegate_to_those_it_is_allowed_to_and_so_often() -> None
     ]
 
 
+def test_a_delegation_that_was_never_made_uses_up_nothing() -> None:
+    without_task = Answer("", (ToolUse("u", "delegate", {"worker": "writer"}),), USED, "m-1", "tools")
+    manager = Model(
+        without_task,
+        delegating(("writer", "really")),
+        delegating(("writer", "more")),
+        lambda ask: " | ".join(message.text for message in ask.messages if message.role == "tool"),
+    )
+    output = Ensemble(
+        team("writer"),
+        workflow="hierarchical",
+        manager=Manager("boss", provider=manager, max_delegations=1),
+    ).run()
+    assert output.raw.split(" | ") == [
+        "refused: the arguments do not fit: 'task' is required",
+        "did really",
+        "refused: there may be 1 delegations in all, and they are used up",
+    ]
+
+
+def test_what_a_handler_changes_stays_with_it() -> None:
+    def adding(task: Task, context: Sequence[TaskOutput]) -> Json:
+        task.inputs["x"].append(9)
+        for one in context:
+            one.data.append(9)
+        return task.inputs["x"]
+
+    given = [1]
+    first = Task("a", "", handler=adding)
+    later = [Task(name, "", handler=adding, context=[first]) for name in "bc"]
+    last = Task("d", "", handler=lambda _, context: context[0].data, context=[first])
+    output = Ensemble([first, *later, last]).run({"x": given})
+    assert ([one.data for one in output.task_outputs], given) == ([[1, 9]] * 4, [1])
+
+
 def test_a_manager_is_not_done_without_those_who_are_required() -> None:
     with pytest.raises(EnsembleError) as caught:
         Ensemble(

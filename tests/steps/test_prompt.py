@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from plait.engine.limits import Limits, Spent
-from plait.engine.outcome import Done, Failure, StepError
+from plait.engine.outcome import Done, Failure, OutOfLimit, StepError
 from plait.providers.scripted import scripted
 from plait.steps.model import Answer, Ask, Message, Usage
 from plait.steps.prompt import Prompt
@@ -82,8 +82,9 @@ def test_a_budget_that_is_used_up_asks_nobody() -> None:
     run = new_run(FakeHands(model=model))
     run.spent = Spent(Limits(spend=0.4))
     performed(step("a", Prompt(text_of("hi"))), run)
-    failure = failure_of(performed(step("b", Prompt(text_of("hi"))), run))
-    assert (failure.kind, len(model.calls)) == ("limit", 1)
+    with pytest.raises(OutOfLimit) as caught:
+        performed(step("b", Prompt(text_of("hi"))), run)
+    assert (caught.value.failure.kind, len(model.calls)) == ("limit", 1)
 
 
 def test_a_dry_run_asks_nobody() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from plait.engine.events import Noted
 from plait.engine.journal import MemoryJournal
 from plait.engine.outcome import Done, Failed, Failure, Outcome, Skipped
 from plait.engine.perform import Policy, Turn
@@ -271,6 +272,23 @@ def test_output_file_gets_all_of_an_output_that_is_too_long_to_be_kept(tmp_path:
     hands = FakeHands(lambda _: ended)
     performed(step("a", Shell(text_of("x")), output_file=text_of("out.txt")), new_run(hands))
     assert hands.files == {"out.txt": b"all of it"}
+
+
+@pytest.mark.parametrize("has_file", [True, False])
+def test_output_file_does_not_get_a_part_of_an_output_that_was_lost(tmp_path: Path, has_file: bool) -> None:
+    (tmp_path / "part").write_bytes(b"a part")
+    file = str(tmp_path / "part") if has_file else None
+    lost: dict[str, Any] = {"stdout_file": file, "stdout_lost": "the disk is full"}
+    ended = Finished(b"a", truncated=True, stdout_truncated=True, **lost)
+    hands, journal = FakeHands(lambda _: ended), MemoryJournal()
+    made = step("a", Shell(text_of("x")), output_file=text_of("out.txt"))
+    failure = failure_of(performed(made, new_run(hands, journal=journal)))
+    assert failure.message == (
+        "printed too much to be put into output_file: the disk is full; let the command itself write the file"
+    )
+    notes = [told.event.message for told in journal.events() if isinstance(told.event, Noted)]
+    assert notes == ["what it printed is not kept whole: the disk is full"]
+    assert hands.files == {}
 
 
 CUT = [

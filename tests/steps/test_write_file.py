@@ -124,9 +124,20 @@ def test_bytes_that_are_no_text_are_written_back_as_they_were() -> None:
     assert hands.files == {"f": b"caf\xe9"}
 
 
-def test_a_dry_run_writes_nothing_and_says_what_it_would() -> None:
+SIZES = [
+    # content                     what a dry run says of it
+    ("${v}",                      "f (4 bytes)"),
+    ("${later.x:-none} $later",   "f (11 bytes)"),
+    ("${v} ${later.x}",           "f (its size is not known yet)"),
+    ({"a": ["${later}"]},         "f (its size is not known yet)"),
+    ("${later || v}",             "f (4 bytes)"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("content", "shown"), SIZES)
+def test_a_dry_run_writes_nothing_and_says_what_it_would(content: Json, shown: str) -> None:
     hands = FakeHands()
     run = new_run(hands, rehearsing=True)
-    performed(step("a", WriteFile(text_of("f"), text_of("${v}"))), run, {"v": "four"})
-    assert [one.shown for one in run.rehearsal or ()] == ["f (4 bytes)"]
+    performed(step("a", WriteFile(text_of("f"), text_of(content))), run, {"v": "four"})
+    assert [one.shown for one in run.rehearsal or ()] == [shown]
     assert hands.files == {}

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 
 from plait.engine.run import Stop
 from plait.errors import LimitError, ProcessError
 from plait.hints import TYPE_CHECKING, Final
-from plait.primitives.process import MAX_OVERFLOW, Finished, run_shell
+from plait.primitives.process import Finished, run_shell
 from plait.values import Json
 
 if TYPE_CHECKING:
@@ -93,28 +94,37 @@ class RealHands:
         """With what was too long for memory in the folder of the run."""
         from plait.records import replace
 
+        out, out_lost = self._moved(finished.stdout_file)
+        err, err_lost = self._moved(finished.stderr_file)
         return replace(
             finished,
-            stdout_file=self._moved(finished.stdout_file),
-            stderr_file=self._moved(finished.stderr_file),
+            stdout_file=out,
+            stderr_file=err,
+            stdout_lost=out_lost or finished.stdout_lost,
+            stderr_lost=err_lost or finished.stderr_lost,
         )
 
-    def _moved(self, path: str | None) -> str | None:
-        import shutil
+    def _moved(self, path: str | None) -> tuple[str | None, str]:
+        """Where the file is now, or why it is nowhere."""
+        from plait.steps.hands import NO_ROOM
 
         if path is None:
-            return None
-
+            return None, ""
         folder = os.path.join(self._folder, "output")
-        place = os.path.join(folder, os.path.basename(path))
         with self._lock:
-            os.makedirs(folder, mode=0o700, exist_ok=True)
-            if _size_below(folder) + os.path.getsize(path) > self._most_kept:
-                os.unlink(path)
-                self._say_full(folder)
-                return None
-            shutil.move(path, place)
-        return place
+            try:
+                os.makedirs(folder, mode=0o700, exist_ok=True)
+                if _size_below(folder) + os.path.getsize(path) <= self._most_kept:
+                    return _put_below(folder, path), ""
+            except OSError as error:
+                from plait.primitives.output import not_written
+
+                return None, not_written(error)
+            finally:
+                with suppress(FileNotFoundError):  # it was moved
+                    os.unlink(path)
+            self._say_full(folder)
+            return None, NO_ROOM
 
     def _say_full(self, folder: str) -> None:
         if not self._is_full:
@@ -149,6 +159,12 @@ class RealHands:
                     + (": " + "\n".join(said) if said else ""),
                     fix="run it by hand and look at what it prints",
                     code="command-failed",
+                )
+            if finished.stdout_lost:
+                raise LimitError(
+                    f"not all items of the command could be kept: {finished.stdout_lost}",
+                    fix="let it write a file, and name that as the input",
+                    code="file-too-large",
                 )
             yield from _pieces(finished)
         finally:
@@ -270,12 +286,6 @@ class RealHands:
         from plait.primitives.files import write_file
 
         with open(source, "rb") as file:
-            if os.fstat(file.fileno()).st_size >= MAX_OVERFLOW:
-                raise LimitError(
-                    f"it printed more than {MAX_OVERFLOW:,} bytes, which are not kept",
-                    fix="let the command itself write the file",
-                    code="file-too-large",
-                )
             data = memoryview(mmap(file.fileno(), 0, access=ACCESS_READ))
         return write_file(self._root(directory), path, data, directory=directory, create_dirs=True)
 
@@ -308,8 +318,8 @@ def item_root(folder: str, project: str, directory: str) -> str | None:
     if name in (os.pardir, os.curdir):
         return None
     place = os.path.join(top, name)
-    if not os.path.lexists(os.path.join(place, ".git")):
-        return place
+    if not os.path.isfile(os.path.join(place, ".git")):
+        return place  # a folder of copies, whatever was made of it
     from plait.steps.changes import worktree_of
 
     own = worktree_of(project)
@@ -317,12 +327,28 @@ def item_root(folder: str, project: str, directory: str) -> str | None:
     return os.path.normpath(os.path.join(place, prefix))
 
 
+def _put_below(folder: str, path: str) -> str:
+    """Move a file there; of one that does not fit nothing stays there."""
+    import shutil
+
+    place = os.path.join(folder, os.path.basename(path))
+    try:
+        shutil.move(path, place)
+    except OSError:
+        with suppress(FileNotFoundError):
+            os.unlink(place)
+        raise
+    return place
+
+
 def _size_below(folder: str) -> int:
     with os.scandir(folder) as found:
         return sum(entry.stat(follow_symlinks=False).st_size for entry in found)
 
 
-GIT_TIMEOUT: Final = 120.0
+GIT_TIMEOUT: Final = 3600.0
+"""It waits for nobody: no network, no terminal, no program of the repository.  But files may be many."""
+GIT_OUTPUT: Final = 256 * 1024 * 1024
 
 
 def start_git(args: Sequence[str], *, cwd: str, env: Mapping[str, str], stdin: bytes = b"") -> Finished:
@@ -330,7 +356,14 @@ def start_git(args: Sequence[str], *, cwd: str, env: Mapping[str, str], stdin: b
     from plait.primitives.process import run
 
     around = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    finished = run(["git", *args], cwd=cwd, env={**around, **env}, stdin=stdin, timeout=GIT_TIMEOUT)
+    finished = run(
+        ["git", *args],
+        cwd=cwd,
+        env={**around, **env},
+        stdin=stdin,
+        timeout=GIT_TIMEOUT,
+        max_output=GIT_OUTPUT,
+    )
     if finished.truncated:
         raise LimitError(
             f"'git {args[0]}' printed too much", fix="use a smaller repository", code="git-output"

@@ -341,9 +341,11 @@ def _blocks(value: Mapping[str, Json]) -> Iterator[str]:
     if errors:
         yield from (["stderr:"] if output else [])
         yield from errors
-    for name in ("output_file", "stderr_file"):
-        if isinstance(path := value.get(name), str):
-            yield f"… the whole is in {clean(path, None)}"
+    for name in ("output", "stderr"):
+        path, lost = value.get(f"{name}_file"), value.get(f"{name}_lost")
+        if isinstance(path, str):
+            how = f"a longer part, not the whole ({clean(str(lost), None)})," if lost else "the whole"
+            yield f"… {how} is in {clean(path, None)}"
     if value.get("truncated") and not ("output_file" in value or "stderr_file" in value):
         yield "… more was printed, and is not kept"
 

@@ -47,8 +47,12 @@ def action_of(builder: Builder, said: Said, place: Place, strict: bool) -> tuple
 
 
 def _shell(said: Said, script: Template, shell: Literal["sh", "dash", "bash"], strict: bool) -> Shell:
-    is_named = said.has("name") or said.has("id")
-    return Shell(script, shell, strict, is_title=bool(script.placeholders) and not is_named)
+    return Shell(script, shell, strict, is_title=_is_title(script, said))
+
+
+def _is_title(template: Template, said: Said) -> bool:
+    """Is a step called by this text, with its values put in?"""
+    return bool(template.placeholders) and not (said.has("name") or said.has("id"))
 
 
 def _tool(builder: Builder, said: Said, strict: bool) -> Action:
@@ -73,7 +77,7 @@ def _agent(builder: Builder, said: Said, command: str, strict: bool) -> Action:
     tool = (inner.text("tool") if inner else None) or CLAUDE
     builder.tools.setdefault(tool, inner.span("tool") if inner and inner.has("tool") else said.span(command))
     prompt = needed(said, command) if inner is None else needed(inner, "prompt")
-    return Agent(prompt, tool, _map_template(options), strict)
+    return Agent(prompt, tool, _map_template(options), strict, _is_title(prompt, said))
 
 
 def _prompt(said: Said, strict: bool) -> Action:
@@ -133,7 +137,7 @@ def _foreach(builder: Builder, said: Said, place: Place, strict: bool) -> Action
     else:
         source = Values(template_of(node), strict)
     each = builder.steps("do", said.items("do"), place, kind="rounds", title="each item")
-    found = digest(["foreach", node.data()])
+    found = digest(["foreach", node.data(), *builder.head.mentioned(node)])
     parallel = said.maybe("parallel")
     return foreach(
         source,
@@ -170,17 +174,20 @@ def _http(said: Said, strict: bool) -> Action:
 
     inner = said.inner("http")
     if inner is None:
-        return Http(needed(said, "http"), strict=strict)
+        url = needed(said, "http")
+        return Http(url, strict=strict, is_title=_is_title(url, said))
+    url = needed(inner, "url")
     expect = inner.get("expect")
     statuses: Json = [] if expect is None else expect.data()
     return Http(
-        needed(inner, "url"),
+        url,
         inner.text("method"),
         {name: template_of(value) for name, value in inner.entries("headers")},
         inner.template("body"),
         tuple(statuses if isinstance(statuses, list) else [statuses]),
         strict=strict,
         allow_hosts=tuple(inner.words("allow_hosts")),
+        is_title=_is_title(url, said),
     )
 
 

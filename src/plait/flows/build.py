@@ -1,7 +1,8 @@
 """A document without problems becomes the steps of a flow.
 
-A step is called by its id, else by its number; its fingerprint is what its
-author said, the environment and strictness that reach it included, and nothing else.
+A step is called by its id, else by its number; its fingerprint is what its author
+said, and nothing else: with the environment and strictness that reach it, and with
+those variables and defaults of the flow that it mentions.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from plait.flows.actions import action_of, watched
 from plait.flows.compose import Blocks, Composed
 from plait.flows.fields import read_fields
 from plait.flows.format import Said, essence, template_of
-from plait.flows.mentions import map_lists, tracked
+from plait.flows.mentions import map_lists, names_in, tracked
+from plait.flows.parameters import converted, declared
 from plait.flows.parts import (
     capture_of,
     commands_of,
@@ -37,7 +39,7 @@ from plait.steps.sequence import Sequence as Steps
 from plait.steps.sequence import joined, sequence
 from plait.steps.work import Action, Handler, Work
 from plait.steps.workflow import Workflow
-from plait.values import Json, json_text
+from plait.values import Json, Undefined, json_text
 
 if TYPE_CHECKING:
     from plait.steps.fan import Fan
@@ -83,7 +85,12 @@ class Builder:
         profiles = dict(said.entries("profiles"))
         chosen = profiles.get(profile) if profile is not None else None
         env = said.get("env")
-        self.around: Json = [env.data() if env else {}, chosen.data() if chosen else {}]
+        self.head = _Head(flow.document, said, scope)
+        self.around: Json = [
+            env.data() if env else {},
+            chosen.data() if chosen else {},
+            *self.head.mentioned(env, chosen),
+        ]
         """What the whole flow says that reaches every step."""
 
     def workflow(self, name: str) -> Workflow:
@@ -195,8 +202,9 @@ class Builder:
     def fingerprint(self, node: nodes.Node, place: Place, strict: bool, action: Action | None) -> str:
         said = essence(node, format.STEP)
         phase = {name: value.data() for name, value in place.env.items()}
+        used = self.head.mentioned(node, *place.env.values())
         own = sha256_hex(
-            json_text([ordered(said), self.around, phase, strict]).encode("utf-8", "surrogatepass")
+            json_text([ordered(said), self.around, phase, strict, *used]).encode("utf-8", "surrogatepass")
         )[:16]
         block = [step.fingerprint for step in action.inner] if isinstance(action, UseBlock) else []
         return joined([own, *block]) if block else own
@@ -270,6 +278,39 @@ class Builder:
             return self.following(said.get("on_incomplete"), "on_incomplete", place)
         timeout = completes.seconds("timeout")
         return self.steps("on_incomplete", commands_of(completes), place, kind="handler", timeout=timeout)
+
+
+class _Head:
+    """What steps may mention and the head of the flow says: `vars`, and defaults that nobody overrode.
+
+    What is given is no matter of the file: it is kept with the run.
+    """
+
+    def __init__(self, document: nodes.Node, said: Said, scope: Scope) -> None:
+        self._vars = dict(said.entries("vars"))
+        self._defaults = {
+            name: parameter.default
+            for name, parameter in declared(document).items()
+            if not isinstance(parameter.default, Undefined)
+            and converted(parameter, parameter.default) == scope.lookup(name)
+        }
+
+    def mentioned(self, *places: nodes.Node | None) -> list[Json]:
+        """What stands there, of each name that is mentioned, directly or by a variable; [] if none is."""
+        if not (self._vars or self._defaults):
+            return []
+        found: dict[str, Json] = {}
+        waiting = [node for node in places if node is not None]
+        while waiting:
+            for name in names_in(waiting.pop()):
+                if name in found:
+                    continue
+                if (node := self._vars.get(name)) is not None:
+                    found[name] = node.data()
+                    waiting.append(node)
+                elif name in self._defaults:
+                    found[name] = self._defaults[name]
+        return [ordered(found)] if found else []
 
 
 def _attempts(said: Said) -> int:

@@ -17,7 +17,7 @@ from plait import documents
 from plait.errors import InputError, PlaitError, Problem, listed, nearest
 from plait.flows import format
 from plait.flows.compose import Blocks, Composed, compose, compose_alone
-from plait.flows.fields import UNREAD, Field, Reading, names_of_head, read_fields
+from plait.flows.fields import UNREAD, Dialect, Field, Reading, names_of_head, read_fields
 from plait.flows.names import BUILTIN_ROOTS, HANDLER_NAMES, NAMES, profile_of, strings
 from plait.hints import Final, Literal, TypeAlias
 from plait.records import dataclass, replace
@@ -261,6 +261,10 @@ def _of_file(
         kind = likely_kind(document) if meant else None
         if kind is not None and (wrong := format.problems(document, format.FILES[kind])):
             return [_of_format(problem) for problem in wrong]
+        if meant and not (isinstance(document, documents.Mapping) and document.entries):
+            from plait.flows.load import LOOKS
+
+            return [Finding(Problem("this file is no flow", path, LOOKS, code="no-flow"))]
     return _of_document(document, path, profile, names, project)
 
 
@@ -349,6 +353,7 @@ def check_workflow(flow: Composed, *, names: Iterable[str] = (), project: str | 
         found += map(Finding, _capture_problems(flow.document))
         found += map(Finding, _parameter_problems(flow.document))
         found += map(Finding, _head_problems(flow.document, names))
+        found += map(Finding, _env_file_problems(flow.document))
         found += _hook_findings(flow.document)
     blocks = Blocks() if broken else flow.blocks
     reading = read_fields(flow.document, "workflow", names=names, blocks=blocks, whole=flow.whole)
@@ -451,6 +456,20 @@ def _parameter_problems(document: documents.Node) -> Iterator[Problem]:
         declared(_readable(node))
     except InputError as error:
         yield from error.problems
+
+
+def _env_file_problems(document: documents.Node) -> Iterator[Problem]:
+    """Files with variables that cannot be read, and have to be there."""
+    node = document.get("env_files") if isinstance(document, documents.Mapping) else None
+    if node is None or format.problems(node, format.spelt("flow")["env_files"].kind):
+        return
+    from plait.flows.parameters import env_files, read_env_file
+
+    for said in env_files(node):
+        try:
+            read_env_file(said)
+        except InputError as error:
+            yield from error.problems
 
 
 def _head_problems(document: documents.Node, names: Iterable[str]) -> Iterator[Problem]:
@@ -587,9 +606,21 @@ def _condition(step: documents.Mapping) -> Iterator[Finding]:
 
         for problem in check(node.data(), locate=lambda place: _span_at(node, place)):
             yield Finding(problem)
-    elif isinstance(node, documents.Scalar) and node.value in (False, "false"):
+    elif isinstance(node, documents.Scalar) and _never_holds(node):
         what, fix = "this step never runs", "remove it, or its when"
         yield Finding(Problem(what, node.span, fix, code="unreachable"), "warning")
+
+
+def _never_holds(when: documents.Scalar) -> bool:
+    """Is it a condition that no value can change, and that does not hold?"""
+    if (said := _literal(when)) is None:
+        return when.value is False
+    from plait.engine.expressions import read_when
+
+    try:
+        return not read_when(said, source=when.source()).holds(Scope())
+    except PlaitError:
+        return False  # it is reported as the condition that it is
 
 
 def _expected_schema(step: documents.Mapping) -> Iterator[Finding]:
@@ -710,17 +741,23 @@ def _is_directive(path: str) -> bool:
 def check_field(field: Field, profile: str) -> list[Finding]:
     try:
         leaf = compile_template(str(field.scalar.value), profile, source=field.scalar.source()).leaf
-        own = shell_names(leaf) if field.shell else frozenset[str]()
+        own = shell_names(leaf, field.dialect) if field.shell else frozenset[str]()
     except PlaitError as error:
         return [Finding(Problem(p.what, field.scalar.span, p.fix, code=p.code)) for p in error.problems]
-    found = [_flaw(flaw, leaf) for flaw in leaf.program.flaws]
+    found = [_flaw(flaw, leaf, strict=field.strict) for flaw in leaf.program.flaws]
     for hole in holes(leaf.program.parts):
         found += _hole(hole, field, leaf, own)
     if field.shell:
         found += _shell(field, leaf)
     if field.when:
-        found += _when(field)
+        wrong = _when(field)
+        found = [one for one in found if one.severity == "error" or not _is_said_by(wrong, one)] + wrong
     return found
+
+
+def _is_said_by(wrong: Sequence[Finding], finding: Finding) -> bool:
+    """Is it what makes a condition unreadable, and said there?"""
+    return any(_overlap(one.problem.where, finding.problem.where) for one in wrong)
 
 
 def _when(field: Field) -> list[Finding]:
@@ -738,9 +775,9 @@ def _kind(root: str, field: Field) -> str | None:
     return None if name is None else name.kind
 
 
-def _flaw(flaw: Flaw, leaf: Leaf) -> Finding:
+def _flaw(flaw: Flaw, leaf: Leaf, *, strict: bool) -> Finding:
     problem = Problem(flaw.what, Span(leaf.source, flaw.start, flaw.end), flaw.fix, code=flaw.code)
-    return Finding(problem, "error" if flaw.fatal else "warning")
+    return Finding(problem, "error" if flaw.fatal or strict else "warning")
 
 
 def _hole(hole: Hole, field: Field, leaf: Leaf, own: frozenset[str]) -> Iterator[Finding]:
@@ -803,7 +840,9 @@ def _path(path: Path, hole: ContextHole, field: Field, span: Span, own: frozense
         what = f"'{path.root}' is a deprecated name of '{current}'"
         yield Finding(Problem(what, span, f"write ${{{current}}}", code="deprecated-alias"), "warning")
         return
-    if hole.bare or field.phase in OPEN_PHASES or (field.shell and left_to_shell(path, own)):
+    if hole.bare or field.phase in OPEN_PHASES:
+        return
+    if field.shell and left_to_shell(path, own, strict=field.strict and not _has_fallback(hole)):
         return
     if UNREAD.name in field.known and path.root not in BUILTIN_ROOTS:
         return  # it may come from what could not be read, and that is reported
@@ -843,24 +882,27 @@ def _known_here(field: Field) -> str:
 # ── shell text ───────────────────────────────────────────────────────────
 
 
-def shell_names(leaf: Leaf) -> frozenset[str]:
+def shell_names(leaf: Leaf, dialect: Dialect = "sh") -> frozenset[str]:
     """Variables that the script sets itself."""
     written = "".join(
         part.text if isinstance(part, Text) else leaf.source.text[part.start : part.end]
         for part in leaf.program.parts
     )
-    return frozenset(analyse([written], "sh").assigned)
+    return frozenset(analyse([written], dialect).assigned)
 
 
-def left_to_shell(path: Path, own: frozenset[str]) -> bool:
-    """Is `${path}` the shell's own when the scope does not know it?"""
+def left_to_shell(path: Path, own: frozenset[str], *, strict: bool = False) -> bool:
+    """Is `${path}` the shell's own when the scope does not know it?  Strictly, only what it sets is."""
     # An index belongs to an array of the script itself: `items=(a b); echo ${items[1]}`.
-    return path.root in own if path.keys else path.root in own or path.root.isupper()
+    looks_like_it = path.root.isupper() and not path.keys and not strict
+    return path.root in own or looks_like_it
 
 
-def shell_pieces(leaf: Leaf, known: Container[str], *, phase: str) -> list[str | Gap]:
+def shell_pieces(
+    leaf: Leaf, known: Container[str], *, phase: str, dialect: Dialect = "sh"
+) -> list[str | Gap]:
     """Shell text with a gap for every hole that a run would fill; other holes are the shell's own."""
-    own = shell_names(leaf)
+    own = shell_names(leaf, dialect)
     pieces: list[str | Gap] = []
     gaps = 0
     for part in leaf.program.parts:
@@ -892,7 +934,8 @@ def _formats(part: object) -> set[str]:
 
 
 def _shell(field: Field, leaf: Leaf) -> Iterator[Finding]:
-    lexed = analyse(shell_pieces(leaf, field.known, phase=field.phase), "sh")
+    pieces = shell_pieces(leaf, field.known, phase=field.phase, dialect=field.dialect)
+    lexed = analyse(pieces, field.dialect)
     for refusal in lexed.refusals:
         span = Span(leaf.source, refusal.start, refusal.end)
         yield Finding(Problem(refusal.what, span, refusal.fix, code=refusal.code))

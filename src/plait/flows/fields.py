@@ -3,6 +3,8 @@
 Steps are read in the order in which they run: what a step captures is known to the
 steps after it.  What setup captured reaches map, reduce and merge; what one item
 captured ends with the item.  The steps of a block are read where they are used.
+The variables of a step are known to what it does and to what follows it, not to its
+condition, which is asked first.
 """
 
 from __future__ import annotations
@@ -12,8 +14,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 
 from plait.documents import Mapping, Node, Scalar, Sequence
-from plait.documents.files import read_text
-from plait.errors import PlaitError
+from plait.errors import InputError
 from plait.flows.compose import Blocks
 from plait.flows.names import (
     CONFIG_NAMES,
@@ -38,13 +39,17 @@ from plait.flows.names import (
     shape_of,
     strings,
 )
-from plait.hints import Final
+from plait.hints import Final, Literal, TypeAlias
 from plait.records import dataclass, field, replace
+
+Dialect: TypeAlias = Literal["sh", "bash"]
 
 STEP_LISTS: Final = ("agent_template", "steps", "commands", "do", "tasks", "nodes")
 
 _PHASES: Final = ("setup", "map", "reduce", "merge")
 _AFTERWARDS: Final = ("validate", "on_success", "on_failure", "on_exit_code", "on_incomplete")
+_BEFORE_ENV: Final = ("when", "env", "metadata", "timeout", "retry", "parallel", "max_items")
+"""Fields of a step that are filled without the variables of the step."""
 
 
 UNREAD: Final = Name("…", (), "whatever something that could not be read would have named", offered=False)
@@ -110,6 +115,10 @@ class Field:
     when: bool = False
     """It is an expression with holes in it."""
     declared: frozenset[str] | None = None
+    dialect: Dialect = "sh"
+    """Of shell text: which shell runs it."""
+    strict: bool = False
+    """A name that is missing when it is filled is an error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +194,9 @@ class _Reader:
         self.fields: list[Field] = []
         self.lists: list[tuple[Node, ...]] = []
         self.blocks = blocks
+        self.env: tuple[Name, ...] = ()
+        """The variables that the phase gives to each of its steps."""
+        self.strict = profile == "workflow" and _flag(document, "strict") is True
         lost = (*_misplaced(document), *_of_env_files(document)) if profile == "workflow" else ()
         self.given = {name.name: name for name in (*lost, *_declared(document), *given)}
         self.declared = _declared_inputs(document, profile, self.given)
@@ -217,7 +229,9 @@ class _Reader:
         self._part(document, "blocks", base.child(phase="block"))
 
     def _phase(self, document: Mapping, key: str, frame: _Frame) -> None:
+        self.env = tuple(_env_names(document.get(key)))
         self._part(document, key, frame)
+        self.env = ()
         for name, node in document.entries:
             if name.value == key and isinstance(node, Mapping):
                 frame.add(Name(name, (), "captured") for name in _keys(node.get("capture_outputs")))
@@ -230,7 +244,9 @@ class _Reader:
         for key, value in node.entries:
             name = str(key.value)
             frame = setup if name in ("input", "max_parallel", "timeout", "max_items", "offset") else inner
+            self.env = tuple(_env_names(node)) if name in STEP_LISTS else ()
             self.read(value, shape_of("map").get(name, LITERALLY), f"map.{name}", frame)
+        self.env = ()
 
     def _part(self, document: Mapping, key: str, frame: _Frame) -> None:
         for name, node in document.entries:
@@ -301,10 +317,29 @@ class _Reader:
             return
         if name in ("node", "hook"):
             frame = _in_graph(node, name, frame)
+        if name == "step":
+            self._step(node, path, frame)
+        else:
+            self._entries(node, name, path, frame, frame)
+
+    def _step(self, step: Mapping, path: str, frame: _Frame) -> None:
+        """A step in its own variables and those of its phase, which hide nothing that has a value there."""
+        known = frame.known()
+        env = [name for name in (*self.env, *_env_names(step)) if name.name not in known]
+        inner = frame.child(env).child() if env else frame
+        self._entries(step, "step", path, inner, frame)
+        if inner is not frame:
+            frame.add(name for _, name in inner.captured.values())
+
+    def _entries(self, node: Mapping, name: str, path: str, frame: _Frame, before: _Frame) -> None:
+        """The fields of a map: what it does, then what follows it."""
         first = [entry for entry in node.entries if entry[0].value not in _AFTERWARDS]
         then = [entry for entry in node.entries if entry[0].value in _AFTERWARDS]
         for key, value in first:
-            self._field(key, value, name, path, frame)
+            begin = len(self.fields)
+            self._field(key, value, name, path, before if key.value in _BEFORE_ENV else frame)
+            if name == "step" and key.value != "do":
+                self.fields[begin:] = _in_manner_of(node, key, self.fields[begin:])
             if str(key.value) not in shape_of(name):
                 frame.add(_lost(value, of_step=name == "step"))
         if name == "step":
@@ -318,6 +353,10 @@ class _Reader:
         field = str(key.value)
         reads = shape_of(shape).get(field, LITERALLY)
         knows = KNOWN_INSIDE.get(field, ())
+        if field == "on_exit_code" and isinstance(value, Mapping):
+            fine = [entry for entry in value.entries if _is_success(entry[0])]
+            self.read(Mapping(tuple(fine), value.span), reads, _under(path, key), frame)
+            value = Mapping(tuple(entry for entry in value.entries if entry not in fine), value.span)
         inner = frame.child(knows) if knows else frame
         self.read(value, reads, _under(path, key), inner)
         if knows and knows is not LOOP_NAMES:  # what a round captures ends with the round
@@ -347,7 +386,16 @@ class _Reader:
     def _add(self, path: str, node: Node, frame: _Frame, *, shell: bool = False, when: bool = False) -> None:
         if isinstance(node, Scalar) and isinstance(node.value, str):
             self.fields.append(
-                Field(path, node, frame.phase, frame.known(), shell, when, declared=self.declared)
+                Field(
+                    path,
+                    node,
+                    frame.phase,
+                    frame.known(),
+                    shell,
+                    when,
+                    declared=self.declared,
+                    strict=self.strict,
+                )
             )
 
 
@@ -358,6 +406,25 @@ def _is_step(reads: Reads) -> bool:
         case Either(kinds):
             return any(getattr(kind, "form", "") == "step" for kind in kinds.kinds)
     return False
+
+
+def _in_manner_of(step: Mapping, key: Scalar, fields: list[Field]) -> list[Field]:
+    """The templates of one of its fields, as strict as it says and for the shell that it names."""
+    strict = _flag(step, "strict")
+    if strict is not None:
+        fields = [replace(field, strict=strict) for field in fields]
+    if key.value == "shell" and _text(step.get("interpreter")) == "bash":
+        fields = [replace(field, dialect="bash") for field in fields]
+    return fields
+
+
+def _flag(node: Node, key: str) -> bool | None:
+    said = node.get(key) if isinstance(node, Mapping) else None
+    return said.value if isinstance(said, Scalar) and isinstance(said.value, bool) else None
+
+
+def _is_success(code: Scalar) -> bool:
+    return not str(code.value).strip("0")
 
 
 def _in_graph(node: Mapping, name: str, frame: _Frame) -> _Frame:
@@ -402,6 +469,13 @@ def _captures(step: Mapping) -> Iterator[Name]:
         yield HANDLER_NAMES["on_incomplete"]
 
 
+def _env_names(node: Node | None) -> Iterator[Name]:
+    """The variables that a step or a phase has besides those of the flow."""
+    for place in (node, node.get("metadata")) if isinstance(node, Mapping) else ():
+        for name in _keys(place.get("env") if isinstance(place, Mapping) else None):
+            yield Name(name, (), "declared under env")
+
+
 def names_of_head(document: Node) -> frozenset[str]:
     """What the head of a document declares, whatever it is."""
     return frozenset(name.name for name in _declared(document))
@@ -425,16 +499,17 @@ def _of_env_files(document: Node) -> Iterator[Name]:
     node = document.get("env_files") if isinstance(document, Mapping) else None
     if node is None:
         return
-    from plait.flows.parameters import MAX_ENV_FILE, env_file_path, env_files
-    from plait.tools.environment import read_dotenv
+    from plait.flows.parameters import env_files, read_env_file
 
     for said in env_files(node):
         try:
-            written = read_dotenv(read_text(env_file_path(said), MAX_ENV_FILE), ()).written
-        except PlaitError:
-            yield UNREAD  # a run says why, unless it may be missing
+            found = read_env_file(said)
+        except InputError:
+            found = None  # that is reported elsewhere
+        if found is None:
+            yield UNREAD
         else:
-            yield from (Name(name, (), "a variable of an env file") for name, _ in written)
+            yield from (Name(name, (), "a variable of an env file") for name, _ in found.written)
 
 
 _DECLARING: Final = ("vars", "env", "secrets", "profiles", "parameters")

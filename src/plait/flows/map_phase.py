@@ -62,7 +62,8 @@ def _map_items(builder: Builder, said: Said) -> MapItems:
     node = said.get("input")
     assert node is not None
     chosen = ("input", "json_path", "filter", "sort_by", "distinct", "offset", "max_items", "id")
-    told = {name: value.data() for name in chosen if (value := said.get(name)) is not None}
+    nodes_told = {name: value for name in chosen if (value := said.get(name)) is not None}
+    told = {name: value.data() for name, value in nodes_told.items()}
     return MapItems(
         read_input(node),
         replace(
@@ -71,7 +72,7 @@ def _map_items(builder: Builder, said: Said) -> MapItems:
             max_items=said.whole("max_items"),
         ),
         said.template("id"),
-        digest([told, builder.around]),
+        digest([told, builder.around, *builder.head.mentioned(*nodes_told.values())]),
         allow_outside="outside_files" in builder.said.words("allow"),
         strict=builder.strict,
     )

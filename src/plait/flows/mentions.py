@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from plait.documents import nodes
 from plait.errors import PlaitError
 from plait.flows.fields import Field
+from plait.flows.names import strings
 from plait.steps.changes import CHANGES
 from plait.steps.workflow import MAP_LISTS
 from plait.template.nodes import ContextHole, Extract, Path, holes
@@ -60,9 +61,32 @@ def _asks_for_changes(path: Path) -> bool:
     return not path.keys or path.keys[0] in CHANGES
 
 
+def names_in(node: nodes.Node) -> Iterator[str]:
+    """The first names of all that a node asks for, in its templates and in conditions that are data."""
+    for scalar in strings(node):
+        yield from (path.root for path in _paths_in(str(scalar.value)))
+    yield from _asked_by_conditions(node)
+
+
+def _asked_by_conditions(node: nodes.Node, *, within: bool = False) -> Iterator[str]:
+    match node:
+        case nodes.Mapping(entries):
+            for key, value in entries:
+                if within and key.value == "path" and isinstance(value, nodes.Scalar):
+                    yield re.split(r"[.\[]", str(value.value), maxsplit=1)[0]
+                yield from _asked_by_conditions(value, within=within or key.value == "when")
+        case nodes.Sequence(items):
+            for item in items:
+                yield from _asked_by_conditions(item, within=within)
+
+
 def _mentioned(field: Field) -> Iterator[Path]:
+    return _paths_in(str(field.scalar.value))
+
+
+def _paths_in(template: str) -> Iterator[Path]:
     try:
-        parts = compile_template(str(field.scalar.value)).leaf.program.parts
+        parts = compile_template(template).leaf.program.parts
     except PlaitError:
         return
     for hole in holes(parts):

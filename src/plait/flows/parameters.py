@@ -31,12 +31,15 @@ from plait.documents.files import read_text
 from plait.engine.operators import OPERATORS, RefusedError
 from plait.errors import InputError, PlaitError, Problem, listed, nearest
 from plait.flows import format
-from plait.hints import Final
-from plait.records import dataclass, field
+from plait.hints import TYPE_CHECKING, Final
+from plait.records import dataclass, field, replace
 from plait.scope import Scope
 from plait.scope.computed import Sources
 from plait.source import Span
 from plait.values import UNDEFINED, Json, Secret, Undefined, revealed_text, text
+
+if TYPE_CHECKING:
+    from plait.tools.environment import DotEnv
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,18 +363,14 @@ class _Head:
         found: dict[str, str] = {}
         refused: list[str] = []
         for node in env_files(self.flow.get("env_files")):
-            path = env_file_path(node)
-            if str(node.value).endswith("?") and not os.path.lexists(path):
-                continue
-            from plait.tools.environment import read_dotenv
-
             try:
-                dotenv = read_dotenv(read_text(path, MAX_ENV_FILE), ())
-            except PlaitError as error:
-                self.problems += [_placed(problem, node.span) for problem in error.problems]
+                dotenv = read_env_file(node)
+            except InputError as error:
+                self.problems += error.problems
                 continue
-            found |= dotenv.filled({**self.environ, **found})
-            refused += dotenv.refused
+            if dotenv is not None:
+                found |= dotenv.filled({**self.environ, **found})
+                refused += dotenv.refused
         return found, tuple(dict.fromkeys(refused))
 
     # ── secrets ──────────────────────────────────────────────────────────
@@ -470,8 +469,21 @@ def env_files(node: nodes.Node | None) -> list[nodes.Scalar]:
     return [one for one in every if isinstance(one, nodes.Scalar)]
 
 
-def env_file_path(node: nodes.Scalar) -> str:
-    return _beside(node, str(node.value).removesuffix("?"))
+def read_env_file(node: nodes.Scalar) -> DotEnv | None:
+    """What is in it; None if it is missing and may be.  Any other that cannot be read is an InputError."""
+    from plait.tools.environment import read_dotenv
+
+    path = _beside(node, str(node.value).removesuffix("?"))
+    if str(node.value).endswith("?") and not os.path.lexists(path):
+        return None
+    try:
+        return read_dotenv(read_text(path, MAX_ENV_FILE), ())
+    except PlaitError as error:
+        problems = [_placed(problem, node.span) for problem in error.problems]
+        if error.code == "no-file":
+            fix = "check the path, or end it with ? if the file may be missing"
+            problems = [replace(problem, fix=fix) for problem in problems]
+        raise InputError.together(problems) from None
 
 
 def _beside(node: nodes.Node, path: str) -> str:

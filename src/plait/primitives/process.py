@@ -107,6 +107,9 @@ class Finished:
     stdout_file: str | None = None
     """The stream from its beginning, if it was too long and a file was asked for; yours to remove."""
     stderr_file: str | None = None
+    stdout_lost: str = ""
+    """Why the file is missing or has only the beginning, if one was asked for."""
+    stderr_lost: str = ""
 
 
 def run(
@@ -263,8 +266,8 @@ def _failure(finished: Finished, data: Json) -> str | None:
 def _printed_too_much(finished: Finished, limits: Limits) -> str:
     kept = "what it printed was dropped"
     if (path := finished.stdout_file) is not None:
-        whole = os.path.getsize(path) < MAX_OVERFLOW
-        kept = f"all of it is in {path}" if whole else f"its beginning is in {path}"
+        lost = finished.stdout_lost
+        kept = f"its beginning is in {path} ({lost})" if lost else f"all of it is in {path}"
     fix = "raise config.max_output, or let it print less"
     return f"it printed more than {limits.max_output:,} bytes; {kept} ({fix})"
 
@@ -789,4 +792,6 @@ class _Watch:
             peak_rss=peak,
             stdout_file=out.close(),
             stderr_file=err.close(),
+            stdout_lost=out.lost,
+            stderr_lost=err.lost,
         )

@@ -15,6 +15,7 @@ from plait.errors import InputError, ProcessError
 from plait.hints import Final
 from plait.records import dataclass
 from plait.steps.hands import working
+from plait.steps.shell import title_of
 from plait.steps.tool import called
 from plait.template.sinks import as_json_value, as_text
 from plait.template.template import Template
@@ -32,6 +33,8 @@ class Agent:
     options: Template | None = None
     """A map: model, permission_mode, allowed_tools and whatever else the tool takes."""
     strict: bool = False
+    is_title: bool = False
+    """Nobody has named the step: people know it by what is asked."""
 
     def run(self, turn: Turn) -> dict[str, Json]:
         run = working(turn.run)
@@ -39,6 +42,8 @@ class Agent:
         if run.rehearsal is not None:
             run.rehearse(turn, "agent", prompt)
             return {}
+        if self.is_title:
+            run.entitle(turn.path, title_of(prompt))
         params = {**self._options(turn), "prompt": prompt, "directory": turn.directory}
         try:
             value = called(turn, self.tool, params, as_text=True)

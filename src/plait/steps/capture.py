@@ -27,6 +27,8 @@ MISREAD: Final = "misread"
 """In the record of a step that ended well, and whose output had not the format in which it is captured."""
 CUT: Final = "cut"
 """In the record of a process: how many bytes there are of each stream that had more."""
+LOST: Final = {"output": "output_lost", "stderr": "stderr_lost"}
+"""In the record of a process, for each stream: why the file with all of it has only a part, or is missing."""
 STREAMS: Final = {"stdout": ("output",), "stderr": ("stderr",), "both": ("output", "stderr")}
 BOOLEANS: Final = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 

@@ -1,6 +1,8 @@
 """Parts of a step's output under names of their own, by pattern or path.
 
 A part that cannot be found fails the step, unless it has a default; no message holds the output.
+Beside each name are the facts of the step, as beside any other capture; a step that failed has
+them, too, and what it did not print is null.
 """
 
 from __future__ import annotations
@@ -9,9 +11,10 @@ from collections.abc import Mapping
 
 from plait.engine.outcome import Failure, StepError
 from plait.errors import InputError
-from plait.hints import TYPE_CHECKING
-from plait.records import dataclass
-from plait.steps.capture import STREAMS, expect_whole
+from plait.hints import TYPE_CHECKING, Final
+from plait.records import dataclass, replace
+from plait.steps.capture import STREAMS, expect_whole, facts_of
+from plait.template.program import FACTS
 from plait.values import UNDEFINED, Json
 
 if TYPE_CHECKING:
@@ -48,6 +51,13 @@ class ExtractOutput:
             return self.default
         return self._lines(found) if isinstance(found, str) else found
 
+    def of_failed(self, ended: Mapping[str, Json]) -> Json:
+        """The same of a step that failed: what is not there is the default, or null."""
+        try:
+            return self.of(ended)
+        except StepError:
+            return self.default
+
     def _text(self, value: Mapping[str, Json]) -> str:
         output, errors = str(value.get("output") or ""), str(value.get("stderr") or "")
         whole = {"stdout": output, "stderr": errors}.get(self.source, output + errors)
@@ -79,12 +89,27 @@ class Extracting:
         return tuple(getattr(self.action, "inner", ()))
 
     def run(self, turn: Turn) -> dict[str, Json]:
-        value = self.action.run(turn)
+        try:
+            value = self.action.run(turn)
+        except StepError as error:
+            ended = error.failure.as_ended()
+            found = {extract.name: extract.of_failed(ended) for extract in self.extracts}
+            raise StepError(replace(error.failure, output=_with(ended, found))) from None
         if not value:  # a dry run
             return value
-        known = value.get("captures")
-        found = {extract.name: extract.of(value) for extract in self.extracts}
-        return {**value, "captures": {**(known if isinstance(known, dict) else {}), **found}}
+        return _with(value, {extract.name: extract.of(value) for extract in self.extracts})
+
+
+FACTS_KEPT: Final = ("stderr", "exit_code", "success", "duration")
+
+
+def _with(ended: dict[str, Json], found: dict[str, Json]) -> dict[str, Json]:
+    """How a step ended, with names for parts of its output, and its facts beside each."""
+    all_facts = facts_of(ended)
+    facts = {name: all_facts[name] for name in FACTS_KEPT if name in all_facts}
+    known = ended.get("captures")
+    beside = {name + FACTS: facts for name in found}
+    return {**ended, "captures": {**(known if isinstance(known, dict) else {}), **found, **beside}}
 
 
 def _group(pattern: str, text: str) -> Json:

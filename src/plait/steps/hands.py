@@ -9,15 +9,17 @@ from threading import Lock
 
 from plait.engine.backend import Backend
 from plait.engine.events import StepFinished
-from plait.engine.limits import Earlier, Limits, Spent
-from plait.engine.outcome import Failed, Failure, Outcome
+from plait.engine.limits import Earlier, Limits, Reached, Spent
+from plait.engine.outcome import Failed, Failure, Outcome, OutOfLimit, StepError
 from plait.engine.run import Run, Stop
 from plait.hints import TYPE_CHECKING, Final, Protocol
 from plait.masking import Masker
-from plait.records import dataclass
+from plait.records import dataclass, replace
 from plait.values import Json
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from plait.engine.events import Event
     from plait.engine.perform import Step, Turn
     from plait.steps.call import ToolResult
@@ -50,10 +52,20 @@ class Ended(Protocol):
     def stdout_truncated(self) -> bool: ...
     @property
     def stdout_file(self) -> str | None:
-        """All that it printed, if it was too long and there is such a file."""
+        """What it printed, if it was too long and there is such a file."""
 
     @property
     def stderr_file(self) -> str | None: ...
+    @property
+    def stdout_lost(self) -> str:
+        """Why the file has not all of it, or is missing; empty if it has, or nobody wanted one."""
+
+    @property
+    def stderr_lost(self) -> str: ...
+
+
+NO_ROOM: Final = "the run keeps no more long outputs"
+"""Why an output is lost, said once for the whole run."""
 
 
 class Inside(Protocol):
@@ -186,6 +198,8 @@ class Look:
     files: tuple[str, ...] = ()
     """Those with changes that are not committed."""
     unmerged: bool = False
+    repositories: tuple[str, ...] = ()
+    """Folders that are repositories of their own, and that no commit can hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,24 +250,32 @@ class Workspaces(Protocol):
 
     def is_unchanged(self, spot: Spot) -> bool: ...
     def look(self, spot: Spot) -> Look: ...
-    def commit(self, spot: Spot, message: str) -> str: ...
+    def commit(self, spot: Spot, files: Sequence[str], message: str) -> str: ...
     def point(self, spot: Spot, head: str) -> bool:
         """Let its branch name what a worktree has, unless commits would lose their name by that."""
 
     def remove(self, spot: Spot, *, merged: str | None) -> bool:
-        """Remove a place, and its branch if that is still at `merged`; False if it has to stay."""
+        """Remove a place, and its branch if that is still at `merged`; False if it has to stay.
 
+        The branch is removed at the latest when it is said to `settle`.
+        """
+
+    def settle(self) -> None: ...
     def tip(self, ref: str) -> str: ...
     def move(self, ref: str, new: str, old: str) -> bool:
         """Compare and swap; False if the ref was somewhere else."""
 
-    def forget_branch(self, branch: str, at: str) -> None: ...
+    def forget_branch(self, branch: str, at: str) -> bool:
+        """Remove a branch that is still there; False if somebody has it checked out."""
+
     def forget_merged(self, into: str, spare: Collection[str]) -> None:
         """Remove the branches of places that add nothing to a commit, but for these."""
 
     def is_ancestor(self, one: str, other: str) -> bool: ...
     def merge(self, ours: str, theirs: str, message: str) -> str | Conflict: ...
-    def checkout_of(self, ref: str, *, mark: str) -> Tree | None: ...
+    def tree_of(self, ref: str, *, mark: str) -> AbstractContextManager[Tree | None]:
+        """The working tree in which a branch is checked out; nobody else changes its index meanwhile."""
+
     def facts(self, target: str, source: str) -> dict[str, Json]:
         """`commits` that one ref has and another has not, and the `files` that they change."""
 
@@ -347,7 +369,10 @@ class WorkingRun(Run):
 
     @contextmanager
     def spending(self, path: str, limits: Limits, what: str) -> Iterator[Spent]:
-        """For as long as a flow or an agent at a path runs: what it uses up, of others as well."""
+        """For as long as a flow or an agent at a path runs: what it uses up, of others as well.
+
+        A limit of its own that is reached inside is its failure, and nobody else's.
+        """
         if not path:
             if self.spent is None:
                 self.spent = Spent(limits, what=what)
@@ -357,6 +382,10 @@ class WorkingRun(Run):
         inner = self._budgets[path] = Spent(limits, within=self.spent_around(path), what=what)
         try:
             yield inner
+        except OutOfLimit as end:
+            if end.reached.holder is not inner:
+                raise
+            raise StepError(replace(end.failure, path="")) from None
         finally:
             if outer is None:
                 del self._budgets[path]
@@ -416,9 +445,28 @@ class WorkingRun(Run):
     def known(self, step: Step, turn: Turn) -> Outcome | None:
         outcome = super().known(step, turn)
         self._recount(step, turn, outcome)
+        if outcome is not None and step.kind in ASKING_INSIDE:
+            self._tell_asked(turn.path)
         if outcome is not None and self.rehearsal is not None:
             self.rehearsal.append(Rehearsed(turn.path, step.kind, step.title, remembered=True))
         return outcome
+
+
+    def _tell_asked(self, path: str) -> None:
+        """Tell of the answers inside something that is remembered as a whole, for those who count them."""
+        for known in self.journal.recorded_in(path):
+            name = known.path.rpartition("/")[2]
+            if name.startswith("item:"):
+                return  # they may be a million
+            if not name.startswith("turn:") or ".call:" in name:
+                self._tell_asked(known.path)
+                continue
+            ended = known.title, known.fingerprint, known.outcome, known.duration, known.order
+            self.tell(StepFinished(known.path, "turn", *ended, replayed=True))
+
+
+ASKING_INSIDE: Final = frozenset({"call", "agent", "task", "prompt"})
+"""Kinds of steps in which models may have been asked, and that are not many."""
 
 
 class RehearsedRun(WorkingRun):
@@ -454,11 +502,23 @@ def working(run: Run) -> WorkingRun:
 
 
 def in_time(failure: Failure, turn: Turn) -> Failure:
-    """A call that took longer than a limit lets it has reached that limit."""
+    """The failure of a call; raises OutOfLimit if the call took longer than a limit lets it."""
     if failure.kind != "timeout" or turn.is_over():
         return failure
     reached = working(turn.run).spent_around(turn.path).reach("seconds")
-    return failure if reached is None else reached.failure(failure.output)
+    if reached is None:
+        return failure
+    raise out_of_limit(reached, turn, partial=failure.output)
+
+
+def out_of_limit(
+    reached: Reached, turn: Turn, context: Mapping[str, Json] | None = None, *, partial: Json = None
+) -> OutOfLimit:
+    """The end of whoever has this limit, to be raised where it is reached; hooks have heard of it."""
+    hooks = turn.run.hooks
+    if hooks is not None:
+        hooks.reach(turn, reached, context or {})
+    return OutOfLimit(reached, turn.path, partial)
 
 
 def hands_at(turn: Turn) -> Hands:

@@ -21,6 +21,7 @@ from plait.masking import masked
 from plait.records import dataclass, field
 from plait.scope.frames import MADE_OF_DATA
 from plait.steps.hands import in_time, working
+from plait.steps.shell import title_of
 from plait.template.filters import holds_secret
 from plait.template.nodes import ContextHole, Path, Text
 from plait.template.program import Placed
@@ -56,6 +57,8 @@ class Http:
     strict: bool = False
     allow_hosts: tuple[str, ...] = ()
     """Where a value may lead: `host` and `*.host` (by https), `http://host:port`, or `*`."""
+    is_title: bool = False
+    """Nobody has named the step: people know it by where it goes."""
 
     def run(self, turn: Turn) -> dict[str, Json]:
         run = working(turn.run)
@@ -63,6 +66,8 @@ class Http:
         if run.rehearsal is not None:
             run.rehearse(turn, "http", f"{call.method} {call.url}")
             return {}
+        if self.is_title:
+            run.entitle(turn.path, title_of(run.mask(call.url)))
         try:
             answer = run.hands.request(call)
         except RequestError as error:

@@ -10,10 +10,10 @@ from collections.abc import Iterable
 from collections.abc import Sequence as Many
 
 from plait.digests import sha256_hex
-from plait.engine.outcome import Done, Failed, Skipped, StepError
+from plait.engine.outcome import Done, Failed, Failure, Skipped, StepError
 from plait.engine.perform import PLAIN, Policy, Step, Turn
-from plait.hints import TYPE_CHECKING
-from plait.records import dataclass
+from plait.hints import TYPE_CHECKING, Final
+from plait.records import dataclass, replace
 from plait.steps.capture import CUT
 from plait.values import Json
 
@@ -53,7 +53,7 @@ class Sequence:
                         turn = _behind(step, turn, value, names)
                 case Failed(failure):
                     if not step.continue_on_error:
-                        would_fail = would_fail or StepError(failure)
+                        would_fail = would_fail or StepError(self._knowing(failure, captures))
                         if not _is_rehearsed(turn):
                             raise would_fail
                         continue  # a dry run shows what stands behind it, too
@@ -70,6 +70,16 @@ class Sequence:
             raise would_fail
         whole: dict[str, Json] = {"output": output, "captures": captures}
         return whole if cut is None else {**whole, CUT: cut}
+
+    def _knowing(self, failure: Failure, captures: dict[str, Json]) -> Failure:
+        """Of an item: with what its earlier steps captured, for those who list what became of it."""
+        if self.kind not in ITEMS or not captures:
+            return failure
+        return replace(failure, output={**failure.as_ended(), "captures": captures})
+
+
+ITEMS: Final = ("item", "rounds")
+"""Kinds of lists whose values are listed with those of other items."""
 
 
 def _is_rehearsed(turn: Turn) -> bool:

@@ -7,8 +7,8 @@ from plait.engine.perform import Turn
 from plait.errors import ProcessError
 from plait.hints import TYPE_CHECKING, Literal
 from plait.records import dataclass, field
-from plait.steps.capture import CUT
-from plait.steps.hands import Ended, in_time, working
+from plait.steps.capture import CUT, LOST
+from plait.steps.hands import NO_ROOM, Ended, in_time, working
 from plait.template.sinks import as_shell
 from plait.template.template import Template
 from plait.values import Json
@@ -50,6 +50,7 @@ class Shell:
             if error.code != "timeout":
                 raise
             raise StepError(in_time(Failure(run.mask(str(error)), "timeout"), turn)) from None
+        _note_losses(ended, turn)
         return expect_success(ended_record(ended, turn), ended.signal)
 
     def _ended(self, bound: BoundScript, turn: Turn) -> Ended:
@@ -102,7 +103,20 @@ def ended_record(ended: Ended, turn: Turn) -> dict[str, Json]:
             for name, path in (("output_file", ended.stdout_file), ("stderr_file", ended.stderr_file))
             if path
         }
+        record |= dict(_losses(ended))
     return record
+
+
+def _losses(ended: Ended) -> list[tuple[str, str]]:
+    """Of each stream whose file is not whole: why."""
+    lost = ((LOST["output"], ended.stdout_lost), (LOST["stderr"], ended.stderr_lost))
+    return [(name, why) for name, why in lost if why]
+
+
+def _note_losses(ended: Ended, turn: Turn) -> None:
+    for _, why in _losses(ended):
+        if why != NO_ROOM:
+            turn.run.note(turn.path, f"what it printed is not kept whole: {why}")
 
 
 def _cut(ended: Ended) -> dict[str, Json]:

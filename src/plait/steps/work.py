@@ -24,10 +24,10 @@ from plait.engine.outcome import (
 )
 from plait.engine.perform import PLAIN, Policy, Skip, Step, Turn
 from plait.errors import InputError
-from plait.hints import TYPE_CHECKING, Protocol
+from plait.hints import TYPE_CHECKING, Final, Protocol
 from plait.records import dataclass, field, replace
 from plait.scope.frames import MADE_OF_DATA
-from plait.steps.capture import Capture, captured, expect_whole, facts_of
+from plait.steps.capture import LOST, MISREAD, Capture, captured, expect_whole, facts_of
 from plait.steps.hands import working
 from plait.steps.sequence import Sequence as Steps
 from plait.steps.unfilled import ItemHole, item_holes, note_unfilled
@@ -214,7 +214,8 @@ class Work:
             if not isinstance(outcome, Failed) or outcome.failure.exit_code in self.on_exit_code:
                 break
             handled = _joined(handled, self._handle(turn, outcome.failure, f"on_failure@{attempt}"))
-            outcome = self._tried(turn, f"again@{attempt}")
+            before = _attempt_of(outcome.failure.as_ended())
+            outcome = _after_attempts(before, self._tried(turn, f"again@{attempt}"))
         match outcome:
             case Failed(failure):
                 value = self._recovered(turn, _knowing(failure, handled))
@@ -297,6 +298,10 @@ class Work:
         path = as_text(self.output_file, turn.scope, strict=self.strict)
         hands = working(turn.run).hands
         whole = value.get("output_file")
+        if lost := value.get(LOST["output"]):
+            why = f"printed too much to be put into output_file: {lost}"
+            fix = "let the command itself write the file"
+            raise StepError(Failure(f"{why}; {fix}", "capture", output={**value, MISREAD: True}))
         if isinstance(whole, str):
             hands.copy(whole, path, directory=turn.directory)
             return
@@ -334,8 +339,14 @@ class Attempt:
             return {"output": None, "exit_code": 0}
         try:
             value = self._acted(self.work.action, turn)
+        except StepError as error:
+            if turn.attempt == 1:
+                raise
+            raise StepError(_failed_at(turn.attempt, error.failure)) from None
         finally:
             self._name_the_step_alike(turn)
+        if value and turn.attempt > 1:
+            value = {**value, ATTEMPT: turn.attempt}
         if value and self.work.capture is not None:
             captured(self.work.capture, value)  # what cannot be captured fails here, where it may be retried
         return value
@@ -360,10 +371,34 @@ def after(scope: Scope, step: Work, value: Mapping[str, Json], captures: Mapping
     facts = facts_of(value)
     outputs: dict[str, Json] = {"last": facts}
     if step.kind == "shell":
-        outputs["shell"] = facts
+        outputs["shell"] = shell = facts_of(value)
+        shell[ATTEMPT] = _attempt_of(value)
     changed = value.get("changes")
     names = {"step": changed} if isinstance(changed, Mapping) else None
     return scope.frame(step.name, captures=captures, outputs=outputs, step=names)
+
+
+ATTEMPT: Final = "attempt"
+"""In the record of a step: at which attempt it ended so, if it was not the first."""
+
+
+def _attempt_of(ended: Mapping[str, Json]) -> int:
+    number = ended.get(ATTEMPT, 1)
+    return number if isinstance(number, int) else 1
+
+
+def _failed_at(attempt: int, failure: Failure) -> Failure:
+    return replace(failure, output={**failure.as_ended(), ATTEMPT: attempt})
+
+
+def _after_attempts(before: int, outcome: Outcome) -> Outcome:
+    """Counted from the first one, those before a handler included."""
+    match outcome:
+        case Done(dict() as value) if value:
+            return Done({**value, ATTEMPT: before + _attempt_of(value)})
+        case Failed(failure):
+            return Failed(_failed_at(before + _attempt_of(failure.as_ended()), failure))
+    return outcome
 
 
 def _knowing(failure: Failure, handled: Json) -> Failure:

@@ -15,10 +15,10 @@ from plait.errors import InputError
 from plait.hints import TYPE_CHECKING, Literal, TypeAlias
 from plait.records import dataclass
 from plait.steps.hands import working
-from plait.template.nodes import Text
+from plait.template.nodes import ContextHole, Path, Text, holes
 from plait.template.sinks import as_text
 from plait.template.template import Leaf, Template
-from plait.values import Json, detached, json_text, text
+from plait.values import UNDEFINED, Json, detached, json_text, text
 
 if TYPE_CHECKING:
     from plait.scope import Scope
@@ -45,7 +45,8 @@ class WriteFile:
         _expect_name(path, self.path)
         data = run.mask(self._written(turn.scope)).encode("utf-8", "surrogateescape")
         if run.rehearsal is not None:
-            run.rehearse(turn, "write_file", f"{path} ({len(data)} bytes)")
+            size = "its size is not known yet" if _is_open(self.content, turn.scope) else f"{len(data)} bytes"
+            run.rehearse(turn, "write_file", f"{path} ({size})")
             return {}
         run.hands.write(path, data, directory=turn.directory, mode=self.mode, create_dirs=self.create_dirs)
         return {"output": path, "stderr": "", "exit_code": 0, "duration": 0.0}
@@ -66,6 +67,20 @@ class WriteFile:
                 return _parsed_json(self.content.pieces(scope, strict=self.strict))
             return _parsed_yaml(self.content)
         return detached(self.content.render(scope, strict=self.strict))
+
+
+def _is_open(content: Template, scope: Scope) -> bool:
+    """Is there a value in it that only a run will know?"""
+    return any(
+        isinstance(hole, ContextHole) and not hole.bare and hole.default is None and _is_missing(hole, scope)
+        for leaf in content.leaves()
+        for hole in holes(leaf.program.parts)
+    )
+
+
+def _is_missing(hole: ContextHole, scope: Scope) -> bool:
+    asked = [alternative.origin for alternative in hole.alternatives]
+    return all(isinstance(path, Path) and scope.lookup(path) is UNDEFINED for path in asked)
 
 
 def _expect_name(path: str, template: Template) -> None:

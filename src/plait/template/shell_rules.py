@@ -14,6 +14,7 @@ import re
 import string
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import zip_longest
 
 from plait.hints import Final, Literal
 from plait.records import dataclass
@@ -506,7 +507,7 @@ def _xargs_makes_code(words: list[Word], start: int) -> bool:
 
 
 def _replaced_by_xargs(options: list[Word]) -> Iterator[str]:
-    for option, following in zip(options, [*options[1:], None], strict=True):
+    for option, following in zip_longest(options, options[1:]):
         text = option.text
         if text == "-I":
             yield following.text if following else "{}"
