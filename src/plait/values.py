@@ -86,6 +86,18 @@ def detached(value: Json, *, reveal: bool = False) -> Json:
         return json.loads(json_text(value, reveal=reveal))
 
 
+def unshared(value: Json) -> Json:
+    """A copy for somebody who may change it; a secret in it stays one, and what cannot change is the same."""
+    match value:
+        case dict():
+            return {name: unshared(inner) for name, inner in value.items()}
+        case list():
+            return [unshared(inner) for inner in value]
+        case tuple() if type(value) is tuple:
+            return tuple(unshared(inner) for inner in value)
+    return value
+
+
 _DEPTH_OF_COPIES: Final = 50
 """What is nested deeper, or contains itself, is left to `json`."""
 

@@ -14,7 +14,19 @@ from hypothesis import strategies as st
 
 from plait.engine.events import Event, StepFinished, StepRetrying, StepStarted
 from plait.engine.journal import MemoryJournal
-from plait.engine.outcome import Done, Failed, Failure, Interrupted, Outcome, OutOfTime, Skipped, StepError
+from plait.engine.limits import Reached
+from plait.engine.outcome import (
+    Done,
+    Failed,
+    Failure,
+    Interrupted,
+    Outcome,
+    OutOfLimit,
+    OutOfTime,
+    Skipped,
+    StepError,
+    expect_done,
+)
 from plait.engine.perform import NO_TIME_LEFT, PLAIN, Policy, Skip, Step, Turn, inside, perform
 from plait.engine.retry import Retry
 from plait.engine.run import Run
@@ -340,6 +352,48 @@ def test_a_whole_whose_time_is_over_fails_once_and_leaves_the_rest_for_later(
     assert (None if known is None else known.outcome) == recorded
     assert second.turns == []
     assert run.journal.recorded("c/b") is None
+
+
+def test_a_step_that_is_done_once_and_was_cut_short_by_others_is_asked_about() -> None:
+    first = Slow([StepError(Failure("slow", "timeout"))], Policy(once=True))
+
+    class Whole(Fake):
+        def run(self, turn: Turn) -> Json:
+            return expect_done(turn.perform(first))
+
+    journal = MemoryJournal()
+    performed(Whole([], Policy(timeout=0.01), "c", inner=[first]), new_run(journal=journal))
+    with pytest.raises(InputError, match="may run only once, was begun, and its end is not known"):
+        performed(Whole([], PLAIN, "c", inner=[first]), new_run(journal=journal.reopened()))
+
+
+def out_of_turns(outcome: Outcome | None = None) -> OutOfLimit:
+    end = OutOfLimit(Reached("turns", 2, 2, "the run"), "a")
+    end.outcome = outcome
+    return end
+
+
+PAID = Failed(Failure("cut", "limit", output={"usage": {"input": 3}}, path="a"))
+
+
+@pytest.mark.parametrize(
+    ("policy", "paid", "recorded"),
+    [
+        (PLAIN, None, None),
+        (Policy(tries(5)), None, None),
+        (PLAIN, PAID, PAID),
+        (Policy(failure_is_final=True), PAID, None),
+        (Policy(failure_is_skipped=True), None, None),
+    ],
+)
+def test_a_limit_of_somebody_around_it_is_no_outcome_of_a_step(
+    policy: Policy, paid: Outcome | None, recorded: Outcome | None
+) -> None:
+    one, run = Fake([out_of_turns(paid)], policy), new_run()
+    with pytest.raises(OutOfLimit, match="the run has reached its limit of 2 turns"):
+        performed(one, run)
+    known = run.journal.recorded("a")
+    assert (None if known is None else known.outcome, len(one.turns)) == (recorded, 1)
 
 
 def test_a_start_that_must_not_be_lost_is_recorded_before_the_step_runs() -> None:

@@ -838,6 +838,12 @@ reduce:
     assert ran.outputs == {"reduce/0": "0 0 0 0 []"}
 
 
+def test_d25_a_pattern_that_matches_no_file_is_noted(place: Place) -> None:
+    ran = place.done("map: {input: {glob: '*.nothing'}, steps: [{shell: ls}]}\n")
+    assert ran.notes == ["there are no items: the pattern of the input matches no file that is chosen"]
+    assert place.done("map: {input: [], steps: [{shell: ls}]}\n").notes == []
+
+
 def test_d25_a_name_does_not_eat_the_beginning_of_another(place: Place) -> None:
     ran = place.done(
         """\
@@ -1345,6 +1351,24 @@ reduce:
     assert ran.outputs["reduce/1"] == "2 x y"
 
 
+ATTEMPTS = [
+    # a shell step, with what follows it                                              attempts that were seen
+    ("shell: exit 3\n  on_failure: {shell: 'SEEN'}",                                   "1"),
+    ("shell: 'true'\n  on_success: {shell: 'SEEN'}",                                   "1"),
+    ("shell: exit 3\n  retry: {attempts: 3, initial_delay: 0}\n  on_failure: {shell: 'SEEN'}", "3"),
+    ("shell: exit 3\n  on_failure: {shell: 'SEEN', max_attempts: 3, fail_workflow: false}", "1 2 3"),
+    ("shell: exit 3\n  retry: {attempts: 2, initial_delay: 0}\n"
+     "  on_failure: {shell: 'SEEN', max_attempts: 2, fail_workflow: false}",           "2 4"),
+    ("shell: sleep 60\n  timeout: 1ms\n  retry: {attempts: 2, initial_delay: 0}\n  on_failure: {shell: 'SEEN'}", "2"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("step", "seen"), ATTEMPTS)
+def test_d39_the_attempts_of_a_shell_step_are_counted(place: Place, step: str, seen: str) -> None:
+    place.done(f"- {step.replace('SEEN', 'echo ${shell.attempt} >> ledger')}\n")
+    assert " ".join(ledger(place)) == seen
+
+
 OLDER = [
     # written so elsewhere                                            what is said about it
     ("- shell: echo ${x|default:y}",                                  "default"),
@@ -1364,6 +1388,19 @@ def test_d39_a_checkpoint_block_is_known_and_reported(place: Place) -> None:
     flow = "checkpoint: {interval: 5}\nsteps: [{shell: 'true'}]\n"
     place.done(flow)
     assert "every finished step is recorded" in str(place.check(flow)[0].problem)
+
+
+def test_d32_a_failed_item_keeps_what_its_earlier_steps_captured(place: Place) -> None:
+    ran = place.run(
+        """\
+map:
+  input: [1]
+  steps: [{shell: echo a, capture_output: x}, {shell: echo no >&2; exit 3}]
+reduce: [{shell: "echo ${map.results:json}"}]
+"""
+    )
+    [result] = json.loads(ran.outputs["reduce/0"])
+    assert (result["captures"], result["exit_code"], result["output"]) == ({"x": "a"}, 3, "")
 
 
 def test_d32_a_failed_item_keeps_why(place: Place) -> None:

@@ -216,7 +216,8 @@ def test_a_head_says_who_is_asked_and_what_is_allowed() -> None:
 
 def test_a_file_without_a_head_is_a_prompt() -> None:
     made = read_directive("# Say hello\n\n```xml\n<other/>\n```\n", "hello.md")
-    assert (made.name, made.tools, made.limits) == ("hello", (), Limits(turns=50))
+    assert (made.name, made.tools, made.limits) == ("hello", (), Limits())
+    assert made.conversation(made.filled({})).limits == Limits(turns=50)
     assert made.filled({}).body == "# Say hello\n\n```xml\n<other/>\n```"
 
 

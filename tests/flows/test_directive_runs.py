@@ -224,6 +224,14 @@ def test_an_answer_that_fails_does_not_end_a_chat(place: Place) -> None:
     assert "knows no answer" in person.err
 
 
+def test_the_limits_of_a_directive_are_those_of_the_whole_chat(place: Place) -> None:
+    place.write("review.md", REVIEW.replace("permissions:", "limits: {turns: 2}\npermissions:"))
+    script(place, ("Look at it.", "Seen."), ("again", "Yes."), ("more", "No."))
+    heard, person = talk(place, "again\nmore\nnever\n")
+    assert (heard.status, person.out) == ("failed", "Seen.\nYes.\n")
+    assert person.err == "✗ the run has reached its limit of 2 turns (2 used)\n"
+
+
 class Talked:
     def __init__(self, out: str, err: str) -> None:
         self.out, self.err = out, err
@@ -256,6 +264,22 @@ def test_a_person_is_asked_about_a_tool_that_is_not_permitted(place: Place) -> N
     assert place.text("notes") == "b\n"
     assert heard.err.count("team/note is not permitted: call it? y / N / always") == 2
     assert "4 turns, 24 tokens, $1.00" in heard.err
+
+
+def test_what_happens_while_a_person_decides_is_told_when_that_is_done() -> None:
+    out, err = io.StringIO(), io.StringIO()
+
+    class Keys(io.StringIO):
+        def readline(self, *_: Any) -> str:  # type: ignore[override]  # of a stream of text
+            refused = Done({"output": "refused: no", "failed": True})
+            person.watch(Stamped(2, 0.0, StepFinished("b", "call", "t/y", "", refused, 0.1)))
+            err.write("y\n")  # as a terminal shows what is typed
+            return "y\n"
+
+    person = Person(Keys(), out, err, is_there=True)
+    person.watch(Stamped(1, 0.0, StepStarted("a", "call", "t/x")))
+    assert person.consent("t/x", {})
+    assert err.getvalue() == "· t/x\n  t/x is not permitted: call it? y / N / always  y\n  refused: no\n"
 
 
 def test_always_holds_for_the_whole_chat(place: Place) -> None:

@@ -136,6 +136,20 @@ map: {items: [1], task: b}
     assert not list((place.root / ".ai" / "state").glob("runs/*"))
 
 
+def test_an_item_without_a_field_is_named_by_its_place(place: Place) -> None:
+    flow = """\
+tasks: [{id: b, description: "{item_name} {m}", tool: demo/give, params: {value: "${item.size}"}}]
+map: {items: [{name: x, size: 1}, {size: 2}, {name: y}], task: b}
+"""
+    place.write("flow.yaml", flow)
+    with pytest.raises(plait.PromptTemplateError) as caught:
+        place.run()
+    assert [problem.fix for problem in caught.value.problems] == [
+        "-i m=…; item 1 of 3, counted from 0, has no field 'name'",
+        "item 2 of 3, counted from 0, has no field 'size'",
+    ]
+
+
 WRONG = [
     (
         "tasks: [{id: a, description: x, agent: wirter, context: [b, c]}, {id: b, description: y}]\n"
@@ -178,6 +192,19 @@ WRONG = [
         'inputs: {all: array}\ntasks: [{id: a, description: "{file} {file_x} {fil}"}]\n'
         "map: {items: all, as: file, task: a}\n",
         ["2:47 no input is named 'fil'"],
+    ),
+    (
+        "inputs: {n: integer}\n"
+        "tasks:\n"
+        '  - {id: a, description: "A {reader}", tool: t, params: {x: "${inputs.tone} ${inputs.n}"}}\n'
+        '  - {id: m, description: "M {item}", tool: t, params: {x: "${inputs.item_name} ${inputs.itm}"}}\n'
+        "map: {items: things, task: m}\n",
+        [
+            "3:29 no input is named 'reader'",
+            "3:62 nothing here is named 'inputs.tone'",
+            "4:80 nothing here is named 'inputs.itm'",
+            "5:14 no input is named 'things'",
+        ],
     ),
 ]
 

@@ -641,6 +641,29 @@ nodes:
     ]
 
 
+def test_a_secret_item_reaches_the_tool_and_not_the_journal(place: Place) -> None:
+    flow = """\
+inputs: {token: string}
+secrets: [token]
+start: a
+nodes:
+  a: {over: ["${inputs.token}", {deep: ["${inputs.token}"]}, plain], tool: demo/ledger, params: {line: "${item}"}}
+"""
+    tool(
+        place,
+        "demo/ledger",
+        "import json\ndef execute(params, project_path):\n    open(project_path + '/ledger', 'a')"
+        ".write(json.dumps(params['line']) + '\\n')\n    return {}\n",
+    )
+    trusted(place)
+    place.done(flow, inputs={"token": "hunter2-hunter2"})
+    assert place.text("ledger").splitlines() == [
+        '"hunter2-hunter2"', '{"deep": ["hunter2-hunter2"]}', '"plain"'
+    ]  # fmt: skip
+    (place.root / "ledger").unlink()
+    assert b"hunter2" not in place.state
+
+
 def test_of_graphs_that_call_themselves_a_failure_names_each_node_once(place: Place) -> None:
     graph_tool(place, "my/one", "start: a\nnodes: {a: {tool: my/two}}\n")
     graph_tool(place, "my/two", "start: b\nnodes: {b: {tool: my/one}}\n")

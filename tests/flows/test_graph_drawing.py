@@ -12,7 +12,19 @@ from hypothesis import strategies as st
 
 from flows.graphs import graph_place
 from plait.documents import parse
-from plait.flows.drawing import Arrow, Box, Picture, laid_out, picture_of, with_way
+from plait.engine.events import StepFinished
+from plait.engine.journal import MemoryJournal
+from plait.engine.outcome import Done, Failed, Failure, Outcome
+from plait.flows.drawing import (
+    Arrow,
+    Box,
+    Picture,
+    laid_out,
+    picture_of,
+    tasks_of,
+    with_tasks,
+    with_way,
+)
 from plait.flows.drawing_svg import as_svg
 from plait.flows.drawing_text import as_text
 
@@ -70,6 +82,12 @@ OTHERS = [
     ("tasks: [{name: a, description: d}, {name: b, description: e}]",             ["a", "b"],        [("a", "b")]),
     ("tasks: [{name: a, description: d}, {name: b, description: e}, {name: c, description: f, context: [a, b]}]",
      ["a", "b", "c"], [("a", "c"), ("b", "c")]),
+    ("workflow: parallel\ntasks: [{id: a, name: A, description: d}, {id: b, description: e}]", ["a", "b"], []),
+    ("tasks: [{id: plan, description: d}, {id: m, description: e}, {id: r, description: f}]\n"
+     "map: {items: {task: plan}, task: m, reduce: r}", ["plan", "m", "r"], [("plan", "m"), ("m", "r")]),
+    ("workflow: hierarchical\nagents: {w: {role: writer}}\n"
+     "tasks: [{id: a, description: d, agent: w}, {id: b, description: e, agent: {role: artist}}]",
+     ["manager", "writer", "artist"], [("manager", "writer"), ("manager", "artist")]),
 ]  # fmt: skip
 
 
@@ -80,6 +98,39 @@ def test_workflows_and_ensembles_are_drawn_too(
     made = picture(text)
     assert [box.name for box in made.boxes] == boxes
     assert [(arrow.start, arrow.to) for arrow in made.arrows] == arrows
+
+
+def finished(path: str, title: str, outcome: Outcome | None = None) -> StepFinished:
+    return StepFinished(path, "agent", title, "", outcome or Done({}), 0.1)
+
+
+def test_the_tasks_that_were_done_and_the_work_of_a_manager_are_marked() -> None:
+    journal = MemoryJournal()
+    call = "tasks/manager/turn:1.call:1"
+    journal.append(
+        finished(f"{call}/work", "writer", Failed(Failure("no"))),
+        finished(f"{call}/work", "writer"),
+        finished(call, "delegate"),
+        finished("tasks/manager/turn:2.call:1/work", "writer"),
+        finished("tasks/manager", "boss"),
+    )
+    managed = picture(
+        "workflow: hierarchical\nagents: {w: {role: writer}}\ntasks: [{id: a, description: d, agent: w}]"
+    )
+    assert drawn(with_tasks(managed, tasks_of(journal))) == [
+        "flow",
+        "● manager  task delegates: a   1 visit",
+        "  └──▶ writer ×2",
+        "● writer   task worker   2 visits",
+    ]
+    other = MemoryJournal()
+    other.append(
+        finished("tasks/task:a", "A"),
+        finished("tasks/map:m/item:0", "m"),
+        finished("tasks/map:m/item:1", "m"),
+        finished("tasks/loop:x/round:1/task:b", "b"),
+    )
+    assert tasks_of(other) == [("a", False), ("m", False), ("m", False), ("b", False)]
 
 
 @st.composite

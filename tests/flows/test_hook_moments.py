@@ -89,8 +89,9 @@ def told_by(place: Place, text: str) -> Told:
 def test_every_event_tells_the_names_and_shapes_that_its_table_promises(place: Place) -> None:
     script(place, ("go", use("demo__echo", n=1)), (None, "done"))
     told = told_by(place, WORKFLOW)
-    short = told_by(place, "steps: [{shell: echo one}]")
-    told.names += short.names  # this one ends well
+    told.names += told_by(place, "steps: [{shell: echo one}]").names  # this one ends well
+    script(place, ("hello", "hi"))
+    told.names += told_by(place, "steps: [{prompt: hello}]").names
     assert {names["event"] for names in told.names} == set(MOMENTS)
     for names in told.names:
         moment = MOMENTS[str(names["event"])]
@@ -129,6 +130,15 @@ def test_what_agents_tell_says_which_question_which_tool_and_with_what(place: Pl
     for names in (call, result):
         assert (names["turn"], names["tool"], names["params"]) == (1, "demo/echo", {"n": 1})
         assert names["step"] == told.of("step_started")[-1]["step"]
+
+
+def test_a_plain_prompt_is_one_question(place: Place) -> None:
+    script(place, ("hello", "hi"))
+    told = told_by(place, "steps: [{prompt: hello}]")
+    (began,), (ended,) = told.of("turn_started"), told.of("turn_finished")
+    assert (began["path"], began["turn"], ended["result"]["output"]) == ("steps/0", 1, "hi")
+    ran = place.done("hooks: [{id: no, event: turn_started, verb: skip}]\nsteps: [{prompt: never}]\n")
+    assert ran.skipped == ["steps/0"]
 
 
 @pytest.mark.parametrize(("wanted", "calls"), [("demo/echo", False), ("demo/other", True)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -100,6 +101,58 @@ def test_the_same_variables_look_different_in_every_run() -> None:
 # ── time ─────────────────────────────────────────────────────────────────
 
 
+HEADS = [
+    # head before                                       head after                                       steps that changed
+    ("vars: {p: 1}",                                    "vars: {p: 2}",                                  ["a", "w"]),
+    ("parameters: {p: {default: 1}}",                   "parameters: {p: {default: 2}}",                 ["a", "w"]),
+    ("parameters: {q: {default: 1}}\nvars: {p: '${q}'}", "parameters: {q: {default: 2}}\nvars: {p: '${q}'}", ["a", "w"]),
+    ("vars: {p: 1}\nenv: {E: '${p}'}",                  "vars: {p: 2}\nenv: {E: '${p}'}",                ["a", "b", "w"]),
+    ("vars: {p: 1, z: 1}",                              "vars: {p: 1, z: 2}",                            []),
+    ("vars: {p: 1}",                                    "env: {z: 1}\nvars: {p: 1}",                     ["a", "b", "w"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("before", "after", "changed"), HEADS)
+def test_a_changed_variable_or_default_is_noticed_by_the_steps_that_mention_it(
+    place: Place, before: str, after: str, changed: list[str]
+) -> None:
+    steps = """
+steps:
+  - {id: a, shell: 'echo a${p} >> ledger'}
+  - {id: b, shell: 'echo b >> ledger'}
+  - {id: w, shell: 'echo w >> ledger', when: {path: p, op: exists}}
+  - {id: z, shell: 'echo z${p} >> ledger; test -e ready'}
+"""
+    run = place.run(f"{before}{steps}").result.run
+    place.write("ready", "")
+    place.write("flow.yaml", f"{after}{steps}")
+    if not changed:
+        assert place.resume(run).result.status == "done"
+        assert place.text("ledger").split() == ["a1", "b", "w", "z1", "z1"]
+        return
+    with pytest.raises(InputError) as caught:
+        place.resume(run)
+    assert re.findall(r"steps/(\w+)", str(caught.value)) == changed
+    assert place.text("ledger").split() == ["a1", "b", "w", "z1"]
+
+
+def test_a_default_that_something_given_replaced_may_change(place: Place) -> None:
+    flow = "parameters: {p: {default: 1}}\nsteps: [{shell: 'echo ${p}'}, {shell: 'test -e ready'}]\n"
+    run = place.run(flow, inputs={"p": "7"}).result.run
+    place.write("ready", "")
+    place.write("flow.yaml", flow.replace("default: 1", "default: 2"))
+    assert place.resume(run).outputs == {"steps/0": "7", "steps/1": ""}
+
+
+def test_items_that_a_changed_variable_chose_are_noticed(place: Place) -> None:
+    flow = "vars: {n: 1}\nmap: {input: 'seq ${n}', max_items: 9, steps: [{shell: 'test -e ready'}]}\n"
+    flow = flow.replace("'seq ${n}'", "{command: 'seq ${n}'}")
+    run = place.run(flow).result.run
+    place.write("flow.yaml", flow.replace("n: 1", "n: 2"))
+    with pytest.raises(InputError, match=r"map/items \(the items\)"):
+        place.resume(run)
+
+
 def test_a_run_whose_time_is_over_says_what_became_of_its_items(place: Place) -> None:
     ran = place.run(
         """
@@ -154,6 +207,31 @@ steps:
     begun = [event.title for event in ran.events if isinstance(event, StepStarted)]
     assert "echo ${who} ${token}" in begun
     assert [event.path for event in ran.events if isinstance(event, StepTitled)] == ["steps/0", "steps/2/run"]
+
+
+def test_requests_and_agents_without_a_name_are_called_by_what_they_ask(place: Place) -> None:
+    place.program("claude", "#!/bin/sh\ncat > /dev/null\n")
+    ran = place.run(
+        """
+vars: {base: "http://127.0.0.1:9"}
+steps:
+  - {claude: "/fix ${base}"}
+  - {http: "${base}/a", continue_on_error: true}
+  - {http: {method: POST, url: "${base}/b"}, on_failure: true}
+  - {id: named, http: "${base}/c", on_failure: true}
+"""
+    )
+    titles = {path: end.title for path, end in ran.finished.items() if path.startswith("steps/")}
+    assert titles == {
+        "steps/0": "/fix http://127.0.0.1:9",
+        "steps/1": "http://127.0.0.1:9/a",
+        "steps/2/run": "http://127.0.0.1:9/b",
+        "steps/2/on_failure": "on_failure",
+        "steps/2": "http://127.0.0.1:9/b",
+        "steps/named/run": "named",
+        "steps/named/on_failure": "on_failure",
+        "steps/named": "named",
+    }
 
 
 # ── handlers ─────────────────────────────────────────────────────────────
@@ -217,6 +295,22 @@ reduce:
     )
     assert ran.outputs["reduce/0/on_failure/0"] == "3 why false"
     assert ran.outputs["reduce/1"] == "[null]"
+
+
+LOSING = [
+    # a flow on a disk that is full before it has printed all                      exit code
+    (f'- {{shell: "{LONG}", output_file: out.txt}}\n',                              1),
+    (f'map: {{input: {{command: "{LONG}"}}, steps: [{{shell: "true"}}]}}\n',         2),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("flow", "code"), LOSING)
+def test_what_does_not_fit_on_the_disk_is_not_taken_for_the_whole(place: Place, flow: str, code: int) -> None:
+    place.write("flow.yaml", flow)
+    ended = place.plait("run", "flow.yaml", before=["bash", "-c", 'ulimit -f 18000; exec "$@"', "-"])
+    assert ended.returncode == code
+    assert "it could not be written: File too large" in ended.stdout
+    assert not (place.root / "out.txt").exists()
 
 
 def bound(script: str) -> BoundScript:

@@ -785,6 +785,30 @@ reduce:
     assert commands(hands)[-1] == "echo v12.3 12 42 7"
 
 
+def test_names_of_setup_have_the_facts_of_their_step_also_if_it_failed(tmp_path: Path) -> None:
+    loaded = load(
+        tmp_path,
+        """\
+setup:
+  steps: [{shell: fine}, {shell: bad, continue_on_error: true}]
+  capture_outputs:
+    all: 0
+    part: {command_index: 0, json_path: exit_code}
+    none: {command_index: 1, pattern: "v([0-9]+)"}
+reduce:
+  - shell: "echo ${all.exit_code} ${all.success} ${all.duration} ${part} ${part.stderr}"
+  - shell: "echo ${none:json} ${none.exit_code} ${none.success} ${none.stderr}"
+""",
+    )
+    ends = {
+        "fine": printed('{"exit_code": "own"}', stderr="careful"),
+        "bad": printed("x", exit_code=3, stderr="no"),
+    }
+    hands = FakeHands(on_shell=lambda command: ends.get(command, Finished()))
+    finished(loaded, tmp_path, hands)
+    assert commands(hands)[2:] == ["echo 0 true 0.25 own careful", "echo null 3 false no"]
+
+
 def test_a_handler_map_runs_its_commands_in_order_and_the_step_is_tried_again(tmp_path: Path) -> None:
     loaded = load(
         tmp_path,

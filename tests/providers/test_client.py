@@ -397,6 +397,13 @@ def test_a_key_that_may_be_missing_is() -> None:
     assert "authorization" not in server.headers[0]
 
 
+def test_a_stream_that_says_it_is_done_and_not_why_has_broken_off() -> None:
+    data = b'data: {"choices": [{"delta": {"content": "half an ans"}}]}\n\ndata: [DONE]\n\n'
+    with serving(events(data)) as server:
+        failed = failure(provider("chat_completions", server.url, "retry: {attempts: 1}"))
+    assert (failed.kind, failed.output["text"]) == ("network", "half an ans")
+
+
 @pytest.mark.parametrize("streamed", [True, False])
 def test_a_server_that_repeats_the_key_does_not_give_it_away(streamed: bool) -> None:
     chunks = [f"a {KEY[:9]}", f"{KEY[9:]} b sk-", "x"]

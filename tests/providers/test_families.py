@@ -82,6 +82,15 @@ def test_a_stream_without_its_last_events_is_not_whole(family: str, name: str) -
     assert read(family, data[:end])[2] is False
 
 
+HALF = b'data: {"choices": [{"delta": {"content": "half an ans"}}]}\n\n'
+DONE = b"data: [DONE]\n\n"
+
+
+@pytest.mark.parametrize("data", [HALF + DONE, DONE])
+def test_a_last_event_alone_does_not_make_an_answer_whole(data: bytes) -> None:
+    assert read("chat_completions", data)[2] is False
+
+
 REASONS = [
     # family                reason                           uses   ending
     ("chat_completions",    "stop",                          False, "end"),

@@ -18,6 +18,7 @@ from plait.cli.lines import Result, asked_line, clean, clean_block
 from plait.cli.output import paint_for
 from plait.engine.events import Noted, Spoken, StepFinished, StepStarted
 from plait.engine.journal import Stamped
+from plait.engine.limits import Limits
 from plait.engine.outcome import Done, Failure
 from plait.engine.progress import TURN, Tally
 from plait.engine.run import Stop
@@ -85,13 +86,19 @@ class Person:
         self._at_line_start = True
         self._prompting = False
         self._consenting = threading.Lock()
+        self._writing = threading.Lock()
+        self._is_deciding = False
+        self._unsaid: list[tuple[str, str]] = []
+        """What happened while the person was asked for consent."""
         self._always: set[str] = set()
         self._told: set[str] = set()
         """Failures that the person knows of."""
 
     def adapted(self, loaded: Loaded) -> Loaded:
-        """The directive as a chat; what the whole of it may cost is what the directive says of one answer."""
-        from plait.engine.limits import Limits
+        """The directive as a chat: what its author limits is for the whole of it.
+
+        But not the time, since that is also the person's, and not what nobody has written.
+        """
         from plait.flows.directive import Directed
         from plait.steps.chat import Chat
 
@@ -99,9 +106,12 @@ class Person:
         if not isinstance(program, Directed):
             fix = "name a Markdown file, or run this one: plait run"
             raise InputError("only a directive can be talked with", loaded.path, fix, code="no-directive")
-        first = replace(program.conversation, consent=self.consent if self.is_there else None)
-        limits = Limits(tokens=first.limits.tokens, spend=first.limits.spend)
-        return replace(loaded, program=Chat(program.name, first, self.listen), limits=limits)
+        said, consent = program.limits, self.consent if self.is_there else None
+        turns = program.conversation.limits.turns if said.turns is None else None
+        of_each = Limits(turns=turns, seconds=said.seconds, depth=said.depth)
+        first = replace(program.conversation, consent=consent, limits=of_each)
+        whole = replace(said, seconds=None, depth=None)
+        return replace(loaded, program=Chat(program.name, first, self.listen), limits=whole)
 
     # ── hearing ──────────────────────────────────────────────────────────
 
@@ -121,8 +131,8 @@ class Person:
                     self._heard.notify_all()
             case StepFinished(kind="call", outcome=Done({"failed": True, "output": str(why)})):
                 self._line(f"  {clean(why.splitlines()[0], None)}", "yellow")
-            case StepFinished(kind=kind, outcome=Done({"usage": dict(usage)})) if kind == TURN:
-                self._asked.add(usage)
+            case StepFinished(kind=kind, outcome=outcome) if kind == TURN:
+                self._asked.take(outcome)  # also one that was paid for and is of no use
             case Noted(message=message):
                 self._line(f"note: {clean(message, None)}", "yellow")
 
@@ -133,6 +143,10 @@ class Person:
 
     def _line(self, text: str, colour: str) -> None:
         """Something that is not said by the model: on the other stream, and on a line of its own."""
+        with self._writing:
+            if self._is_deciding:  # the line belongs to the person until there is an answer
+                self._unsaid.append((text, colour))
+                return
         self._end_line()
         print(self._paint(text, colour), file=self._err, flush=True)
 
@@ -191,12 +205,22 @@ class Person:
         with self._consenting:
             if tool_id in self._always:
                 return True
-            answer = (
-                self._read(f"  {clean(tool_id)} is not permitted: call it? y / N / always  ") or ""
-            ).lower()
+            answer = self._decided(f"  {clean(tool_id)} is not permitted: call it? y / N / always  ")
             if answer in ("a", "always"):
                 self._always.add(tool_id)
             return answer in ("y", "yes", "a", "always")
+
+    def _decided(self, question: str) -> str:
+        with self._writing:
+            self._is_deciding = True
+        try:
+            return (self._read(question) or "").lower()
+        finally:
+            with self._writing:
+                self._is_deciding = False
+                unsaid, self._unsaid = self._unsaid, []
+            for text, colour in unsaid:
+                self._line(text, colour)
 
     # ── interrupting ─────────────────────────────────────────────────────
 

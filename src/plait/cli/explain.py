@@ -59,6 +59,7 @@ from plait.values import MASK, UNDEFINED, Json, Secret, json_text
 
 if TYPE_CHECKING:
     from plait.cli.arguments import Parser
+    from plait.documents.nodes import Node
 
 EXAMPLES: Final = (
     """plait explain 'Hello ${name:-you}' --values '{"name": "world"}'""",
@@ -159,7 +160,7 @@ def _all_explained(options: argparse.Namespace, scope: Scope) -> Iterator[Explan
 def _names_a_file(text: str) -> bool:
     if "\0" in text or "\n" in text:
         return False
-    return os.path.isfile(text) or (text.endswith((".yaml", ".yml")) and " " not in text)
+    return os.path.isfile(text) or (text.endswith((".yaml", ".yml", *MARKDOWN)) and " " not in text)
 
 
 # ── files ────────────────────────────────────────────────────────────────
@@ -179,10 +180,9 @@ class TextField:
 
 
 def _file(path: str, wanted: str | None, profile: str | None, scope: Scope) -> Iterator[Explanation]:
-    from plait import documents
-
-    document = documents.load(path)
-    profile = profile_named(profile).name if profile else profile_of(document)
+    document = _document(path)
+    said = profile or ("directive" if path.endswith(MARKDOWN) else None)
+    profile = profile_named(said).name if said else profile_of(document)
     if profile is None:
         what = "this file has none of the shapes that Plait knows"
         raise InputError(what, path, "say what it is: --profile workflow", code="no-profile")
@@ -199,6 +199,20 @@ def _file(path: str, wanted: str | None, profile: str | None, scope: Scope) -> I
         explanation = explain(known, field.scalar.source(), scope)
         if wanted is not None or explanation.rows or explanation.problems:
             yield explanation
+
+
+MARKDOWN: Final = (".md", ".markdown")
+"""What a directive is written in."""
+
+
+def _document(path: str) -> Node:
+    if path.endswith(MARKDOWN):
+        from plait.flows.directive import directive_document
+
+        return directive_document(path)
+    from plait import documents
+
+    return documents.load(path)
 
 
 def _without_index(path: str) -> str:

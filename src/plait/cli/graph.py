@@ -59,9 +59,12 @@ def text_lines(picture: Picture) -> Iterator[Line]:
 
 def picture_of_run(file: str, journal: Journal) -> Picture:
     """The picture of a flow with what a journal says of it."""
-    from plait.flows.drawing import with_way
+    from plait.flows.drawing import tasks_of, visits_of, with_tasks, with_way
+    from plait.steps.graph import NODES
 
-    return with_way(_of_file(file), _visits(journal))
+    picture = _of_file(file)
+    stays = visits_of(journal, NODES) or visits_of(journal, "steps") or list(_phases(journal))
+    return with_way(picture, stays) if stays else with_tasks(picture, tasks_of(journal))
 
 
 def _of_file(path: str | None) -> Picture:
@@ -89,16 +92,8 @@ def _of_run(options: argparse.Namespace) -> Picture:
         return picture_of_run(file, opened.journal)
 
 
-def _visits(journal: Journal) -> Iterator[tuple[str, bool]]:
-    """What was done, in the order in which it was: nodes of a graph, steps, or whole phases."""
-    from plait.steps.graph import NODES
-    from plait.steps.graph_nodes import node_of
-
-    for part in (NODES, "steps"):
-        found = [known for known in journal.recorded_in(part) if ":" not in known.path.rpartition("/")[2]]
-        if found:
-            yield from ((node_of(known.path), isinstance(known.outcome, Failed)) for known in found)
-            return
+def _phases(journal: Journal) -> Iterator[tuple[str, bool]]:
+    """The whole phases of a workflow that were done."""
     for name in ("setup", "map", "reduce", "merge"):
         if (done := journal.recorded(name)) is not None:
             yield name, isinstance(done.outcome, Failed)

@@ -26,7 +26,17 @@ from threading import Lock
 from plait.engine.journal import is_below
 from plait.engine.limits import NAMES as LIMITS
 from plait.engine.limits import Reached, Spent
-from plait.engine.outcome import Aborted, Done, Failed, Failure, Outcome, Skipped, StepError, expect_done
+from plait.engine.outcome import (
+    Aborted,
+    Done,
+    Failed,
+    Failure,
+    Outcome,
+    OutOfLimit,
+    Skipped,
+    StepError,
+    expect_done,
+)
 from plait.engine.perform import PLAIN, Policy, Skip, Step, Turn, perform
 from plait.errors import ConditionError, nearest
 from plait.hints import TYPE_CHECKING, Final, Literal, TypeAlias
@@ -48,6 +58,7 @@ ELSEWHERE: Final = ("escalate", "suspend")
 """Verbs of other systems: a tool that says one of them means something, and nothing would come of it here."""
 MAX_RETRIES: Final = 3
 LAYERS: Final[dict[str, int]] = {"user": 0, "flow": 1, "project": 3}
+_BESIDE_STEPS: Final = tuple(name for name in LIMITS if name != "steps")
 SAID_NO: Final = "verdict"
 """The kind of the failure with which a hook ends that says fail or abort."""
 TRANSIENT: Final = frozenset({"timeout", "network", "server_error", "rate_limit", "signal"})
@@ -328,6 +339,12 @@ class Hooks:
                 raise verdict.aborted()
         return verdict
 
+    def expect_going_on(self, event: str, turn: Turn, context: Mapping[str, Json], outcome: Outcome) -> None:
+        """Tell what came of a step; if a hook ends the run behind it, that is recorded nevertheless."""
+        verdict = self.fire(event, turn, context)
+        if verdict is not None and verdict.verb == "abort":
+            raise replace(verdict, path=turn.path).aborted(outcome)
+
     def reach(self, turn: Turn, reached: Reached, context: Mapping[str, Json] = _NOTHING) -> None:
         """Tell of a limit, before whoever has reached it ends; raises Aborted if all has to end."""
         verdict = self.fire("limit", turn, {**context, "limit": reached.record()})
@@ -391,11 +408,12 @@ class Hooks:
 
     def _expect_within_limits(self, spent: Spent, step: Step, turn: Turn) -> None:
         counted = family(step) == "step" and not counts_itself(step)
-        reached = spent.take(steps=1) if counted else spent.reach()
+        # Who counts itself has taken what it needs of the steps: they may be used up by that.
+        reached = spent.take(steps=1) if counted else spent.reach(*_BESIDE_STEPS)
         if reached is None:
             return
         self.reach(turn, reached, step_names(step, turn))
-        raise Aborted(replace(reached.failure(_made_until(turn)), path=turn.path), turn.path)
+        raise OutOfLimit(reached, turn.path, _made_until(turn))
 
     # ── one hook ─────────────────────────────────────────────────────────
 
@@ -643,6 +661,8 @@ def _performed(step: Reaction, turn: Turn) -> Outcome:
     turn.run.reacting.add(turn.path)
     try:
         return perform(step, turn)
+    except OutOfLimit as end:
+        return Failed(end.failure)  # nothing was left to answer with: what that means the hook decides
     finally:
         turn.run.reacting.discard(turn.path)
 

@@ -20,7 +20,7 @@ from threading import Condition, Lock
 from plait.engine.events import StepFinished, StepRetrying
 from plait.engine.outcome import Done, Failed, Failure, Outcome, StepError
 from plait.hints import TYPE_CHECKING, Final, TypeAlias
-from plait.records import dataclass
+from plait.records import dataclass, field, replace
 from plait.values import Json
 
 if TYPE_CHECKING:
@@ -67,15 +67,24 @@ class Reached:
     """Whose limit it is."""
     next: float = 0
     """What the next call would take at least, where that is more than is left."""
+    why: str = ""
+    """What came of it, for people."""
+    holder: Spent | None = field(default=None, repr=False, compare=False)
+    """Who has the limit; None: whoever says so."""
 
     def record(self) -> dict[str, Json]:
         return {"code": self.code, "value": self.value, "max": self.max}
+
+    def now(self) -> Reached:
+        """With what has been used up by now."""
+        holder = self.holder
+        return self if holder is None else replace(self, value=round(holder._amount(self.code), 9))
 
     def failure(self, partial: Json = None) -> Failure:
         """The end of a step that could not go on, with what it had made until then."""
         more = f", the next call needs about {self.next:.6g}" if self.next else ""
         said = f"{self.what} has reached its limit of {self.max:g} {self.code} ({self.value:g} used{more})"
-        return Failure(said, "limit", output=partial)
+        return Failure(f"{said}: {self.why}" if self.why else said, "limit", output=partial)
 
 
 class Spent:
@@ -132,15 +141,18 @@ class Spent:
 
     def _granted(self, most: Mapping[str, float], least: Mapping[str, float]) -> Aside | Reached | None:
         granted, must_wait = dict(most), False
+        short: Reached | None = None
         for name in most:
             for holder, limit, used in self._holders(name):
                 free = limit - used - holder._aside[name]
                 if used >= limit or used + least[name] > limit:
                     wanted = 0 if used >= limit else least[name]
-                    return Reached(name, round(used, 9), limit, holder.what, wanted)
+                    return Reached(name, round(used, 9), limit, holder.what, wanted, holder=holder)
                 must_wait = must_wait or (holder._calls > 0 and free < most[name])
-                granted[name] = min(granted[name], free)
-        return None if must_wait else Aside(self, granted)
+                if free < granted[name]:
+                    granted[name] = free
+                    short = Reached(name, used, limit, holder.what, holder=holder)
+        return None if must_wait else Aside(self, granted, short)
 
     def add(self, **used: float) -> None:
         """`turns`, `tokens`, `spend`, `steps`; and `seconds` of earlier lives, which are its own alone."""
@@ -190,7 +202,7 @@ class Spent:
             for holder, limit, used in self._holders(name):
                 # So deep it may be called, and no deeper; of everything else what is reached is used up.
                 if used > limit or (used == limit and name != "depth"):
-                    return Reached(name, round(used, 9), limit, holder.what)
+                    return Reached(name, round(used, 9), limit, holder.what, holder=holder)
         return None
 
     def expect(self, *names: str, partial: Json = None) -> None:
@@ -225,8 +237,10 @@ class Spent:
 class Aside:
     """What is set aside for a call while it is made."""
 
-    def __init__(self, spent: Spent, amounts: Mapping[str, float]) -> None:
+    def __init__(self, spent: Spent, amounts: Mapping[str, float], short: Reached | None = None) -> None:
         self.amounts = amounts
+        self.short = short
+        """The limit because of which it is less than was wanted."""
         self._spent = spent
 
     def begin(self) -> None:

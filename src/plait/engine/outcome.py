@@ -3,15 +3,19 @@
 A step that cannot do its work raises `StepError`; one whose run is being stopped
 raises `Interrupted`, which is no outcome: nothing is recorded of it, and a resumed
 run does it again.  So it is with `OutOfTime`: what a step is inside of has no time left;
-and with `Aborted`, for whatever the step is inside of.
+with `OutOfLimit`: it has nothing left of something else; and with `Aborted`, for whatever the
+step is inside of.
 """
 
 from __future__ import annotations
 
 from plait.errors import InternalError
-from plait.hints import Final, TypeAlias
+from plait.hints import TYPE_CHECKING, Final, TypeAlias
 from plait.records import dataclass, replace
 from plait.values import Json
+
+if TYPE_CHECKING:
+    from plait.engine.limits import Reached
 
 IN_VAIN: Final = " failed as well: "
 """Between what is said of a step and of its handler."""
@@ -96,6 +100,18 @@ class Aborted(BaseException):
         self.failure = failure
         self.path = path
         self.outcome = outcome
+
+
+class OutOfLimit(Aborted):
+    """A limit of a whole is reached: it fails, and not those of its steps for which nothing is left.
+
+    Whoever has the limit turns this into its own failure; of the run it is the end.  On the way
+    there each may put into `failure.output` what it had made until then.
+    """
+
+    def __init__(self, reached: Reached, path: str, partial: Json = None) -> None:
+        super().__init__(replace(reached.failure(partial), path=path), path)
+        self.reached = reached
 
 
 def too_long(seconds: float) -> Failure:

@@ -19,6 +19,7 @@ from plait.engine.outcome import (
     Failure,
     Interrupted,
     Outcome,
+    OutOfLimit,
     OutOfTime,
     Skipped,
     StepError,
@@ -189,12 +190,15 @@ def _performed(step: Step, turn: Turn, *, is_last: bool = False) -> Outcome:
     try:
         outcome = _attempted(step, turn, began)
     except Aborted as aborted:
-        if aborted.outcome is None or aborted.path != turn.path:
+        # A limit of what it is inside of, too: no end that counts, but for what was paid until then.
+        if aborted.outcome is None or aborted.path != turn.path or _would_count(aborted, step):
             raise
         outcome, ends_run = aborted.outcome, aborted
     cut_short = _is_timeout(outcome) and turn.is_over()
-    if cut_short and step.policy.failure_is_final:
-        raise OutOfTime  # the step had not taken too long, so nobody may remember that it failed
+    if cut_short and (step.policy.failure_is_final or step.policy.once):
+        # The step had not taken too long, so nobody may remember that it failed; and of one that is done
+        # once nobody knows how far it came.
+        raise OutOfTime
     if cut_short and isinstance(outcome, Failed) and outcome.failure.path == turn.path:
         outcome = Failed(replace(outcome.failure, message=NO_TIME_LEFT))
     if isinstance(outcome, Failed) and step.policy.failure_is_skipped:
@@ -218,6 +222,11 @@ def _performed(step: Step, turn: Turn, *, is_last: bool = False) -> Outcome:
     if ends_run is not None:
         raise ends_run
     return outcome
+
+
+def _would_count(aborted: Aborted, step: Step) -> bool:
+    """Would a failure be remembered that is not the step's own?"""
+    return isinstance(aborted, OutOfLimit) and step.policy.failure_is_final
 
 
 def _is_timeout(outcome: Outcome) -> bool:

@@ -678,6 +678,8 @@ class Progress:
         if part is None or part.group.is_fan or self._is_in_fan(above):
             return ()
         agent = self._running.get(above)
+        if agent is None and event.replayed:
+            return ()  # it is inside of something that is remembered as a whole
         return (RowEnded(part, "" if agent is None else agent.title, row_of(event)),)
 
     def _is_in_fan(self, path: str) -> bool:

@@ -79,6 +79,7 @@ class Directive:
     tools: tuple[str, ...]
     once: tuple[str, ...]
     limits: Limits
+    """As they are written."""
     max_output_retries: int
     uses: Mapping[str, Span]
     hooks: tuple[Hook, ...] = ()
@@ -108,7 +109,7 @@ class Directive:
             self.model,
             self.tools,
             schema_of(self.outputs),
-            self.limits,
+            limited_turns(self.limits),
             self.options,
             once=self.once,
             max_output_retries=self.max_output_retries,
@@ -148,6 +149,8 @@ class Directed:
     name: str
     conversation: Conversation
     prompt: Filled
+    limits: Limits
+    """As its author wrote them."""
 
     @property
     def inner(self) -> Sequence[Step]:
@@ -183,7 +186,7 @@ def load_directive(
     directive = read_directive(read_text(path, MAX_TEXT) if text is None else text, path)
     filled = directive.filled(given or {}, strict=bool(strict))
     return Loaded(
-        Directed(directive.name, directive.conversation(filled), filled),
+        Directed(directive.name, directive.conversation(filled), filled, directive.limits),
         path,
         os.path.dirname(os.path.realpath(path)) if project is None else project,
         filled.inputs,
@@ -256,7 +259,7 @@ def read_directive(text: str, path: str) -> Directive:
         options=options,
         tools=tools,
         once=() if permissions is None else permissions.words("once"),
-        limits=agent_limits(said),
+        limits=read_limits(said.inner("limits")),
         max_output_retries=_whole(said, "max_output_retries"),
         uses={**tools_of(hooks), **dict(_uses(tools, said))},
         hooks=hooks,
@@ -273,8 +276,12 @@ def check_directive(path: str) -> list[Finding]:
 
 
 def agent_limits(said: Said) -> Limits:
-    """The limits of an agent; without a word about turns there may be so many, and no more."""
-    limits = read_limits(said.inner("limits"))
+    """The limits of an agent."""
+    return limited_turns(read_limits(said.inner("limits")))
+
+
+def limited_turns(limits: Limits) -> Limits:
+    """Without a word about turns there may be so many, and no more."""
     return replace(limits, turns=MOST_TURNS) if limits.turns is None else limits
 
 
@@ -315,16 +322,23 @@ def _findings(parts: Parts) -> list[Finding]:
             _declared(said, name)
         except InputError as error:
             found += map(Finding, error.problems)
-    document = nodes.Mapping(
-        (*parts.head.entries, (nodes.Scalar("body", parts.body.span), parts.body)), parts.head.span
-    )
     known = frozenset(_names(said.get("inputs")))
-    for field in read_fields(document, "directive").fields:
+    for field in read_fields(_as_document(parts), "directive").fields:
         found += map(_of_template, check_field(replace(field, declared=known), "directive"))
     if not str(parts.body.value).strip():
         fix = "write below the head what the model is to do"
         found.append(Finding(Problem("this directive has no prompt", parts.body.span, fix, code="no-prompt")))
     return _sorted(found)
+
+
+def directive_document(path: str) -> nodes.Mapping:
+    """The head of a file with its prompt as `body`, for whoever looks at the templates in it."""
+    return _as_document(parts_of(read_text(path, MAX_TEXT), path))
+
+
+def _as_document(parts: Parts) -> nodes.Mapping:
+    body = (nodes.Scalar("body", parts.body.span), parts.body)
+    return nodes.Mapping((*parts.head.entries, body), parts.head.span)
 
 
 def _of_format(problem: Problem) -> Finding:

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from plait.documents import nodes
+from plait.engine.events import StepFinished
 from plait.engine.outcome import Done, Failed, Outcome
 from plait.hints import TYPE_CHECKING, Final, Literal, TypeAlias
 from plait.records import dataclass, field, replace
@@ -183,22 +184,61 @@ def _steps_in(node: nodes.Node) -> str:
 
 def _ensemble(document: nodes.Node, title: str) -> Picture:
     """Tasks, and what they are told of each other; one after the other, if nothing is said."""
-    found = document.get("tasks") if isinstance(document, nodes.Mapping) else None
-    match found:
-        case nodes.Mapping(entries):
-            tasks = [(str(key.value), node) for key, node in entries]
-        case nodes.Sequence(items):
-            tasks = [
-                (_word(node, "name") or _word(node, "id") or str(at), node) for at, node in enumerate(items)
-            ]
-        case _:
-            tasks = []
+    if _word(document, "workflow") == "hierarchical":
+        return _managed(document, title)
+    tasks = _tasks(document)
     boxes = [Box(name, "task", _first_line(_word(node, "description"))) for name, node in tasks]
     arrows = [Arrow(other, name) for name, node in tasks for other in _words(node, "context")]
-    if not arrows:
+    arrows += [arrow for one in _maps(document) for arrow in _map_arrows(one)]
+    if not arrows and _word(document, "workflow") != "parallel":
         return _in_a_row(title, boxes)
     known = {box.name for box in boxes}
-    return Picture(title, tuple(boxes), tuple(one for one in arrows if one.start in known))
+    between = dict.fromkeys(one for one in arrows if {one.start, one.to} <= known)
+    return Picture(title, tuple(boxes), tuple(between))
+
+
+def _tasks(document: nodes.Node) -> list[tuple[str, nodes.Node]]:
+    """By the names under which others know them."""
+    found = document.get("tasks") if isinstance(document, nodes.Mapping) else None
+    if isinstance(found, nodes.Sequence):
+        each = enumerate(found.items)
+        return [(_word(node, "id") or _word(node, "name") or str(at), node) for at, node in each]
+    return _entries(document, "tasks")
+
+
+def _maps(document: nodes.Node) -> Sequence[nodes.Node]:
+    found = document.get("map") if isinstance(document, nodes.Mapping) else None
+    return found.items if isinstance(found, nodes.Sequence) else [] if found is None else [found]
+
+
+def _map_arrows(node: nodes.Node) -> Iterator[Arrow]:
+    """From the task that makes the items to the one for each of them, and on to what puts them together."""
+    items = node.get("items") if isinstance(node, nodes.Mapping) else None
+    for task in _words(node, "task"):
+        if (made_by := _word(items, "task")) != "":
+            yield Arrow(made_by, task, "each item")
+        if (reduce := _word(node, "reduce")) != "":
+            yield Arrow(task, reduce)
+
+
+MANAGER: Final = "manager"
+
+
+def _managed(document: nodes.Node, title: str) -> Picture:
+    """A manager, and those to whom it may delegate."""
+    agents = dict(_entries(document, "agents"))
+    tasks = _tasks(document)
+    roles = dict.fromkeys(role for _, node in tasks if (role := _role_in(node, agents)))
+    named = f"delegates: {', '.join(name for name, _ in tasks)}"
+    workers = [Box(role, "task", "worker") for role in roles]
+    arrows = tuple(Arrow(MANAGER, role) for role in roles)
+    return Picture(title, (Box(MANAGER, "task", _cut(named)), *workers), arrows)
+
+
+def _role_in(task: nodes.Node, agents: Mapping[str, nodes.Node]) -> str:
+    """Who does a task: an agent with a name, or one that stands in the task."""
+    inline = task.get("agent") if isinstance(task, nodes.Mapping) else None
+    return _word(agents.get(_word(task, "agent"), inline), "role")
 
 
 def _entries(node: nodes.Node | None, key: str) -> list[tuple[str, nodes.Node]]:
@@ -257,8 +297,45 @@ def with_way(picture: Picture, visits: Iterable[Stay]) -> Picture:
     return replace(picture, boxes=boxes, arrows=arrows, is_run=True)
 
 
+def with_tasks(picture: Picture, visits: Iterable[Stay]) -> Picture:
+    """The same for tasks: they have no order but what they need, and an arrow to what was done was taken."""
+    marked = with_way(picture, visits)
+    done = {box.name: box.visits for box in marked.boxes}
+    arrows = tuple(replace(one, taken=done[one.to] if done[one.start] else 0) for one in picture.arrows)
+    return replace(marked, arrows=arrows)
+
+
+def tasks_of(journal: Journal) -> list[Stay]:
+    """What was done of an ensemble: by tasks, and by those to whom a manager delegated."""
+    ended: dict[str, Stay] = {}
+    for stamped in journal.events():
+        match stamped.event:
+            case StepFinished(path=path, title=title, outcome=outcome) if path.startswith("tasks/"):
+                if (name := _task_at(path, title)) is not None:
+                    ended[path] = (name, isinstance(outcome, Failed))
+    return list(ended.values())
+
+
+def _task_at(path: str, title: str) -> str | None:
+    """The box of a step of an ensemble, if it has one."""
+    above, _, name = path.rpartition("/")
+    kind, _, key = name.partition(":")
+    match kind:
+        case "task":
+            return key
+        case "item":
+            return above.rpartition("/")[2].partition(":")[2]
+        case "reduce":
+            return title
+        case "work" if ".call:" in above:
+            return title
+        case "manager" if above == "tasks":
+            return MANAGER
+    return None
+
+
 def visits_of(journal: Journal, part: str) -> list[Stay]:
-    """The visits of a graph in a journal, in their order."""
+    """The visits of a graph, or the steps of a workflow, in their order."""
     from plait.steps.graph_nodes import node_of
 
     found = [known for known in journal.recorded_in(part) if ":" not in known.path.rpartition("/")[2]]

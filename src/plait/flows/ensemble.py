@@ -38,7 +38,15 @@ from plait.steps.ensemble import assemble
 from plait.steps.ensemble_check import problems_of
 from plait.steps.ensemble_parts import MAX_LEVELS, MOST_TURNS, Agent, Cast, Loop, Manager, MapReduce, Task
 from plait.steps.ensemble_task import TASK_FACTS
-from plait.steps.ensemble_text import AGENT_TEXTS, TASK_TEXTS, Place, Texts, is_item_name
+from plait.steps.ensemble_text import (
+    AGENT_TEXTS,
+    TASK_TEXTS,
+    Place,
+    Texts,
+    asking,
+    input_of,
+    is_item_name,
+)
 from plait.template.template import Template, compile_template
 from plait.values import Json, Secret
 
@@ -518,8 +526,11 @@ def _of_parts(said: Said) -> Iterator[Finding]:
     yield from map(Finding, read.problems)
     if not read.problems:
         yield from map(Finding, problems_of(read.cast, read.where))
+        inputs = _declared_inputs(said)
         for task in read.cast.tasks:
-            yield from _params(read, task)
+            yield from _params(read, task, inputs)
+        for one in read.cast.maps if inputs else ():
+            yield from _items_given(read, one, inputs)
     for loop in read.cast.loops:
         yield from _until_names(read.places[id(loop)].get("until"))
 
@@ -543,15 +554,37 @@ def _until_names(node: nodes.Node | None) -> Iterator[Finding]:
                     yield Finding(_unknown(what, node, root, known, "unknown-name"))
 
 
-def _params(read: Read, task: Task) -> Iterator[Finding]:
+def _declared_inputs(said: Said) -> tuple[str, ...]:
+    """The names of the inputs; none, if the file does not say which there are."""
+    try:
+        return tuple(_parameters(said.node))
+    except InputError:  # which was told
+        return ()
+
+
+def _items_given(read: Read, one: MapReduce, inputs: Collection[str]) -> Iterator[Finding]:
+    """The items of a map are in an input that is there."""
+    if isinstance(one.items, str) and one.items not in inputs:
+        guess = nearest(one.items, inputs)
+        meant = f"did you mean '{guess}'? " if guess else ""
+        fix = f"{meant}declare it under inputs, next to: {listed(sorted(inputs))}"
+        what = f"no input is named '{one.items}'"
+        node = read.places[id(one)].get("items")
+        yield Finding(Problem(what, None if node is None else node.span, fix, code="unknown-input"))
+
+
+def _params(read: Read, task: Task, inputs: tuple[str, ...]) -> Iterator[Finding]:
     """Names in the parameters of a tool that are not there."""
     node = read.places[id(task)].get("params")
     if node is None:
         return
     item = next((one.item for one in read.cast.maps if one.task is task), None)
     context = tuple(read.cast.id_of(one) for one in task.context)
+    if inputs and item is not None:  # an item has whatever fields it has
+        asked = (input_of(hole) for _, hole in asking(read.written[(id(task), "params")]))
+        inputs = (*inputs, item, *(name for name in asked if is_item_name(name, item)))
     known = [
-        Name("inputs", (), "what the ensemble was given"),
+        Name("inputs", (), "what the ensemble was given", inputs),
         Name("task", (), "the task itself, its texts filled", TASK_FACTS),
     ]
     if any(one.reduce is task for one in read.cast.maps):  # it is given outputs that have no ids of their own
@@ -562,7 +595,8 @@ def _params(read: Read, task: Task) -> Iterator[Finding]:
         known += [Name(name, (), "the item") for name in (item, f"{item}_index", f"{item}_total")]
     there = _known(known, "a task")
     for scalar in strings(node):
-        yield from check_field(Field("params", scalar, "a task", there), "graph")
+        declared_so = frozenset(inputs) if inputs else None
+        yield from check_field(Field("params", scalar, "a task", there, declared=declared_so), "graph")
 
 
 def _known(names: Collection[Name], where: str) -> Known:

@@ -14,10 +14,13 @@ from collections.abc import Mapping
 from plait.engine.limits import Aside, Reached, Spent
 from plait.engine.outcome import Failure, Interrupted, StepError
 from plait.engine.run import Stop
-from plait.hints import Final
+from plait.hints import TYPE_CHECKING, Final
 from plait.records import dataclass, replace
 from plait.steps.model import Answer, Ask, OnText, Provider, Usage
 from plait.values import Json, json_text
+
+if TYPE_CHECKING:
+    from plait.engine.perform import Turn
 
 ROOM: Final = 32_000
 """Tokens for an answer, where tokens or money are limited and nobody says max_tokens."""
@@ -25,6 +28,9 @@ BYTES_OF_A_TOKEN: Final = 3
 """Rather too few than too many: most texts have about four."""
 TOKENS_OF_A_MESSAGE: Final = 4
 """For the marks around it."""
+CUT_OFF: Final = "the model had no room left for its answer"
+NEARLY_ALL: Final = 0.9
+"""Of the room for an answer: servers count in their own ways."""
 MEASURED: Final = ("tokens", "spend")
 
 
@@ -36,7 +42,7 @@ class Bill:
         self.is_paid = False
         """Was it asked, and counted?"""
         self.reached: Reached | None = None
-        """The limit because of which it was not asked."""
+        """The limit because of which it was not asked, or its answer was cut off."""
 
     def ask(
         self, provider: Provider, ask: Ask, *, timeout: float | None, stop: Stop, on_text: OnText | None
@@ -55,7 +61,14 @@ class Bill:
         finally:
             self.is_paid = True
             aside.settle(**_amounts(used))
+        if aside.short is not None and _used_all(answer, ask):
+            self.reached = replace(aside.short.now(), why=CUT_OFF)
         return answer
+
+    def over(self, failure: Failure, turn: Turn) -> Reached | None:
+        """The limit because of which there is no answer; None if that has another reason."""
+        is_late = failure.kind == "timeout" and not turn.is_over()
+        return self.spent.reach("seconds") if is_late else self.reached
 
     def _take_another_turn(self) -> None:
         """A question that is tried again needs a turn of its own."""
@@ -68,7 +81,10 @@ class Bill:
             return ask, self._aside({}, {}, clock)
         costs = _costs(provider, ask, is_priced=self.spent.is_limited("spend"))
         found = self._aside(costs.of(costs.room), costs.of(1), clock)
-        return replace(ask, options={**ask.options, "max_tokens": costs.room_for(found.amounts)}), found
+        room = costs.room_for(found.amounts)
+        if room == costs.room:
+            found.short = None
+        return replace(ask, options={**ask.options, "max_tokens": room}), found
 
     def _aside(self, most: Mapping[str, float], least: Mapping[str, float], clock: _Clock) -> Aside:
         found = self.spent.set_aside(most, least, clock.expect_time)
@@ -79,6 +95,12 @@ class Bill:
     def _refused(self, reached: Reached) -> StepError:
         self.reached = reached
         return StepError(reached.failure())
+
+
+def _used_all(answer: Answer, ask: Ask) -> bool:
+    """Was it cut off by the room that it was given, and not by some bound of the server's?"""
+    room, used = ask.options.get("max_tokens"), answer.usage.output
+    return answer.ending == "length" and (not used or used >= NEARLY_ALL * float(room or 0))
 
 
 def count(usage: Usage | None, spent: Spent) -> None:

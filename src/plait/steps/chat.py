@@ -4,8 +4,9 @@
     say:2    what the person says then, with all that was said before
     say:3    …
 
-Each is a recorded step, so a chat is a run like every other.  An answer that fails or is stopped is
-forgotten, with what it was the answer to, and the chat goes on; it ends when the person has said all.
+Each is a recorded step, so a chat is a run like every other.  An answer that fails or is stopped does
+not end it: what was said, called and heard until then is known to the next one.  It ends when the person
+has said all, or a limit of the whole is reached.
 """
 
 from __future__ import annotations
@@ -70,6 +71,7 @@ class Chat:
             )
 
     def _answered(self, conversation: Conversation, turn: Turn, said: list[Message]) -> Done | Failed:
+        said.append(Message("user", turn.run.mask(conversation.prompt)))  # even if it is stopped at once
         try:
             outcome = turn.perform(Saying(conversation, said))
         except Interrupted:
@@ -91,6 +93,7 @@ def _ended(value: Json, failure: Failure | None) -> Json:
 class Saying:
     """A conversation that remembers what was said in it, for the next one."""
 
+    counts_itself = True
     conversation: Conversation
     said: list[Message]
 
@@ -120,6 +123,7 @@ class Saying:
 
     def run(self, turn: Turn) -> Json:
         talk = Talk(self.conversation, turn)
-        value = talk.to_the_end()
-        self.said[:] = talk.messages
-        return value
+        try:
+            return talk.to_the_end()
+        finally:
+            self.said[:] = talk.so_far()

@@ -19,16 +19,25 @@ from plait.digests import sha256_hex
 from plait.engine.backend import ItemWork
 from plait.engine.hooks import step_names
 from plait.engine.limits import NO_LIMITS, Limits, Reached, Spent
-from plait.engine.outcome import Done, Failed, Failure, Outcome, Skipped, StepError
-from plait.engine.perform import PLAIN, Policy, Step, Turn
+from plait.engine.outcome import (
+    Done,
+    Failed,
+    Failure,
+    Outcome,
+    OutOfLimit,
+    Skipped,
+    StepError,
+    expect_done,
+)
+from plait.engine.perform import PLAIN, Policy, Skip, Step, Turn
 from plait.engine.run import QUESTIONS
 from plait.errors import InternalError, JournalError, PlaitError, TrustError
 from plait.hints import TYPE_CHECKING, Final
 from plait.masking import masked
 from plait.records import dataclass, field, replace
-from plait.steps.allowance import Bill, count, paid_for
-from plait.steps.hands import working
-from plait.steps.judging import judged, judged_data
+from plait.steps.allowance import CUT_OFF, Bill, count, paid_for
+from plait.steps.hands import out_of_limit, working
+from plait.steps.judging import Judged, judged, judged_data
 from plait.steps.model import Answer, Ask, Message, Offer, Provider, ToolUse, Usage, total
 from plait.steps.offers import faults, id_of, not_offered, told_to_model
 from plait.steps.permissions import Permissions, matches_any
@@ -81,6 +90,8 @@ class Conversation:
     consent: Consent | None = None
     own: tuple[OwnTool, ...] = ()
     """Tools that nobody else has."""
+    lacking: Callable[[Turn], str | None] | None = None
+    """What is not done yet, when the model thinks that it is at the end."""
 
     def __post_init__(self) -> None:
         if not self.fingerprint:
@@ -99,7 +110,7 @@ class Conversation:
             self.prompt,
             list(self.tools),
             None if self.schema is None else dict(self.schema),
-            dict(self.options),
+            beside_room(self.options),
             [_record(message) for message in self.before],
             *([dict(tool.offer.schema), tool.offer.description] for tool in self.own),
         ]
@@ -165,10 +176,29 @@ class Talk:
         with self.run.spending(path, limits, f"'{self.said.title}'") as self.spent:
             self.run.agents[path] = Agency(self.permissions, self.spent)
             try:
-                self._expect_room("depth")
+                self._expect_depth()
                 return self._ended()
+            except OutOfLimit as end:
+                end.failure = replace(end.failure, output=self.record(end.reached.code))
+                raise
             finally:
                 del self.run.agents[path]
+
+    def so_far(self) -> list[Message]:
+        """What was said, with a result for every call, also of those that were cut off: models want one."""
+        answers = [at for at, one in enumerate(self.messages) if one.role == "assistant"]
+        last = answers[-1] if answers else len(self.messages)
+        heard = {one.answers for one in self.messages[last + 1 :]}
+        uses = [use for one in self.messages[last : last + 1] for use in one.uses]
+        missing = [self._result(at, use) for at, use in enumerate(uses, 1) if use.id not in heard]
+        return [*self.messages, *missing]
+
+    def _result(self, number: int, use: ToolUse) -> Message:
+        """Of a call of the last answer, if there is one."""
+        known = self.run.journal.recorded(f"{self.turn.path}/turn:{len(self.answers)}.call:{number}")
+        if known is not None:
+            return _answer_to(use, known.outcome)
+        return Message("tool", "it was ended before it had a result", answers=use.id, failed=True)
 
     def record(self, ended: str = "end") -> dict[str, Json]:
         """What has come of it until now."""
@@ -192,13 +222,13 @@ class Talk:
         while True:
             answer = self._asked(provider, offers)
             self.messages.append(answer.message())
-            self._expect_whole(answer)
             if answer.uses:
                 self._call(answer.uses, offers)
-            elif (wrong := self._misfits()) is None:
+            elif (found := self._judged(answer)).fits:
+                self.answers[-1] = replace(answer, data=found.data)
                 return self.record()
             else:
-                self._send_back(wrong)
+                self._send_back(found.wrong)
 
     def _provider(self) -> Provider:
         named = self.said.provider
@@ -208,7 +238,14 @@ class Talk:
         return provider
 
     def _offers(self) -> tuple[Offer, ...]:
-        return (*(tool.offer for tool in self.said.own), *self._offered_by_hands())
+        own = {tool.offer.name: tool.offer for tool in self.said.own}
+        others = self._offered_by_hands()
+        for name in own.keys() & {offer.name for offer in others}:
+            tool_id, whose = id_of(name, others), self.said.title
+            self.run.note(
+                self.turn.path, f"the tool '{tool_id}' is not offered: '{whose}' has one of that name"
+            )
+        return (*own.values(), *(offer for offer in others if offer.name not in own))
 
     def _offered_by_hands(self) -> tuple[Offer, ...]:
         if not self.said.tools and self.said.consent is None:
@@ -222,7 +259,7 @@ class Talk:
         # Taken before it is asked: of agents side by side no two have the last question.
         reached = self.spent.take(*ASKING, turns=1)
         if reached is not None:
-            raise StepError(self._limit(reached))
+            raise self._limit(reached)
         number, bill = len(self.answers) + 1, Bill(self.spent)
         question = Question(
             name=f"turn:{number}",
@@ -243,72 +280,84 @@ class Talk:
             bill=bill,
             timeout=self.spent.left("seconds"),
             context=self._context(number),
+            judge=self._useless,
         )
         outcome = self._perform(question)
-        if isinstance(outcome, Done):
-            answer = Answer.of(outcome.value)
-            if not bill.is_paid:  # remembered: an earlier life asked
-                count(answer.usage, self.spent)
-            self.answers.append(answer)
-            return answer
-        raise StepError(self._unanswered(outcome, bill))
+        if not isinstance(outcome, Done):
+            raise self._unanswered(outcome, bill)
+        answer = Answer.of(outcome.value)
+        self.answers.append(answer)
+        if not bill.is_paid:
+            self._accept_remembered(answer)
+        return answer
+
+    def _accept_remembered(self, answer: Answer) -> None:
+        """An earlier life asked; what is of use may have changed since."""
+        count(answer.usage, self.spent)
+        if (useless := self._useless(answer)) is not None:
+            raise StepError(replace(useless, output=self.record(useless.kind)))
 
     def _offered(self, offers: Sequence[Offer]) -> Json:
         return [[offer.tool_id, offer.description, dict(offer.schema)] for offer in offers]
 
-    def _unanswered(self, outcome: Failed | Skipped, bill: Bill) -> Failure:
-        if isinstance(outcome, Skipped):
+    def _unanswered(self, outcome: Failed | Skipped, bill: Bill) -> StepError | OutOfLimit:
+        if isinstance(outcome, Skipped):  # in a life that recorded it so
             count(None, self.spent)
-            return Failure(
-                f"the model was not asked: {outcome.why}", "refused", output=self.record("skipped")
-            )
+            said = f"the model was not asked: {outcome.why}"
+            return StepError(Failure(said, "refused", output=self.record("skipped")))
         failure = outcome.failure
         output = failure.output if isinstance(failure.output, Mapping) else {}
         if not bill.is_paid:
             count(paid_for(output), self.spent)
-        over = self.spent.reach("seconds") if failure.kind == "timeout" else bill.reached
-        if over is not None:
+        if (over := bill.over(failure, self.turn)) is not None:
             return self._limit(over)
+        if "ending" in output:
+            self.answers.append(Answer.of(output))
         raw = output.get("text")
         partial = {**self.record(failure.kind), **({"text": raw} if isinstance(raw, str) else {})}
-        return replace(failure, output=partial)
+        return StepError(replace(failure, output=partial))
 
-    def _expect_whole(self, answer: Answer) -> None:
-        """An answer that was cut off is none, and calls that were cut off are not made."""
+    # ── answers that are none ────────────────────────────────────────────
+
+    def _useless(self, answer: Answer) -> Failure | None:
+        """Why the conversation ends with an answer in vain; a run that goes on asks for another one.
+
+        An answer that was cut off is none, and calls that were cut off are not made.
+        """
         if answer.ending == "length":
             room = answer.usage.output or self.said.options.get("max_tokens")
             said = f" ({room} tokens)" if room is not None else ""
             fix = "raise options.max_tokens or limits.tokens"
-            message = f"the model had no room left for its answer{said}: {fix}"
-            raise StepError(Failure(message, "length", output=self.record("length")))
+            return Failure(f"{CUT_OFF}{said}: {fix}", "length")
         if answer.ending == "refused":
-            message = "the model declined to answer"
-            raise StepError(Failure(message, "refused", output=self.record("refused")))
+            return Failure("the model declined to answer", "refused")
+        if answer.uses:
+            return None
+        if not (found := self._judged(answer)).fits:
+            return self._after_retries(found.wrong)
+        lacking = None if self.said.lacking is None else self.said.lacking(self.turn)
+        return None if lacking is None else Failure(lacking, "incomplete")
 
-    # ── answers of a schema ──────────────────────────────────────────────
+    def _after_retries(self, wrong: Sequence[str]) -> Failure | None:
+        """None: the model is told, and tries again."""
+        bad = self._bad_answers + 1
+        if bad <= self.said.max_output_retries:
+            return None
+        tries = f"{bad} time{'' if bad == 1 else 's'}"
+        return Failure(f"the model gave no answer of the schema, {tries}: {'; '.join(wrong)}", "bad_answer")
 
-    def _misfits(self) -> Sequence[str] | None:
-        """What is wrong with the last answer; None: nothing, and its data is known."""
-        schema, answer = self.said.schema, self.answers[-1]
+    def _judged(self, answer: Answer) -> Judged:
+        """What an answer says, and what of it does not meet the schema."""
+        schema = self.said.schema
         if schema is None:
-            return None
-        known = answer.data is not None
-        found = judged_data(answer.data, schema) if known else judged(answer.text, schema)
-        if found.fits:
-            self.answers[-1] = replace(answer, data=found.data)
-            return None
-        return found.wrong
+            return Judged(answer.data)
+        return judged(answer.text, schema) if answer.data is None else judged_data(answer.data, schema)
 
     def _send_back(self, wrong: Sequence[str]) -> None:
         self._bad_answers += 1
-        said = "; ".join(wrong)
-        if self._bad_answers > self.said.max_output_retries:
-            tries = f"{self._bad_answers} time{'' if self._bad_answers == 1 else 's'}"
-            message = f"the model gave no answer of the schema, {tries}: {said}"
-            raise StepError(Failure(message, "bad_answer", output=self.record("bad_answer")))
         schema = json_text(dict(self.said.schema or {}))
         told = (
-            f"Your answer cannot be used: {said}\n"
+            f"Your answer cannot be used: {'; '.join(wrong)}\n"
             f"Answer again, with nothing but JSON of this schema:\n{schema}"
         )
         self.messages.append(Message("user", told))
@@ -317,17 +366,22 @@ class Talk:
 
     def _call(self, uses: Sequence[ToolUse], offers: tuple[Offer, ...]) -> None:
         """Call the tools, several at a time; the model hears of their results in its own order."""
-        left = self.spent.left("steps")
-        room = len(uses) if left is None else min(len(uses), int(left))
+        room, reached = self._take_steps(len(uses))
         calls = [self._use(number, use, offers) for number, use in enumerate(uses[:room], 1)]
         outcomes = self._perform_all(calls)
-        self.spent.add(steps=room)
         self.messages += [_answer_to(use, outcome) for use, outcome in zip(uses, outcomes, strict=False)]
         failed = next((outcome.failure for outcome in outcomes if isinstance(outcome, Failed)), None)
         if failed is not None:
             raise StepError(replace(failed, output=self.record(failed.kind)))
-        if room < len(uses):
-            self._expect_room("steps")
+        if reached is not None:
+            raise self._limit(reached)
+
+    def _take_steps(self, wanted: int) -> tuple[int, Reached | None]:
+        """How many calls may be made, taken before they are made; and the limit, if that is fewer."""
+        for taken in range(wanted):
+            if (reached := self.spent.take("steps", steps=1)) is not None:
+                return taken, reached
+        return wanted, None
 
     def _use(self, number: int, use: ToolUse, offers: tuple[Offer, ...]) -> Use:
         tool_id = id_of(use.name, offers) or ""
@@ -373,16 +427,17 @@ class Talk:
 
     # ── limits ───────────────────────────────────────────────────────────
 
-    def _expect_room(self, *names: str) -> None:
-        reached = self.spent.reach(*names)
-        if reached is not None:
-            raise StepError(self._limit(reached))
-
-    def _limit(self, reached: Reached) -> Failure:
-        hooks = self.run.hooks
+    def _expect_depth(self) -> None:
+        """Depth is no amount that is used up: whoever is called too deep fails, and its caller goes on."""
+        reached, hooks = self.spent.reach("depth"), self.run.hooks
+        if reached is None:
+            return
         if hooks is not None:
-            hooks.reach(self.turn, reached, self._context(max(1, len(self.answers))))
-        return reached.failure(self.record(reached.code))
+            hooks.reach(self.turn, reached, self._context(1))
+        raise StepError(reached.failure(self.record("depth")))
+
+    def _limit(self, reached: Reached) -> OutOfLimit:
+        return out_of_limit(reached, self.turn, self._context(max(1, len(self.answers))))
 
     def _context(self, turn: int) -> dict[str, Json]:
         """What hooks know of it."""
@@ -412,6 +467,8 @@ class Question:
     ask: Ask
     provider: Provider
     bill: Bill
+    judge: Callable[[Answer], Failure | None]
+    """Why an answer is of no use: it was paid for, and does not count as given."""
     timeout: float | None = None
     context: Mapping[str, Json] = field(default_factory=dict)
     policy: Policy = PLAIN
@@ -423,8 +480,7 @@ class Question:
 
     def run(self, turn: Turn) -> Json:
         run = turn.run
-        if run.hooks is not None:
-            run.hooks.expect("turn_started", turn, self.context)
+        self._expect_allowed(turn)
         limits = [one for one in (self.timeout, turn.time_left()) if one is not None]
         speaking = Speaking(run, turn.path)
         try:
@@ -436,8 +492,21 @@ class Question:
             answer = _bad_answer(error, run.mask)
         speaking.finish()
         record = masked({**answer.record(), **self._asked()}, run.mask)
-        expect_going_on("turn_finished", turn, {**self.context, "result": record}, record)
-        return record
+        useless = self.judge(answer)
+        outcome = Done(record) if useless is None else Failed(replace(useless, output=record, path=turn.path))
+        if run.hooks is not None:
+            told = {**self.context, "result": record}
+            run.hooks.expect_going_on("turn_finished", turn, told, outcome)
+        return expect_done(outcome)
+
+    def _expect_allowed(self, turn: Turn) -> None:
+        """A hook may keep the model from being asked; that is no end that a run which goes on remembers."""
+        if turn.run.hooks is None:
+            return
+        try:
+            turn.run.hooks.expect("turn_started", turn, self.context)
+        except Skip as skip:
+            raise StepError(Failure(f"the model was not asked: {skip.why}", "refused")) from None
 
     def _asked(self) -> dict[str, Json]:
         """With which words a conversation began, for whoever reads it later; kept with the first answer."""
@@ -489,6 +558,8 @@ class Use:
         try:
             value = self._called(turn)
         except StepError as error:
+            if error.failure.kind == "timeout" and turn.is_over():
+                raise  # what it is inside of had no time left: that is not the tool's failure
             result = self._failed_by(error.failure)
         except (TrustError, InternalError, JournalError):
             raise  # the run ends: nobody may go on after it
@@ -498,7 +569,9 @@ class Use:
             result = self._failed("refused", turn.run.mask(str(error)))
         else:
             result = {"output": told_to_model(value.get("output")), "failed": False, "tool": self.tool_id}
-        expect_going_on("tool_result", turn, {**self._facts(), "result": result}, result)
+        if turn.run.hooks is not None:
+            told = {**self._facts(), "result": result}
+            turn.run.hooks.expect_going_on("tool_result", turn, told, Done(result))
         return result
 
     def _called(self, turn: Turn) -> Mapping[str, Json]:
@@ -582,14 +655,6 @@ def use_at(journal: Journal, path: str) -> tuple[str, str, Json] | None:
 # ── shared ───────────────────────────────────────────────────────────────
 
 
-def expect_going_on(event: str, turn: Turn, context: Mapping[str, Json], value: Json) -> None:
-    """Tell hooks what came of a step; if one of them ends the run, that is recorded nevertheless."""
-    hooks = turn.run.hooks
-    verdict = None if hooks is None else hooks.fire(event, turn, context)
-    if verdict is not None and verdict.verb == "abort":
-        raise replace(verdict, path=turn.path).aborted(Done(value))
-
-
 def title_of(tool: str, arguments: Json) -> str:
     """A call on one line."""
     said = json_text(arguments) if arguments not in ({}, None) else ""
@@ -600,6 +665,11 @@ def title_of(tool: str, arguments: Json) -> str:
 def provider_key(provider: str | Provider | None) -> Json:
     """What tells one provider from another, in a fingerprint."""
     return provider if isinstance(provider, str | None) else [provider.name, provider.fingerprint]
+
+
+def beside_room(options: Mapping[str, Json]) -> Json:
+    """What of the options an answer depends on; its room is a limit: a run may go on with more of it."""
+    return {name: value for name, value in options.items() if name != "max_tokens"}
 
 
 def digest(data: Json) -> str:

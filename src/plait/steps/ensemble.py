@@ -20,7 +20,17 @@ from plait.engine.backend import ItemWork
 from plait.engine.events import StepCounted
 from plait.engine.hooks import Hook
 from plait.engine.limits import NO_LIMITS, Limits
-from plait.engine.outcome import Aborted, Done, Failed, Failure, Outcome, Skipped, StepError, expect_done
+from plait.engine.outcome import (
+    Aborted,
+    Done,
+    Failed,
+    Failure,
+    Outcome,
+    OutOfLimit,
+    Skipped,
+    StepError,
+    expect_done,
+)
 from plait.engine.perform import PLAIN, Policy, Step, Turn
 from plait.engine.run import changed_steps
 from plait.errors import InputError, Problem
@@ -741,7 +751,9 @@ class _Play:
         turn = replace(self.turn, replaying=False) if fresh_needs else self.turn
         try:
             outcome, behind = turn.perform_next(self.units[order].step(dict(self.outputs)), order)
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, OutOfLimit):  # for whoever reads what there was until then
+                self.outputs |= self.units[order].outputs(Failed(error.failure))
             with self._changed:  # whoever waits for this one waits in vain
                 self._is_broken = True
                 self._changed.notify_all()

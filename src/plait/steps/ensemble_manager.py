@@ -13,7 +13,8 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from plait.engine.outcome import Done, Failed, Failure, Outcome, StepError, expect_done
+from plait.engine.journal import Recorded
+from plait.engine.outcome import Done, Failed, Failure, Outcome, OutOfLimit, StepError, expect_done
 from plait.engine.perform import PLAIN, Policy, Step, Turn
 from plait.errors import InputError, nearest
 from plait.hints import TYPE_CHECKING, Final
@@ -41,6 +42,7 @@ from plait.steps.ensemble_task import (
 from plait.steps.ensemble_text import system_of
 from plait.steps.hands import working
 from plait.steps.model import Answer, Offer, ToolUse
+from plait.steps.offers import faults
 from plait.steps.permissions import Permissions
 from plait.values import Json
 
@@ -96,11 +98,9 @@ class ManagerStep:
         began = time.monotonic()
         try:
             value = Talk(self._conversation(), turn).to_the_end()
-        except StepError as error:
-            raise StepError(self._failed(error.failure, turn)) from None
-        made = self._delegations(turn.run.journal, turn.path)
-        worked = {one["worker"] for one in made}
-        lacking = [role for role in self.manager.required if self.roles[role] not in worked]
+        except (StepError, OutOfLimit) as error:
+            error.failure = self._failed(error.failure, turn)
+            raise
         record = {
             "raw": value["text"],
             "data": value["data"],
@@ -108,12 +108,9 @@ class ManagerStep:
             "usage": value["usage"],
             "model": value["model"],
             "turns": value["turns"],
-            "delegations": made,
+            "delegations": self._delegations(turn.run.journal, turn.path),
             "duration": round(time.monotonic() - began, 6),
         }
-        if lacking:
-            said = f"the manager ended without the work of {', '.join(map(repr, lacking))}"
-            raise StepError(Failure(said, "incomplete", output=record))
         return masked(record, turn.run.mask)
 
     def outputs(self, outcome: Outcome) -> list[TaskOutput]:
@@ -147,7 +144,13 @@ class ManagerStep:
             limits=as_limits(manager.limits),
             options=manager.options,
             own=(OwnTool(self._offer(), self._delegated),),
+            lacking=self._lacking,
         )
+
+    def _lacking(self, turn: Turn) -> str | None:
+        worked = {one["worker"] for one in self._delegations(turn.run.journal, turn.path)}
+        lacking = [role for role in self.manager.required if self.roles[role] not in worked]
+        return f"the manager ended without the work of {', '.join(map(repr, lacking))}" if lacking else None
 
     def _prompt(self) -> str:
         parts = ["## Workers\n\n" + "\n".join(_introduced(one) for one in self._allowed().values())]
@@ -194,7 +197,7 @@ class ManagerStep:
         for call, use in _uses(journal, path):
             worker = use.arguments.get("worker") if isinstance(use.arguments, Mapping) else None
             refused = self._refused(str(worker), accepted)
-            if refused is None:
+            if refused is None and _may_be_made(journal, f"{path}/{call}", use):
                 accepted[str(worker)] += 1
             yield call, refused
 
@@ -236,6 +239,16 @@ def _uses(journal: Journal, path: str) -> Iterator[tuple[str, ToolUse]]:
             if use.name == DELEGATE:
                 yield f"turn:{number}.call:{place}", use
         number += 1
+
+
+def _may_be_made(journal: Journal, path: str, use: ToolUse) -> bool:
+    """Does a delegation count?  Not one that its schema or a hook kept from being made, and that was told."""
+    if faults(use.arguments, SCHEMA):
+        return False
+    match journal.recorded(path):
+        case Recorded(outcome=Done({"failed": True, "kind": "refused"})):
+            return journal.recorded(f"{path}/{WORK}") is not None
+    return True
 
 
 def _introduced(agent: Agent) -> str:

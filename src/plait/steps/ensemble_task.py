@@ -19,7 +19,7 @@ from plait.masking import masked
 from plait.records import dataclass, field, replace
 from plait.scope import Scope
 from plait.steps.authored import by_author
-from plait.steps.conversation import Conversation, Talk, digest, provider_key
+from plait.steps.conversation import Conversation, Talk, beside_room, digest, provider_key
 from plait.steps.ensemble_handlers import fingerprint_of, qualified
 from plait.steps.ensemble_parts import PLAIN_AGENT, Agent, Task, TaskOutput, as_limits
 from plait.steps.ensemble_text import prompt_of, system_of
@@ -28,7 +28,7 @@ from plait.steps.model import Provider, Usage
 from plait.steps.tool import called
 from plait.template.sinks import as_json_value
 from plait.template.template import Template
-from plait.values import Json, detached, json_text, text
+from plait.values import Json, detached, json_text, text, unshared
 
 UNUSED: Final = Usage(calls=0)
 TASK_FACTS: Final = ("description", "expected_output", "feedback", "iteration")
@@ -70,7 +70,8 @@ class TaskStep:
             return self._asked(self.conversation, turn)
         if task.handler is not None:
             handler = task.handler
-            return _given(by_author(lambda: handler(task, self.context), "handler", turn.run.mask))
+            own, context = _own(task, self.context)
+            return _given(by_author(lambda: handler(own, context), "handler", turn.run.mask))
         assert task.tool is not None
         return _given(called(turn, task.tool, self._params(task.tool)).get("output"))
 
@@ -209,8 +210,14 @@ def agent_key(agent: Agent, provider: str | Provider | None, model: str | None) 
         provider_key(provider_of(agent, provider)),
         agent.model or model,
         list(agent.tools),
-        dict(agent.options),
+        beside_room(agent.options),
     ]
+
+
+def _own(task: Task, context: Sequence[TaskOutput]) -> tuple[Task, tuple[TaskOutput, ...]]:
+    """For a function of the author's: whatever it changes, others are given what they would have been."""
+    outputs = tuple(replace(one, data=unshared(one.data)) for one in context)
+    return replace(task, inputs=unshared(dict(task.inputs))), outputs
 
 
 # ── what a task gave ─────────────────────────────────────────────────────

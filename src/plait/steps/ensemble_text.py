@@ -76,7 +76,7 @@ class Texts:
             for task in cast.tasks
             if task.params is not None
         }
-        self._asking = {key: asking for key, one in self._params.items() if (asking := _asking(one))}
+        self._asking = {key: found for key, one in self._params.items() if (found := asking(one))}
         """Holes in parameters of tools that inputs or items have to answer."""
         self._is_plain = not (self._asking or cast.maps)
 
@@ -152,7 +152,7 @@ class Texts:
                 found.setdefault(str(owner.items))
                 continue
             if field == "params":
-                asked = (_input_of(hole) for _, hole in self._asking[id(owner)])
+                asked = (input_of(hole) for _, hole in self._asking[id(owner)])
                 found |= dict.fromkeys(name for name in asked if name and not is_item_name(name, own))
                 continue
             template = self._templates[(id(owner), field)]
@@ -205,10 +205,12 @@ class Texts:
         missing: dict[str, None] = {}
         template = ""
         for owner, field, own in self._spots():
+            each = [] if isinstance(owner, MapReduce) else self._items_known(owner, own, inputs)
             for names, written, where in self._missing_at(owner, field, own, inputs):
                 template = template or written
                 missing |= dict.fromkeys(names)
-                problems.append(_problem(names, self._called(owner, field), written, where, inputs))
+                fix = _fix(names, inputs, each, own, is_in_file=where is not None)
+                problems.append(_problem(names, self._called(owner, field), written, where, fix))
         if not problems:
             return None
         error = PromptTemplateError(problems[0].what, list(missing), template)
@@ -320,7 +322,7 @@ def _place(leaf: Leaf, hole: Hole) -> Span | None:
 # ── parameters of tools ──────────────────────────────────────────────────
 
 
-def _asking(template: Template) -> list[tuple[Leaf, Hole]]:
+def asking(template: Template) -> list[tuple[Leaf, Hole]]:
     """The holes that somebody has to answer before a task of the context has run."""
     return [
         (leaf, part)
@@ -352,7 +354,7 @@ def _missing_params(
     given: dict[str, Json] = {**inputs, "inputs": inputs}
     knowing = [{**given, **names, "inputs": {**inputs, **names}} for names in each] or [given]
     for leaf, hole in asking:
-        if not each and is_item_name(_input_of(hole), item):
+        if not each and is_item_name(input_of(hole), item):
             continue  # nobody knows the items yet
         if any(_lacks(hole, names) for names in knowing):
             yield [_asked(hole)], leaf.source.text, _place(leaf, hole)
@@ -379,7 +381,7 @@ def _asked(hole: Hole) -> str:
     return str(path)
 
 
-def _input_of(hole: Hole) -> str:
+def input_of(hole: Hole) -> str:
     """The name of the input."""
     if isinstance(hole, InputHole):
         return hole.key
@@ -388,17 +390,40 @@ def _input_of(hole: Hole) -> str:
 
 
 def _problem(
-    names: Sequence[str], called: str, template: str, where: Span | None, inputs: Mapping[str, Json]
+    names: Sequence[str], called: str, template: str, where: Span | None, fix: str | None
 ) -> Problem:
     shown = template if len(template) <= LONGEST_SHOWN else template[:LONGEST_SHOWN] + "..."
     what = (
         f"Missing template variables: [{', '.join(names)}], in {called}. "
         f"Provide them in ensemble.run(inputs). Template: '{shown}'"
     )
-    guesses = [guess for name in names if (guess := nearest(name, inputs)) is not None]
-    given = ", ".join(f"-i {name}=…" for name in names) if where is not None else None
-    fix = f"given is {', '.join(map(repr, dict.fromkeys(guesses)))}: is that meant?" if guesses else given
     return Problem(what, where, fix, code="missing-variables")
+
+
+def _fix(
+    names: Sequence[str],
+    inputs: Mapping[str, Json],
+    each: Sequence[Mapping[str, Json]],
+    item: str | None,
+    *,
+    is_in_file: bool,
+) -> str | None:
+    """What to give: inputs, and of items that have no such field which ones those are."""
+    of_items = [name for name in names if each and is_item_name(name.partition(".")[0], item)]
+    of_inputs = [name for name in names if name not in of_items]
+    guesses = [guess for name in of_inputs if (guess := nearest(name, inputs)) is not None]
+    fixes = [_item_without(name, each, item) for name in of_items]
+    if guesses:
+        fixes.insert(0, f"given is {', '.join(map(repr, dict.fromkeys(guesses)))}: is that meant?")
+    elif of_inputs and is_in_file:
+        fixes.insert(0, ", ".join(f"-i {name}=…" for name in of_inputs))
+    return "; ".join(fixes) or None
+
+
+def _item_without(name: str, each: Sequence[Mapping[str, Json]], item: str | None) -> str:
+    """The first of the items that have no such field, by its place among all."""
+    at = next(at for at, names in enumerate(each) if walk(names, tuple(name.split("."))) is UNDEFINED)
+    return f"item {at} of {len(each)}, counted from 0, has no field '{name[len(item or '') + 1 :]}'"
 
 
 # ── the items of a map ───────────────────────────────────────────────────

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from plait.engine.hooks import Hook, Verdict, error_names
 from plait.engine.limits import NO_LIMITS, Limits, Reached, Spent
-from plait.engine.outcome import Done, Failed, Failure, Skipped, StepError, expect_done
+from plait.engine.outcome import Done, Failed, Failure, OutOfLimit, Skipped, StepError, expect_done
 from plait.engine.perform import PLAIN, Policy, Step, Turn
 from plait.hints import TYPE_CHECKING, Final
 from plait.masking import masked
@@ -28,7 +28,7 @@ from plait.records import dataclass, field, replace
 from plait.scope import Scope
 from plait.steps.graph_calls import Call, filled_call, performed_items, result_of
 from plait.steps.graph_nodes import Node, leads_to, shown
-from plait.steps.hands import working
+from plait.steps.hands import out_of_limit, working
 from plait.template.template import Template
 from plait.values import Json, detached
 
@@ -141,15 +141,21 @@ class _Way:
         self.base = Scope({}, sources=turn.scope.sources)
 
     def walked(self) -> dict[str, Json]:
+        try:
+            return self._walked()
+        except OutOfLimit as end:
+            end.failure = replace(end.failure, output={**self.partial(), "ended": "limit"})
+            raise
+
+    def _walked(self) -> dict[str, Json]:
         self._fire("graph_started", {"start": self.graph.start})
         at: str | None = self.graph.start
         while at is not None:
-            self._expect_more()
+            self._take_a_step()
             node = self.graph.nodes[at]
             visit = Visit(self, node, self._number(at))
             outcome, self.turn = self._with_state().perform_next(visit, self.steps)
             self.steps += 1
-            self.spent.add(steps=1)
             match outcome:
                 case Done(value):
                     if "output" in value:
@@ -196,16 +202,17 @@ class _Way:
 
     # ── limits, hooks, the end ───────────────────────────────────────────
 
-    def _expect_more(self) -> None:
-        """Nothing is exceeded: what is reached ends the graph before the next node."""
-        reached = self.spent.reach(*self.limited) if self.limited else None
+    def _take_a_step(self) -> None:
+        """Taken before the node is visited: of graphs side by side no two have the last step."""
         if self.steps >= self.graph.max_steps:
-            reached = Reached("steps", self.steps, self.graph.max_steps, f"graph '{self.graph.name}'")
-        if reached is None:
-            return
-        if self.hooks is not None:
-            self.hooks.reach(self.turn, reached, self.facts())
-        raise StepError(reached.failure({**self.partial(), "ended": "limit"}))
+            own = Reached("steps", self.steps, self.graph.max_steps, f"graph '{self.graph.name}'")
+            if self.hooks is not None:
+                self.hooks.reach(self.turn, own, self.facts())
+            raise StepError(own.failure({**self.partial(), "ended": "limit"}))
+        if not self.limited:
+            self.spent.add(steps=1)
+        elif (reached := self.spent.take(*self.limited, steps=1)) is not None:
+            raise out_of_limit(reached, self.turn, self.facts())
 
     def partial(self) -> dict[str, Json]:
         """What the graph has come to."""

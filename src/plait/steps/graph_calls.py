@@ -21,7 +21,7 @@ from plait.steps.hands import working
 from plait.steps.tool import called
 from plait.template.sinks import as_json_value, as_text
 from plait.template.template import Template
-from plait.values import Json, detached, json_text
+from plait.values import Json, detached, json_text, unshared
 
 if TYPE_CHECKING:
     from plait.steps.graph import Names
@@ -137,7 +137,7 @@ def performed_items(
         title = turn.run.mask(title_of(work.item))
         item = Item(node, call, seen, f"item:{work.key}", title, strict=strict, keeps_going=loop.keeps_going)
         # What a call is given it has from `seen`; hooks ask the scope.
-        scope = None if turn.run.hooks is None else turn.scope.child(item=work.item)
+        scope = None if turn.run.hooks is None else turn.scope.child(item=detached(work.item))
         return perform(item, turn.inner(item, scope=scope, order=work.order))
 
     def finished(work: ItemWork, outcome: Outcome) -> None:
@@ -165,7 +165,7 @@ def performed_items(
 def _items(loop: Loop, names: Names, *, strict: bool) -> list[Json]:
     found = loop.over.render(names, strict=strict)
     if isinstance(found, list):
-        return list(detached(found))
+        return list(unshared(found))
     raise StepError(Failure("foreach goes over a list, and what 'over' leads to is none", "refused"))
 
 

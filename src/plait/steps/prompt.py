@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from plait.engine.outcome import Failure, StepError
+from plait.engine.outcome import Done, Failed, Failure, OutOfLimit, StepError
 from plait.engine.perform import Turn
 from plait.hints import Final
 from plait.masking import masked
 from plait.records import dataclass, field, replace
 from plait.steps.allowance import Bill, count
-from plait.steps.hands import WorkingRun, working
+from plait.steps.hands import WorkingRun, out_of_limit, working
 from plait.steps.model import Ask, Message
 from plait.steps.speaking import Speaking
 from plait.template.sinks import as_text
@@ -38,7 +38,15 @@ class Prompt:
         if run.rehearsal is not None:
             run.rehearse(turn, "prompt", text)
             return {}
-        return self._answered(asked, turn, run)
+        if run.hooks is None:
+            return self._answered(asked, turn, run)
+        name = turn.path.rpartition("/")[2]
+        step: Json = {"name": name, "kind": "prompt", "title": name, "attempt": turn.attempt}
+        context: dict[str, Json] = {"step": step, "model": self.model, "turn": 1}
+        run.hooks.expect("turn_started", turn, context)
+        value = self._answered(asked, turn, run)
+        run.hooks.expect_going_on("turn_finished", turn, {**context, "result": value}, Done(value))
+        return value
 
     def _answered(self, asked: Ask, turn: Turn, run: WorkingRun) -> dict[str, Json]:
         provider = run.hands.provider(self.provider)
@@ -46,7 +54,7 @@ class Prompt:
             raise StepError(Failure(NOBODY, "refused"))
         spent = run.spent_around(turn.path)
         if (reached := spent.take(*ASKING, turns=1)) is not None:
-            raise StepError(reached.failure())
+            raise out_of_limit(reached, turn)
         bill = Bill(spent)
         began = time.monotonic()
         speaking = Speaking(run, turn.path)
@@ -57,13 +65,24 @@ class Prompt:
             if not bill.is_paid:
                 count(None, spent)
             output = error.failure.output if isinstance(error.failure.output, Mapping) else {}
-            raise StepError(_failure(error.failure, output, time.monotonic() - began, run)) from None
+            failure = _failure(error.failure, output, time.monotonic() - began, run)
+            raise _ended(failure, bill, turn) from None
         speaking.finish()
         if (why := ENDED_EARLY.get(answer.ending)) is not None:
             output = {"text": answer.text, "model": answer.model, "usage": answer.usage.record()}
-            failure = Failure(why, answer.ending)
-            raise StepError(_failure(failure, output, time.monotonic() - began, run))
+            failure = _failure(Failure(why, answer.ending), output, time.monotonic() - began, run)
+            raise _ended(failure, bill, turn)
         return _value(run, answer.text, time.monotonic() - began, answer.model, answer.usage.record())
+
+
+def _ended(failure: Failure, bill: Bill, turn: Turn) -> StepError | OutOfLimit:
+    """How a question without an answer ends: by itself, or by a limit, and then what was paid is kept."""
+    over = bill.over(failure, turn)
+    if over is None:
+        return StepError(failure)
+    end = out_of_limit(over, turn, partial=failure.output)
+    end.outcome = Failed(end.failure)
+    return end
 
 
 def _failure(failure: Failure, output: Mapping[str, Json], seconds: float, run: WorkingRun) -> Failure:

@@ -135,7 +135,8 @@ class ChatReading:
 
     @property
     def is_over(self) -> bool:
-        return self._done or bool(self._reason)
+        # A server that breaks off may still say that this was all: only a reason tells that it is whole.
+        return bool(self._reason)
 
     @property
     def is_last(self) -> bool:

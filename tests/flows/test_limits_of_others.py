@@ -1,0 +1,509 @@
+"""A limit ends whoever has it, and nobody inside: with more of it all is done that was not done before."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from plait.app.hooks import begin
+from plait.engine.events import Noted, StepFinished
+from plait.engine.journal import MemoryJournal, Stamped
+from plait.engine.limits import Limits, Spent
+from plait.engine.outcome import Aborted, Done, Failed, Outcome, StepError
+from plait.engine.progress import fold
+from plait.flows.directive import load_directive
+from plait.flows.graph import load_graph
+from plait.flows.load import load_flow
+from plait.steps.call import ToolResult
+from plait.steps.hands import Inside
+from plait.steps.model import Answer, Ask, Usage
+from plait.values import Json
+from steps.fakes import new_run, turn_of
+from steps.scripted import Says, Scripted, ToolHands, says, wants
+
+SUB = """\
+start: a
+nodes:
+  a: {tool: log, params: {x: a}, next: b}
+  b: {tool: log, params: {x: b}, next: c}
+  c: {tool: log, params: {x: c}}
+"""
+CHILD = "---\npermissions: ['*']\n---\nchild\n"
+
+
+class Hands(ToolHands):
+    """`log` keeps what it is called with; files of a folder are tools."""
+
+    def __init__(self, top: Path, model: Says, log: Callable[[Json], Json] = lambda _: "logged") -> None:
+        flows = dict.fromkeys(["sub", *(f"directive:{one.stem}" for one in top.glob("*.md"))], log)
+        super().__init__(Scripted(model), {"log": lambda params: log(params.get("x")), **flows})
+        self._top = top
+
+    def program(self, tool_id: str, params: Mapping[str, Json]) -> Inside | None:  # noqa: ARG002
+        if tool_id == "sub":
+            return load_graph(str(self._top / "sub.yaml"), environ={}).program
+        if tool_id.startswith("directive:"):
+            return load_directive(str(self._top / f"{tool_id[10:]}.md"), environ={}).program
+        return None
+
+    @property
+    def logged(self) -> list[Json]:
+        return [params.get("x") for _, params in self.calls]
+
+    @property
+    def questions(self) -> int:
+        return len(self.scripted.asks)  # type: ignore[union-attr]
+
+
+@pytest.fixture
+def top(tmp_path: Path) -> Path:
+    (tmp_path / "sub.yaml").write_text(SUB)
+    (tmp_path / "child.md").write_text(CHILD)
+    return tmp_path
+
+
+def life(
+    top: Path, file: str, text: str, hands: Hands, journal: MemoryJournal, spent: Spent | None = None
+) -> Outcome:
+    """One life of a run, to its end."""
+    (top / file).write_text(text)
+    loaded = load_flow(str(top / file), environ={})
+    run = new_run(hands, journal.reopened())
+    if spent is None:
+        begin(loaded, run)
+    else:
+        run.spent = spent
+    try:
+        return Done(loaded.program.run(turn_of(run)))
+    except (StepError, Aborted) as error:
+        return Failed(error.failure)
+    finally:
+        run.close()
+
+
+def said(outcome: Outcome) -> str:
+    return outcome.failure.message if isinstance(outcome, Failed) else "done"
+
+
+def failures(journal: MemoryJournal) -> list[str]:
+    """The paths of what is recorded as failed."""
+    ends = [stamped.event for stamped in journal.events() if isinstance(stamped.event, StepFinished)]
+    return [end.path for end in ends if isinstance(end.outcome, Failed)]
+
+
+# ── no outcome of those inside ───────────────────────────────────────────
+
+
+def steady(ask: Ask) -> Answer:
+    """A parent calls a child twice, a child calls a tool three times."""
+    results = sum(message.role == "tool" for message in ask.messages)
+    if ask.messages[0].text.startswith("parent"):
+        return wants(("directive:child", {})) if results < 2 else says("parent done")
+    return wants(("log", {"x": results})) if results < 3 else says("child done")
+
+
+PARENT = "---\npermissions: ['*', 'directive:*']\nlimits: {%s}\n---\nparent\n"
+
+
+@pytest.mark.parametrize("limit", ["turns: 3", "turns: 6", "tokens: 60", "spend: 1", "steps: 2", "steps: 4"])
+def test_a_limit_of_a_caller_that_a_child_reaches_is_no_end_of_the_child(top: Path, limit: str) -> None:
+    whole = Hands(top, steady)
+    assert said(life(top, "p.md", PARENT % "turns: 99", whole, MemoryJournal())) == "done"
+    journal, hands = MemoryJournal(), Hands(top, steady)
+    ended = life(top, "p.md", PARENT % limit, hands, journal)
+    assert isinstance(ended, Failed)
+    assert ended.failure.kind == "limit"
+    assert ended.failure.message.startswith("'p' has reached its limit of ")
+    assert [path for path in failures(journal) if "turn:" not in path.rpartition("/")[2]] == ["agent"]
+    resumed = life(top, "p.md", PARENT % "turns: 99", hands, journal)
+    assert said(resumed) == "done"
+    assert (hands.questions, hands.logged) == (whole.questions, whole.logged)
+
+
+HIERARCHY = """\
+workflow: hierarchical
+limits: {turns: %d}
+agents: {alpha: {role: alpha, tools: [log]}}
+tasks: [{id: a, description: things, agent: alpha}]
+"""
+
+
+def managed(ask: Ask) -> Answer:
+    results = sum(message.role == "tool" for message in ask.messages)
+    if any(tool.name == "delegate" for tool in ask.tools):
+        return wants(("delegate", {"worker": "alpha", "task": "work"})) if results < 2 else says("end")
+    return wants(("log", {"x": results})) if results < 2 else says("worked")
+
+
+def test_a_limit_that_a_worker_reaches_is_no_end_of_its_delegation(top: Path) -> None:
+    journal, hands = MemoryJournal(), Hands(top, managed)
+    assert said(life(top, "h.yaml", HIERARCHY % 3, hands, journal)) == (
+        "the run has reached its limit of 3 turns (3 used)"
+    )
+    assert failures(journal) == []
+    further = life(top, "h.yaml", HIERARCHY % 6, hands, journal)
+    assert isinstance(further, Failed)
+    assert further.failure.output["tasks"]["delegation-1"]["raw"] == "worked"
+    assert said(life(top, "h.yaml", HIERARCHY % 60, hands, journal)) == "done"
+    assert (hands.questions, hands.logged) == (9, [0, 1, 0, 1])
+
+
+FLOW = """\
+limits: {steps: %d}
+steps:
+  - {tool: sub, continue_on_error: true, on_failure: [{tool: log, params: {x: handler}}]}
+  - {tool: log, params: {x: after}}
+"""
+
+
+def test_no_handler_and_no_flow_goes_on_behind_a_limit_of_the_run(top: Path) -> None:
+    journal, hands = MemoryJournal(), Hands(top, steady)
+    assert said(life(top, "f.yaml", FLOW % 3, hands, journal)) == (
+        "the run has reached its limit of 3 steps (3 used)"
+    )
+    assert (hands.logged, failures(journal)) == (["a", "b"], [])
+    assert said(life(top, "f.yaml", FLOW % 99, hands, journal)) == "done"
+    assert hands.logged == ["a", "b", "c", "after"]
+
+
+def test_an_item_that_meets_a_limit_of_the_run_is_no_dead_letter(top: Path) -> None:
+    flow = "limits: {steps: %d}\nmap: {input: [1, 2, 3], max_parallel: 1, steps: [{tool: sub}]}\n"
+    journal, hands = MemoryJournal(), Hands(top, steady)
+    assert said(life(top, "f.yaml", flow % 6, hands, journal)).endswith("its limit of 6 steps (6 used)")
+    done = life(top, "f.yaml", flow % 99, hands, journal)
+    assert isinstance(done, Done)
+    assert hands.logged == ["a", "b", "c"] * 3
+    assert failures(journal) == []
+
+
+class Clock:
+    """Tools take as long as they say; no time passes otherwise."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+LATE = ToolResult("log", False, None, "took too long", (), {"timed_out": True})
+SLOW = """\
+start: f
+nodes:
+  f: {tool: log, params: {x: f}, on_error: h, next: ok}
+  h: {tool: log, params: {x: h}}
+  ok: {tool: log, params: {x: ok}}
+"""
+
+
+def test_a_call_cut_off_by_the_time_of_the_run_follows_no_edge_of_errors(top: Path) -> None:
+    clock = Clock()
+
+    def slow(_: Json) -> Json:
+        clock.now += 2
+        return LATE
+
+    journal = MemoryJournal()
+    short = Spent(Limits(seconds=1), clock=clock)
+    ended = life(top, "g.yaml", SLOW, Hands(top, steady, slow), journal, short)
+    assert (said(ended), failures(journal)) == ("the run has reached its limit of 1 seconds (2 used)", [])
+    hands = Hands(top, steady)
+    assert said(life(top, "g.yaml", SLOW, hands, journal, Spent())) == "done"
+    assert hands.logged == ["f", "ok"]
+
+
+def test_a_call_cut_off_by_the_time_of_an_agent_is_made_again(top: Path) -> None:
+    def slow(x: Json) -> Json:
+        if x == 1:
+            threading.Event().wait(0.3)  # longer than the agent may take
+            return LATE
+        return "logged"
+
+    text = "---\npermissions: ['*']\nlimits: {seconds: %g}\n---\nchild\n"
+    journal = MemoryJournal()
+    ended = life(top, "a.md", text % 0.2, Hands(top, steady, slow), journal)
+    assert said(ended).startswith("'a' has reached its limit of 0.2 seconds")
+    assert journal.recorded("agent/turn:2.call:1") is None
+    hands = Hands(top, steady)
+    assert said(life(top, "a.md", text % 60, hands, journal)) == "done"
+    assert hands.logged == [1, 2]
+
+
+def test_a_call_cut_off_by_a_deadline_around_its_agent_is_made_again(top: Path) -> None:
+    """A timeout of a step is no limit, and the rule is the same."""
+
+    def slow(x: Json) -> Json:
+        if x == 1:
+            threading.Event().wait(0.3)
+            return LATE
+        return "logged"
+
+    flow = "steps: [{prompt: {prompt: child, tools: ['*']}, timeout: %g}]\n"
+    journal = MemoryJournal()
+    assert (
+        said(life(top, "f.yaml", flow % 0.2, Hands(top, steady, slow), journal)) == "took longer than 0.2 s"
+    )
+    known = journal.recorded("steps/0/agent/turn:2.call:1")
+    assert known is None or isinstance(known.outcome, Failed)
+    hands = Hands(top, steady)
+    assert said(life(top, "f.yaml", flow % 60, hands, journal)) == "done"
+    assert hands.logged == [1, 2]
+
+
+# ── taken before it is used ──────────────────────────────────────────────
+
+
+def test_graphs_side_by_side_take_a_step_before_they_use_it(top: Path) -> None:
+    gathered = threading.Barrier(6, timeout=0.5)
+
+    def log(_: Json) -> Json:
+        with suppress(threading.BrokenBarrierError):
+            gathered.wait()  # all of them at once, as far as they may
+        return "logged"
+
+    graph = """\
+limits: {steps: %d}
+start: f
+nodes: {f: {over: [1, 2, 3, 4, 5, 6], tool: sub, parallel: true, max_concurrency: 6}}
+"""
+    journal, hands = MemoryJournal(), Hands(top, steady, log)
+    assert said(life(top, "g.yaml", graph % 5, hands, journal)) == (
+        "the run has reached its limit of 5 steps (5 used)"
+    )
+    assert len(hands.logged) == 4, "the node, and four inside"
+    assert said(life(top, "g.yaml", graph % 99, hands, journal)) == "done"
+    assert sorted(map(str, hands.logged)) == sorted([*"abc"] * 6)
+
+
+def test_a_graph_inside_a_graph_uses_no_more_steps_than_there_are(top: Path) -> None:
+    graph = (
+        "limits: {steps: %d}\nstart: f\nnodes: {f: {tool: sub, next: g}, g: {tool: log, params: {x: g}}}\n"
+    )
+    journal, hands = MemoryJournal(), Hands(top, steady)
+    assert said(life(top, "g.yaml", graph % 3, hands, journal)) == (
+        "the run has reached its limit of 3 steps (3 used)"
+    )
+    assert hands.logged == ["a", "b"]
+    assert said(life(top, "g.yaml", graph % 5, hands, journal)) == "done"
+    assert hands.logged == ["a", "b", "c", "g"]
+
+
+CROWD = """\
+workflow: parallel
+max_parallel: 4
+limits: {steps: 6}
+agents: {w: {role: w, tools: [log]}}
+tasks:
+  - {id: a, description: a, agent: w}
+  - {id: b, description: b, agent: w}
+  - {id: c, description: c, agent: w}
+  - {id: d, description: d, agent: w}
+"""
+
+
+def test_agents_side_by_side_take_a_step_before_they_call(top: Path) -> None:
+    gathered = threading.Barrier(16, timeout=0.5)
+
+    def log(_: Json) -> Json:
+        with suppress(threading.BrokenBarrierError):
+            gathered.wait()
+        return "logged"
+
+    def crowd(ask: Ask) -> Answer:
+        return says("done") if len(ask.messages) > 1 else wants(*(("log", {"x": n}) for n in range(4)))
+
+    hands = Hands(top, crowd, log)
+    ended = life(top, "e.yaml", CROWD, hands, MemoryJournal())
+    assert said(ended) == "the run has reached its limit of 6 steps (6 used)"
+    assert len(hands.logged) <= 6
+
+
+# ── answers that were cut off ────────────────────────────────────────────
+
+
+def cut_at(turn: int, room: list[int]) -> Says:
+    """A model whose answer to one question takes more tokens than `room` has."""
+
+    def answer(ask: Ask) -> Answer:
+        results = sum(message.role == "tool" for message in ask.messages)
+        wanted = ask.options.get("max_tokens")
+        room.append(wanted or 0)
+        if results == turn and isinstance(wanted, int) and wanted < 1000:
+            return says("half an ans", ending="length", usage=Usage(10, wanted, cost=0.25))
+        return steady(ask)
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("tight", "ample", "message"),
+    [
+        (
+            "limits: {tokens: 500}",
+            "limits: {tokens: 90000}",
+            "'a' has reached its limit of 500 tokens (445 used): the model had no room left for its answer",
+        ),
+        (
+            "options: {max_tokens: 70}",
+            "options: {max_tokens: 7000}",
+            "the model had no room left for its answer (70 tokens): raise options.max_tokens or limits.tokens",
+        ),
+    ],
+)
+def test_an_answer_that_was_cut_off_is_asked_for_again(
+    top: Path, tight: str, ample: str, message: str
+) -> None:
+    text = "---\npermissions: ['*']\n%s\n---\nchild\n"
+    rooms: list[int] = []
+    journal, hands = MemoryJournal(), Hands(top, cut_at(2, rooms))
+    ended = life(top, "a.md", text % tight, hands, journal)
+    assert isinstance(ended, Failed)
+    assert said(ended) == message
+    assert (hands.questions, hands.logged) == (3, [0, 1])
+    resumed = life(top, "a.md", text % ample, hands, journal)
+    assert said(resumed) == "done"
+    assert (hands.questions, hands.logged) == (5, [0, 1, 2]), (
+        "nothing is asked or called twice but the cut one"
+    )
+
+
+def test_what_was_paid_for_an_answer_that_was_cut_off_counts(top: Path) -> None:
+    text = "---\npermissions: ['*']\noptions: {max_tokens: %d}\nlimits: {turns: %d}\n---\nchild\n"
+    journal, hands = MemoryJournal(), Hands(top, cut_at(2, []))
+    assert isinstance(life(top, "a.md", text % (70, 9), hands, journal), Failed)
+    ended = life(top, "a.md", text % (7000, 4), hands, journal)
+    assert said(ended) == "'a' has reached its limit of 4 turns (4 used)"
+    assert said(life(top, "a.md", text % (7000, 5), hands, journal)) == "done"
+
+
+def test_a_child_whose_answer_is_cut_off_by_a_limit_of_its_caller_has_not_failed(top: Path) -> None:
+    journal, hands = MemoryJournal(), Hands(top, steady)
+
+    def tight(ask: Ask) -> Answer:
+        if ask.messages[0].text == "child" and ask.options["max_tokens"] < 1000:
+            return says("half", ending="length", usage=Usage(1, ask.options["max_tokens"]))
+        return steady(ask)
+
+    hands.scripted = Scripted(tight)
+    ended = life(top, "p.md", PARENT % "tokens: 700", hands, journal)
+    assert said(ended).startswith("'p' has reached its limit of 700 tokens")
+    assert journal.recorded("agent/turn:1.call:1") is None
+    assert said(life(top, "p.md", PARENT % "tokens: 900000", hands, journal)) == "done"
+
+
+@pytest.mark.parametrize("goes_on", ["false", "true"])
+def test_a_plain_prompt_that_a_limit_of_the_run_cuts_off_is_asked_again(top: Path, goes_on: str) -> None:
+    def tight(ask: Ask) -> Answer:
+        room = ask.options["max_tokens"]
+        if room < 1000:
+            return says("half", ending="length", usage=Usage(1, room, cost=0.25))
+        return says("whole")
+
+    flow = (
+        "limits: {tokens: %d}\n"
+        f"steps: [{{prompt: hello, continue_on_error: {goes_on}}}, {{tool: log, params: {{x: after}}}}]\n"
+    )
+    journal, hands = MemoryJournal(), Hands(top, tight)
+    assert said(life(top, "f.yaml", flow % 100, hands, journal)).endswith(
+        ": the model had no room left for its answer"
+    )
+    assert hands.logged == []
+    assert said(life(top, "f.yaml", flow % 90000, hands, journal)) == "done"
+    assert (hands.questions, hands.logged) == (2, ["after"])
+
+
+# ── other ends from which a run goes on ──────────────────────────────────
+
+
+def test_an_answer_that_fits_no_schema_is_asked_for_again(top: Path) -> None:
+    flow = "steps: [{prompt: {prompt: say, schema: {type: object}, max_output_retries: 1}}]\n"
+    answers = iter([says("one"), says("two"), says('{"n": 3}')])
+    journal, hands = MemoryJournal(), Hands(top, lambda _: next(answers))
+    assert said(life(top, "f.yaml", flow, hands, journal)) == (
+        "the model gave no answer of the schema, 2 times: it is not JSON"
+    )
+    assert isinstance(life(top, "f.yaml", flow, hands, journal), Done)
+    assert hands.questions == 3
+
+
+def test_a_model_that_declined_is_asked_again(top: Path) -> None:
+    answers = iter([says("no", ending="refused"), says("well then")])
+    journal, hands = MemoryJournal(), Hands(top, lambda _: next(answers))
+    assert said(life(top, "a.md", CHILD, hands, journal)) == "the model declined to answer"
+    assert said(life(top, "a.md", CHILD, hands, journal)) == "done"
+
+
+def test_a_question_that_a_hook_skipped_is_asked_when_the_hook_is_gone(top: Path) -> None:
+    hook = "hooks: [{id: no, event: turn_started, verb: skip, why: not now}]\n"
+    text = "---\npermissions: ['*']\n%s---\nchild\n"
+    journal, hands = MemoryJournal(), Hands(top, steady)
+    ended = life(top, "a.md", text % hook, hands, journal)
+    assert said(ended) == "the model was not asked: the hook 'no' says skip: not now"
+    assert said(life(top, "a.md", text % "", hands, journal)) == "done"
+    assert hands.questions == 4
+
+
+def test_a_delegation_that_a_hook_kept_from_being_made_uses_up_nothing(top: Path) -> None:
+    text = (
+        "hooks: [{id: no, event: tool_call, condition: {path: params.task, value: one}, verb: skip}]\n"
+        + HIERARCHY.replace("agents:", "manager: {role: boss, max_delegations: 1}\nagents:") % 99
+    )
+
+    def boss(ask: Ask) -> Answer:
+        results = [message.text for message in ask.messages if message.role == "tool"]
+        if not any(tool.name == "delegate" for tool in ask.tools):
+            return says("worked")
+        tasks = ("one", "two", "three")
+        if len(results) == len(tasks):
+            return says(" | ".join(results))
+        return wants(("delegate", {"worker": "alpha", "task": tasks[len(results)]}))
+
+    done = life(top, "h.yaml", text, Hands(top, boss), MemoryJournal())
+    assert isinstance(done, Done)
+    assert done.value["output"].split(" | ") == [
+        "refused: it was not called: the hook 'no' says skip",
+        "worked",
+        "refused: there may be 1 delegations in all, and they are used up",
+    ]
+
+
+def test_a_tool_with_the_name_of_the_managers_own_is_not_offered(top: Path) -> None:
+    text = HIERARCHY.replace("agents:", "manager: {role: boss, tools: [delegate]}\nagents:") % 99
+    hands = Hands(top, lambda _: says("end"))
+    hands.tools["delegate"] = lambda _: "the other one"
+    journal = MemoryJournal()
+    assert said(life(top, "h.yaml", text, hands, journal)) == "done"
+    (ask,) = hands.scripted.asks  # type: ignore[union-attr]
+    assert [tool.name for tool in ask.tools] == ["delegate"]
+    assert [one.event.message for one in journal.events() if isinstance(one.event, Noted)] == [
+        "the tool 'delegate' is not offered: 'boss' has one of that name"
+    ]
+
+
+def test_a_manager_without_the_work_that_is_required_is_asked_again(top: Path) -> None:
+    text = HIERARCHY.replace("agents:", "manager: {role: boss, required: [alpha]}\nagents:") % 99
+    lazy = [True]
+
+    def boss(ask: Ask) -> Answer:
+        return says("I am done") if lazy.pop() else managed(ask)
+
+    journal, hands = MemoryJournal(), Hands(top, lambda ask: boss(ask) if lazy else managed(ask))
+    assert said(life(top, "h.yaml", text, hands, journal)) == "the manager ended without the work of 'alpha'"
+    assert said(life(top, "h.yaml", text, hands, journal)) == "done"
+    assert hands.logged == [0, 1, 0, 1]
+
+
+def test_the_answers_inside_a_call_that_is_remembered_count_for_those_who_watch(top: Path) -> None:
+    journal, hands = MemoryJournal(), Hands(top, steady)
+    (top / "p.md").write_text(PARENT % "turns: 5")
+    life(top, "p.md", PARENT % "turns: 5", hands, journal)
+    told: list[Stamped] = []
+    (top / "p.md").write_text(PARENT % "turns: 99")
+    run = new_run(hands, journal.reopened(), watchers=[told.append])
+    load_flow(str(top / "p.md"), environ={}).program.run(turn_of(run))
+    run.close()
+    assert fold(told).asked.turns == hands.questions == 11
