@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from plait.app.flows import Options, find_run, retry_flow, run_flow
+from plait.cli.logs import chosen, entries
 from plait.cli.show import Tries, _Outline, lines, record
 from plait.engine.progress import Progress
 from plait.values import Json
@@ -66,3 +67,19 @@ def test_the_items_of_a_run_that_was_cut_off_are_counted(project: Path) -> None:
         inside = [one.event for one in reader.outline() if "item:" in getattr(one.event, "path", "")]
         assert {type(event).__name__ for event in inside} <= {"StepFinished", "Noted"}
         assert {event.path.split("/")[1] for event in inside} == {"item:3", "item:5"}  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    "name", ["3", "5", "map/item:3", "item:8", "setup", "reduce/0", "echo begin", "map/item", "map"]
+)
+def test_a_step_that_is_searched_for_has_the_logs_that_it_has_anyway(project: Path, name: str) -> None:
+    result = run_flow(str(project / "flow.yaml"), Options())
+    retry_flow(result.run, project=str(project))
+    runs, run = find_run(None, str(project))
+    with runs.open(run, write=False) as opened:
+        journal, reader = opened.journal, opened.journal.reader
+        wanted = chosen(journal, name, run)
+        assert sorted(chosen(journal, name, run, search=reader)) == sorted(wanted)
+        found = list(entries(reader.events_at(wanted), wanted))
+        assert found == list(entries(journal.events(), wanted))
+        assert found

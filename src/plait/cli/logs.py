@@ -7,7 +7,7 @@ why it failed.  Nothing that is shown can drive a terminal; `--json` gives every
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from plait.cli.consent import add_project
 from plait.cli.lines import (
@@ -28,7 +28,7 @@ from plait.engine.journal import Journal, Stamped, is_below
 from plait.engine.outcome import Done, Failed, Failure, Outcome, Skipped, to_record
 from plait.engine.progress import CALL, TURN, row_of, told
 from plait.errors import InputError, nearest
-from plait.hints import TYPE_CHECKING, Final
+from plait.hints import TYPE_CHECKING, Final, Protocol
 from plait.records import dataclass
 from plait.values import Json, json_text
 
@@ -43,6 +43,10 @@ EXAMPLES: Final = (
 )
 
 
+MANY: Final = 20_000
+"""Events; in more than these, one step is searched for."""
+FEW: Final = 50
+"""Steps that are searched for at a time."""
 OF_AGENTS: Final = frozenset({TURN, CALL})
 """Kinds of steps whose words are those of a model, or what it was told."""
 TASK: Final = "task"
@@ -67,8 +71,14 @@ def run(options: argparse.Namespace) -> int:
     expect_folder(options.project)
     runs, name = flows.find_run(options.run, options.project)
     with runs.open(name, write=False) as opened:
-        wanted = None if options.item is None else chosen(opened.journal, options.item, name)
-        logged = entries(opened.journal.events(), wanted)
+        journal = opened.journal
+        # To go through the events of a million items takes minutes; to look for those of one, a second.
+        search = journal.reader if journal.last() > MANY else None
+        wanted = None if options.item is None else chosen(journal, options.item, name, search=search)
+        events = journal.events()
+        if search is not None and wanted is not None and len(wanted) <= FEW:
+            events = search.events_at(wanted)
+        logged = entries(events, wanted)
         if options.json:
             for entry in logged:
                 print(json_line(entry.record()))
@@ -111,8 +121,17 @@ class Entry:
 # ── which ────────────────────────────────────────────────────────────────
 
 
-def chosen(journal: Journal, name: str, run: str) -> list[str]:
+class Search(Protocol):
+    """Finds steps in a long journal without going through it."""
+
+    def called(self, name: str) -> list[str]: ...
+    def events_at(self, paths: Iterable[str]) -> Iterator[Stamped]: ...
+
+
+def chosen(journal: Journal, name: str, run: str, *, search: Search | None = None) -> list[str]:
     """The paths that are meant: by path, key or title; by the beginning of a path or key if nothing else."""
+    if search is not None and (called := search.called(name)):
+        return _outermost(called)
     exact: dict[str, None] = {}
     begun: dict[str, None] = {}
     titles: dict[str, None] = {}
@@ -132,7 +151,17 @@ def chosen(journal: Journal, name: str, run: str) -> list[str]:
             fix=(f"did you mean '{clean(guess)}'? " if guess else "") + f"plait show {run} lists its steps",
             code="unknown-item",
         )
-    return [path for path in found if not any(is_below(path, top) for top in found if top != path)]
+    return _outermost(found)
+
+
+def _outermost(paths: Sequence[str]) -> list[str]:
+    known = set(paths)
+    return [path for path in paths if not any(above in known for above in _above(path))]
+
+
+def _above(path: str) -> Iterator[str]:
+    while path := path.rpartition("/")[0]:
+        yield path
 
 
 def _begun(events: Iterable[Stamped]) -> Iterator[tuple[str, str]]:
@@ -144,6 +173,7 @@ def _begun(events: Iterable[Stamped]) -> Iterator[tuple[str, str]]:
 def entries(events: Iterable[Stamped], wanted: Collection[str] | None) -> Iterator[Entry]:
     """What the steps printed; those that only hold others, and repeat what they said, are left out."""
     reader = _Reader()
+    wanted = None if wanted is None else frozenset(wanted)
     for event, following in _followed(events):
         entry = reader.take(event, following)
         if entry is not None and _is_wanted(entry.path, wanted):
@@ -235,7 +265,7 @@ class _Reader:
 
 
 def _is_wanted(path: str, wanted: Collection[str] | None) -> bool:
-    return wanted is None or any(is_below(path, top) for top in wanted)
+    return wanted is None or path in wanted or any(above in wanted for above in _above(path))
 
 
 def _has_own_words(event: StepFinished, *, holds_others: bool) -> bool:

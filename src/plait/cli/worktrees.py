@@ -35,7 +35,7 @@ class Left(Protocol):
     @property
     def branch(self) -> str: ...
     @property
-    def commits(self) -> int: ...
+    def commits(self) -> int | None: ...
     @property
     def files(self) -> int: ...
     @property
@@ -78,14 +78,19 @@ def show(found: Sequence[Left], stream: TextIO, *, cleaned: bool) -> None:
         print(
             "plait worktrees --clean removes what is merged; unmerged commits keep their branch", file=stream
         )
-    elif any(one.commits for one in found):
+        return
+    if any(one.branch and not one.path for one in found):
         print("merge what you want: git merge BRANCH; or drop it: git branch -D BRANCH", file=stream)
+    if any(one.path and not one.running for one in found):
+        print(
+            "a folder stays that holds what no branch can: take what you need, then rm -r FOLDER", file=stream
+        )
 
 
 def _cells(one: Left) -> tuple[str, ...]:
     return (
         clean(one.run) + (" (running)" if one.running else ""),
-        str(one.commits) if one.commits else "—",
+        "?" if one.commits is None else str(one.commits) if one.commits else "—",
         str(one.files) if one.files else "—",
         clean(one.branch) or "—",
         clean(os.path.relpath(one.path)) if one.path else "—",

@@ -99,6 +99,14 @@ _DONE: Final = (
     f"AND known.name >= ? AND known.name < ? AND known.number NOT NULL AND known.status = {DONE}"
 )
 _DONE_AS: Final = " AND log.fingerprint = (SELECT id FROM words WHERE text = ?)"
+_CALLED: Final = (
+    f"SELECT DISTINCT parent, name FROM log WHERE what IN ({STARTED}, {FINISHED}) "
+    "AND (name = ? OR title = ? OR name = ? OR parent || name = ?)"
+)
+_CALLED_LIKE: Final = (
+    f"SELECT DISTINCT parent, name FROM log WHERE what IN ({STARTED}, {FINISHED}) "
+    "AND (substr(parent || name, 1, ?) = ? OR substr(name, 1, ?) = ? OR substr(name, 1, ?) = ?)"
+)
 _ENDED: Final = (
     "SELECT status, count(*) FROM log "
     f"WHERE parent = ? AND what = {FINISHED} AND name >= ? AND name < ? GROUP BY status"
@@ -167,6 +175,30 @@ class Reader:
             for number, *row in rows:
                 yield to_stamped(number, tuple(row), self._unpacking)
             after = rows[-1][0]
+
+    def called(self, name: str) -> list[str]:
+        """The paths of steps with this path, name, key or title; if there is none, of those that begin so."""
+        stored = storable(name)
+        key = f"{ITEM}{stored}"
+        found = self._all(_CALLED, stored, stored, key, stored)
+        if not found:
+            found = self._all(_CALLED_LIKE, len(stored), stored, len(stored), stored, len(key), key)
+        return [original(parent + own) for parent, own in found]
+
+    def events_at(self, paths: Iterable[str]) -> Iterator[Stamped]:
+        """What happened at these paths and below, to what they are inside of, and when the run was begun."""
+        tests, values = [f"what = {RUN_STARTED}"], list[str]()
+        for path in paths:
+            above = path
+            while above:
+                tests.append("parent = ? AND name = ?")
+                values += split(above)
+                above = above.rpartition("/")[0]
+            tests.append("parent >= ? AND parent < ?")
+            values += [f"{storable(path)}/", f"{storable(path)}0"]  # `0` follows `/`
+        query = f"SELECT number, {COLUMNS} FROM log WHERE {' OR '.join(tests)} ORDER BY number"
+        for number, *row in self._all(query, *values):
+            yield to_stamped(number, tuple(row), self._unpacking)
 
     def ended_in(self, fan: str) -> dict[str, int]:
         """How often items of a fan are recorded to have ended how; one that was done again counts twice."""
