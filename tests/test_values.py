@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plait.errors import ValueRefusedError
-from plait.values import UNDEFINED, Secret, detached, json_text, revealed_text, text
+from plait.values import UNDEFINED, Secret, detached, json_text, revealed_text, text, unshared
 
 TEXTS: list[tuple[Any, str]] = [
     # value                           text
@@ -199,3 +199,13 @@ def test_what_contains_itself_has_no_copy() -> None:
     value.append(value)
     with pytest.raises(ValueRefusedError):
         detached(value)
+
+
+def test_a_copy_for_somebody_who_may_change_it_shares_nothing_but_what_cannot_change() -> None:
+    secret = Secret("hunter2")
+    value = {"a": [1, {"b": secret}], "t": ([2],)}
+    other = unshared(value)
+    other["a"][1]["c"] = 3
+    other["t"][0].append(4)
+    assert value == {"a": [1, {"b": secret}], "t": ([2],)}
+    assert other["a"][1]["b"] is secret

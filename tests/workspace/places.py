@@ -110,7 +110,9 @@ class Place:
 
     def life(self, *, retried: Sequence[str] = (), repeat: Sequence[str] = ()) -> Outcome:
         """Perform the map, with what the journal knows of it."""
-        run = new_run(journal=self.journal, folder=str(self.folder / self.state), retried=retried, repeat=repeat)
+        run = new_run(
+            journal=self.journal, folder=str(self.folder / self.state), retried=retried, repeat=repeat
+        )
         self.project.mkdir(parents=True, exist_ok=True)
         run.workspaces = Worktrees(self.start, str(self.project), run.folder, run.id)
         try:

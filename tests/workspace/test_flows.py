@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -129,6 +130,69 @@ def test_merge_steps_replace_the_merge_and_know_what_is_merged(project: Path) ->
     assert [line[:7] for line in log[1:3]] == ["Merge 1", "Merge 0"]
 
 
+ADDING = """\
+map:
+  input: [a]
+  isolation: worktree
+  steps:
+    - shell: echo ${item} > ${item}.txt
+merge:
+  - shell: echo x > extra; git add extra; git commit -q -m extra
+  - shell: printf '%s %s\\n' ${merge.commit_count} ${merge.file_list} > ${workflow.dir}/before
+  - shell: git -C ${workflow.dir} merge -q ${merge.source_branch}
+  - shell: printf '%s %s\\n' ${merge.commit_count} ${merge.file_list} > ${workflow.dir}/after
+"""
+
+
+def test_what_merge_steps_know_is_true_when_they_begin(project: Path) -> None:
+    assert plait.run(written(project, ADDING)).status == "done"
+    assert (project / "before").read_text() == "3 a.txt, extra\n"
+    assert (project / "after").read_text() == "3 a.txt, extra\n", "not less, because it was merged meanwhile"
+
+
+CONFLICTING = """\
+map:
+  input: [a, b]
+  isolation: worktree
+  steps:
+    - shell: echo ${item} > base; git commit -q -a -m ${item:opt}
+merge:
+  - shell: git -C ${workflow.dir} merge -q ${merge.source_branch}
+"""
+
+
+BY_HAND = re.compile(r"continue by hand: cd (.*) && (git merge .*), resolve, git commit; then plait (.*)")
+
+
+def test_after_merge_steps_an_item_in_conflict_can_be_continued_by_what_is_said(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = ("--project", str(project))
+    assert main(["run", written(project, CONFLICTING), *where]) == 1
+    said = BY_HAND.search(capsys.readouterr().out)
+    assert said is not None
+    folder, merge, retry = said.groups()
+    os.system(f"cd {folder} && {merge} >/dev/null 2>&1")
+    (Path(folder) / "base").write_text("a and b\n")
+    git(Path(folder), "commit", "-q", "-a", "-m", "both")
+    assert main([*retry.split(), *where]) == 0
+    assert (project / "base").read_text() == "a and b\n"
+    assert git(project, "branch", "--format=%(refname:short)") == "main"
+
+
+def test_if_only_the_last_merge_fails_no_item_has_failed(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = written(project, f"{HEAD}  isolation: worktree\n  steps: [{{shell: 'echo x > f${{item}}'}}]\n")
+    (project / "fa").write_text("mine")
+    assert main(["run", path, "--project", str(project)]) == 1
+    said = capsys.readouterr()
+    shown = said.out + said.err
+    assert "map: 2 items, 2 done" in shown
+    assert "plait retry" not in shown
+    assert "plait resume" in shown
+
+
 def test_files_of_an_item_do_not_leave_its_worktree(project: Path) -> None:
     path = written(
         project,
@@ -197,8 +261,9 @@ def test_what_failed_items_left_is_listed_and_cleaned_without_losing_it(
     found = listed(capsys, *where)
     assert [(one["commits"], one["files"]) for one in found] == [(1, 1), (1, 1), (0, 0)]
     assert [str(one["branch"]).rpartition("/")[0] for one in found] == [f"plait/{run}"] * 3
-    cleaned = listed(capsys, "--clean", *where)
+    *cleaned, all_of_them = listed(capsys, "--clean", *where)
     assert [(one["commits"], one["files"], one["path"]) for one in cleaned] == [(2, 0, ""), (2, 0, "")]
+    assert all_of_them["branch"] == f"plait/{run}/merged", "by hand, branches of items are merged with it"
     for one in cleaned:
         assert git(project, "show", f"{one['branch']}:more") == "y"
     assert git(project, "worktree", "list").count("\n") == 0
@@ -211,6 +276,18 @@ def test_what_failed_items_left_is_listed_and_cleaned_without_losing_it(
 def test_without_anything_left_it_says_so(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["worktrees", "--project", str(project)]) == 0
     assert capsys.readouterr().out == "nothing is left behind\n"
+
+
+def test_a_folder_that_cannot_be_cleaned_stays_with_a_word_about_it(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plait.run(
+        written(project, f"{HEAD}  isolation: directory\n  steps: [{{shell: 'echo x > new; exit 1'}}]\n")
+    )
+    assert main(["worktrees", "--clean", "--project", str(project)]) == 0
+    *rows, last = capsys.readouterr().out.splitlines()
+    assert len(rows) == 3
+    assert last == "a folder stays that holds what no branch can: take what you need, then rm -r FOLDER"
 
 
 def test_a_run_whose_items_left_something_is_not_removed_with_old_runs(project: Path) -> None:

@@ -199,11 +199,12 @@ def test_a_conflict_keeps_everything_names_it_and_can_be_continued_by_hand(tmp_p
         "what it did conflicts with what items before it did: base\n"
         f"its branch is plait/r1/{kept.name}, its worktree {kept}\n"
         f"continue by hand: cd {shlex.quote(str(kept))} && git merge plait/r1/merged, resolve, git commit; "
-        "then plait retry"
+        "then plait retry r1 --failed"
     )
     assert git(place.repository, "show", f"plait/r1/{kept.name}:base") == "b"
     # By hand, as it says.
-    os.system(f"cd {shlex.quote(str(kept))} && git merge -q plait/r1/merged >/dev/null 2>&1")
+    who = "-c user.name=t -c user.email=t@example.org"
+    os.system(f"cd {shlex.quote(str(kept))} && git {who} merge -q plait/r1/merged >/dev/null 2>&1")
     (kept / "base").write_text("a and b\n")
     git(kept, "commit", "-q", "-a", "-m", "resolved")
     place.journal.append(*forget("map/item:b"))

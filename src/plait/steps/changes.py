@@ -1,9 +1,10 @@
 """What steps change, as git sees it: `step.files_added`, `workflow.commits`, `git.branch` and their like.
 
 A snapshot is the last commit and a tree of all files that are not ignored; two of
-them tell what came in between, committed or not.  The tree is built by an index
-and an object store of our own, so the repository is only read; and nothing runs
-that it names: no hook, file-system monitor, filter, external diff or transport.
+them tell what came in between, committed or not.  The tree is built by an index,
+an object store and a configuration of our own, so the repository is only read;
+and nothing runs that it names: no hook, file-system monitor, filter, external
+diff or transport, whatever a step has written into its configuration.
 
 Paths are relative to the project, or to its place in the worktree of an item.
 Outside any repository nothing has changed, and there is no branch.
@@ -23,6 +24,15 @@ from plait.hints import TYPE_CHECKING, Final
 from plait.masking import masked
 from plait.records import dataclass, replace
 from plait.steps.hands import working
+from plait.steps.standin import (
+    LISTING,
+    SAFE,
+    SETTINGS,
+    read_settings,
+    settings_env,
+    stand_in,
+    standing_in,
+)
 from plait.values import Json
 
 if TYPE_CHECKING:
@@ -54,8 +64,11 @@ def names_of_step(turn: Turn) -> dict[str, dict[str, Json]]:
     if tracker is None:
         return {}
     known, mask = turn.scope.names, turn.run.mask
-    before = _fields(known.get("step"))
-    names: dict[str, dict[str, Json]] = {"step": {name: before[name] for name in CHANGES if name in before}}
+    # The first step has none before it, so nothing has changed.
+    before = {**changes_record([], (0, 0), []), **_fields(known.get("step"))}
+    names: dict[str, dict[str, Json]] = {"step": {name: before[name] for name in CHANGES}}
+    if tracker.merges and "merge" in known:
+        names["merge"] = names_of_merge(turn)
     if "workflow" in tracker.wanted:
         changed = masked(tracker.since(tracker.base, turn.directory), mask)
         names["workflow"] = _fields(known.get("workflow")) | changed
@@ -78,6 +91,14 @@ def with_changes(turn: Turn, act: Callable[[], dict[str, Json]]) -> dict[str, Js
             replace(error.failure, output={**error.failure.as_ended(), "changes": changed})
         ) from None
     return {**value, "changes": masked(tracker.since(before, turn.directory), turn.run.mask)}
+
+
+def begin_merging(turn: Turn) -> dict[str, Json]:
+    """`merge.*` for the steps that merge; each of them knows what those before it have added."""
+    tracker = working(turn.run).changes
+    if tracker is not None:
+        tracker.merges = True
+    return names_of_merge(turn)
 
 
 def names_of_merge(turn: Turn) -> dict[str, Json]:
@@ -168,10 +189,12 @@ class Tracker:
     def __init__(self, hands: Hands, folder: str, project: str, wanted: frozenset[str]) -> None:
         self.wanted = wanted
         self.base: Snapshot | None = None
+        self.merges = False
+        """The steps that merge have begun."""
         self._hands = hands
         self._folder = folder
         self._project = project
-        self._repositories: dict[str, _Repository | None] = {}
+        self._repositories: dict[tuple[str, int], _Repository] = {}
         self._lock = Lock()
 
     def snapshot(self, directory: str) -> Snapshot | None:
@@ -200,9 +223,10 @@ class Tracker:
         root = worktree_of(directory)
         if root is None:
             return None
-        if root not in self._repositories:
-            self._repositories[root] = self._opened(root)
-        return self._repositories[root]
+        key = root, os.lstat(os.path.join(root, ".git")).st_ino  # it may have become another one
+        if key not in self._repositories:
+            self._repositories[key] = self._opened(root)
+        return self._repositories[key]
 
     def _opened(self, root: str) -> _Repository:
         own = worktree_of(self._project)
@@ -222,23 +246,6 @@ def worktree_of(directory: str) -> str | None:
     return folder
 
 
-SAFE: Final = {
-    "GIT_OPTIONAL_LOCKS": "0",
-    "GIT_TERMINAL_PROMPT": "0",
-    "GIT_LITERAL_PATHSPECS": "1",
-    "GIT_ALLOW_PROTOCOL": "none",
-    "GIT_NO_LAZY_FETCH": "1",
-}
-SETTINGS: Final = (
-    ("core.hooksPath", "/dev/null"),
-    ("core.fsmonitor", "false"),
-    ("core.untrackedCache", "false"),
-    ("core.splitIndex", "false"),
-    ("core.safecrlf", "false"),
-)
-FILTER_KEYS: Final = (".clean", ".smudge", ".process", ".required")
-
-
 class _Repository:
     """A worktree, read by git with an index and an object store of our own."""
 
@@ -246,10 +253,10 @@ class _Repository:
         self.root = root
         self._hands = hands
         self._place = place
-        self._env: Mapping[str, str] = settings_env(SETTINGS)
-        self._env = settings_env([*SETTINGS, *self._filters_off()])
-        self._index = os.path.join(folder, f"index-{sha256_hex(os.fsencode(root))[:16]}")
-        self._own = {**self._env, **self._store(os.path.join(folder, "objects"))}
+        self._env = settings_env(SETTINGS)
+        name = sha256_hex(os.fsencode(root))[:16]
+        self._index = os.path.join(folder, f"index-{name}")
+        self._own = {**self._env, **self._apart(folder, os.path.join(folder, f"repository-{name}"))}
 
     def snapshot(self) -> Snapshot:
         head = self.head()
@@ -292,20 +299,19 @@ class _Repository:
         options = ("-r", "-z", "--relative", "--no-renames", "--no-ext-diff", "--no-textconv")
         return self._git("diff-tree", *options, what, before.tree, after.tree, own=True)
 
-    def _filters_off(self) -> Iterator[tuple[str, str]]:
-        """git has a switch for everything that it may run but filters: each gets an empty command."""
-        for key in _split(self._git("config", "--includes", "--list", "--name-only", "-z")):
-            name = os.fsdecode(key)
-            if name.startswith("filter.") and name.endswith(FILTER_KEYS):
-                yield name, "false" if name.endswith(".required") else ""
-
-    def _store(self, objects: str) -> dict[str, str]:
+    def _apart(self, folder: str, own: str) -> dict[str, str]:
+        """Variables by which git reads this repository, and writes and is told what to do elsewhere."""
+        objects = os.path.join(os.path.abspath(folder), "objects")
         os.makedirs(objects, mode=0o700, exist_ok=True)
-        theirs = self._line("rev-parse", "--path-format=absolute", "--git-path", "objects")
+        common = self._line("rev-parse", "--path-format=absolute", "--git-common-dir")
+        stand_in(own, common, read_settings(self._git(*LISTING)), alone=True)
         return {
+            **standing_in(os.path.abspath(own), os.path.abspath(own), self.root),
+            "GIT_CONFIG_GLOBAL": os.devnull,
+            "GIT_CONFIG_NOSYSTEM": "1",
             "GIT_INDEX_FILE": os.path.abspath(self._index),
-            "GIT_OBJECT_DIRECTORY": os.path.abspath(objects),
-            "GIT_ALTERNATE_OBJECT_DIRECTORIES": _quoted(theirs),
+            "GIT_OBJECT_DIRECTORY": objects,
+            "GIT_ALTERNATE_OBJECT_DIRECTORIES": _quoted(os.path.join(common, "objects")),
         }
 
     def _if_any(self, *args: str) -> str:
@@ -323,14 +329,6 @@ class _Repository:
     def _git(self, *args: str, own: bool = False, stdin: bytes = b"") -> bytes:
         env = self._own if own else self._env
         return self._hands.git(args, cwd=self._place, env={**SAFE, **env}, stdin=stdin)
-
-
-def settings_env(settings: Sequence[tuple[str, str]]) -> dict[str, str]:
-    """Settings that win over those of the repository, whatever stands in their names."""
-    env = {"GIT_CONFIG_COUNT": str(len(settings))}
-    for number, (key, value) in enumerate(settings):
-        env |= {f"GIT_CONFIG_KEY_{number}": key, f"GIT_CONFIG_VALUE_{number}": value}
-    return env
 
 
 def _quoted(path: str) -> str:

@@ -13,18 +13,18 @@ Nothing is dropped: what an item did is merged, or its branch stays, and its fol
 from __future__ import annotations
 
 import os
-import shlex
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 
 from plait.engine.events import StepForgotten
 from plait.engine.journal import Recorded
 from plait.engine.outcome import Done, Failed, Failure, Interrupted, Outcome, StepError, expect_done
 from plait.engine.perform import PLAIN, Policy, Step, Turn, perform, remembered
-from plait.errors import InputError, InternalError, PlaitError
+from plait.errors import InputError, InternalError
 from plait.hints import TYPE_CHECKING, Final, Literal, TypeAlias
-from plait.records import dataclass, field, replace
-from plait.steps.hands import Conflict, InTheWay, Look, Site, Spot, Workspaces, working
+from plait.records import dataclass, replace
+from plait.steps.hands import Look, Site, Spot, Workspaces, working
+from plait.steps.merging import BRANCHES, Merge, MergeAll, expect_workspaces, named, short, value_of
 from plait.template.sinks import as_text
 from plait.values import Json
 
@@ -41,10 +41,6 @@ WAITING: Final = 64
 """Items that have done their work and wait for their turn to be merged, besides those that work."""
 LOOK: Final = 0.05
 """Seconds between two looks whether the run is to stop, while an item waits."""
-MOST_NAMED: Final = 20
-MOST_MOVES: Final = 20
-"""How often a merge is made anew because somebody else was quicker."""
-BRANCHES: Final = "refs/heads/"
 REPOSITORY_VARIABLES: Final = (
     "GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_COMMON_DIR", "GIT_PREFIX",
     "GIT_ALTERNATE_OBJECT_DIRECTORIES", "GIT_NAMESPACE", "GIT_CONFIG", "GIT_CONFIG_PARAMETERS",
@@ -129,6 +125,10 @@ class Line:
                 self._changed.wait(LOOK)
                 run.expect_going()
 
+    def is_empty(self) -> bool:
+        with self._changed:
+            return not self._inside
+
     def leave(self, order: int, *, ended: bool) -> None:
         self.has_worked(order)
         with self._changed:
@@ -156,9 +156,13 @@ class Shelter:
         return expect_workspaces(self._turn)
 
     @property
+    def run_id(self) -> str:
+        return self._turn.run.id
+
+    @property
     def branch(self) -> str:
         """On which the work of the items is collected."""
-        return f"plait/{self._turn.run.id}/merged"
+        return f"plait/{self.run_id}/merged"
 
     @property
     def target(self) -> str:
@@ -180,6 +184,8 @@ class Shelter:
         finally:
             self.line.leave(turn.order, ended=ended)
         self._leave(turn.path)
+        if self.line.is_empty():
+            self._workspaces.settle()
         return outcome
 
     def run(self, each: Steps, turn: Turn, title: str, key: str) -> Json:
@@ -199,7 +205,8 @@ class Shelter:
         if spot is None:
             return
         if not self._workspaces.remove(spot, merged=merged):
-            self._turn.run.note(path, f"the folder of an item stays, since it holds submodules: {spot.path}")
+            message = f"the folder of an item stays, since it holds repositories of its own: {spot.path}"
+            self._turn.run.note(path, message)
 
     def _place(self, turn: Turn, title: str, key: str) -> tuple[Spot, Turn]:
         self.line.work_again(turn.order, turn.run)
@@ -213,7 +220,7 @@ class Shelter:
             return before, turn
         if not turn.run.fresh or turn.attempt > 1:
             self._forget(turn)
-        placed = _value(expect_done(perform(step, replace(inner, replaying=False))))
+        placed = value_of(expect_done(perform(step, replace(inner, replaying=False))))
         return Spot(**placed), replace(turn, replaying=False)
 
     def _forget(self, turn: Turn) -> None:
@@ -248,15 +255,13 @@ class Shelter:
             return {"directory": spot.path, "kept": True}
         look = self._expect_committed(turn, spot, self._workspaces.look(spot))
         facts: dict[str, Json] = {"branch": spot.branch, "base": spot.base, "head": look.head}
-        keeps = bool(look.files)
+        keeps = bool(look.files or look.repositories)
         if look.head == spot.base:
             if not keeps:
                 self._spots[turn.path] = spot, look.head
             return {**facts, "branch": spot.branch if keeps else "", "kept": keeps}
         if self.isolation.merges:
-            step = _Merge(
-                self, spot, look.head, turn.order, f"{self.isolation.fingerprint}{each.fingerprint}"
-            )
+            step = Merge(self, spot, look.head, turn.order, f"{self.isolation.fingerprint}{each.fingerprint}")
             outcome, _ = turn.perform_next(step, len(each.steps), is_last=True)
             if isinstance(outcome, Failed):
                 raise StepError(outcome.failure)
@@ -268,35 +273,48 @@ class Shelter:
         """What the place holds, once its branch names all of it, as far as that is wanted."""
         if not look.on_branch and not self._workspaces.point(spot, look.head):
             raise _lost_its_branch(spot)
-        if not look.files:
+        if not look.files and not look.repositories:
             return look
         if look.unmerged:
             raise StepError(
-                _with_place(Failure(f"a merge was begun there and not ended: {_named(look.files)}"), spot)
+                _with_place(Failure(f"a merge was begun there and not ended: {named(look.files)}"), spot)
             )
         match self.isolation.uncommitted:
             case "commit":
-                message = f"{os.path.basename(spot.path)}: what was not committed\n"
-                head = self._workspaces.commit(spot, message)
-                if not look.on_branch and not self._workspaces.point(spot, head):
-                    raise _lost_its_branch(spot)
-                return replace(look, head=head, files=())
+                if look.repositories:
+                    what = f"what cannot be committed, being a repository of its own, stays in {spot.path}"
+                    turn.run.note(turn.path, f"{what}: {named(look.repositories)}")
+                return self._with_all_committed(spot, look) if look.files else look
             case "fail":
-                what = f"changes were not committed: {_named(look.files)}"
+                what = f"changes were not committed: {named((*look.files, *look.repositories))}"
                 raise StepError(_with_place(Failure(what, "incomplete", exit_code=1), spot))
             case "keep":
                 turn.run.note(turn.path, f"changes that were not committed stay in {spot.path}")
                 return look
 
+    def _with_all_committed(self, spot: Spot, look: Look) -> Look:
+        message = f"{os.path.basename(spot.path)}: what was not committed\n"
+        head = self._workspaces.commit(spot, look.files, message)
+        if not look.on_branch and not self._workspaces.point(spot, head):
+            raise _lost_its_branch(spot)
+        return replace(look, head=head, files=())
+
     def tidy(self, spot: Spot) -> None:
         """The place of an attempt that nobody goes on with: its branch keeps what it has, the folder goes."""
         if self.isolation.kind == "directory" or not self._workspaces.is_there(spot):
             return
-        look = self._workspaces.look(spot)
+        try:
+            look = self._workspaces.look(spot)
+        except InputError as error:
+            self._turn.run.note(self._turn.path, f"{error.what}: {spot.path}")
+            return
         if look.unmerged or (not look.on_branch and not self._workspaces.point(spot, look.head)):
             return
         if look.files:
-            self._workspaces.commit(spot, f"{os.path.basename(spot.path)}: what an attempt left behind\n")
+            message = f"{os.path.basename(spot.path)}: what an attempt left behind\n"
+            self._workspaces.commit(spot, look.files, message)
+        if look.repositories:
+            return
         self._workspaces.remove(spot, merged=None if look.files or look.head != spot.base else look.head)
 
     # ── all items ────────────────────────────────────────────────────────
@@ -320,23 +338,27 @@ class Shelter:
             return ""
         journal, last = self._turn.run.journal, ""
         for item in journal.recorded_in(self._turn.path):
-            merged = _value(journal.recorded(f"{item.path}/merge"))
+            merged = value_of(journal.recorded(f"{item.path}/merge"))
             last = str(merged["new"]) if "new" in merged else last
         return last
 
     def conclude(self, failed: int) -> dict[str, Json]:
         """After the last item: all that was collected goes where it belongs; what nobody needs is removed."""
         self._tidy_leftovers()
+        self._workspaces.settle()
         if not self.isolation.collects:
             return {}
         tip = self._workspaces.tip(BRANCHES + self.branch)
         facts: dict[str, Json] = {"source": self.branch, "target": self.target}
         if self.isolation.ends_in_steps:
             spot = self._workspaces.gather(self.branch)
-            return {"isolation": {**facts, "worktree": spot.path, "directory": spot.directory}}
-        step = _MergeAll(self, tip)
+            since = self._workspaces.tip(self.target)
+            return {
+                "isolation": {**facts, "since": since, "worktree": spot.path, "directory": spot.directory}
+            }
+        step = MergeAll(self, tip)
         path = f"{self._turn.path}/{step.name}"
-        if _value(self._turn.run.journal.recorded(path)).get("head") not in (None, tip):
+        if value_of(self._turn.run.journal.recorded(path)).get("head") not in (None, tip):
             self._turn.run.emit(StepForgotten(path, "more was merged since"))
         merged = expect_done(self._turn.perform(step))
         if not failed:
@@ -351,7 +373,7 @@ class Shelter:
         needed = set()
         for item in journal.recorded_in(self._turn.path):
             spot = _spot_of(journal.recorded(f"{item.path}/worktree"))
-            facts = _value(item).get("isolation")
+            facts = value_of(item).get("isolation")
             kept = not isinstance(facts, dict) or facts.get("kept")
             if spot is not None and kept:
                 needed.add(os.path.realpath(spot.path))
@@ -370,9 +392,9 @@ class Shelter:
             self._workspaces.remove(spot, merged=None)
             return
         self._workspaces.break_locks(spot)
-        look = self._workspaces.look(spot)
-        merged = self._workspaces.is_ancestor(look.head, self._workspaces.tip(BRANCHES + self.branch))
-        base = look.head if (merged or (self.site and look.head == self.site.commit)) else ""
+        tip = self._workspaces.tip(BRANCHES + spot.branch)
+        merged = self._workspaces.is_ancestor(tip, self._workspaces.tip(BRANCHES + self.branch))
+        base = tip if (merged or (self.site and tip == self.site.commit)) else ""
         self.tidy(replace(spot, base=base))
 
 
@@ -386,7 +408,7 @@ def begin_shelter(isolation: Isolation | None, turn: Turn, parallel: int) -> She
         return None
     site = None
     if isolation.kind == "worktree":
-        site = Site(**_value(expect_done(turn.perform(_Ground(isolation)))))
+        site = Site(**value_of(expect_done(turn.perform(_Ground(isolation)))))
         expect_workspaces(turn).open(site)
     shelter = run.shelters[turn.path] = Shelter(isolation, turn, site, parallel)
     shelter.collect()
@@ -403,14 +425,18 @@ class Meeting:
     spot: Spot
     target: str
     """A whole ref."""
+    since: str = ""
+    """Where that was when the items had ended."""
+    is_awaited: bool = False
+    """There are failed items, which may be brought together by hand with what the others did."""
 
     def names(self, workspaces: Workspaces) -> dict[str, Json]:
         """What `merge.*` says of it."""
         return {
             "worktree": self.spot.path,
             "source_branch": self.spot.branch,
-            "target_branch": _short(self.target),
-            **workspaces.facts(self.target, BRANCHES + self.spot.branch),
+            "target_branch": short(self.target),
+            **workspaces.facts(self.since or self.target, BRANCHES + self.spot.branch),
         }
 
 
@@ -421,9 +447,11 @@ def met(turn: Turn, fan: Fan, value: Json) -> Turn:
         return turn
     run = working(turn.run)
     if fan.name not in run.shelters:  # the map was done in an earlier life of the run
-        expect_workspaces(turn).open(Site(**_value(run.journal.recorded(f"{fan.name}/ground"))))
+        expect_workspaces(turn).open(Site(**value_of(run.journal.recorded(f"{fan.name}/ground"))))
     spot = expect_workspaces(turn).gather(str(facts["source"]))
-    run.meeting = Meeting(spot, str(facts["target"]))
+    failed = value.get("failed") if isinstance(value, dict) else None
+    since = str(facts.get("since", ""))
+    run.meeting = Meeting(spot, str(facts["target"]), since, is_awaited=bool(failed))
     return _inside(turn, spot)
 
 
@@ -434,21 +462,15 @@ def end_meeting(turn: Turn) -> None:
     if meeting is None or not spaces.is_there(meeting.spot):
         return
     look, spot = spaces.look(meeting.spot), meeting.spot
-    if look.files or not spaces.is_ancestor(look.head, meeting.target):
+    if look.files or look.repositories or not spaces.is_ancestor(look.head, meeting.target):
         turn.run.note(
             "merge",
-            f"the merge steps have not merged all of {spot.branch} into {_short(meeting.target)}: "
+            f"the merge steps have not merged all of {spot.branch} into {short(meeting.target)}: "
             f"the branch stays, and its worktree {spot.path}",
         )
         return
-    spaces.remove(spot, merged=look.head)
-
-
-def expect_workspaces(turn: Turn) -> Workspaces:
-    found = working(turn.run).workspaces
-    if found is None:
-        raise InternalError("this run has no workspaces")
-    return found
+    spaces.remove(spot, merged=None if meeting.is_awaited else look.head)
+    spaces.settle()
 
 
 def _promised(isolation: Isolation) -> str:
@@ -517,213 +539,6 @@ class _Place:
         return self.shelter.add(turn, self.item, self.key, again=self.again).record()
 
 
-@dataclass(frozen=True, slots=True)
-class _Intent:
-    """What a merge is about to do, recorded before it does it."""
-
-    value: dict[str, Json] = field(default_factory=dict)
-    name: str = "intent"
-    kind: str = "isolation"
-    title: str = "what the merge will do"
-    fingerprint: str = "intent"
-    policy: Policy = PLAIN
-    inner: Sequence[Step] = ()
-
-    def run(self, turn: Turn) -> Json:  # noqa: ARG002 - a step
-        return self.value
-
-
-@dataclass(frozen=True, slots=True)
-class _Merge:
-    """What one item did goes onto the branch of the run, after that of the items before it."""
-
-    shelter: Shelter
-    spot: Spot
-    head: str
-    order: int
-    fingerprint: str
-    name: str = "merge"
-    kind: str = "isolation"
-    title: str = "merge what the item did"
-    policy: Policy = PLAIN
-
-    @property
-    def inner(self) -> Sequence[Step]:
-        return (_Intent(),)
-
-    def run(self, turn: Turn) -> Json:
-        self.shelter.line.wait_for_turn(self.order, turn.run)
-        name = os.path.basename(self.spot.path)
-        target = BRANCHES + self.shelter.branch
-        return _merged(turn, target, self.head, f"Merge {name}\n", self._conflict)
-
-    def _conflict(self, files: Sequence[str]) -> Failure:
-        path, branch = shlex.quote(self.spot.path), self.shelter.branch
-        return Failure(
-            f"what it did conflicts with what items before it did: {_named(files)}\n"
-            f"its branch is {self.spot.branch}, its worktree {self.spot.path}\n"
-            f"continue by hand: cd {path} && git merge {branch}, resolve, git commit; "
-            "then plait retry",
-            "conflict",
-            exit_code=1,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class _MergeAll:
-    """What all items did goes into the branch that was checked out when the map began."""
-
-    shelter: Shelter
-    head: str
-    name: str = "merge"
-    kind: str = "isolation"
-    title: str = "merge what all items did"
-    policy: Policy = PLAIN
-
-    @property
-    def fingerprint(self) -> str:
-        return self.shelter.isolation.fingerprint
-
-    @property
-    def inner(self) -> Sequence[Step]:
-        return (_Intent(),)
-
-    def run(self, turn: Turn) -> Json:
-        message = f"Merge branch '{self.shelter.branch}'\n"
-        target = self.shelter.target
-        return _merged(turn, target, self.head, message, self._conflict, in_the_way=self._in_the_way)
-
-    def _conflict(self, files: Sequence[str]) -> Failure:
-        what = f"what the items did conflicts with what came to {_short(self.shelter.target)} since"
-        message = f"{what}: {_named(files)}\n{_by_hand(self.shelter)}"
-        return Failure(message, "conflict", exit_code=1)
-
-    def _in_the_way(self, error: InTheWay) -> Failure:
-        what = f"what the items did is not merged into {_short(self.shelter.target)} yet: {error}\n"
-        return Failure(f"{what}{_by_hand(self.shelter)}", "refused", exit_code=1)
-
-
-def _by_hand(shelter: Shelter) -> str:
-    return f"all of it is on the branch {shelter.branch}: git merge {shelter.branch}; then plait resume"
-
-
-# ── one merge ────────────────────────────────────────────────────────────
-
-
-def _merged(
-    turn: Turn,
-    target: str,
-    head: str,
-    message: str,
-    conflict: Callable[[Sequence[str]], Failure],
-    *,
-    in_the_way: Callable[[InTheWay], Failure] | None = None,
-) -> Json:
-    """Bring a commit into a branch.
-
-    `in_the_way`: the branch is one that people work on.  It is only moved forward where that is enough, and
-    a working tree in which it is checked out goes with it; what is said if that cannot be done.
-    """
-    spaces, of_people = expect_workspaces(turn), in_the_way is not None
-    begun = _value(turn.run.journal.recorded(f"{turn.path}/intent"))
-    if begun.get("head") == head and _has_happened(turn, begun):
-        if of_people and spaces.tip(target) == begun["new"]:
-            _go_along(turn, target, begun, again=True)
-        return begun
-    for _ in range(MOST_MOVES):
-        old = spaces.tip(target)
-        if not old:
-            raise StepError(
-                Failure(f"the branch {_short(target)} is no longer there: make it, then plait resume")
-            )
-        if spaces.is_ancestor(head, old):
-            return {"target": target, "old": old, "new": old, "head": head}
-        is_ahead = of_people and spaces.is_ancestor(old, head)
-        new = head if is_ahead else spaces.merge(old, head, message)
-        if isinstance(new, Conflict):
-            raise StepError(conflict(new.files))
-        if in_the_way is not None:
-            _expect_fits(turn, target, old, new, in_the_way)
-        intent: dict[str, Json] = {"target": target, "old": old, "new": new, "head": head}
-        expect_done(perform(_Intent(intent), replace(turn.inner(_Intent()), replaying=False)))
-        turn.run.journal.sync()
-        if _is_moved(turn, intent):
-            if of_people:
-                _go_along(turn, target, intent, again=False)
-            return intent
-    raise StepError(
-        Failure(f"the branch {_short(target)} moves too often to be merged into; try again later")
-    )
-
-
-def _is_moved(turn: Turn, intent: Mapping[str, Json]) -> bool:
-    """Do what was recorded as an intent; what surely was not done is no intent any more."""
-    spaces, target, new = expect_workspaces(turn), str(intent["target"]), str(intent["new"])
-    try:
-        if spaces.move(target, new, str(intent["old"])):
-            return True
-    except PlaitError:
-        if spaces.tip(target) == new:
-            return True
-        turn.run.emit(StepForgotten(f"{turn.path}/intent", "the branch could not be moved"))
-        raise
-    turn.run.emit(StepForgotten(f"{turn.path}/intent", "the branch was moved by somebody else"))
-    return False
-
-
-def _has_happened(turn: Turn, intent: Mapping[str, Json]) -> bool:
-    """Did an earlier life of the run do what it recorded as its intent?"""
-    spaces, target = expect_workspaces(turn), str(intent["target"])
-    tip = spaces.tip(target)
-    if spaces.is_ancestor(str(intent["new"]), tip):
-        return True
-    if tip == intent["old"] or turn.run.is_repeated(turn.path):
-        return False
-    resume = f"plait resume {turn.run.id}"
-    raise InputError(
-        f"the branch {_short(target)} is neither where a merge ({turn.path}) began nor where it was to end, "
-        "and nobody knows whether the merge was made and undone",
-        fix=f"look at it: git log {_short(target)}; then {resume} --repeat {turn.path} merges "
-        f"{str(intent['head'])[:12]} into it, and {resume} --done {turn.path} leaves it as it is",
-        code="once",
-    )
-
-
-def _expect_fits(
-    turn: Turn, target: str, old: str, new: str, in_the_way: Callable[[InTheWay], Failure]
-) -> None:
-    tree = expect_workspaces(turn).checkout_of(target, mark=turn.run.id)
-    if tree is None:
-        return
-    try:
-        tree.expect_fits(old, new)
-    except InTheWay as error:
-        raise StepError(in_the_way(error)) from None
-
-
-def _go_along(turn: Turn, target: str, intent: Mapping[str, Json], *, again: bool) -> None:
-    """Bring the working tree of a branch to where the branch has gone."""
-    tree = expect_workspaces(turn).checkout_of(target, mark=turn.run.id)
-    if tree is None:
-        return
-    old, new = str(intent["old"]), str(intent["new"])
-    try:
-        tree.update(old, new, again=again)
-    except InTheWay as error:
-        branch = _short(target)
-        raise StepError(
-            Failure(
-                f"{branch} has what the items did; your working tree {tree.path} could not go along: "
-                f"{error}\n"
-                "if that is because of changes of yours, bring both together: "
-                f"git checkout --detach {old[:12]} && git stash && git checkout {branch} && git stash pop; "
-                "then plait resume",
-                "refused",
-                exit_code=1,
-            )
-        ) from None
-
-
 # ── small parts ──────────────────────────────────────────────────────────
 
 
@@ -744,25 +559,6 @@ def _with_place(failure: Failure, spot: Spot) -> Failure:
 def _lost_its_branch(spot: Spot) -> StepError:
     what = "its worktree has left its branch, and the two have gone apart: bring the branch to what is meant"
     return StepError(_with_place(Failure(what, "incomplete", exit_code=1), spot))
-
-
-def _named(files: Sequence[str]) -> str:
-    shown = ", ".join(
-        name.encode("unicode_escape").decode() if not name.isprintable() else name
-        for name in files[:MOST_NAMED]
-    )
-    return shown if len(files) <= MOST_NAMED else f"{shown} and {len(files) - MOST_NAMED} more"
-
-
-def _short(ref: str) -> str:
-    return ref.removeprefix(BRANCHES)
-
-
-def _value(known: Recorded | Json) -> dict[str, Json]:
-    """The map that a step gave, or none."""
-    if isinstance(known, Recorded):
-        known = known.outcome.value if isinstance(known.outcome, Done) else None
-    return dict(known) if isinstance(known, dict) else {}
 
 
 def _spot(outcome: Outcome | None) -> Spot | None:

@@ -123,9 +123,9 @@ class Workflow:
 
 
 def _with_merge(turn: Turn) -> Scope:
-    from plait.steps.changes import names_of_merge
+    from plait.steps.changes import begin_merging
 
-    facts = names_of_merge(turn)
+    facts = begin_merging(turn)
     return turn.scope.frame("merge", phase={"merge": facts}) if facts else turn.scope
 
 

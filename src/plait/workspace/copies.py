@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 from glob import glob
 
@@ -11,7 +12,7 @@ from plait.beneath import open_beneath
 from plait.digests import sha256_hex
 from plait.errors import InputError
 from plait.hints import Final
-from plait.values import json_text
+from plait.values import Json, json_text
 
 STATE: Final = os.path.join(".ai", "state")
 
@@ -68,7 +69,7 @@ def _copy_file(project: str, name: str, place: str) -> None:
 
 
 def stamps(place: str) -> str:
-    """One digest of all files, their sizes and times."""
+    """One digest of all that is in a folder: files by size and times, links by where they lead, folders."""
     return sha256_hex(json_text(_listed(place)).encode("utf-8", "surrogatepass"))
 
 
@@ -76,12 +77,20 @@ def is_unchanged(place: str, before: str) -> bool:
     return stamps(place) == before
 
 
-def _listed(place: str) -> Mapping[str, list[int]]:
-    found = {}
+def _listed(place: str) -> Mapping[str, Json]:
+    found: dict[str, Json] = {}
     for folder, folders, files in os.walk(place):
         folders.sort()
-        for name in sorted(files):
+        for name in sorted((*folders, *files)):
             path = os.path.join(folder, name)
-            about = os.lstat(path)
-            found[os.path.relpath(path, place)] = [about.st_size, about.st_mtime_ns, about.st_mode]
+            found[os.path.relpath(path, place)] = _about(path, os.lstat(path))
     return found
+
+
+def _about(path: str, about: os.stat_result) -> Json:
+    if stat.S_ISDIR(about.st_mode):
+        return about.st_mode
+    if stat.S_ISLNK(about.st_mode):
+        return os.readlink(path)
+    # Nobody can set the time of the last change of a file's content or facts.
+    return [about.st_size, about.st_mtime_ns, about.st_ctime_ns, about.st_ino, about.st_mode]

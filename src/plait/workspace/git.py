@@ -1,20 +1,31 @@
 """git, started so that nothing runs which a repository names, and nothing around it decides what it does.
 
 Hooks, the file-system monitor, signing programs, transports and background work are switched off by
-settings that win over those of the repository.  Filters and merge drivers have no such switch: each
-one that the repository's own files define gets a command that does nothing; those of the user's own
-configuration stay.  The files that define them are looked at again whenever they have changed.
+settings that win over those of the repository.  Whatever reads or writes the content of files, or merges
+it, works by a stand-in that has none of the repository's programs (`plait.steps.standin`), and in a tree
+and an administration that are given: a `.git` in that tree leads it nowhere.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from threading import Lock
 
 from plait.errors import InputError, PlaitError, ProcessError
 from plait.hints import Final, Protocol
-from plait.steps.changes import FILTER_KEYS, SAFE, SETTINGS, settings_env
+from plait.records import dataclass
+from plait.steps.standin import (
+    FILTER,
+    LISTING,
+    SAFE,
+    SETTINGS,
+    Setting,
+    read_settings,
+    settings_env,
+    stand_in,
+    standing_in,
+)
 
 WRITING: Final = (
     *SETTINGS,
@@ -29,10 +40,12 @@ WRITING: Final = (
     ("merge.autoStash", "false"),
     ("user.useConfigOnly", "false"),
 )
-OWN_SCOPES: Final = frozenset({b"system", b"global"})
-DRIVER: Final = ".driver"
-IN_VAIN: Final = "exit 1"
-"""A merge driver that always says: conflict.  An empty one would silently take one side."""
+SEEING: Final = (
+    *WRITING,
+    # With these git looks at each file that is there, also where somebody told it to skip that one.
+    ("core.sparseCheckout", "true"),
+    ("sparse.expectFilesOutsideOfPatterns", "false"),
+)
 NOBODY: Final = {"NAME": "Plait", "EMAIL": "plait@localhost"}
 
 
@@ -55,43 +68,65 @@ class StartGit(Protocol):
     ) -> Answer: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Inside:
+    """A working tree, and where the repository keeps what it knows about it: its HEAD and its index."""
+
+    administration: str
+    """Empty: nowhere, since neither is needed."""
+    path: str
+    index: str = ""
+    """Another index."""
+    sees_all: bool = False
+
+
 class Git:
     """The repository around a folder.  Safe to share between threads."""
 
-    def __init__(self, start: StartGit, folder: str, common: str = "") -> None:
+    def __init__(self, start: StartGit, folder: str, common: str = "", own: str = "") -> None:
         self._start = start
         self._folder = folder
-        self._configs = (
-            [os.path.join(common, name) for name in ("config", "config.worktree")] if common else []
-        )
-        self._seen: object = None
-        self._env: Mapping[str, str] = {}
+        self._common = common
+        self._own = own
+        """Our stand-in for the repository; it is made when it is needed."""
+        self._is_made = False
         self._lock = Lock()
         self._who: Mapping[str, str] | None = None
 
     def asked(
-        self, *args: str, at: str | None = None, stdin: bytes = b"", env: Mapping[str, str] | None = None
+        self,
+        *args: str,
+        inside: Inside | None = None,
+        stdin: bytes = b"",
+        env: Mapping[str, str] | None = None,
     ) -> Answer:
-        """How a git command ended, whatever that means."""
-        around = {**SAFE, **self._settings(), **(env or {})}
-        return self._start(args, cwd=at or self._folder, env=around, stdin=stdin)
+        """How a git command ended, whatever that means; commands that touch files go `inside` a tree."""
+        if inside is None:
+            around = {**SAFE, **settings_env(WRITING), **(env or {})}
+            return self._start(args, cwd=self._folder, env=around, stdin=stdin)
+        around = {**SAFE, **self._around(inside), **(env or {})}
+        return self._start(args, cwd=inside.path, env=around, stdin=stdin)
 
     def run(
-        self, *args: str, at: str | None = None, stdin: bytes = b"", env: Mapping[str, str] | None = None
+        self,
+        *args: str,
+        inside: Inside | None = None,
+        stdin: bytes = b"",
+        env: Mapping[str, str] | None = None,
     ) -> bytes:
         """What a git command prints; a ProcessError with git's own words if it fails."""
-        answer = self.asked(*args, at=at, stdin=stdin, env=env)
+        answer = self.asked(*args, inside=inside, stdin=stdin, env=env)
         if answer.exit_code != 0:
             raise failed(args[0], answer)
         return answer.stdout
 
-    def line(self, *args: str, at: str | None = None, stdin: bytes = b"", who: bool = False) -> str:
+    def line(self, *args: str, inside: Inside | None = None, stdin: bytes = b"", who: bool = False) -> str:
         env = self.who() if who else None
-        return os.fsdecode(self.run(*args, at=at, stdin=stdin, env=env).removesuffix(b"\n"))
+        return os.fsdecode(self.run(*args, inside=inside, stdin=stdin, env=env).removesuffix(b"\n"))
 
-    def line_if_any(self, *args: str, at: str | None = None) -> str:
+    def line_if_any(self, *args: str, inside: Inside | None = None) -> str:
         """What git prints, or nothing if there is no such thing."""
-        answer = self.asked(*args, at=at)
+        answer = self.asked(*args, inside=inside)
         return os.fsdecode(answer.stdout.removesuffix(b"\n")) if answer.exit_code == 0 else ""
 
     def who(self) -> Mapping[str, str]:
@@ -104,26 +139,23 @@ class Git:
 
     def has_own_filters(self) -> bool:
         """Does the repository itself define what changes files on their way from and to a working tree?"""
-        self._settings()
-        return any(name.startswith("filter.") for name in self._env.values())
+        return any(FILTER.fullmatch(one.name) for one in self._settings() if one.is_of_repository)
 
-    def _settings(self) -> Mapping[str, str]:
+    def _around(self, inside: Inside) -> Mapping[str, str]:
         with self._lock:
-            seen = [_stamp(path) for path in self._configs]
-            if not self._env or seen != self._seen:
-                self._env = settings_env(WRITING)
-                listed = self._start(
-                    ("config", "--includes", "--show-scope", "--list", "--name-only", "-z"),
-                    cwd=self._folder,
-                    env={**SAFE, **self._env},
-                )
-                self._env = settings_env([*WRITING, *_switched_off(listed.stdout)])
-                self._seen = seen
-            return self._env
+            if not self._is_made:
+                stand_in(self._own, self._common, self._settings(), alone=False)
+                self._is_made = True
+        found = standing_in(self._own, inside.administration or self._own, inside.path)
+        index = {"GIT_INDEX_FILE": inside.index} if inside.index else {}
+        return {**settings_env(SEEING if inside.sees_all else WRITING), **found, **index}
+
+    def _settings(self) -> list[Setting]:
+        return read_settings(self.run(*LISTING))
 
 
 def failed(command: str, answer: Answer) -> PlaitError:
-    said = answer.stderr.decode("utf-8", "replace").strip().splitlines()[-5:]
+    said = said_by(answer, most=5)
     if any("safe.directory" in line for line in said):
         return InputError(
             "git does not touch this repository: it belongs to somebody else",
@@ -132,31 +164,17 @@ def failed(command: str, answer: Answer) -> PlaitError:
         )
     return ProcessError(
         f"'git {command}' ended with exit code {answer.exit_code}" + (": " + "\n".join(said) if said else ""),
-        fix="put right what git says, then plait resume, or plait retry for an item that failed",
+        fix="put right what git says, then plait resume, or plait retry RUN ITEM for an item that failed",
         code="git",
     )
+
+
+def said_by(answer: Answer, *, most: int) -> list[str]:
+    """The last lines that git said, but for its hints: those are about commands that nobody typed."""
+    lines = answer.stderr.decode("utf-8", "replace").strip().splitlines()
+    return [line for line in lines if not line.startswith("hint:")][-most:]
 
 
 def names(data: bytes) -> list[bytes]:
     """What git lists with `-z`."""
     return data.split(b"\0")[:-1]
-
-
-def _switched_off(listed: bytes) -> Iterator[tuple[str, str]]:
-    parts = names(listed)
-    for scope, key in zip(parts[::2], parts[1::2], strict=False):
-        name = os.fsdecode(key)
-        if scope in OWN_SCOPES:
-            continue
-        if name.startswith("filter.") and name.endswith(FILTER_KEYS):
-            yield name, "false" if name.endswith(".required") else ""
-        if name.startswith("merge.") and name.endswith(DRIVER):
-            yield name, IN_VAIN
-
-
-def _stamp(path: str) -> tuple[int, int, int] | None:
-    try:
-        found = os.stat(path)
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_size, found.st_ino

@@ -2,6 +2,9 @@
 
 Whatever names a ref, a folder or a commit on the command line of git was made here: refs and folders
 of letters, digits and `-`, commits as object ids.  What items hold never gets there.
+
+A place is a worktree because the repository's own list says so; what an item makes of the `.git` in its
+place leads nobody anywhere.
 """
 
 from __future__ import annotations
@@ -9,7 +12,9 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from threading import Lock
 
 from plait.digests import sha256_hex
 from plait.errors import InputError
@@ -18,12 +23,20 @@ from plait.steps.hands import Conflict, Look, Site, Spot
 from plait.values import Json
 from plait.workspace.checkout import Checkout
 from plait.workspace.copies import copy_inputs, is_unchanged, stamps
-from plait.workspace.git import Git, StartGit, failed, names
+from plait.workspace.git import Answer, Git, Inside, StartGit, failed, names
 
 BRANCHES: Final = "refs/heads/"
-NOWHERE: Final = "0" * 40
 SLUG_LENGTH: Final = 40
 MOST_TRIES: Final = 100
+TOGETHER: Final = 32
+MAKING: Final = "initializing"
+"""What git writes into the lock of a worktree that it is about to make."""
+EVERYTHING: Final = (
+    "--porcelain=v2", "--branch", "-z", "--no-renames", "--untracked-files=all",
+    # Not what is in a submodule: for that git would run in there, by its configuration.
+    "--ignore-submodules=dirty",
+)  # fmt: skip
+"""All that a worktree holds, whatever the configuration leaves out."""
 MOST_FAILURES: Final = 2
 """How often git may fail to make a worktree: it looks at all others, which come and go meanwhile."""
 
@@ -34,10 +47,16 @@ class Worktrees:
     def __init__(self, start: StartGit, project: str, folder: str, run: str) -> None:
         self._start = start
         self._project = project
+        self._own = os.path.join(os.path.abspath(folder), "repository")
         self._folder = os.path.join(os.path.abspath(folder), "worktrees")
         self._run = run
         self._git = Git(start, project)
-        self._common = self._prefix = ""
+        self._root = self._common = self._prefix = ""
+        self._indexes: dict[str, object] = {}
+        """By path: the index of a place, as it was when we had made it."""
+        self._gone: dict[str, str] = {}
+        """Branches whose places are gone, with where they were: they go together, by one call of git."""
+        self._lock = Lock()
 
     # ── the repository ───────────────────────────────────────────────────
 
@@ -63,17 +82,24 @@ class Worktrees:
         return site
 
     def _site(self, base: str) -> Site:
-        asked = ("rev-parse", "--path-format=absolute", "--show-toplevel", "--git-common-dir")
-        root, common = self._git.line(*asked).split("\n")
+        asked = ("rev-parse", "--path-format=absolute")
+        root, common = (self._git.line(*asked, what) for what in ("--show-toplevel", "--git-common-dir"))
         prefix = os.path.relpath(os.path.realpath(self._project), os.path.realpath(root))
         commit = self._git.line_if_any("rev-parse", "--verify", "--quiet", f"{base}^{{commit}}")
         branch = self._git.line_if_any("symbolic-ref", "--quiet", "HEAD")
         return Site(root, common, prefix, commit, branch)
 
     def open(self, site: Site) -> None:
+        self._root = site.root
         self._common = site.common
         self._prefix = site.prefix
-        self._git = Git(self._start, site.root, site.common)
+        self._git = Git(self._start, site.root, site.common, self._own)
+
+    def is_open(self) -> bool:
+        """Look at the repository around the project; False if there is none."""
+        if not self._common and self._git.line_if_any("rev-parse", "--is-inside-work-tree") == "true":
+            self.open(self._site("HEAD"))
+        return bool(self._common)
 
     def _refused(self, what: str, fix: str) -> InputError:
         return InputError(
@@ -89,16 +115,29 @@ class Worktrees:
             path, branch = os.path.join(self._folder, name), f"plait/{self._run}/{name}"
             if os.path.lexists(path):
                 continue
-            made = self._git.asked("worktree", "add", "--quiet", "-b", branch, path, commit)
+            new = ("--quiet", "--no-checkout", "--lock", "--reason", MAKING, "-b", branch, path, commit)
+            made = self._git.asked("worktree", "add", *new)
+            if made.exit_code == 0:
+                made = self._filled(path)
             if made.exit_code == 0:
                 return self._spot(path, branch, commit)
             if b"already exists" not in made.stderr:
-                self.forget_branch(branch, commit)
+                self.remove(Spot(path, path, branch, commit), merged=None)
+                self._delete(branch, commit)
                 if number > MOST_FAILURES:
                     raise failed("worktree add", made)
         raise InputError(
             "this item has too many worktrees", self._folder, "plait worktrees --clean", code="no-worktrees"
         )
+
+    def _filled(self, path: str) -> Answer:
+        """Bring the files to a new worktree; until that is done it is marked as one that is being made."""
+        administration = self._inside(path).administration
+        filled = self._git.asked("reset", "--hard", "--quiet", inside=Inside(administration, path))
+        if filled.exit_code == 0:
+            self._indexes[path] = _stamp(os.path.join(administration, "index"))
+            os.unlink(os.path.join(administration, "locked"))
+        return filled
 
     def _spot(self, path: str, branch: str, commit: str) -> Spot:
         directory = os.path.normpath(os.path.join(path, self._prefix))
@@ -108,31 +147,44 @@ class Worktrees:
     def gather(self, branch: str) -> Spot:
         """A worktree of a branch that is there already."""
         path = os.path.join(self._folder, "merged")
+        if os.path.lexists(path) and self.is_unfinished(path):
+            self.remove(self.spot_at(path), merged=None)
         if not os.path.lexists(path):
             os.makedirs(self._folder, mode=0o700, exist_ok=True)
-            self._git.run("worktree", "add", "--quiet", path, branch)
+            new = ("--quiet", "--no-checkout", "--lock", "--reason", MAKING, path, branch)
+            self._git.run("worktree", "add", *new)
+            filled = self._filled(path)
+            if filled.exit_code != 0:
+                raise failed("reset", filled)
         return self._spot(path, branch, self.tip(BRANCHES + branch))
 
     def is_there(self, spot: Spot) -> bool:
         return os.path.isdir(spot.directory)
 
+    def is_worktree(self, path: str) -> bool:
+        return self._administration(path) is not None
+
     def is_unfinished(self, path: str) -> bool:
         """Was git killed while it made this worktree?  Then no step has ever seen it."""
-        administration = _administration(path)
+        administration = self._administration(path)
         if administration is None:
-            return not os.path.lexists(os.path.join(path, ".git"))
-        return _said(os.path.join(administration, "locked")).startswith("initializing")
+            return not os.listdir(path)
+        return _said(os.path.join(administration, "locked")).startswith(MAKING)
 
     def break_locks(self, spot: Spot | None = None) -> None:
         """Locks of git processes that died with an earlier life: of the run's branches, or of a place."""
         branches = os.path.join(self._common, BRANCHES, "plait", self._run)
-        folder = branches if spot is None else _administration(spot.path) or ""
+        folder = branches if spot is None else self._administration(spot.path) or ""
         for name in os.listdir(folder) if os.path.isdir(folder) else ():
             if name.endswith(".lock"):
                 os.unlink(os.path.join(folder, name))
 
     def look(self, spot: Spot) -> Look:
-        listed = self._git.run("status", "--porcelain=v2", "--branch", "-z", "--no-renames", at=spot.path)
+        inside = self._inside(spot.path)
+        if _stamp(os.path.join(inside.administration, "index")) != self._indexes.get(spot.path):
+            # Somebody else wrote the index, perhaps with files in it that git is told to take for unchanged.
+            self._git.asked("update-index", "-q", "--really-refresh", inside=inside)
+        listed = self._git.run("status", *EVERYTHING, inside=inside)
         head = branch = ""
         files: list[str] = []
         unmerged = False
@@ -150,13 +202,42 @@ class Worktrees:
                 case "u ":
                     files.append(text.split(" ", 10)[10])
                     unmerged = True
-        return Look(head, branch == spot.branch, tuple(files), unmerged)
+        repositories = tuple(name for name in files if name.endswith("/"))
+        committable = tuple(name for name in files if not name.endswith("/"))
+        return Look(head, branch == spot.branch, committable, unmerged, repositories)
 
-    def commit(self, spot: Spot, message: str) -> str:
-        self._git.run("add", "--all", at=spot.path)
-        options = ("--quiet", "--no-verify", "--no-gpg-sign", "--cleanup=verbatim", "--file=-")
-        self._git.run("commit", *options, at=spot.path, stdin=message.encode(), env=self._git.who())
-        return self._git.line("rev-parse", "HEAD", at=spot.path)
+    def commit(self, spot: Spot, files: Sequence[str], message: str) -> str:
+        inside = self._inside(spot.path)
+        # Sorted, a file that has become a folder comes before what is in it, as git can take it.
+        listed = b"".join(os.fsencode(name) + b"\0" for name in sorted(files))
+        staging = ("--add", "--remove", "--replace", "-z", "--stdin")
+        self._git.run("update-index", *staging, inside=inside, stdin=listed)
+        # It may be empty: what was staged was taken back in the file.
+        options = ("--allow-empty", "--no-verify", "--no-gpg-sign", "--cleanup=verbatim", "--file=-")
+        self._git.run(
+            "commit", "--quiet", *options, inside=inside, stdin=message.encode(), env=self._git.who()
+        )
+        return self._git.line("rev-parse", "HEAD", inside=inside)
+
+    def _inside(self, path: str) -> Inside:
+        administration = self._administration(path)
+        if administration is None:
+            raise InputError(
+                "the folder of an item is no worktree of the repository any more",
+                path,
+                "git worktree repair FOLDER, if you have moved it; else take what you need from it, "
+                "remove it, and plait retry RUN ITEM",
+                code="no-worktrees",
+            )
+        return Inside(administration, path, sees_all=True)
+
+    def _administration(self, path: str) -> str | None:
+        """Where the repository keeps what it knows about a worktree: by its own list of them."""
+        top, own = os.path.join(self._common, "worktrees"), os.path.basename(path)
+        if not self._common or not os.path.isdir(top):
+            return None
+        found = (os.path.join(top, name) for name in (own, *os.listdir(top)))
+        return next((one for one in found if _place_of(one) == os.path.realpath(path)), None)
 
     def point(self, spot: Spot, head: str) -> bool:
         """Let a branch name what its worktree has, unless that would leave commits without a name."""
@@ -166,19 +247,49 @@ class Worktrees:
 
     def remove(self, spot: Spot, *, merged: str | None) -> bool:
         """Remove a worktree, and its branch if that adds nothing to what was merged; False if it stays."""
-        administration = _administration(spot.path)
-        if administration is not None and _has_modules(administration):
-            return False
         if not os.path.isdir(spot.path):
             return True
+        administration = self._administration(spot.path)
+        if administration is not None and (
+            _has_modules(administration) or self._has_repositories(Inside(administration, spot.path))
+        ):
+            return False
         shutil.rmtree(spot.path, ignore_errors=True)
         if os.path.lexists(spot.path):
             return False
         if administration is not None:
             self._remove_administration(administration)
         if merged is not None:
-            self._git.asked("update-ref", "-d", BRANCHES + spot.branch, merged)
+            with self._lock:
+                self._gone[spot.branch] = merged
+                many = len(self._gone) >= TOGETHER
+            if many:
+                self.settle()
         return True
+
+    def settle(self) -> None:
+        """Remove the branches of places that are gone, each if it is still where it was."""
+        with self._lock:
+            gone, self._gone = self._gone, {}
+        if not gone:
+            return
+        listed = "".join(f"delete {BRANCHES}{branch}\0{at}\0" for branch, at in gone.items())
+        if self._git.asked("update-ref", "--stdin", "-z", stdin=listed.encode()).exit_code != 0:
+            for branch, at in gone.items():  # all or none it was; now those that can be
+                self._delete(branch, at)
+
+    def _has_repositories(self, inside: Inside) -> bool:
+        """Are there others in it that git does not ignore?  Their commits may be nowhere else."""
+        if os.path.isdir(os.path.join(inside.path, ".git")):
+            return True
+        found = list(_folders_with_git(os.fsencode(inside.path)))
+        if not found:
+            return False
+        # What begins with './' is no pattern; git takes these names literally, but not if it is told to.
+        top, literal = os.fsencode(inside.path), {"GIT_LITERAL_PATHSPECS": "0"}
+        listed = b"".join(b"./" + os.path.relpath(one, top) + b"\0" for one in found)
+        ignored = self._git.asked("check-ignore", "-z", "--stdin", inside=inside, stdin=listed, env=literal)
+        return len(names(ignored.stdout)) < len(found)
 
     def _remove_administration(self, administration: str) -> None:
         """At once, since another git may be looking at all worktrees of the repository."""
@@ -194,7 +305,7 @@ class Worktrees:
         top = os.path.join(self._common, "worktrees")
         for name in os.listdir(top) if os.path.isdir(top) else ():
             administration = os.path.join(top, name)
-            path = os.path.dirname(_said(os.path.join(administration, "gitdir")))
+            path = _place_of(administration)
             is_ours = os.path.dirname(path) == os.path.realpath(self._folder)
             if is_ours and not os.path.lexists(path) and not _has_modules(administration):
                 self._remove_administration(administration)
@@ -222,27 +333,34 @@ class Worktrees:
         return self._git.line_if_any("rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}")
 
     def move(self, ref: str, new: str, old: str) -> bool:
-        """Compare and swap; False if the ref was somewhere else."""
-        moved = self._git.asked(
-            "update-ref", "--create-reflog", "-m", "plait: merge", ref, new, old or NOWHERE
-        )
+        """Compare and swap; False if the ref was somewhere else; without `old` it has to be new."""
+        moved = self._git.asked("update-ref", "--create-reflog", "-m", "plait: merge", ref, new, old)
         if moved.exit_code == 0:
             return True
         if self.tip(ref) == old:
             raise failed("update-ref", moved)
         return False
 
-    def forget_branch(self, branch: str, at: str) -> None:
+    def forget_branch(self, branch: str, at: str) -> bool:
+        """Remove a branch, if it is there; False if somebody has checked it out."""
+        if any(ref == BRANCHES + branch for ref, _ in self.checked_out()):
+            return False
+        self._delete(branch, at)
+        return True
+
+    def _delete(self, branch: str, at: str) -> None:
         self._git.asked("update-ref", "-d", BRANCHES + branch, at)
 
     def forget_merged(self, into: str, spare: Collection[str]) -> None:
+        self.settle()
         ours = f"{BRANCHES}plait/{self._run}/"
         listed = self._git.run("for-each-ref", f"--merged={into}", "--format=%(objectname) %(refname)", ours)
         self.prune()
+        needed = {*spare, *(ref.removeprefix(BRANCHES) for ref, _ in self.checked_out())}
         for line in os.fsdecode(listed).splitlines():
             at, _, ref = line.partition(" ")
-            if not {ref.removeprefix(BRANCHES), ref.removeprefix(ours)} & set(spare):
-                self.forget_branch(ref.removeprefix(BRANCHES), at)
+            if not {ref.removeprefix(BRANCHES), ref.removeprefix(ours)} & needed:
+                self._delete(ref.removeprefix(BRANCHES), at)
 
     def is_ancestor(self, one: str, other: str) -> bool:
         return bool(one) and self._git.asked("merge-base", "--is-ancestor", one, other).exit_code == 0
@@ -250,7 +368,7 @@ class Worktrees:
     def merge(self, ours: str, theirs: str, message: str) -> str | Conflict:
         """The commit in which two come together, or the files on which they do not agree."""
         options = ("--write-tree", "-z", "--name-only", "--no-messages", "--allow-unrelated-histories")
-        merged = self._git.asked("merge-tree", *options, ours, theirs)
+        merged = self._git.asked("merge-tree", *options, ours, theirs, inside=Inside("", self._root))
         if merged.exit_code not in (0, 1) or not merged.stdout:
             if b"usage:" in merged.stderr:
                 raise InputError(
@@ -261,7 +379,7 @@ class Worktrees:
             raise failed("merge-tree", merged)
         tree, *files = names(merged.stdout)
         if merged.exit_code == 1:
-            return Conflict(tuple(os.fsdecode(name) for name in files))
+            return Conflict(tuple(_without_side(os.fsdecode(name), ours, theirs) for name in files))
         parents = ("-p", ours, "-p", theirs)
         return self._git.line(
             "commit-tree", "--no-gpg-sign", *parents, tree.decode(), stdin=message.encode(), who=True
@@ -269,15 +387,33 @@ class Worktrees:
 
     # ── the user's own working tree ──────────────────────────────────────
 
-    def checkout_of(self, ref: str, *, mark: str) -> Checkout | None:
-        """The working tree that has a branch checked out, if there is one."""
+    @contextmanager
+    def tree_of(self, ref: str, *, mark: str) -> Iterator[Checkout | None]:
+        """The working tree that has a branch checked out, if there is one; it is locked meanwhile."""
+        for found, path in [*self.checked_out()]:
+            if found != ref:
+                continue
+            folder = self._administration(path) or self._common
+            tree = Checkout(self._git, path, folder, os.path.join(self._folder, ".written"), mark)
+            with tree.held():
+                # Nobody can leave the branch any more; but perhaps somebody just has.
+                head = self._git.asked("symbolic-ref", "--quiet", "HEAD", inside=Inside(folder, path))
+                if head.exit_code not in (0, 1):
+                    raise failed("symbolic-ref", head)
+                yield tree if os.fsdecode(head.stdout).removesuffix("\n") == ref else None
+            return
+        yield None
+
+    def checked_out(self) -> Iterator[tuple[str, str]]:
+        """The branches that are checked out, with the working trees in which they are."""
         path = ""
         for line in names(self._git.run("worktree", "list", "--porcelain", "-z")):
-            if line.startswith(b"worktree "):
-                path = os.fsdecode(line[len(b"worktree ") :])
-            if line == b"branch " + ref.encode() and os.path.isdir(path):
-                return Checkout(self._git, path, os.path.join(self._folder, "index"), f"plait {mark}\n")
-        return None
+            kind, _, value = os.fsdecode(line).partition(" ")
+            if kind == "worktree":
+                # Of a repository that is kept elsewhere git names that other folder.
+                path = self._root if os.path.realpath(value) == os.path.realpath(self._common) else value
+            if kind == "branch" and os.path.lexists(os.path.join(path, ".git")):
+                yield value, path
 
     # ── what happened ────────────────────────────────────────────────────
 
@@ -311,16 +447,38 @@ def place_name(run: str, order: int, title: str, key: str, number: int) -> str:
     return "-".join(part for part in (str(order), slug, told) if part)
 
 
-def _administration(path: str) -> str | None:
-    """Where git keeps what it knows about a worktree; None if the two do not name each other."""
-    said = _said(os.path.join(path, ".git")).removeprefix("gitdir: ")
-    back = _said(os.path.join(said, "gitdir")) if said else ""
-    if not back:
+def _place_of(administration: str) -> str:
+    """The folder that an entry in the repository's list of worktrees is about; empty if there is no entry."""
+    said = "" if os.path.islink(administration) else _said(os.path.join(administration, "gitdir"))
+    return os.path.realpath(os.path.join(administration, os.path.dirname(said))) if said else ""
+
+
+def _without_side(name: str, *sides: str) -> str:
+    """git gives a file that should be where a folder is another name, with the commit it comes from."""
+    return re.sub(f"~({'|'.join(sides)})(_[0-9]+)?$", "", name)
+
+
+def _folders_with_git(top: bytes) -> Iterator[bytes]:
+    """The folders below one that have a `.git` of their own, whatever it is."""
+    waiting = [top]
+    while waiting:
+        folder = waiting.pop()
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.name == b".git":
+                    if folder != top:
+                        yield folder
+                elif entry.is_dir(follow_symlinks=False):
+                    waiting.append(entry.path)
+
+
+def _stamp(path: str) -> object:
+    """What changes with every new index."""
+    try:
+        found = os.stat(path)
+    except OSError:
         return None
-    is_ours = os.path.basename(os.path.dirname(said)) == "worktrees" and not os.path.islink(said)
-    return (
-        said if is_ours and os.path.realpath(back) == os.path.realpath(os.path.join(path, ".git")) else None
-    )
+    return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino
 
 
 def _said(path: str) -> str:
