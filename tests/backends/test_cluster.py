@@ -12,6 +12,7 @@ import pytest
 from crash.cluster import ClusterScene, interrupt, is_installed
 from crash.scene import wait_for
 from plait.app.flows import Company, FlowResult, Options, retry_flow, run_flow
+from plait.errors import InputError
 from plait.values import Json
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
@@ -155,16 +156,15 @@ def test_a_failed_item_is_retried_from_the_step_that_failed(tmp_path: Path, clus
     assert (folder / "begun").read_text() == "begun\n"
 
 
-def test_a_cluster_that_is_not_there_is_said_soon_and_the_run_can_be_resumed(tmp_path: Path) -> None:
+def test_a_cluster_that_is_not_there_is_said_soon(tmp_path: Path) -> None:
     if not is_installed():
         pytest.skip("distributed is not installed")
     began = time.monotonic()
-    result, _ = ran(
-        tmp_path / "p", "map: {input: {items: [1]}, steps: [{shell: 'true'}]}", "dask://127.0.0.1:9"
-    )
+    flow = "map: {input: {items: [1]}, steps: [{shell: 'true'}]}"
+    with pytest.raises(InputError) as raised:
+        ran(tmp_path / "p", flow, "dask://127.0.0.1:9")
     assert time.monotonic() - began < 10
-    assert result.failure is not None
-    first, fix = result.failure.message.splitlines()
+    first, fix = str(raised.value).splitlines()
     assert first.startswith("there is no Dask cluster at dask://127.0.0.1:9: ")
     assert fix == "fix: look whether its scheduler runs, and can be reached from this host"
 

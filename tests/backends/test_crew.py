@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -11,8 +12,9 @@ import pytest
 
 from plait.backends import travel
 from plait.backends.dask import _Crew
+from plait.backends.patience import Call
 from plait.engine.backend import ItemWork
-from plait.engine.events import StepFinished
+from plait.engine.events import Noted, StepFinished
 from plait.engine.journal import MemoryJournal
 from plait.engine.outcome import Done, Failed, Outcome, OutOfTime
 from plait.engine.perform import Turn
@@ -74,10 +76,18 @@ class Scheduler:
         self.is_ours = False
         self.shown = "dask://here"
         self.connections = 0
+        self.never: threading.Event | None = None
+        """Set, it does not answer until this comes."""
+        self.is_empty = False
+        """It has no workers."""
+        self.losses = 0
+        """Questions at which the connection breaks."""
+        self.stuck: set[str] = set()
+        """Workers that answer nothing until `never` comes."""
         self.twice = False
 
     # the cluster
-    def client(self, seconds: float = 1.0) -> Scheduler:  # noqa: ARG002 - the real one's shape
+    def client(self, seconds: float = 1.0, *, gives_way: object) -> Scheduler:  # noqa: ARG002 - the real one's shape
         self.connections += 1
         self.scheduler_comm = object()
         return self
@@ -105,7 +115,12 @@ class Scheduler:
         return futures
 
     def nthreads(self) -> dict[str, int]:
-        return {self.worker: THREADS}
+        if self.never is not None and not self.stuck:
+            self.never.wait()
+        if self.losses:
+            self.losses -= 1
+            raise OSError
+        return {} if self.is_empty else dict.fromkeys([self.worker, *self.stuck], THREADS)
 
     @property
     def worker(self) -> str:
@@ -114,8 +129,13 @@ class Scheduler:
     def gather(self, futures: list[Future]) -> list[object]:
         return [future.value for future in futures]
 
-    def run(self, function: Callable[..., object], *args: object, **_: object) -> dict[str, object]:
-        return {self.worker: function(*args)}
+    def run(
+        self, function: Callable[..., object], *args: object, workers: list[str] | None, on_error: str
+    ) -> dict[str, object]:
+        assert on_error == "return"
+        if self.never is not None and self.stuck & set(workers or ()):
+            self.never.wait()
+        return {worker: function(*args) for worker in workers or [self.worker]}
 
     def cancel(self, futures: list[Future], force: bool) -> None:
         assert force
@@ -167,7 +187,7 @@ class Office:
     def forget(self, digest: str) -> None:
         pass
 
-    def busy(self, digest: str) -> int:  # noqa: ARG002 - the protocol's shape
+    def halt(self, digest: str, at_once: bool) -> int:  # noqa: ARG002 - the protocol's shape
         return 0
 
     def takes(self, fanned: object) -> bool:  # noqa: ARG002 - the protocol's shape
@@ -188,6 +208,8 @@ class Played:
         items: int = 20,
         parallel: int = 100,
         twice: bool = False,
+        patience: float = 60.0,
+        seconds: float | None = None,
     ) -> None:
         self.scheduler = Scheduler(answer)
         self.scheduler.twice = twice
@@ -197,10 +219,12 @@ class Played:
         self.ended: list[tuple[str, Outcome]] = []
         self.taken = 0
         fan = Fan("map", None, sequence("each", []), "f")  # type: ignore[arg-type]
-        fanned = elsewhere(fan, Turn(self.run, "map", Scope()), items)
+        deadline = None if seconds is None else time.monotonic() + seconds
+        fanned = elsewhere(fan, Turn(self.run, "map", Scope(), deadline=deadline), items)
         crew = _Crew(
             self.scheduler, self.office, self.items(items),  # type: ignore[arg-type]
             lambda work, outcome: self.ended.append((work.key, outcome)), parallel, fanned,
+            patience=patience,
         )  # fmt: skip
         self.crew = crew
 
@@ -215,6 +239,10 @@ class Played:
         finally:
             self.run.close()
         return self
+
+    @property
+    def notes(self) -> list[str]:
+        return [one.event.message for one in self.journal.events() if isinstance(one.event, Noted)]
 
     @property
     def recorded(self) -> list[str]:
@@ -329,6 +357,83 @@ def test_what_is_recorded_is_not_sent() -> None:
     played.go()
     assert "5" not in played.scheduler.tries
     assert ("5", Done("before")) in played.ended
+
+
+def test_an_error_is_raised_though_a_worker_dies_that_was_at_another_item() -> None:
+    refused = travel.Refused("InputError", "w", "f", "c")
+    played = Played(lambda key, _: refused if key == "0" else KilledWorker(), items=10)
+    with pytest.raises(InputError):
+        Call(played.go).answer(30)
+
+
+def test_a_map_whose_time_is_over_ends_though_no_worker_comes() -> None:
+    played = Played(lambda key, _: done(key), seconds=0.0)
+    played.scheduler.is_empty = True
+    with pytest.raises(OutOfTime):
+        Call(played.go).answer(30)
+    assert played.notes == ["the cluster at dask://here has no workers yet; items begin when one is there"]
+
+
+def test_a_worker_that_dies_before_it_got_another_parcel_takes_no_item_with_it() -> None:
+    def answer(key: str, tries: int) -> object:
+        if key == "0" and tries == 1:
+            played.scheduler.deaths += 1
+            return travel.Missing("tcp://0")
+        return SILENCE if key == "1" and tries == 1 else done(key)
+
+    played = Played(answer, items=4)
+    Call(played.go).answer(20)
+    assert len(played.recorded) == 4
+
+
+# ── what does not answer ─────────────────────────────────────────────────
+
+
+@pytest.fixture
+def never() -> Iterator[threading.Event]:
+    """An event that comes only when the test is over, so that whoever waits for it ends, too."""
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+def test_a_scheduler_that_does_not_answer_for_too_long_is_lost_and_the_run_can_be_resumed(
+    never: threading.Event,
+) -> None:
+    played = Played(lambda key, _: done(key), patience=0.1)
+    played.scheduler.never = never
+    with pytest.raises(ProcessError) as raised:
+        played.go()
+    assert str(raised.value) == (
+        "the scheduler at dask://here has not answered for 0.1 seconds\n"
+        "fix: look what it is at, or start it again, then: plait resume r"
+    )
+    assert played.notes == ["the scheduler at dask://here does not answer; waiting for it"]
+
+
+def test_a_run_that_waits_for_its_scheduler_can_be_stopped(never: threading.Event) -> None:
+    played = Played(lambda key, _: done(key))
+    played.scheduler.never = never
+    played.run.stop.ask()
+    played.go()
+    assert played.taken == 0
+
+
+def test_a_question_at_which_the_connection_breaks_is_a_lost_scheduler_and_not_the_end() -> None:
+    played = Played(lambda key, _: done(key))
+    played.scheduler.losses = 1
+    played.go()
+    assert len(played.recorded) == 20
+    assert played.scheduler.connections == 2
+
+
+def test_a_worker_that_is_stuck_when_it_is_greeted_keeps_nobody_from_the_items(
+    never: threading.Event,
+) -> None:
+    played = Played(lambda key, _: done(key), patience=0.6)
+    played.scheduler.never, played.scheduler.stuck = never, {"tcp://stuck"}
+    played.go()
+    assert len(played.recorded) == 20
 
 
 def test_when_the_run_is_to_stop_nothing_is_sent_any_more_and_what_runs_is_cancelled() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from plait.app.away import Away
 from plait.backends import travel
-from plait.backends.dask import _expect_same
+from plait.backends.dask_refusals import expect_same
 from plait.engine.backend import ItemWork
 from plait.engine.events import StepFinished, StepStarted
 from plait.engine.journal import MemoryJournal
@@ -158,19 +158,19 @@ def test_a_pattern_that_ships_nothing_is_refused(tmp_path: Path) -> None:
 
 def test_the_same_versions_are_accepted_whatever_the_last_number_of_python_is() -> None:
     mine = travel.own_versions()
-    _expect_same({"tcp://w": f"{mine.python}.99"}, {"tcp://w": mine.plait})
+    expect_same({"tcp://w": f"{mine.python}.99"}, {"tcp://w": mine.plait})
 
 
 def test_a_worker_that_came_or_went_between_two_questions_is_no_mismatch() -> None:
     mine = travel.own_versions()
-    _expect_same({"tcp://gone": "3.99.1"}, {"tcp://new": mine.plait})
-    _expect_same({"tcp://w": OSError()}, {"tcp://w": mine.plait})
+    expect_same({"tcp://gone": "3.99.1"}, {"tcp://new": mine.plait})
+    expect_same({"tcp://w": OSError()}, {"tcp://w": mine.plait})
 
 
 def test_another_version_is_said_with_both_and_what_to_do() -> None:
     mine = travel.own_versions()
     with pytest.raises(InputError) as caught:
-        _expect_same({"tcp://w": "3.99.1"}, {"tcp://w": "9.9"})
+        expect_same({"tcp://w": "3.99.1"}, {"tcp://w": "9.9"})
     assert str(caught.value) == (
         f"here is Plait {mine.plait} with Python {mine.python}, and on the cluster it is another: "
         "tcp://w has Plait 9.9 with Python 3.99\n"
@@ -180,7 +180,7 @@ def test_another_version_is_said_with_both_and_what_to_do() -> None:
 
 def test_a_worker_without_plait_is_named() -> None:
     with pytest.raises(InputError) as caught:
-        _expect_same({"tcp://w": "3.11.1"}, {"tcp://w": ModuleNotFoundError("plait")})
+        expect_same({"tcp://w": "3.11.1"}, {"tcp://w": ModuleNotFoundError("plait")})
     assert str(caught.value) == (
         "Plait is not installed on workers: tcp://w\n"
         f"fix: install Plait {travel.own_versions().plait} there, for the Python that runs the worker"

@@ -72,7 +72,7 @@ def life(
     """One life of a run, to its end."""
     (top / file).write_text(text)
     loaded = load_flow(str(top / file), environ={})
-    run = new_run(hands, journal.reopened())
+    run = new_run(hands, journal.reopened(), folder=str(top))
     if spent is None:
         begin(loaded, run)
     else:

@@ -22,7 +22,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
-from typing import get_args
 
 from plait.errors import InputError, ProcessError
 from plait.primitives.process import run_shell
@@ -525,12 +524,13 @@ def forced_wrong(random: Random) -> Callable[[Iterable[Piece], Dialect], Lexed]:
 
     # States that a second look refuses at once would leave little to run: they come seldom.
     usual: list[State] = ["bare", "single", "double", "heredoc", "parameter", "quoted-parameter"]
+    others: list[State] = ["dollar-single", "quoted-pattern", "arithmetic", "comment"]
 
     def lexer(pieces: Iterable[Piece], dialect: Dialect) -> Lexed:
         lexed = analyse(list(pieces), dialect)
         places = []
         for place in lexed.places:
-            states = usual if random.random() < 0.9 else get_args(State)
+            states = usual if random.random() < 0.9 else [*usual, *others]
             places.append(replace(place, state=random.choice([s for s in states if s != place.state])))
         return replace(lexed, places=tuple(places))
 

@@ -11,7 +11,16 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 
 from plait.app.flow_files import Flow, Options, flow_named, project_of_file
-from plait.app.lives import Company, FlowResult, Unkept, expect_tools, rehearsed, worked, would_fail
+from plait.app.lives import (
+    Company,
+    FlowResult,
+    Unkept,
+    expect_backend,
+    expect_tools,
+    rehearsed,
+    worked,
+    would_fail,
+)
 from plait.errors import InputError
 from plait.hints import TYPE_CHECKING, Final
 from plait.values import Json
@@ -110,6 +119,7 @@ def run_flow(
     if adapt is not None:
         loaded = adapt(loaded)
     expect_tools(flow, loaded, company.ask)
+    expect_backend(flow, loaded, company.stop)
     runs = flow_store(flow.project)
     runs.remove_old(keep=KEEP_RUNS, days=KEEP_DAYS)
     with runs.create(flow.facts(loaded)) as opened:
@@ -132,6 +142,7 @@ def call_flow(
     flow = Flow(tools.chains.get(tool_id).tool.path, Options(params), root, tool=tool_id)
     loaded = flow.load(ask=company.ask)
     expect_tools(flow, loaded, company.ask)
+    expect_backend(flow, loaded, company.stop)
     runs = flow_store(flow.project)
     runs.remove_old(keep=KEEP_RUNS, days=KEEP_DAYS)
     with runs.create(flow.facts(loaded)) as opened:
@@ -206,6 +217,7 @@ def resume_flow(
         if not accept_changes:
             expect_unchanged(loaded, opened)
         expect_steps(loaded, opened.journal, [*repeat, *done])
+        expect_backend(flow, loaded, company.stop, opened.journal)
         say_done(loaded, opened.journal, done)
         return worked(
             flow,
@@ -242,6 +254,7 @@ def retry_flow(
                 fix=f"plait show {opened.id}, or plait resume {opened.id} to go on with it",
                 code="nothing-to-retry",
             )
+        expect_backend(flow, loaded, company.stop)
         opened.journal.append(*forgotten)
         retried = [event.path for event in forgotten]
         return worked(

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from plait.app import env_changes
 from plait.engine.events import RunEnded, RunStarted, Status
-from plait.engine.outcome import Aborted, Failed, Failure, Interrupted, OutOfTime, StepError, too_long
+from plait.engine.outcome import Aborted, Done, Failed, Failure, Interrupted, OutOfTime, StepError, too_long
 from plait.engine.perform import Turn
 from plait.engine.run import Run, Stop, Watch
 from plait.errors import InputError, PlaitError, Problem, TrustError
@@ -253,6 +253,22 @@ def _placed(backend: Backend, loaded: Loaded, run: WorkingRun, flow: Flow) -> Ba
 
         backend.office = Away(loaded, run, profile=flow.options.profile)
     return backend
+
+
+def expect_backend(flow: Flow, loaded: Loaded, stop: Stop, journal: Journal | None = None) -> None:
+    """Items that go elsewhere may go there, and somebody is there: what is wrong, before anything runs."""
+    from plait.backends import backend
+
+    place = backend(flow.options.backend or loaded.backend)
+    fan = loaded.program.fan
+    if fan is None or fan.isolation is not None or not hasattr(place, "expect_there"):
+        return  # what works in a place of its own does so here
+    if journal is not None and isinstance(getattr(journal.recorded(fan.name), "outcome", None), Done):
+        return  # all items have ended, and nothing will be sent
+    from plait.app.away import expect_sendable
+
+    expect_sendable(loaded)
+    place.expect_there(stop)
 
 
 def expect_tools(flow: Flow, loaded: Loaded, ask: AskTrust | None) -> None:

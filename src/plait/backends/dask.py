@@ -23,16 +23,21 @@ import time
 import uuid
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Set
-from contextlib import contextmanager, suppress
+from contextlib import suppress
+from functools import partial
 
 from plait.backends import travel
+from plait.backends.dask_cluster import CONNECT, Cluster, expect_installed, opened_cluster, quiet
+from plait.backends.dask_refusals import as_error, expect_same, mismatch, unheard_of
+from plait.backends.halting import STOPPED, halted
 from plait.backends.local import LocalThreads
+from plait.backends.patience import Call, GaveWay, NoAnswer
 from plait.engine.backend import Fanned, Finished, ItemWork, Perform
 from plait.engine.events import Event, Noted, StepFinished, StepRetrying, StepStarted
 from plait.engine.outcome import Aborted, Done, Failed, Failure, Outcome, OutOfTime, Skipped
 from plait.engine.perform import Step, Turn, remembered
-from plait.engine.run import Mask, Run
-from plait.errors import InputError, InternalError, PlaitError, ProcessError, TrustError, listed
+from plait.engine.run import Mask, Run, Stop
+from plait.errors import InputError, InternalError, ProcessError, listed
 from plait.hints import Any, Final
 from plait.masking import masked
 from plait.records import dataclass, replace
@@ -45,10 +50,16 @@ TASK: Final = 0.2
 """Seconds that a task of several items is to take."""
 MOST_ITEMS: Final = 64
 """Of one task."""
-CONNECT: Final = 6.0
-"""Seconds until there is no cluster at an address."""
 RECONNECT: Final = 60.0
-"""Seconds that a scheduler may be gone."""
+"""Seconds that a scheduler may be gone, or say nothing."""
+QUIET: Final = 5.0
+"""Seconds without an answer, after which we say that we wait for it."""
+GREETING: Final = 1 / 6
+"""Of our patience, until workers that were greeted together are greeted one by one: one may be stuck."""
+FIRST: Final = 1.0
+"""Seconds that we do nothing but wait for the first workers."""
+CLOSING: Final = 2.0
+"""Seconds for the last words to a cluster."""
 LOOK: Final = 0.1
 """Seconds between two looks whether the run is to stop."""
 COUNT: Final = 0.5
@@ -57,12 +68,7 @@ ALONE: Final = 2
 """Deaths of workers while they may have been at an item, after which one has it alone …"""
 TOO_MANY: Final = 4
 """… and after which it has failed."""
-STOPPED: Final = 7.0
-"""Seconds until what is cancelled has ended: the grace of its processes, and some more."""
 FETCHERS: Final = 4
-LOUD: Final = frozenset({"asyncio", "distributed", "tornado"})
-SILENT: Final = 100
-"""A level above all that is logged."""
 
 
 class Dask:
@@ -87,140 +93,15 @@ class Dask:
         if fanned is None or self.office is None or not self.office.takes(fanned):
             LocalThreads().run_items(items, perform, finished, parallel=parallel)
             return
-        with _quiet(), _cluster(self.address, parallel) as cluster:
+        with quiet(), opened_cluster(self.address, parallel) as cluster:
             _Crew(cluster, self.office, items, finished, parallel, fanned).work()
 
-
-# ── a cluster ────────────────────────────────────────────────────────────
-
-
-@dataclass(frozen=True, slots=True)
-class _Cluster:
-    address: str
-    """As the user wrote it; empty if it is our own."""
-    scheduler: str
-
-    @property
-    def is_ours(self) -> bool:
-        return not self.address
-
-    @property
-    def shown(self) -> str:
-        return f"dask://{self.address}" if self.address else "dask"
-
-    def client(self, seconds: float = CONNECT) -> Any:
-        from distributed import Client
-
-        try:
-            make: Any = Client
-            return make(self.scheduler, timeout=seconds, set_as_default=False, name="plait")
-        except (OSError, ValueError) as error:
-            raise InputError(
-                f"there is no Dask cluster at {self.shown}: {_reason(error)}",
-                fix="look whether its scheduler runs, and can be reached from this host",
-                code="no-cluster",
-            ) from None
-
-
-def _reason(error: BaseException) -> str:
-    first = str(error).strip().splitlines()
-    return first[0].rstrip(":") if first else type(error).__name__
-
-
-@contextmanager
-def _cluster(address: str, parallel: int) -> Iterator[_Cluster]:
-    _expect_installed()
-    if address:
-        yield _Cluster(address, address)
-        return
-    import os
-
-    from dask import config
-    from distributed import LocalCluster
-
-    settings: Any = config.set({"distributed.worker.profile.enabled": False})  # nobody looks at it
-    workers = max(1, min(parallel, len(os.sched_getaffinity(0))))
-    make: Any = LocalCluster
-    with (
-        settings,
-        make(
-            n_workers=workers,
-            threads_per_worker=-(-parallel // workers),
-            processes=True,
-            host="127.0.0.1",
-            dashboard_address="127.0.0.1:0",
-            worker_dashboard_address="127.0.0.1:0",
-            silence_logs=SILENT,
-        ) as cluster,
-    ):
-        yield _Cluster("", str(cluster.scheduler_address))
-
-
-def _expect_installed() -> None:
-    try:
-        import distributed  # noqa: F401 - only whether it is there
-    except ImportError:
-        raise InputError(
-            "the Dask backend needs a package that is not installed: distributed",
-            fix="pip install 'plait[dask]'",
-            code="no-package",
-        ) from None
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """What Dask logs about lost connections, we say ourselves."""
-    import logging
-
-    _expect_installed()  # which gives its loggers levels of their own when it is loaded first
-    known = (logging.getLogger(name) for name in list(logging.root.manager.loggerDict))
-    loggers = [one for one in known if one.name.partition(".")[0] in LOUD]
-    before = [one.level for one in loggers]
-    for one in loggers:
-        one.setLevel(SILENT)
-    try:
-        yield
-    finally:
-        for one, level in zip(loggers, before, strict=True):
-            one.setLevel(level)
-
-
-# ── on a worker ──────────────────────────────────────────────────────────
-
-
-def worker_name() -> str:
-    """The address of the worker that this is, or nothing."""
-    worker = _worker()
-    return "" if worker is None else str(worker.address)
-
-
-def task_watch() -> Callable[[], bool]:
-    """For the task of this thread: is it wanted no longer?
-
-    A cancelled task stays with its worker until its thread ends, in a state that says so; so does one
-    whose client has died, since the scheduler then forgets all that only this client wanted.
-    """
-    worker = _worker()
-    if worker is None:
-        return lambda: False
-    key = worker.get_current_task()
-
-    def is_unwanted() -> bool:
-        if not str(worker.status).endswith("running"):
-            return True
-        task = worker.state.tasks.get(key)
-        return task is None or task.state not in ("executing", "long-running")
-
-    return is_unwanted
-
-
-def _worker() -> Any:
-    from distributed import get_worker
-
-    try:
-        return get_worker()
-    except ValueError:
-        return None
+    def expect_there(self, stop: Stop) -> None:
+        """What is needed is installed, and there is a cluster, unless it is to be our own."""
+        expect_installed()
+        if self.address:
+            with quiet(), suppress(GaveWay):
+                Cluster(self.address, self.address).expect_there(gives_way=stop.is_set)
 
 
 # ── the items ────────────────────────────────────────────────────────────
@@ -244,18 +125,35 @@ class _Flight:
     future: Any
 
 
+@dataclass(frozen=True, slots=True)
+class _Greeting:
+    """Workers that were asked whether they are such as we need."""
+
+    workers: tuple[str, ...]
+    call: Call
+    since: float
+
+
+class _Lost(Exception):
+    """The scheduler is gone, or another one."""
+
+
 class _Crew:
     """One fan on one cluster, from the first item to the last; used by one thread."""
 
     def __init__(
         self,
-        cluster: _Cluster,
+        cluster: Cluster,
         office: travel.Office,
         items: Iterator[ItemWork],
         finished: Finished,
         parallel: int,
         fanned: Fanned,
+        *,
+        patience: float = RECONNECT,
     ) -> None:
+        """`patience`: seconds that the scheduler may be gone, or say nothing."""
+        self._patience = patience
         self._cluster = cluster
         self._office = office
         self._items = items
@@ -277,6 +175,7 @@ class _Crew:
         self._fetching: queue.SimpleQueue[list[Any] | None] = queue.SimpleQueue()
         self._workers: dict[str, int] = {}
         """Threads of those that have the parcel."""
+        self._greetings: list[_Greeting] = []
         self._counted = 0.0
         self._has_said_empty = False
         self._error: BaseException | None = None
@@ -284,64 +183,161 @@ class _Crew:
 
     def work(self) -> None:
         self._digest, self._parcel = self._office.parcel(self._fanned, shared=self._cluster.is_ours)
-        self._connect(CONNECT)
+        try:
+            self._connect(CONNECT)
+        except GaveWay:
+            return  # the run is to stop
         try:
             self._until_all_ended()
-            self._say_goodbye()
         finally:
+            self._say_goodbye()
             self._end_fetching()
-            self._client.close(timeout=2)
+            self._close(CLOSING)
         if self._error is not None:
             raise self._error
 
     def _until_all_ended(self) -> None:
         try:
-            while self._fill():
-                self._take()
+            while self._goes_on():
                 if self._run.is_stopping():
-                    self._cancel()
-                    return
+                    break
+            self._cancel()
         except BaseException:
             self._cancel()
             raise
 
+    def _goes_on(self) -> bool:
+        """Send and take what there is; is there more to come?"""
+        try:
+            if not self._fill():
+                return False
+            self._take()
+        except _Lost:
+            self._reconnect()
+        except GaveWay:
+            pass
+        if self._is_other_scheduler() and not self._run.is_stopping():
+            self._reconnect()
+        return True
+
+    # ── asking ───────────────────────────────────────────────────────────
+
+    def _ask(self, function: Callable[[], Any]) -> Any:
+        """What the scheduler says.  It may take its time, but no longer than one that is gone may."""
+        call = Call(function)
+        try:
+            quiet = min(QUIET, self._patience / 2)
+            if not call.is_over(quiet, gives_way=self._has_to_look_up):
+                self._expect_nothing_else()
+                self._note(f"the scheduler at {self._cluster.shown} does not answer; waiting for it")
+            return call.answer(self._patience - quiet, gives_way=self._has_to_look_up)
+        except NoAnswer:
+            raise ProcessError(
+                f"the scheduler at {self._cluster.shown} has not answered for {self._patience:g} seconds",
+                fix=f"look what it is at, or start it again, then: plait resume {self._run.id}",
+                code="no-cluster",
+            ) from None
+        except (OSError, AttributeError, RuntimeError):
+            # Whatever a client says that has just lost its scheduler.
+            if isinstance(call.error, OSError) or self._is_other_scheduler():
+                raise _Lost from None
+            raise
+
+    def _has_to_look_up(self) -> bool:
+        return self._run.is_stopping() or self._is_other_scheduler()
+
+    def _expect_nothing_else(self) -> None:
+        if self._has_to_look_up():
+            raise GaveWay
+
+    def _is_other_scheduler(self) -> bool:
+        """The client has lost its scheduler, and may have found one, who knows nothing of us."""
+        return self._client.scheduler_comm is not self._comm
+
+    def _told(self, workers: list[str] | None, function: Callable[..., object], *args: object) -> Any:
+        """What workers say, each for itself."""
+        return dict(self._client.run(function, *args, workers=workers, on_error="return"))
+
+    def _note(self, message: str) -> None:
+        self._run.note(self._fanned.turn.path, message)
+
     # ── workers ──────────────────────────────────────────────────────────
 
     def _look_at_workers(self) -> None:
+        self._welcome()
         if time.monotonic() - self._counted < (COUNT if self._workers else LOOK):
             return
+        there: dict[str, int] = dict(self._ask(lambda: self._client.nthreads()))
         self._counted = time.monotonic()
-        there: dict[str, int] = dict(self._client.nthreads())
-        for worker in self._workers.keys() - there.keys():
+        flown_to = {flight.worker for flight in self._flying.values()}
+        for worker in (self._workers.keys() | flown_to) - there.keys():
             self._lose(worker)
-        self._greet([worker for worker in there if worker not in self._workers])
+        self._greet_new(there)
+        self._welcome()
         self._workers |= {worker: threads for worker, threads in there.items() if worker in self._workers}
         if not there and not self._has_said_empty:
             self._has_said_empty = True
-            self._run.note(
-                self._fanned.turn.path,
-                f"the cluster at {self._cluster.shown} has no workers yet; items begin when one is there",
+            self._note(
+                f"the cluster at {self._cluster.shown} has no workers yet; items begin when one is there"
             )
 
-    def _greet(self, workers: list[str]) -> None:
-        """Are these workers such as we need?  Then they get the parcel."""
+    def _greet_new(self, there: Mapping[str, int]) -> None:
+        """While others work: one that is stuck keeps nobody from it."""
+        self._greetings = [one for one in self._greetings if not there.keys().isdisjoint(one.workers)]
+        greeted = {worker for one in self._greetings for worker in one.workers}
+        new = tuple(worker for worker in there if worker not in self._workers and worker not in greeted)
+        if not new:
+            return
+        self._greet(new)
+        if not self._workers:
+            self._greetings[-1].call.is_over(FIRST, gives_way=self._has_to_look_up)
+
+    def _greet(self, workers: tuple[str, ...]) -> None:
+        call = Call(partial(self._greeted, list(workers)))
+        self._greetings.append(_Greeting(workers, call, time.monotonic()))
+
+    def _greeted(self, workers: list[str]) -> dict[str, Any]:
+        """Are these workers such as we need?  Then they get the parcel.  By a thread of its own."""
         from importlib.metadata import version
         from platform import python_version
 
-        if not workers:
-            return
-        _expect_same(self._asked(workers, python_version), self._asked(workers, version, "plait"))
-        for worker, reply in self._asked(workers, self._office.receive, self._parcel).items():
+        expect_same(self._told(workers, python_version), self._told(workers, version, "plait"))
+        replies: dict[str, Any] = self._told(workers, self._office.receive, self._parcel)
+        return replies
+
+    def _welcome(self) -> None:
+        """Those that have answered take items from now on."""
+        waiting, self._greetings = self._greetings, []
+        for one in waiting:
+            if one.call.is_over():
+                self._consider(one.call)
+            elif len(one.workers) > 1 and time.monotonic() - one.since > GREETING * self._patience:
+                for worker in one.workers:
+                    self._greet((worker,))
+            else:
+                self._greetings.append(one)
+
+    def _consider(self, greeting: Call) -> None:
+        try:
+            replies = greeting.answer(0.0)
+        except OSError:
+            return  # they are greeted again, if they are still there at the next look
+        except (AttributeError, RuntimeError):
+            if self._is_other_scheduler():
+                return
+            raise
+        for worker, reply in replies.items():
             if isinstance(reply, bytes):
                 self._consider_refusal(travel.unpacked_reply(reply))
             elif reply is None:
                 self._workers[worker] = 1
+                self._counted = 0.0  # how many it takes is seen at the next look
             elif not isinstance(reply, OSError):
                 raise InternalError(f"a worker cannot take a parcel: {type(reply).__name__}", code="cluster")
 
     def _lose(self, worker: str) -> None:
         """It is gone: what it had goes again; an item of which workers die, one after the other, does not."""
-        threads = self._workers.pop(worker)
+        threads = self._workers.pop(worker, 1)  # it may have been waiting for another parcel
         flights = [(key, flight) for key, flight in self._flying.items() if flight.worker == worker]
         for number, (key, flight) in enumerate(flights):
             del self._flying[key]
@@ -353,25 +349,21 @@ class _Crew:
                 else:
                     self._again.append(work)
 
-    def _asked(
-        self, workers: list[str] | None, function: Callable[..., object], *args: object
-    ) -> dict[str, Any]:
-        return dict(self._client.run(function, *args, workers=workers, on_error="return"))
-
     def _consider_refusal(self, reply: travel.Reply) -> None:
         match reply:
             case travel.Foreign(versions, worker):
-                raise _mismatch({worker: str(versions)})
+                raise mismatch({worker: str(versions)})
             case travel.Refused():
-                raise _as_error(reply)
+                raise as_error(reply)
 
     # ── there ────────────────────────────────────────────────────────────
 
     def _fill(self) -> bool:
         """Send as many items as there is room for; is there anything to wait for?"""
-        if self._error is not None:
-            return bool(self._flying)
         self._look_at_workers()
+        if self._error is not None:
+            return bool(self._flying)  # of those that live: what dies now is not sent again
+        self._expect_time_left()
         sent: dict[str, dict[str, list[ItemWork]]] = {}
         free, together = self._free(), self._together()
         room = self._parallel - sum(len(flight.works) for flight in self._flying.values())
@@ -389,6 +381,12 @@ class _Crew:
         for worker, tasks in sent.items():
             self._send(worker, tasks)
         return bool(self._flying or self._again) or not self._exhausted
+
+    def _expect_time_left(self) -> None:
+        """Workers see to it themselves; but there may be none, or one that is stuck."""
+        turn = self._fanned.turn
+        if turn.deadline is not None and time.monotonic() > turn.deadline + (STOPPED if self._flying else 0):
+            raise OutOfTime
 
     def _taken_from(self, free: dict[str, int], works: list[ItemWork], sent: Set[str]) -> str | None:
         """The worker that has most room, or has nothing else if this is an item of which workers died."""
@@ -459,9 +457,15 @@ class _Crew:
             key: (operator.call, perform, self._office.errands(self._digest, self._fanned, works))
             for key, works in tasks.items()
         }
-        futures = self._client.get(
-            graph, list(tasks), workers=[worker], allow_other_workers=False, sync=False
-        )
+        try:
+            futures = self._client.get(
+                graph, list(tasks), workers=[worker], allow_other_workers=False, sync=False
+            )
+        except (OSError, AttributeError, RuntimeError):
+            if not self._is_other_scheduler():
+                raise
+            self._again.extend(work for works in tasks.values() for work in works)
+            return
         for key, future in zip(tasks, futures, strict=True):
             self._flying[key] = _Flight(tasks[key], worker, future)
             future.add_done_callback(self._done.put)
@@ -476,13 +480,11 @@ class _Crew:
             if flight is None:
                 continue  # it has come before, or goes again already
             if one.error is not None:
-                raise _unheard_of(one.error)
+                raise unheard_of(one.error)
             if one.reply is None:
                 self._again += flight.works
             else:
                 self._replied(flight, travel.unpacked_reply(one.reply))
-        if not self._run.is_stopping() and self._client.scheduler_comm is not self._comm:
-            self._reconnect()
 
     def _gather(self) -> None:
         """Fetch the replies of what has ended; by threads, since one that was lost meanwhile takes long."""
@@ -549,7 +551,7 @@ class _Crew:
             case travel.Ended(failure, path):
                 self._error = self._error or Aborted(failure, path)
             case travel.Refused():
-                self._error = self._error or _as_error(reply)
+                self._error = self._error or as_error(reply)
 
     def _record(self, events: tuple[Event, ...]) -> None:
         mask = self._run.mask
@@ -569,9 +571,8 @@ class _Crew:
     # ── when things go wrong ─────────────────────────────────────────────
 
     def _connect(self, seconds: float) -> None:
-        self._client = self._cluster.client(seconds)
+        self._client = self._cluster.client(seconds, gives_way=self._run.is_stopping)
         self._comm = self._client.scheduler_comm
-        """Is another one when the client has lost its scheduler and found one, who knows nothing of us."""
         self._end_fetching()
         wanted: queue.SimpleQueue[list[Any] | None] = queue.SimpleQueue()
         self._fetching = wanted
@@ -583,22 +584,28 @@ class _Crew:
         for _ in range(FETCHERS):
             self._fetching.put(None)
 
+    def _close(self, seconds: float) -> None:
+        Call(partial(self._client.close, timeout=seconds)).is_over(seconds, gives_way=self._is_hurried)
+
+    def _is_hurried(self) -> bool:
+        return self._run.stop.at_once
+
     def _reconnect(self) -> None:
         """The scheduler is gone, and with it all that it had: what is not recorded is sent again."""
-        self._run.note(
-            self._fanned.turn.path, f"the scheduler at {self._cluster.shown} is gone; waiting for it"
-        )
+        self._note(f"the scheduler at {self._cluster.shown} is gone; waiting for it")
         for flight in self._flying.values():
             self._again += flight.works
         self._flying.clear()
         self._workers.clear()
-        with suppress(OSError, TimeoutError):
-            self._client.close(timeout=1)
-        until = time.monotonic() + RECONNECT
+        self._greetings.clear()
+        self._close(1.0)
+        until = time.monotonic() + self._patience
         while not self._run.is_stopping():
             try:
                 self._connect(min(CONNECT, 3.0))
                 self._counted = 0.0
+                return
+            except GaveWay:
                 return
             except InputError as error:
                 if error.code != "no-cluster":
@@ -613,30 +620,34 @@ class _Crew:
 
     def _cancel(self) -> None:
         """Nobody wants them any more; their processes are gone when this returns, or the grace is over."""
-        futures = [flight.future for flight in self._flying.values()]
-        with suppress(OSError, TimeoutError):
-            self._client.cancel(futures, force=True)
-            until = time.monotonic() + STOPPED
-            while time.monotonic() < until and any(
-                count for count in self._asked(None, self._office.busy, self._digest).values() if count
-            ):
-                time.sleep(LOOK)
+        flying = list(self._flying.values())
         self._flying.clear()
+        if not flying:
+            return
+        futures = [flight.future for flight in flying]
+        Call(partial(self._client.cancel, futures, force=True)).is_over(CLOSING, gives_way=self._is_hurried)
+        left = halted({flight.worker for flight in flying}, self, self._run.stop)
+        if left:
+            self._note(
+                f"items may still be running on {listed(left[:5])}{' and others' * (len(left) > 5)}: "
+                "not reached. They are ended there when that is noticed, at the latest after a minute"
+            )
+
+    def through_scheduler(self, workers: list[str], at_once: bool) -> Mapping[str, object]:
+        said: Mapping[str, object] = self._told(workers, self._office.halt, self._digest, at_once)
+        return said
+
+    def directly(self, worker: str, at_once: bool) -> object:
+        return self._cluster.directly(self._client, worker, self._office.halt, self._digest, at_once)
 
     def _say_goodbye(self) -> None:
-        with suppress(OSError, TimeoutError):
-            self._asked(None, self._office.forget, self._digest)
+        """A worker that does not hear it forgets by itself, some time later."""
+        call = Call(partial(self._told, None, self._office.forget, self._digest))
+        call.is_over(CLOSING, gives_way=self._is_hurried)
 
 
 def _events(reply: travel.Reply) -> tuple[Event, ...]:
     return reply.events if isinstance(reply, travel.Performed | travel.Ended) else ()
-
-
-def _unheard_of(error: BaseException) -> PlaitError:
-    """A task that raised: Plait is not there, or it is our bug; no item makes it raise."""
-    if isinstance(error, ImportError):
-        return _no_plait([""])
-    return InternalError(f"items could not be performed: {type(error).__name__}", code="cluster")
 
 
 def _is_lost(error: BaseException) -> bool:
@@ -673,49 +684,3 @@ def _masked(event: Event, mask: Mask) -> Event:
 
 def _masked_failure(failure: Failure, mask: Mask) -> Failure:
     return replace(failure, message=mask(failure.message), output=masked(failure.output, mask))
-
-
-# ── versions ─────────────────────────────────────────────────────────────
-
-
-def _expect_same(pythons: Mapping[str, object], plaits: Mapping[str, object]) -> None:
-    """Every worker has the Plait and the Python that we have."""
-    mine = travel.own_versions()
-    without = [worker for worker, said in plaits.items() if isinstance(said, ImportError)]
-    if without:
-        raise _no_plait(without)
-    # One that came or went between the two questions is asked again when it has an item.
-    others = {
-        worker: f"Plait {plait} with Python {travel.python_minor(python)}"
-        for worker, plait in plaits.items()
-        if isinstance(plait, str) and isinstance(python := pythons.get(worker), str)
-    }
-    wrong = {worker: said for worker, said in others.items() if said != str(mine)}
-    if wrong:
-        raise _mismatch(wrong)
-
-
-def _no_plait(workers: list[str]) -> InputError:
-    named = listed([worker for worker in workers if worker][:5])
-    return InputError(
-        f"Plait is not installed on {'workers: ' + named if named else 'a worker'}",
-        fix=f"install Plait {travel.own_versions().plait} there, for the Python that runs the worker",
-        code="worker-without-plait",
-    )
-
-
-def _mismatch(workers: Mapping[str, str]) -> InputError:
-    said = "; ".join(f"{worker or 'a worker'} has {its}" for worker, its in list(workers.items())[:5])
-    mine = travel.own_versions()
-    return InputError(
-        f"here is {mine}, and on the cluster it is another: {said}",
-        fix=f"install Plait {mine.plait} for Python {mine.python} there, or start the run with what is there",
-        code="worker-version",
-    )
-
-
-def _as_error(reply: travel.Refused) -> PlaitError:
-    kinds: dict[str, type[PlaitError]] = {
-        one.__name__: one for one in (InputError, TrustError, ProcessError, InternalError)
-    }
-    return kinds.get(reply.kind, ProcessError)(reply.what, fix=reply.fix, code=reply.code)

@@ -155,11 +155,18 @@ class Errand:
     """Steps of it that an earlier life of the run has finished."""
 
 
+class Unshown(bytes):
+    """A message that holds secrets: where a worker writes down what it was called with, it says nothing."""
+
+    def __repr__(self) -> str:
+        return "***"
+
+
 def packed(content: Parcel) -> tuple[str, bytes]:
     """A parcel as a message, and its digest."""
     data = pickle.dumps(content, pickle.HIGHEST_PROTOCOL)
     digest = sha256_hex(data)
-    return digest, _message(digest, data)
+    return digest, Unshown(_message(digest, data))
 
 
 def packed_errands(digest: str, errands: Sequence[Errand]) -> bytes:
@@ -280,8 +287,8 @@ class Office(Protocol):
     """Of a worker: it takes a parcel, or replies why it cannot."""
     forget: Callable[[str], None]
     """Of a worker: it needs the parcel with this digest no longer."""
-    busy: Callable[[str], int]
-    """Of a worker: how many errands of a parcel it is at."""
+    halt: Callable[[str, bool], int]
+    """Of a worker: it ends the errands of a parcel, at once or with grace; how many it is still at."""
 
     def takes(self, fanned: Fanned) -> bool:
         """Is this the fan whose items may travel?  An InputError if they cannot."""

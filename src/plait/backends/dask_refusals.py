@@ -1,0 +1,58 @@
+"""What is said of workers that cannot take items: they have other versions, no Plait, or refuse."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from plait.backends import travel
+from plait.errors import InputError, InternalError, PlaitError, ProcessError, TrustError, listed
+
+
+def expect_same(pythons: Mapping[str, object], plaits: Mapping[str, object]) -> None:
+    """Every worker has the Plait and the Python that we have."""
+    mine = travel.own_versions()
+    without = [worker for worker, said in plaits.items() if isinstance(said, ImportError)]
+    if without:
+        raise no_plait(without)
+    # One that came or went between the two questions is asked again when it has an item.
+    others = {
+        worker: f"Plait {plait} with Python {travel.python_minor(python)}"
+        for worker, plait in plaits.items()
+        if isinstance(plait, str) and isinstance(python := pythons.get(worker), str)
+    }
+    wrong = {worker: said for worker, said in others.items() if said != str(mine)}
+    if wrong:
+        raise mismatch(wrong)
+
+
+def no_plait(workers: list[str]) -> InputError:
+    named = listed([worker for worker in workers if worker][:5])
+    return InputError(
+        f"Plait is not installed on {'workers: ' + named if named else 'a worker'}",
+        fix=f"install Plait {travel.own_versions().plait} there, for the Python that runs the worker",
+        code="worker-without-plait",
+    )
+
+
+def mismatch(workers: Mapping[str, str]) -> InputError:
+    said = "; ".join(f"{worker or 'a worker'} has {its}" for worker, its in list(workers.items())[:5])
+    mine = travel.own_versions()
+    return InputError(
+        f"here is {mine}, and on the cluster it is another: {said}",
+        fix=f"install Plait {mine.plait} for Python {mine.python} there, or start the run with what is there",
+        code="worker-version",
+    )
+
+
+def as_error(reply: travel.Refused) -> PlaitError:
+    kinds: dict[str, type[PlaitError]] = {
+        one.__name__: one for one in (InputError, TrustError, ProcessError, InternalError)
+    }
+    return kinds.get(reply.kind, ProcessError)(reply.what, fix=reply.fix, code=reply.code)
+
+
+def unheard_of(error: BaseException) -> PlaitError:
+    """A task that raised: Plait is not there, or it is our bug; no item makes it raise."""
+    if isinstance(error, ImportError):
+        return no_plait([""])
+    return InternalError(f"items could not be performed: {type(error).__name__}", code="cluster")

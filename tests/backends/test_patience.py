@@ -1,0 +1,198 @@
+"""Waiting with a limit: for one call, for workers that are to end, for a scheduler that may be gone."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from types import SimpleNamespace
+
+import pytest
+
+from plait.backends.dask_worker import DEAF, GAP, Hearing, watch_of
+from plait.backends.halting import halted
+from plait.backends.patience import Call, GaveWay, NoAnswer
+from plait.engine.run import Stop
+
+
+@pytest.fixture
+def never() -> Iterator[threading.Event]:
+    """An event that comes only when the test is over, so that whoever waits for it ends, too."""
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+# ── one call ─────────────────────────────────────────────────────────────
+
+
+def test_an_answer_comes_back() -> None:
+    assert Call(lambda: 7).answer(10) == 7
+
+
+def test_what_a_call_raises_is_raised_where_its_answer_is_wanted() -> None:
+    with pytest.raises(ZeroDivisionError):
+        Call(lambda: 1 // 0).answer(10)
+
+
+def test_a_call_that_does_not_come_back_is_waited_for_no_longer_than_was_said(never: threading.Event) -> None:
+    call = Call(never.wait)
+    with pytest.raises(NoAnswer):
+        call.answer(0.01)
+    never.set()
+    assert call.answer(10) is True
+
+
+def test_a_wait_gives_way_to_something_else(never: threading.Event) -> None:
+    with pytest.raises(GaveWay):
+        Call(never.wait).answer(60, gives_way=lambda: True)
+
+
+# ── workers that are to end ──────────────────────────────────────────────
+
+
+class Ways:
+    """Workers that are through after so many questions; a scheduler that answers, or does not."""
+
+    def __init__(self, *, never: threading.Event | None = None, asks: int = 1) -> None:
+        self._never = never
+        self._left = asks
+        self.through: list[bool] = []
+        """Whether it was to be at once, by question."""
+        self.direct: list[tuple[str, bool]] = []
+        self.unreachable: tuple[str, ...] = ()
+        self.asked: Callable[[], None] = lambda: None
+
+    def through_scheduler(self, workers: list[str], at_once: bool) -> Mapping[str, object]:
+        self.through.append(at_once)
+        self.asked()
+        if self._never is not None:
+            self._never.wait()
+        self._left -= 1
+        return dict.fromkeys(workers, max(0, self._left))
+
+    def directly(self, worker: str, at_once: bool) -> object:
+        self.direct.append((worker, at_once))
+        if worker in self.unreachable:
+            raise OSError
+        return 0
+
+
+def test_workers_are_asked_until_they_are_through() -> None:
+    ways = Ways(asks=3)
+    assert halted(["a", "b"], ways, Stop()) == []
+    assert (ways.through, ways.direct) == ([False] * 3, [])
+
+
+def test_workers_of_a_scheduler_that_does_not_answer_are_asked_without_it(never: threading.Event) -> None:
+    ways = Ways(never=never)
+    assert halted(["a", "b"], ways, Stop()) == []
+    assert sorted(ways.direct) == [("a", False), ("b", False)]
+
+
+def test_who_cannot_be_reached_is_named(never: threading.Event) -> None:
+    ways = Ways(never=never)
+    ways.unreachable = ("b",)
+    stop = Stop()
+    stop.ask()
+    stop.ask()
+    assert halted(["a", "b"], ways, stop) == ["b"]
+    assert ("a", True) in ways.direct
+
+
+def test_a_second_wish_to_stop_reaches_the_workers_while_they_have_their_grace() -> None:
+    stop, ways = Stop(), Ways(asks=3)
+    stop.ask()
+    ways.asked = stop.ask
+    assert halted(["a"], ways, stop) == []
+    assert ways.through == [False, True, True]
+
+
+def test_a_worker_that_is_gone_is_not_waited_for() -> None:
+    class Gone(Ways):
+        def through_scheduler(self, workers: list[str], at_once: bool) -> Mapping[str, object]:  # noqa: ARG002
+            return dict.fromkeys(workers, OSError())
+
+    assert halted(["a"], Gone(), Stop()) == []
+
+
+# ── a scheduler that may be gone ─────────────────────────────────────────
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def looks(hearing: Hearing, clock: Clock, seconds: float, answer: Callable[[], object]) -> bool:
+    """What is seen at the last look, after so many seconds with a look in each."""
+    lost = False
+    for _ in range(round(seconds)):
+        clock.now += 1
+        lost = hearing.is_lost(answer())
+    return lost
+
+
+HEARD = [
+    # seconds     answer of the last heartbeat   lost
+    (DEAF * 10,   "changes",                     False),
+    (DEAF - 5,    "stays",                       False),
+    (DEAF + 5,    "stays",                       True),
+    (DEAF * 10,   "unknown",                     False),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("seconds", "answer", "lost"), HEARD)
+def test_a_scheduler_that_answers_no_heartbeat_for_long_is_lost(
+    seconds: float, answer: str, lost: bool
+) -> None:
+    clock = Clock()
+    answers: dict[str, Callable[[], object]] = {
+        "changes": lambda: clock.now, "stays": lambda: 0.5, "unknown": lambda: None
+    }  # fmt: skip
+    assert looks(Hearing(clock=clock), clock, seconds, answers[answer]) is lost
+
+
+def test_of_a_time_in_which_nobody_looked_nothing_is_known() -> None:
+    clock = Clock()
+    hearing = Hearing(clock=clock)
+    assert not looks(hearing, clock, DEAF / 2, lambda: 0.5)
+    clock.now += DEAF + GAP
+    assert not hearing.is_lost(0.5)
+    assert looks(hearing, clock, DEAF + 5, lambda: 0.5)
+
+
+WANTED = [
+    # worker                 task              unwanted
+    ("Status.running",       "executing",      False),
+    ("Status.running",       "long-running",   False),
+    ("Status.paused",        "executing",      False),   # it has little memory left, and keeps what it has
+    ("Status.closing",       "executing",      True),
+    ("Status.running",       "cancelled",      True),
+    ("Status.running",       None,             True),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("status", "state", "unwanted"), WANTED)
+def test_a_task_is_wanted_as_long_as_its_worker_works_and_its_scheduler_says_so(
+    status: str, state: str | None, unwanted: bool
+) -> None:
+    tasks = {} if state is None else {"key": SimpleNamespace(state=state)}
+    worker = SimpleNamespace(status=status, state=SimpleNamespace(tasks=tasks), scheduler_delay=1, latency=2)
+    assert watch_of(worker, "key", Hearing())() is unwanted
+
+
+def test_a_task_of_a_scheduler_that_is_stuck_is_wanted_no_longer() -> None:
+    clock = Clock()
+    tasks = {"key": SimpleNamespace(state="executing")}
+    worker = SimpleNamespace(
+        status="Status.running", state=SimpleNamespace(tasks=tasks), scheduler_delay=1, latency=2
+    )
+    is_unwanted = watch_of(worker, "key", Hearing(clock=clock))
+    seen = []
+    for _ in range(round(DEAF) + 5):
+        clock.now += 1
+        seen.append(is_unwanted())
+    assert (seen[0], seen[-1]) == (False, True)

@@ -1,0 +1,159 @@
+"""What a worker keeps, and when it goes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from plait.app import errands
+from plait.app.worker_folders import claimed, remove_left
+from plait.app.workplace import KEPT, MOST_PARCELS, Place, Places
+from plait.backends import travel
+from plait.engine.run import Stop
+
+
+class Kept:
+    """Stands for a place: was it closed?"""
+
+    def __init__(self) -> None:
+        self.closed = False
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def places(clock: Clock) -> Places:
+    return Places(clock=clock)
+
+
+def keep(places: Places, digest: str) -> Kept:
+    kept = Kept()
+    places.keep(digest, cast(Place, kept))
+    return kept
+
+
+def test_a_parcel_that_nobody_used_for_a_time_goes(places: Places, clock: Clock) -> None:
+    kept = keep(places, "d")
+    clock.now = KEPT
+    places.drop_unused()
+    assert not kept.closed
+    clock.now = KEPT + 1
+    places.drop_unused()
+    assert kept.closed
+    assert places.find("d") is None
+
+
+def test_a_parcel_with_an_item_under_way_stays_and_its_time_begins_with_the_end(
+    places: Places, clock: Clock
+) -> None:
+    kept = keep(places, "d")
+    with places.used("d"):
+        clock.now = KEPT * 3
+        places.drop_unused()
+        assert not kept.closed
+    clock.now = KEPT * 4
+    places.drop_unused()
+    assert not kept.closed
+    clock.now += 1
+    places.drop_unused()
+    assert kept.closed
+
+
+def test_the_longest_unused_of_many_parcels_goes_first(places: Places) -> None:
+    kept = {digest: keep(places, digest) for digest in map(str, range(MOST_PARCELS))}
+    with places.used("0"):
+        pass
+    keep(places, "one more")
+    assert [digest for digest, one in kept.items() if one.closed] == ["1"]
+
+
+def test_what_its_run_forgets_is_gone_at_once(places: Places) -> None:
+    kept = keep(places, "d")
+    places.forget("d")
+    places.forget("d")
+    assert kept.closed
+
+
+HALTS = [
+    # at once       then the errand is to stop, at once
+    ([False],        (True, False)),
+    ([False, False], (True, False)),
+    ([True],         (True, True)),
+    ([False, True],  (True, True)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("calls", "stopping"), HALTS)
+def test_a_halt_ends_errands_with_grace_or_at_once_however_often_it_is_said(
+    calls: list[bool], stopping: tuple[bool, bool]
+) -> None:
+    place, stop = Place.__new__(Place), Stop()
+    place.errands = {"map/item:1": stop}
+    assert [place.halt(at_once=at_once) for at_once in calls] == [1] * len(calls)
+    assert (stop.is_set(), stop.at_once) == stopping
+    assert place.is_halted
+
+
+def test_of_a_parcel_that_is_not_there_nothing_runs() -> None:
+    assert errands.halt("unheard of", True) == 0
+
+
+# ── folders ──────────────────────────────────────────────────────────────
+
+CLAIM = (
+    "import sys; from plait.app.worker_folders import claimed; print(claimed(sys.argv[1])[0], flush=True); "
+)
+
+
+def test_the_folder_of_one_who_was_killed_is_removed_and_that_of_one_who_lives_is_not(tmp_path: Path) -> None:
+    mine, handle = claimed(str(tmp_path))
+    command = [sys.executable, "-c", CLAIM + "sys.stdin.read()", str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        its = other.stdout.readline().strip()
+        Path(its, "files").mkdir()
+        remove_left(str(tmp_path))
+        assert os.path.isdir(its)
+        other.kill()
+    remove_left(str(tmp_path))
+    assert os.listdir(tmp_path) == [os.path.basename(mine)]
+    os.close(handle)
+
+
+def test_a_folder_of_another_host_or_that_is_a_link_is_left_alone(tmp_path: Path) -> None:
+    mine, handle = claimed(str(tmp_path))
+    os.close(handle)  # as if we had died
+    name = os.path.basename(mine)
+    victim = tmp_path / "victim"
+    Path(mine).rename(victim)
+    (tmp_path / name).symlink_to(victim)
+    elsewhere = tmp_path / "plait-items-another.host-x"
+    elsewhere.mkdir()
+    (elsewhere / "lock").touch()
+    remove_left(str(tmp_path))
+    assert victim.is_dir()
+    assert elsewhere.is_dir()
+
+
+def test_a_parcel_is_not_shown_where_a_call_is_written_down() -> None:
+    message = travel.Unshown(b"secret")
+    assert repr((message,)) == "(***,)"
+    assert bytes(message) == b"secret"
