@@ -528,7 +528,7 @@ def test_what_the_user_did_to_a_merged_file_before_a_resume_stays(tmp_path: Path
         (folder / "other").write_text("other\n")
 
     place = Place(tmp_path, items=("a",), does=does)
-    tree_was_updated = []
+    tree_was_updated: list[bool] = []
 
     def start(args: Sequence[str], *, cwd: str, env: Mapping[str, str], stdin: bytes = b"") -> Answer:
         if tree_was_updated and args[0] == "worktree":

@@ -451,7 +451,6 @@ class WorkingRun(Run):
             self.rehearsal.append(Rehearsed(turn.path, step.kind, step.title, remembered=True))
         return outcome
 
-
     def _tell_asked(self, path: str) -> None:
         """Tell of the answers inside something that is remembered as a whole, for those who count them."""
         for known in self.journal.recorded_in(path):
