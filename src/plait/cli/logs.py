@@ -43,8 +43,6 @@ EXAMPLES: Final = (
 )
 
 
-MANY: Final = 20_000
-"""Events; in more than these, one step is searched for."""
 FEW: Final = 50
 """Steps that are searched for at a time."""
 OF_AGENTS: Final = frozenset({TURN, CALL})
@@ -73,7 +71,7 @@ def run(options: argparse.Namespace) -> int:
     with runs.open(name, write=False) as opened:
         journal = opened.journal
         # To go through the events of a million items takes minutes; to look for those of one, a second.
-        search = journal.reader if journal.last() > MANY else None
+        search = journal.reader if journal.reader.is_long() else None
         wanted = None if options.item is None else chosen(journal, options.item, name, search=search)
         events = journal.events()
         if search is not None and wanted is not None and len(wanted) <= FEW:

@@ -39,8 +39,6 @@ EXAMPLES: Final = (
 )
 MOST_FAILURES: Final = 50
 MAP: Final = "map"
-MANY: Final = 20_000
-"""Events; of more than these, only those are read that are shown."""
 ATTEMPT: Final = "attempt"
 """The kind of what a step does, where it is a step of its own because something follows it."""
 SIGNS: Final = {
@@ -106,7 +104,7 @@ class Steps(Protocol):
 class Reading(Protocol):
     """What is known of a long journal without going through it."""
 
-    def last(self) -> int: ...
+    def is_long(self) -> bool: ...
     def knows_word(self, words: Iterable[str]) -> bool: ...
     def outline(self) -> Iterator[Stamped]: ...
     def ended_in(self, fan: str) -> Mapping[str, int]: ...
@@ -134,7 +132,7 @@ class _Outline:
     @classmethod
     def of(cls, journal: Kept) -> _Outline:
         reader = journal.reader
-        return cls(journal, whole=reader.last() <= MANY or reader.knows_word(ASKING))
+        return cls(journal, whole=not reader.is_long() or reader.knows_word(ASKING))
 
     def events(self) -> Iterator[Stamped]:
         if self._whole:

@@ -45,7 +45,7 @@ from plait.store.schema import open_to_read
 PAGE: Final = 200
 """Rows that are in memory at a time."""
 MANY: Final = 20_000
-"""Events; to put more than these into the index takes so long that a person would notice."""
+"""Events; to go through more than these, or to put them into the index, takes long enough to be noticed."""
 
 _INDEX: Final = (
     "PRAGMA temp.journal_mode=OFF",  # an index that could not be continued is thrown away
@@ -146,6 +146,10 @@ class Reader:
     def last(self) -> int:
         """The number of the last event; 0 if there is none."""
         return int(self._all("SELECT coalesce(max(number), 0) FROM log")[0][0])
+
+    def is_long(self) -> bool:
+        """Would a person notice that it is gone through?"""
+        return self.last() > self._many
 
     def events(self, after: int = 0) -> Iterator[Stamped]:
         query = f"SELECT number, {COLUMNS} FROM log WHERE number > ? ORDER BY number LIMIT {PAGE}"
