@@ -209,19 +209,19 @@ REACHED_BY = {
         "that is frozen at build for this command, or a server that stays alive, would reach it."
     ),
     "a record": (
-        "Half of it is SQLite's, for a transaction of its own: locks, a page, checksums. Writing several items "
-        "in one would reach it and let a kill repeat more of them; appending to a plain file between two syncs "
-        "took 19 to 37 µs, and would need a recovery of its own."
+        "Half of it is SQLite's, for a transaction of its own: locks, a page, checksums. Writing several "
+        "items in one would reach it and let a kill repeat more of them; appending to a plain file between "
+        "two syncs took 19 to 37 µs, and would need a recovery of its own."
     ),
     "plait run FILE": (
         "Beside its shell an item takes 0.4 ms of computing for starting and watching it (Plait and the "
-        "guardian together) and 0.2 ms for engine and journal, on cores that the shells need; it is spread thin, "
-        "half of it Python's own evaluation. A compiled guardian, or shells that are forked warm (decision 31), "
-        "would reach it."
+        "guardian together) and 0.2 ms for engine and journal, on cores that the shells need; it is spread "
+        "thin, half of it Python's own evaluation. A compiled guardian, or shells that are forked warm "
+        "(decision 31), would reach it."
     ),
     "plait run above": (
-        "Nearly all of it is loading some 220 modules; a seventh is PyYAML, of which libyaml's part alone would "
-        "do. One frozen module for this command would save half."
+        "Nearly all of it is loading some 220 modules; a seventh is PyYAML, of which libyaml's part alone "
+        "would do. One frozen module for this command would save half."
     ),
 }
 
