@@ -166,7 +166,8 @@ class Trees:
         if "error" in (sound := self.git("fsck", "--no-dangling", "--connectivity-only")):
             found.append(f"C: {sound[:300]}")
         if (branches := self.git("branch", "--format=%(refname:short)").split()) != ["main"]:
-            found.append(f"D: these branches are left: {branches}")
+            ahead = [self.git("log", "--oneline", f"main..{name}") for name in branches]
+            found.append(f"D: these branches are left: {branches}, with what main has not: {ahead}")
         if self.git("worktree", "list").count("\n") != 1:
             found.append(f"D: worktrees are left: {self.git('worktree', 'list')}")
         return found

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -469,6 +470,27 @@ def test_while_the_branch_moves_nobody_can_commit_in_the_working_tree(tmp_path: 
     place.start = start_git
     assert isinstance(place.life(), Done)
     assert (place.merged(), place.status()) == (["a"], "")
+
+
+def test_a_place_of_which_half_was_removed_is_not_the_work_of_an_item(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = Place(tmp_path, items=("a", "b"), first={"base": "base\n", "other": "other\n"})
+    removed = shutil.rmtree
+
+    def dies_half_way(path: str, **options: Any) -> None:
+        if "worktrees" in str(path) and (half := Path(path, "base")).exists():
+            half.unlink()
+            raise Killed
+        removed(path, **options)
+
+    monkeypatch.setattr(shutil, "rmtree", dies_half_way)
+    with pytest.raises(Killed):
+        place.life()
+    monkeypatch.setattr(shutil, "rmtree", removed)
+    assert isinstance(place.life(), Done)
+    assert place.merged() == ["a", "b"]
+    assert (place.branches(), place.left(), place.status()) == (["main"], [], "")
 
 
 def killed_in_the_last_merge(

@@ -254,8 +254,12 @@ class Worktrees:
             _has_modules(administration) or self._has_repositories(Inside(administration, spot.path))
         ):
             return False
-        shutil.rmtree(spot.path, ignore_errors=True)
-        if os.path.lexists(spot.path):
+        # At once: half of it, after a kill, would look like an item that has removed the other half.
+        aside = os.path.join(self._folder, f".{os.path.basename(spot.path)}.gone")
+        os.rename(spot.path, aside)
+        shutil.rmtree(aside, ignore_errors=True)
+        if os.path.lexists(aside):
+            os.rename(aside, spot.path)
             return False
         if administration is not None:
             self._remove_administration(administration)
@@ -301,7 +305,10 @@ class Worktrees:
         shutil.rmtree(aside, ignore_errors=True)
 
     def prune(self) -> None:
-        """Let git forget worktrees of this run whose folders are gone."""
+        """Let git forget worktrees of this run whose folders are gone; and the rest of those folders."""
+        for name in os.listdir(self._folder) if os.path.isdir(self._folder) else ():
+            if name.startswith("."):
+                shutil.rmtree(os.path.join(self._folder, name), ignore_errors=True)
         top = os.path.join(self._common, "worktrees")
         for name in os.listdir(top) if os.path.isdir(top) else ():
             administration = os.path.join(top, name)
