@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from plait.app import errands
 from plait.backends import travel
 from plait.engine.backend import Fanned, ItemWork
-from plait.engine.journal import Journal, Recorded
+from plait.engine.journal import Journal, Recorded, is_item
 from plait.engine.perform import Step, inside
 from plait.errors import InputError, LimitError, Problem, listed
 from plait.hints import TYPE_CHECKING, Final
@@ -48,7 +48,7 @@ def _problems(loaded: Loaded, fan: Fan) -> Iterator[Problem]:
         what = "a flow that asks what its steps change cannot run on a cluster: git is asked in one place"
         yield Problem(what, None, fix, code="not-on-cluster")
     for path, step in inside(fan):
-        if step.policy.once or getattr(getattr(step, "attempts", None), "once", False):
+        if step.policy.once:
             what = f"step '{step.title}' ({path}) may run only once, and a worker that dies is replaced"
             more = f"{fix}, or let the step run in reduce"
             yield Problem(what, None, more, code="not-on-cluster")
@@ -154,21 +154,33 @@ class Away:
             turn = fanned.turn
             return travel.Errand(work, turn.time_left(), turn.replaying)
         step, turn = fanned.placed(work)
-        known = tuple(_known_below(self._run.journal, step, turn.path))
+        known = tuple(_known_below(self._run.journal, step, turn.path, turn.after))
         return travel.Errand(work, turn.time_left(), turn.replaying, known)
 
 
-def _known_below(journal: Journal, step: Step | None, path: str) -> Iterator[Recorded]:
-    """The finished steps inside one, also of those that were not finished themselves."""
+def _known_below(journal: Journal, step: Step | None, path: str, after: int) -> Iterator[Recorded]:
+    """The finished steps inside one, also of those that were not finished themselves; what counts of them."""
     inner = {f"{path}/{one.name}": one for one in (step.inner if step is not None else ())}
     seen: set[str] = set()
-    for known in journal.recorded_in(path):
+    for known in _in_force(journal.recorded_in(path), after):
         seen.add(known.path)
         yield known
-        yield from _known_below(journal, inner.get(known.path), known.path)
+        yield from _known_below(journal, inner.get(known.path), known.path, after)
     for below, one in inner.items():
         if below not in seen and one.inner:
-            yield from _known_below(journal, one, below)
+            yield from _known_below(journal, one, below, after)
+
+
+def _in_force(steps: Iterable[Recorded], after: int) -> Iterator[Recorded]:
+    """Those that were recorded after what is before them; items are all behind the same."""
+    last, order = after, 0
+    newest = after
+    for known in steps:
+        if known.order > order and not is_item(known.path):
+            last, order = newest, known.order
+        if known.number > last:
+            newest = max(newest, known.number)
+            yield known
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from threading import Lock
 from plait.engine.events import Event, StepFinished, StepForgotten, StepStarted
 from plait.engine.outcome import Done, Failed, Outcome
 from plait.hints import Final, Protocol
-from plait.records import dataclass
+from plait.records import dataclass, field
 
 ITEM: Final = "item:"
 """The name of an item begins with it."""
@@ -29,6 +29,8 @@ class Recorded:
     order: int
     duration: float
     title: str = ""
+    number: int = field(default=0, compare=False)
+    """The place of its end in the journal: what was done later has a larger one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +62,8 @@ class Journal(Protocol):
     def failed_in(self, path: str) -> Iterator[Recorded]:
         """Those of them that failed; of a million items these are found at once."""
 
-    def done_in(self, path: str, fingerprint: str | None) -> bytes:
-        """By `order`: 1 for each item below a path that is done and has this fingerprint; None: any."""
+    def done_in(self, path: str, fingerprint: str | None, *, after: int = 0) -> bytes:
+        """By `order`: 1 for each item below a path that was done behind an event; None: any fingerprint."""
 
     def was_started(self, path: str) -> bool:
         """Was this step begun, and its end not recorded?"""
@@ -102,7 +104,7 @@ class MemoryJournal:
                     case StepStarted(path=path):
                         self._started.add(path)
                     case StepFinished():
-                        self._finished[event.path] = as_recorded(event)
+                        self._finished[event.path] = as_recorded(event, len(self._events))
                     case StepForgotten(path=path, below=below):
                         for known in [
                             p for p in self._finished if is_below(p, path) and (below or p == path)
@@ -131,12 +133,13 @@ class MemoryJournal:
     def failed_in(self, path: str) -> Iterator[Recorded]:
         return (known for known in self.recorded_in(path) if isinstance(known.outcome, Failed))
 
-    def done_in(self, path: str, fingerprint: str | None) -> bytes:
+    def done_in(self, path: str, fingerprint: str | None, *, after: int = 0) -> bytes:
         done = [
             known.order
             for known in self.recorded_in(path)
             if is_item(known.path)
             and fingerprint in (None, known.fingerprint)
+            and known.number > after
             and isinstance(known.outcome, Done)
         ]
         return marked(done)
@@ -199,8 +202,10 @@ class Overlay(MemoryJournal):
         return self._data[name] if name in self._data else self._below.kept(name)
 
 
-def as_recorded(event: StepFinished) -> Recorded:
-    return Recorded(event.path, event.fingerprint, event.outcome, event.order, event.duration, event.title)
+def as_recorded(event: StepFinished, number: int = 0) -> Recorded:
+    return Recorded(
+        event.path, event.fingerprint, event.outcome, event.order, event.duration, event.title, number
+    )
 
 
 def is_item(path: str) -> bool:

@@ -16,7 +16,7 @@ from plait.engine.backend import Backend, Fanned, ItemWork
 from plait.engine.events import ItemsRemembered, StepCounted
 from plait.engine.journal import Recorded
 from plait.engine.outcome import Done, Failed, Failure, Outcome, Skipped, StepError, expect_done
-from plait.engine.perform import PLAIN, Policy, Step, Turn, perform
+from plait.engine.perform import PLAIN, Policy, Step, Turn, perform, remembered
 from plait.engine.retry import ONCE_ONLY, Retry
 from plait.errors import InputError
 from plait.hints import TYPE_CHECKING, Literal, Protocol, TypeAlias
@@ -212,6 +212,8 @@ class _Watch:
         self.closing = 0
         self.paused_until = 0.0
         self.enough: Failure | None = None
+        self._remembered: set[int] = set()
+        """Items whose ends are of an earlier life, until they are counted."""
 
     def remember_many(self) -> bytes:
         """By order: 1 for items that an earlier life has done, and that are not looked at one by one."""
@@ -222,7 +224,7 @@ class _Watch:
             return b""
         # Where some items are retried, all others stay done, whatever the file says now.
         fingerprint = None if run.retried else self.fan.each.fingerprint
-        done = run.journal.done_in(self.turn.path, fingerprint)[: self.total]
+        done = run.journal.done_in(self.turn.path, fingerprint, after=self.turn.after)[: self.total]
         self.successful = done.count(1)
         run.tell(ItemsRemembered(self.turn.path, done))
         return done
@@ -240,7 +242,13 @@ class _Watch:
 
     def perform(self, work: ItemWork) -> Outcome:
         item, turn = self.placed(work)
-        return perform(item, turn) if self.shelter is None else self.shelter.perform(item, turn)
+        if self.shelter is not None:
+            return self.shelter.perform(item, turn)
+        known = remembered(item, turn)
+        if known is None:
+            return perform(item, turn)
+        self._remembered.add(work.order)
+        return known
 
     def placed(self, work: ItemWork) -> tuple[Item, Turn]:
         """The step that an item is, and its turn."""
@@ -263,17 +271,22 @@ class _Watch:
         return names
 
     def finished(self, work: ItemWork, outcome: Outcome) -> None:
+        is_new = work.order not in self._remembered
         match outcome:
             case Done():
                 self.successful += 1
-                self.in_a_row = 0
-                self.closing = max(0, self.closing - 1)
+                if is_new:
+                    self.in_a_row = 0
+                    self.closing = max(0, self.closing - 1)
             case Skipped():
                 self.skipped += 1
             case Failed():
                 self.failed += 1
-                self.in_a_row += 1
                 self._consider(work)
+                if is_new:
+                    self.in_a_row += 1
+                    self._consider_pausing()
+        self._remembered.discard(work.order)
         if self._too_large_a_share():
             self._stop(f"{self.failed} of {self.ended} items failed, more than failure_threshold allows")
 
@@ -283,7 +296,9 @@ class _Watch:
             self._stop(f"item {title_of(work.item)} failed, and the flow stops at the first failure")
         elif errors.max_failures is not None and self.failed >= errors.max_failures:
             self._stop(f"{self.failed} items failed, and max_failures is {errors.max_failures}")
-        circuit = errors.circuit
+
+    def _consider_pausing(self) -> None:
+        circuit = self.fan.errors.circuit
         if circuit is not None and self.in_a_row >= (1 if self.closing else circuit.failures):
             self.paused_until = time.monotonic() + circuit.pause
             self.closing, self.in_a_row = circuit.successes, 0

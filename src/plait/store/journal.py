@@ -60,9 +60,9 @@ class SqliteJournal:
         self._expect_sound()
         return self.reader.failed_in(path)
 
-    def done_in(self, path: str, fingerprint: str | None) -> bytes:
+    def done_in(self, path: str, fingerprint: str | None, *, after: int = 0) -> bytes:
         self._expect_sound()
-        return self.reader.done_in(path, fingerprint)
+        return self.reader.done_in(path, fingerprint, after=after)
 
     def was_started(self, path: str) -> bool:
         self._expect_sound()

@@ -96,7 +96,7 @@ _LIST_FAILED: Final = (
 )
 _DONE: Final = (
     "SELECT known.place FROM temp.known JOIN log USING(number) WHERE known.parent = ? "
-    f"AND known.name >= ? AND known.name < ? AND known.number NOT NULL AND known.status = {DONE}"
+    f"AND known.name >= ? AND known.name < ? AND known.number > ? AND known.status = {DONE}"
 )
 _DONE_AS: Final = " AND log.fingerprint = (SELECT id FROM words WHERE text = ?)"
 _CALLED: Final = (
@@ -248,7 +248,7 @@ class Reader:
         for stamped in self.outline():
             match stamped.event:
                 case StepFinished(outcome=Failed()) as event if event.path.rpartition("/")[0] == path:
-                    failed[event.path] = as_recorded(event)
+                    failed[event.path] = as_recorded(event, stamped.number)
                 case StepForgotten(path=forgotten, below=below):
                     if below and is_below(path, forgotten):
                         failed.clear()
@@ -264,8 +264,8 @@ class Reader:
             return
         yield from sorted(failed.values(), key=lambda known: known.order)
 
-    def done_in(self, path: str, fingerprint: str | None) -> bytes:
-        items = (f"{storable(path)}/", ITEM, _BEHIND_ITEMS)
+    def done_in(self, path: str, fingerprint: str | None, *, after: int = 0) -> bytes:
+        items = (f"{storable(path)}/", ITEM, _BEHIND_ITEMS, after)
         with self._lock:
             self._catch_up()
             if fingerprint is None:
@@ -369,7 +369,7 @@ class Reader:
         marks = ", ".join("?" * len(numbers))
         rows = self._all(f"SELECT {COLUMNS}, number FROM log WHERE number IN ({marks})", *numbers)
         found = {row[-1]: row[:-1] for row in rows}
-        return [to_recorded(found[number], self._unpacking) for number in numbers]
+        return [to_recorded(number, found[number], self._unpacking) for number in numbers]
 
     def _word(self, number: int) -> str:
         if number not in self._words:

@@ -286,7 +286,7 @@ def to_stamped(number: int, row: Row, unpacking: Unpacking) -> Stamped:
     return Stamped(number, row[0], to_event(row, unpacking))
 
 
-def to_recorded(row: Row, unpacking: Unpacking) -> Recorded:
+def to_recorded(number: int, row: Row, unpacking: Unpacking) -> Recorded:
     _, _, parent, name, _, title, place, _, fingerprint, duration, _, _, _ = row
     return Recorded(
         original(f"{parent}{name}"),
@@ -295,6 +295,7 @@ def to_recorded(row: Row, unpacking: Unpacking) -> Recorded:
         place or 0,
         duration or 0.0,
         original(title or ""),
+        number,
     )
 
 

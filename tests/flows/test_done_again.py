@@ -1,0 +1,113 @@
+"""What follows a step that was done again is done again, also if the life that began that was cut."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from flows.running import Place, new_place
+from plait.engine.events import ItemsRemembered, StepFinished
+from plait.steps.fan import MANY
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    return new_place(tmp_path, monkeypatch)
+
+
+def cut(place: Place, *command: str) -> None:
+    """A life that is killed by the step that finds the file `dies`."""
+    place.write("dies", "")
+    place.write("die.sh", DIE)
+    assert place.plait(*command).returncode == -9
+    (place.root / "dies").unlink()
+
+
+DIES = "if [ -e dies ]; then sh die.sh; fi"
+DIE = "kill -9 $(sed 's/.*\"pid\": *//; s/,.*//' .ai/state/runs/*/lock); sleep 60\n"
+"""The lock of a run says who works on it."""
+
+
+LIST = """\
+steps:
+- {id: a, shell: echo ONE, capture: said}
+- {id: b, shell: 'echo b ${said} >> seen; DIES'}
+- {id: c, shell: 'echo c ${said} >> seen'}
+"""
+ITEMS = """\
+map:
+  input: [x]
+  id: ${item}
+  steps:
+  - {id: w1, shell: echo ONE, capture: said}
+  - {id: w2, shell: 'echo w2 ${said} >> seen; DIES'}
+  - {id: w3, shell: 'echo w3 ${said} >> seen'}
+"""
+PHASES = """\
+setup: [{id: s, shell: echo ONE, capture: said}]
+map:
+  input: [x, y]
+  id: ${item}
+  max_parallel: 1
+  steps: [{id: w, shell: 'echo ${item} ${said} >> seen; [ ${item} = x ] || { DIES; }'}]
+reduce: [{id: r, shell: 'echo ${map.outputs} r ${said} >> seen'}]
+"""
+
+
+@pytest.mark.parametrize("flow", [LIST, ITEMS, PHASES])
+def test_what_was_recorded_before_a_change_does_not_count_behind_it(place: Place, flow: str) -> None:
+    flow = flow.replace("DIES", DIES)
+    run = place.done(flow).result.run
+    place.write("flow.yaml", flow.replace("ONE", "TWO"))
+    cut(place, "resume", run, "--accept-changes")
+    before = place.text("seen")
+    assert place.plait("resume", run).returncode == 0
+    seen = place.text("seen")
+    again = seen[len(before) :].splitlines()
+    assert again, "what the killed life did not come to was remembered"
+    assert "ONE" not in "".join(again)
+    assert place.plait("resume", run).returncode == 0
+    assert place.text("seen") == seen, "what is done is done"
+
+
+def test_a_report_is_made_anew_after_a_retry_that_was_killed_in_it(place: Place) -> None:
+    flow = """\
+map:
+  input: [a, b, c]
+  id: ${item}
+  steps: [{shell: '[ ${item} != b ] || [ -e mended ]'}]
+reduce:
+- {shell: 'DIES'}
+- {shell: 'echo ok=${map.successful} failed=${map.failed} > report'}
+""".replace("DIES", DIES)
+    run = place.run(flow).result.run
+    assert place.text("report") == "ok=2 failed=1\n"
+    place.write("mended", "")
+    cut(place, "retry", run, "--failed")
+    assert place.plait("resume", run).returncode == 0
+    assert place.text("report") == "ok=3 failed=0\n"
+
+
+def test_of_very_many_items_those_of_an_earlier_choice_do_not_count(place: Place) -> None:
+    many = MANY + 500
+    place.write("items.jsonl", "".join(f'{{"n": {n}, "g": {n % 2}}}\n' for n in range(2 * many)))
+    flow = """\
+map:
+  input: items.jsonl
+  filter: g == 0
+  id: "${item.n}"
+  steps:
+  - {when: "${item.n} == 301", shell: 'DIES'}
+reduce: [{write_file: {path: counts, content: "${map.successful}"}}]
+""".replace("DIES", DIES)
+    run = place.done(flow).result.run
+    place.write("flow.yaml", flow.replace("g == 0", "g == 1"))
+    cut(place, "resume", run, "--accept-changes")
+    ran = place.resume(run)
+    assert ran.result.counts["successful"] == many
+    (told,) = (event for event in ran.events if isinstance(event, ItemsRemembered))
+    done = [event for event in ran.events if isinstance(event, StepFinished) and event.kind == "item"]
+    assert len(done) + told.done.count(1) == many
+    assert 0 < told.done.count(1) < many - 1000
+    assert place.text("counts") == str(many)
