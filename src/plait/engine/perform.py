@@ -108,6 +108,8 @@ class Turn:
     """Where its processes run and its files are."""
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     """What its processes find in their environment."""
+    after: int = 0
+    """What is before this step ended with this event: an older record of it is one of another pass."""
 
     def perform(self, step: Step, *, scope: Scope | None = None, name: str | None = None) -> Outcome:
         """Perform a step that is inside this one."""
@@ -123,9 +125,15 @@ class Turn:
         inner = self.inner(step, order=order)
         known = remembered(step, inner)
         if known is not None:
-            return known, self
+            return known, self._behind(inner.path)
         outcome = _performed(step, inner, is_last=is_last)
         return outcome, self if self.run.fresh else replace(self, replaying=False)
+
+    def _behind(self, path: str) -> Turn:
+        """The turn of what follows a step that was remembered."""
+        recorded = self.run.journal.recorded(path)
+        number = 0 if recorded is None else recorded.number
+        return self if number <= self.after else replace(self, after=number)
 
     def inner(
         self, step: Step, *, scope: Scope | None = None, name: str | None = None, order: int = 0
@@ -143,6 +151,7 @@ class Turn:
             self.replaying,
             self.directory,
             self.env,
+            self.after,
         )
 
     def with_scope(self, scope: Scope) -> Turn:
@@ -156,6 +165,7 @@ class Turn:
             self.replaying,
             self.directory,
             self.env,
+            self.after,
         )
 
     def at_most(self, seconds: float) -> Turn:
