@@ -9,7 +9,7 @@ is not done but remembered.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from plait.engine.events import StepFinished, StepRetrying, StepStarted
 from plait.engine.outcome import (
@@ -182,6 +182,12 @@ class Turn:
         return self.deadline is not None and time.monotonic() >= self.deadline
 
 
+def behind_all(turn: Turn, turns: Iterable[Turn]) -> Turn:
+    """The turn of what follows several steps that were performed side by side, given those behind each."""
+    ended = (turn, *turns)
+    return replace(turn, replaying=all(one.replaying for one in ended), after=max(one.after for one in ended))
+
+
 def perform(step: Step, turn: Turn) -> Outcome:
     """Run a step, unless this run has already finished it."""
     known = remembered(step, turn)
@@ -201,7 +207,7 @@ def _performed(step: Step, turn: Turn, *, is_last: bool = False) -> Outcome:
         outcome = _attempted(step, turn, began)
     except Aborted as aborted:
         # A limit of what it is inside of, too: no end that counts, but for what was paid until then.
-        if aborted.outcome is None or aborted.path != turn.path or _would_count(aborted, step):
+        if aborted.outcome is None or aborted.path != turn.path:
             raise
         outcome, ends_run = aborted.outcome, aborted
     cut_short = _is_timeout(outcome) and turn.is_over()
@@ -211,22 +217,26 @@ def _performed(step: Step, turn: Turn, *, is_last: bool = False) -> Outcome:
         raise OutOfTime
     if cut_short and isinstance(outcome, Failed) and outcome.failure.path == turn.path:
         outcome = Failed(replace(outcome.failure, message=NO_TIME_LEFT))
-    if isinstance(outcome, Failed) and step.policy.failure_is_skipped:
+    is_own = not isinstance(ends_run, OutOfLimit)
+    if isinstance(outcome, Failed) and step.policy.failure_is_skipped and is_own:
         outcome = Skipped(outcome.failure.message)
     if hooks is not None and ends_run is None:
         ends_run = hooks.after(step, turn, outcome)
-    emit = turn.run.emit_last if is_last else turn.run.emit
-    emit(
-        StepFinished(
-            turn.path,
-            step.kind,
-            turn.run.titles.pop(turn.path, step.title),
-            step.fingerprint,
-            outcome,
-            time.monotonic() - began,
-            turn.order,
-        )
+    end = StepFinished(
+        turn.path,
+        step.kind,
+        turn.run.titles.pop(turn.path, step.title),
+        step.fingerprint,
+        outcome,
+        time.monotonic() - began,
+        turn.order,
     )
+    if ends_run is not None and _would_count(ends_run, step, outcome):
+        turn.run.emit_in_vain(end, "a limit cut it off")
+    elif is_last:
+        turn.run.emit_last(end)
+    else:
+        turn.run.emit(end)
     if cut_short:
         raise OutOfTime
     if ends_run is not None:
@@ -234,9 +244,10 @@ def _performed(step: Step, turn: Turn, *, is_last: bool = False) -> Outcome:
     return outcome
 
 
-def _would_count(aborted: Aborted, step: Step) -> bool:
-    """Would a failure be remembered that is not the step's own?"""
-    return isinstance(aborted, OutOfLimit) and step.policy.failure_is_final
+def _would_count(aborted: Aborted, step: Step, outcome: Outcome) -> bool:
+    """Would a failure be remembered that is not the step's own?  What was paid for it is kept, and no more."""
+    is_limit = isinstance(aborted, OutOfLimit) and isinstance(outcome, Failed)
+    return is_limit and step.policy.failure_is_final
 
 
 def _is_timeout(outcome: Outcome) -> bool:

@@ -29,7 +29,7 @@ from plait.engine.outcome import (
     StepError,
     expect_done,
 )
-from plait.engine.perform import PLAIN, Policy, Skip, Step, Turn
+from plait.engine.perform import PLAIN, Policy, Skip, Step, Turn, behind_all
 from plait.engine.run import QUESTIONS
 from plait.errors import InternalError, JournalError, PlaitError, TrustError
 from plait.hints import TYPE_CHECKING, Final
@@ -417,7 +417,7 @@ class Talk:
         works = (ItemWork(order, call.name, None) for order, call in enumerate(calls))
         self.run.backend.run_items(works, perform, finished, parallel=min(MOST_AT_ONCE, len(calls)))
         self._performed += len(calls)
-        self.turn = next((turn for turn in turns.values() if turn is not at_first), at_first)
+        self.turn = behind_all(at_first, turns.values())
         return [outcomes[order] for order in range(len(calls))]
 
     def _perform(self, step: Step) -> Outcome:

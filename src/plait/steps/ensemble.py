@@ -31,7 +31,7 @@ from plait.engine.outcome import (
     StepError,
     expect_done,
 )
-from plait.engine.perform import PLAIN, Policy, Step, Turn
+from plait.engine.perform import PLAIN, Policy, Step, Turn, behind_all
 from plait.engine.run import changed_steps
 from plait.errors import InputError, Problem
 from plait.hints import TYPE_CHECKING, Final, Protocol, TypeAlias
@@ -613,8 +613,7 @@ def performed_all(turn: Turn, steps: Sequence[TaskStep], cast: Cast) -> tuple[li
         parallel = max(1, min(cast.max_parallel, len(steps)))
         working(turn.run).backend.run_items(wanted(), perform, finished, parallel=parallel)
         turn.run.expect_going()
-    behind = next((one for one in turns if one is not turn), turn)
-    return [ended[order] for order in sorted(ended)], behind
+    return [ended[order] for order in sorted(ended)], behind_all(turn, turns)
 
 
 # ── a manager ────────────────────────────────────────────────────────────
@@ -660,8 +659,8 @@ class _Play:
         self._needs = [frozenset(self._of_task[id(one)] for one in needed) for needed in self._needed]
         self._state: dict[int, str] = {}
         """By the order of a unit: begun, done, failed, skipped."""
-        self._renewed: set[int] = set()
-        """Units that were really done, in a run that remembers others."""
+        self._behind: dict[int, Turn] = {}
+        """By the order of a unit that has ended: the turn of what needs it."""
         self._changed = threading.Condition()
         self._is_broken = False
 
@@ -747,8 +746,7 @@ class _Play:
 
     def _perform(self, work: ItemWork) -> Outcome:
         order = work.order
-        fresh_needs = bool(self._needs[order] & self._renewed)
-        turn = replace(self.turn, replaying=False) if fresh_needs else self.turn
+        turn = behind_all(self.turn, [self._behind[one] for one in self._needs[order] if one in self._behind])
         try:
             outcome, behind = turn.perform_next(self.units[order].step(dict(self.outputs)), order)
         except BaseException as error:
@@ -758,8 +756,7 @@ class _Play:
                 self._is_broken = True
                 self._changed.notify_all()
             raise
-        if behind is not turn or fresh_needs:
-            self._renewed.add(order)
+        self._behind[order] = behind
         return outcome
 
     def _finished(self, work: ItemWork, outcome: Outcome) -> None:
