@@ -217,7 +217,7 @@ def test_no_flow_asks_more_than_its_limit_and_it_is_not_done(
     file.write_text(text % limit)
     loaded = load_flow(str(file), environ={})
     model = Priced(lambda room: min(room, 150))
-    run = new_run(ToolHands(model))
+    run = new_run(ToolHands(model), folder=str(file.parent))
     begin(loaded, run)
     value: Json = None
     try:
