@@ -16,8 +16,8 @@ from plait.engine.outcome import Done
 from plait.engine.retry import Retry
 from plait.errors import InputError
 from plait.steps.fan import ErrorPolicy
-from plait.steps.isolation import Isolation
-from plait.workspace import clean, left_behind
+from plait.steps.isolation import Isolation, Uncommitted
+from plait.workspace import Worktrees, clean, left_behind
 from plait.workspace.git import Answer
 from steps.fakes import failure_of, text_of
 from steps.git_hand import git
@@ -66,6 +66,115 @@ def test_no_setting_hides_what_an_item_did(
     assert isinstance(place.life(), Done)
     assert git(place.repository, "show", f"main:{name}") == "work"
     assert (place.repository / name).read_text() == "work\n"
+
+
+def excluded_by_the_repository(place: Place, names: str) -> None:
+    (place.repository / ".git" / "info" / "exclude").write_text(names)
+
+
+def excluded_by_a_setting(place: Place, names: str) -> None:
+    (place.folder / "excludes").write_text(names)
+    git(place.repository, "config", "core.excludesFile", str(place.folder / "excludes"))
+
+
+def excluded_by_the_user(place: Place, names: str) -> None:
+    (place.folder / "home" / "git").mkdir(parents=True)
+    (place.folder / "home" / "git" / "ignore").write_text(names)
+
+
+EXCLUDED = [excluded_by_the_repository, excluded_by_a_setting, excluded_by_the_user]
+Exclude = Callable[[Place, str], None]
+
+
+@pytest.fixture
+def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """git reads what the user ignores from here."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "home"))
+
+
+@pytest.mark.usefixtures("_own_home")
+@pytest.mark.parametrize("exclude", EXCLUDED)
+def test_only_files_called_gitignore_say_what_of_an_item_is_dropped(tmp_path: Path, exclude: Exclude) -> None:
+    def does(folder: Path, item: str) -> None:
+        (folder / f"{item}.txt").write_text("work\n")
+        (folder / f"{item}.log").write_text("dropped\n")
+
+    place = Place(tmp_path, does=does, first={".gitignore": "*.log\n", "base": "base\n"})
+    exclude(place, "*.txt\n")
+    assert isinstance(place.life(), Done)
+    assert git(place.repository, "ls-tree", "--name-only", "main").split() == [
+        ".gitignore", "a.txt", "b.txt", "base", "c.txt",
+    ]  # fmt: skip
+    assert (place.branches(), place.left(), place.status()) == (["main"], [], "")
+
+
+@pytest.mark.usefixtures("_own_home")
+@pytest.mark.parametrize("exclude", EXCLUDED)
+@pytest.mark.parametrize("uncommitted", ["keep", "fail"])
+def test_a_file_that_others_exclude_is_seen_under_every_policy(
+    tmp_path: Path, exclude: Exclude, uncommitted: Uncommitted
+) -> None:
+    place = Place(tmp_path, items=("a",), does=writes("a.txt"))
+    place.isolation = Isolation("worktree", uncommitted=uncommitted, fingerprint="w")
+    exclude(place, "*.txt\n")
+    place.life()
+    (left,) = place.left()
+    assert (place.worktrees / left / "a.txt").read_text() == "work\n"
+
+
+@pytest.mark.usefixtures("_own_home")
+@pytest.mark.parametrize("exclude", EXCLUDED)
+def test_a_repository_that_others_exclude_keeps_its_place(tmp_path: Path, exclude: Exclude) -> None:
+    def does(folder: Path, _: str) -> None:
+        (folder / "cache").mkdir()
+        git(folder / "cache", "init", "-q")
+
+    place = Place(tmp_path, items=("a",), does=does)
+    exclude(place, "cache/\n")
+    assert isinstance(place.life(), Done)
+    assert len(place.left()) == 1
+
+
+@pytest.mark.usefixtures("_own_home")
+@pytest.mark.parametrize("exclude", EXCLUDED)
+def test_a_place_is_not_removed_with_a_repository_that_others_exclude(
+    tmp_path: Path, exclude: Exclude
+) -> None:
+    place = Place(tmp_path)
+    exclude(place, "cache/\n")
+    worktrees = Worktrees(start_git, str(place.repository), str(tmp_path / "run"), "r1")
+    spot = worktrees.add(0, "a", "a", worktrees.survey("HEAD", needs_branch=True).commit)
+    (Path(spot.path) / "cache").mkdir()
+    git(Path(spot.path) / "cache", "init", "-q")
+    assert not worktrees.remove(spot, merged=None)
+    assert (Path(spot.path) / "cache" / ".git").is_dir()
+
+
+@pytest.mark.usefixtures("_own_home")
+@pytest.mark.parametrize("exclude", EXCLUDED)
+def test_what_the_user_excludes_is_in_the_way_of_the_last_merge_and_stays(
+    tmp_path: Path, exclude: Exclude
+) -> None:
+    place = Place(tmp_path, items=("a",), does=writes("a.txt"))
+    exclude(place, "*.txt\n")
+    (place.repository / "a.txt").write_text("mine\n")
+    (place.repository / "other.txt").write_text("mine\n")
+    assert "files of yours that are in no commit are in its way: a.txt" in failure_of(place.life()).message
+    assert (place.repository / "a.txt").read_text() == "mine\n"
+    (place.repository / "a.txt").unlink()
+    assert isinstance(place.life(), Done)
+    assert (place.repository / "a.txt").read_text() == "work\n"
+    assert (place.repository / "other.txt").read_text() == "mine\n"
+    assert place.status() == ""
+
+
+def test_attributes_that_only_the_repository_has_hold_in_places(tmp_path: Path) -> None:
+    place = Place(tmp_path, items=("a",), does=writes("new", "one\r\ntwo\r\n"))
+    excluded_by_the_repository(place, "new\n")
+    (place.repository / ".git" / "info" / "attributes").write_text("new text\n")
+    assert isinstance(place.life(), Done)
+    assert git(place.repository, "cat-file", "-s", "main:new") == "8"
 
 
 def test_what_a_failed_item_made_is_not_cleaned_away_by_a_setting(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from plait.steps.isolation import Isolation, Uncommitted
 from plait.workspace.git import Answer
 from plait.workspace.worktrees import place_name
 from steps.fakes import failure_of, text_of
-from steps.git_hand import git
+from steps.git_hand import git, new_repository
 from workspace.places import Ended, Place, commits_a_file, start_git
 
 # ── the road ─────────────────────────────────────────────────────────────
@@ -329,6 +329,10 @@ def without_repository(place: Place) -> None:
     (place.repository / ".git").rename(place.folder / "elsewhere")
 
 
+def with_a_branch_in_the_way(place: Place) -> None:
+    git(place.repository, "branch", "plait")
+
+
 REFUSED = [
     (detached,           {}, "no branch is checked out (detached HEAD), so there is nothing to merge into"),
     (bare,               {}, "the repository has no working tree: it is bare"),
@@ -336,6 +340,10 @@ REFUSED = [
     (lambda _: None,     {"first": {}}, "the repository has no commit yet"),
     (lambda _: None,     {"isolation": Isolation("worktree", base="nowhere", fingerprint="w")},
                          "there is no commit 'nowhere' in the repository"),
+    (with_a_branch_in_the_way, {},
+     "a branch is called 'plait', and git has no room for branches 'plait/…' beside it"),
+    (with_a_branch_in_the_way, {"isolation": Isolation("worktree", merges=False, fingerprint="w")},
+     "a branch is called 'plait', and git has no room for branches 'plait/…' beside it"),
 ]  # fmt: skip
 
 
@@ -349,6 +357,47 @@ def test_a_repository_in_which_items_cannot_have_worktrees_is_refused_with_a_rea
     assert f"items cannot have worktrees here: {why}\n" in message
     assert "\nfix: " in message
     assert place.ran == []
+
+
+def test_a_branch_in_the_way_is_renamed_by_what_is_said(tmp_path: Path) -> None:
+    place = Place(tmp_path, items=("a",))
+    with_a_branch_in_the_way(place)
+    assert failure_of(place.life()).message.endswith("\nfix: git branch -m plait NEW-NAME")
+    git(place.repository, "branch", "-m", "plait", "new-name")
+    assert isinstance(place.life(), Done)
+    assert place.merged() == ["a"]
+
+
+PARTIAL = (
+    "{folder}: items cannot have worktrees here: this is a partial clone, a file of the commit was never "
+    "fetched, and Plait fetches nothing\n"
+    "fix: git checkout {commit} once, which fetches what it lacks, and git switch - to be back; "
+    "then plait retry RUN --failed, or plait resume"
+)
+
+
+@pytest.mark.parametrize("lacking", ["blob:none", "tree:0"])
+def test_a_partial_clone_that_lacks_the_base_says_how_to_fetch_it(tmp_path: Path, lacking: str) -> None:
+    origin = new_repository(tmp_path / "origin", base="first\n")
+    git(origin, "config", "uploadpack.allowFilter", "true")
+    git(origin, "config", "uploadpack.allowAnySHA1InWant", "true")
+    first = git(origin, "rev-parse", "HEAD")
+    (origin / "base").write_text("second\n")
+    git(origin, "commit", "-q", "-a", "-m", "second")
+    git(tmp_path, "clone", "-q", f"--filter={lacking}", origin.as_uri(), "repository")
+
+    place = Place(tmp_path, items=("a",), isolation=Isolation("worktree", base="HEAD~2", fingerprint="w"))
+    place.life()
+    known = place.journal.recorded("map/item:a")
+    assert known is not None
+    assert failure_of(known.outcome).message == PARTIAL.format(folder=place.repository, commit=first)
+    assert place.left() == []
+
+    git(place.repository, "checkout", "-q", first)
+    git(place.repository, "switch", "-q", "-")
+    place.journal.append(*forget("map/item:a"))
+    assert isinstance(place.life(retried=["map/item:a"]), Done)
+    assert (place.repository / "a.txt").exists()
 
 
 def sparse(place: Place) -> None:

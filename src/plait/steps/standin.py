@@ -3,8 +3,8 @@
 git has a switch for hooks, monitors and transports, but none for filters and merge drivers; and a list of
 those to be switched off can be outrun: another branch, another folder or the step before may bring new
 ones.  So wherever git touches the content of files it works in a folder of our own that stands in for the
-repository's: objects, refs and ignored names lead there, but the configuration is ours.  It has the settings
-of the repository that are known to name no program, and nothing else.
+repository's: objects, refs and, where they are wanted, ignored names lead there, but the configuration is
+ours.  It has the settings of the repository that are known to name no program, and nothing else.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ SAFE: Final = {
     "GIT_LITERAL_PATHSPECS": "1",
     "GIT_ALLOW_PROTOCOL": "none",
     "GIT_NO_LAZY_FETCH": "1",
+    # What git says is read here and there.
+    "LANGUAGE": "C",
 }
 SETTINGS: Final = (
     ("core.hooksPath", "/dev/null"),
@@ -52,7 +54,10 @@ HARMLESS: Final = re.compile(
     r"|remote\..*\.url|lfs\.url",
     re.DOTALL,
 )
-LINKED: Final = ("objects", "refs", "reftable", "packed-refs", "shallow", "info", "logs", "lfs")
+LINKED: Final = ("objects", "refs", "reftable", "packed-refs", "shallow", "logs", "lfs")
+INFO: Final = "info"
+KEPT_INFO: Final = ("attributes", "grafts")
+"""What a repository says about its files besides what it excludes."""
 ABSENT_IS_FINE: Final = frozenset({"packed-refs", "shallow"})
 """git writes these where the link leads, also if there was none before."""
 DRIVER: Final = re.compile(r"merge\..*\.driver", re.DOTALL)
@@ -83,10 +88,13 @@ def _setting(scope: str, said: str) -> Setting:
     return Setting(scope, name, value if equals else "true")
 
 
-def stand_in(folder: str, common: str, settings: Sequence[Setting], *, alone: bool) -> None:
+def stand_in(
+    folder: str, common: str, settings: Sequence[Setting], *, alone: bool, excludes: bool = True
+) -> None:
     """Make a folder that stands in for a repository, or bring it up to date.
 
     `alone`: with the settings of the user, too, for a git that does not read those itself.
+    `excludes`: with the names that only this repository ignores (`info/exclude`).
     """
     os.makedirs(folder, mode=0o700, exist_ok=True)
     if any(one.name.startswith("filter.lfs.") for one in settings if not one.is_of_repository):
@@ -96,9 +104,20 @@ def stand_in(folder: str, common: str, settings: Sequence[Setting], *, alone: bo
         target = os.path.join(common, name)
         if name in ABSENT_IS_FINE or os.path.lexists(target):
             _lead(os.path.join(folder, name), target)
+    _lead_to_info(os.path.join(folder, INFO), os.path.join(common, INFO), excludes=excludes)
     _put(os.path.join(folder, "HEAD"), "ref: refs/heads/none\n")
     kept = [one for one in settings if alone or one.is_of_repository]
     _put(os.path.join(folder, "config"), "".join(_lines(kept)))
+
+
+def _lead_to_info(info: str, target: str, *, excludes: bool) -> None:
+    if excludes:
+        if os.path.lexists(target):
+            _lead(info, target)
+        return
+    os.makedirs(info, mode=0o700, exist_ok=True)
+    for name in KEPT_INFO:  # also if there is none: a step may write it
+        _lead(os.path.join(info, name), os.path.join(target, name))
 
 
 def _lead(link: str, target: str) -> None:

@@ -9,6 +9,7 @@ and an administration that are given: a `.git` in that tree leads it nowhere.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from threading import Lock
 
@@ -45,7 +46,14 @@ SEEING: Final = (
     # With these git looks at each file that is there, also where somebody told it to skip that one.
     ("core.sparseCheckout", "true"),
     ("sparse.expectFilesOutsideOfPatterns", "false"),
+    # What the user or this clone alone ignores: only files that are called `.gitignore` leave things out.
+    ("core.excludesFile", "/dev/null"),
 )
+LACKING: Final = re.compile(
+    rb"unable to (read|parse)|could not (read|parse|fetch)|promisor|bad object|invalid object"
+)
+"""What git says when an object is not there."""
+PARTIAL: Final = re.compile(r"remote\..*\.promisor|extensions\.partialclone", re.DOTALL)
 NOBODY: Final = {"NAME": "Plait", "EMAIL": "plait@localhost"}
 
 
@@ -78,6 +86,7 @@ class Inside:
     index: str = ""
     """Another index."""
     sees_all: bool = False
+    """Whatever git was told to skip or to ignore, but for what a `.gitignore` names."""
 
 
 class Git:
@@ -89,7 +98,7 @@ class Git:
         self._common = common
         self._own = own
         """Our stand-in for the repository; it is made when it is needed."""
-        self._is_made = False
+        self._made: set[str] = set()
         self._lock = Lock()
         self._who: Mapping[str, str] | None = None
 
@@ -117,8 +126,21 @@ class Git:
         """What a git command prints; a ProcessError with git's own words if it fails."""
         answer = self.asked(*args, inside=inside, stdin=stdin, env=env)
         if answer.exit_code != 0:
-            raise failed(args[0], answer)
+            raise self.failure(args[0], answer)
         return answer.stdout
+
+    def failure(self, command: str, answer: Answer, commit: str = "COMMIT") -> PlaitError:
+        """What to raise for a command that has failed; `commit` is the one whose files it needs, if known."""
+        if LACKING.search(answer.stderr) and self._is_partial():
+            return InputError(
+                "items cannot have worktrees here: this is a partial clone, a file of the commit was never "
+                "fetched, and Plait fetches nothing",
+                self._folder,
+                f"git checkout {commit} once, which fetches what it lacks, and git switch - to be back; "
+                "then plait retry RUN --failed, or plait resume",
+                code="no-worktrees",
+            )
+        return failed(command, answer)
 
     def line(self, *args: str, inside: Inside | None = None, stdin: bytes = b"", who: bool = False) -> str:
         env = self.who() if who else None
@@ -141,12 +163,16 @@ class Git:
         """Does the repository itself define what changes files on their way from and to a working tree?"""
         return any(FILTER.fullmatch(one.name) for one in self._settings() if one.is_of_repository)
 
+    def _is_partial(self) -> bool:
+        return any(PARTIAL.fullmatch(one.name) for one in self._settings())
+
     def _around(self, inside: Inside) -> Mapping[str, str]:
+        own = f"{self._own}-of-places" if inside.sees_all else self._own
         with self._lock:
-            if not self._is_made:
-                stand_in(self._own, self._common, self._settings(), alone=False)
-                self._is_made = True
-        found = standing_in(self._own, inside.administration or self._own, inside.path)
+            if own not in self._made:
+                stand_in(own, self._common, self._settings(), alone=False, excludes=not inside.sees_all)
+                self._made.add(own)
+        found = standing_in(own, inside.administration or own, inside.path)
         index = {"GIT_INDEX_FILE": inside.index} if inside.index else {}
         return {**settings_env(SEEING if inside.sees_all else WRITING), **found, **index}
 

@@ -78,6 +78,11 @@ class Worktrees:
                 "no branch is checked out (detached HEAD), so there is nothing to merge into",
                 "git switch BRANCH; or write isolation: {kind: worktree, merge: none}",
             )
+        if self._git.asked("show-ref", "--verify", "--quiet", f"{BRANCHES}plait").exit_code == 0:
+            raise self._refused(
+                "a branch is called 'plait', and git has no room for branches 'plait/…' beside it",
+                "git branch -m plait NEW-NAME",
+            )
         self.open(site)
         return site
 
@@ -125,7 +130,7 @@ class Worktrees:
                 self.remove(Spot(path, path, branch, commit), merged=None)
                 self._delete(branch, commit)
                 if number > MOST_FAILURES:
-                    raise failed("worktree add", made)
+                    raise self._git.failure("worktree add", made, commit)
         raise InputError(
             "this item has too many worktrees", self._folder, "plait worktrees --clean", code="no-worktrees"
         )
@@ -155,7 +160,7 @@ class Worktrees:
             self._git.run("worktree", "add", *new)
             filled = self._filled(path)
             if filled.exit_code != 0:
-                raise failed("reset", filled)
+                raise self._git.failure("reset", filled, branch)
         return self._spot(path, branch, self.tip(BRANCHES + branch))
 
     def is_there(self, spot: Spot) -> bool:
@@ -251,7 +256,8 @@ class Worktrees:
             return True
         administration = self._administration(spot.path)
         if administration is not None and (
-            _has_modules(administration) or self._has_repositories(Inside(administration, spot.path))
+            _has_modules(administration)
+            or self._has_repositories(Inside(administration, spot.path, sees_all=True))
         ):
             return False
         # At once: half of it, after a kill, would look like an item that has removed the other half.
@@ -383,7 +389,7 @@ class Worktrees:
                     fix="it takes git 2.38 or newer; or write isolation: {kind: worktree, merge: none}",
                     code="git",
                 )
-            raise failed("merge-tree", merged)
+            raise self._git.failure("merge-tree", merged)
         tree, *files = names(merged.stdout)
         if merged.exit_code == 1:
             return Conflict(tuple(_without_side(os.fsdecode(name), ours, theirs) for name in files))
