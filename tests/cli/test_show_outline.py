@@ -6,10 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from plait.app.flows import Options, find_run, retry_flow, run_flow
+from plait.app.flows import Company, Options, find_run, resume_flow, retry_flow, run_flow
 from plait.cli.logs import chosen, entries
 from plait.cli.show import Tries, _Outline, lines, record
+from plait.engine.events import StepStarted
+from plait.engine.journal import Stamped
 from plait.engine.progress import Progress
+from plait.engine.run import Stop
 from plait.values import Json
 
 FLOW = """\
@@ -67,6 +70,47 @@ def test_the_items_of_a_run_that_was_cut_off_are_counted(project: Path) -> None:
         inside = [one.event for one in reader.outline() if "item:" in getattr(one.event, "path", "")]
         assert {type(event).__name__ for event in inside} <= {"StepFinished", "Noted"}
         assert {event.path.split("/")[1] for event in inside} == {"item:3", "item:5"}  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("policy", "counts"),
+    [
+        ("on_item_failure: dlq", {"done": 7, "failed": 2, "skipped": 0}),
+        ("on_item_failure: skip", {"done": 7, "failed": 0, "skipped": 2}),
+    ],
+)
+def test_an_item_that_ended_in_two_lives_of_a_run_is_counted_once(
+    project: Path, policy: str, counts: dict[str, int]
+) -> None:
+    setup = FLOW.replace("setup: [", "setup: [{foreach: [1, 2], do: [{shell: 'true'}]}, ")
+    flow = setup.replace("id: ${item}", f"id: ${{item}}\n  max_parallel: 1\n  {policy}").replace(
+        "  steps: [", "  steps: [{shell: 'test ${item} -ne 9 || sleep 60'}, "
+    )
+    (project / "flow.yaml").write_text(flow)
+    run = interrupted(project)
+    (project / "flow.yaml").write_text(flow.replace("echo ${item}", "echo ${item}."))
+    assert interrupted(project, run) == run
+    found, said = shown(project, whole=False)
+    (part,) = (part for part in found["phases"] if part["name"] == "map")
+    assert {name: part[name] for name in ("total", "done", "failed", "skipped")} == {"total": 10, **counts}
+    assert any("9/10" in line for line in said)
+
+
+def interrupted(project: Path, run: str | None = None) -> str:
+    """A life of a run that ends while the last item is worked on; the next one does changed items again."""
+    stop = Stop()
+
+    def watch(told: Stamped) -> None:
+        if isinstance(told.event, StepStarted) and told.event.path == "map/item:9/0":
+            stop.ask()
+
+    company = Company([watch], stop)
+    if run is None:
+        result = run_flow(str(project / "flow.yaml"), Options(), company=company)
+    else:
+        result = resume_flow(run, project=str(project), accept_changes=True, company=company)
+    assert result.status == "interrupted"
+    return result.run
 
 
 @pytest.mark.parametrize(

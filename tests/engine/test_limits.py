@@ -194,7 +194,7 @@ def earlier(*ends: tuple[float, StepFinished]) -> Earlier:
     return Earlier(journal, is_counted)
 
 
-def test_what_a_remembered_step_used_up_is_found_with_all_that_is_inside_it() -> None:
+def test_what_earlier_lives_used_up_is_found_for_all_and_for_each_place() -> None:
     known = earlier(
         end("steps/0"),
         end("steps/1/run", "attempt"),
@@ -208,18 +208,27 @@ def test_what_a_remembered_step_used_up_is_found_with_all_that_is_inside_it() ->
         end("steps/2/hook:x", "hook"),
         end("steps", "phase"),
     )
-    assert known.below("steps/1") == {"steps": 1}
-    assert known.below("steps/1", own=False) == {}
-    assert known.below("steps/2") == {"steps": 1, "turns": 2, "tokens": 32, "spend": 0.5}
-    assert known.below("steps/2/turn:1", own=False) == {}
-    assert known.below("steps") == {"steps": 5, "turns": 2, "tokens": 32, "spend": 0.5}
+    whole = {"steps": 5, "turns": 2, "tokens": 32, "spend": 0.5}
+    assert known.inside("") == known.inside("steps") == whole
+    assert known.inside("steps/1") == {}
+    assert known.inside("steps/2") == {"steps": 1, "turns": 2, "tokens": 32, "spend": 0.5}
+    assert known.inside("steps/2/turn:1") == {}
+    paths = ("steps/1", "steps/2/turn:1.call:1", "steps/2/turn:1", "steps/1/run", "steps", "steps/3", "")
+    assert [path for path in paths if known.has_step(path)] == ["steps/1", "steps/2/turn:1.call:1"]
 
 
 def test_what_a_failure_was_paid_for_counts() -> None:
     paid = Failed(Failure("no JSON", "bad_answer", output=usage(7, 0.25).value))
-    assert earlier(end("a", "prompt", outcome=paid)).below("a") == {
+    assert earlier(end("a", "prompt", outcome=paid)).inside("") == {
         "steps": 1, "turns": 1, "tokens": 8, "spend": 0.25
     }  # fmt: skip
+
+
+def test_what_earlier_lives_used_up_counts_where_it_is_counted_and_nowhere_else() -> None:
+    outer = Spent()
+    inner = Spent(within=outer)
+    inner.add_earlier(steps=2, tokens=3)
+    assert (inner.used()["steps"], inner.used()["tokens"], outer.used()["steps"]) == (2, 3, 0)
 
 
 SECONDS = [
@@ -245,4 +254,4 @@ def test_a_clock_that_jumps_makes_nothing_longer_than_it_was(ends: list[tuple[in
 def test_a_journal_of_memory_tells_it_as_well() -> None:
     journal = MemoryJournal()
     journal.append(end("a")[1], end("b", "phase")[1])
-    assert Earlier(journal, is_counted).below("a") == {"steps": 1}
+    assert Earlier(journal, is_counted).inside("") == {"steps": 1}

@@ -5,13 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from flows.running import Place, new_place
 from plait.app import env_changes
+from plait.app.flows import Company, rehearse_resume, retry_flow
 from plait.app.hands import RealHands
 from plait.engine.events import StepStarted, StepTitled
+from plait.engine.journal import Stamped
 from plait.engine.run import Stop
 from plait.errors import InputError
 from plait.template.shell import BoundScript
@@ -339,3 +342,262 @@ def test_a_run_keeps_no_more_long_outputs_than_there_is_room_for_and_says_so_onc
     assert notes == [
         f"outputs that are too long for the journal are no longer kept: {tmp_path}/run/output has 42 MiB"
     ]
+
+
+# ── a file that changes between two lives ────────────────────────────────
+
+BLOCK = "blocks: {b: {with: [t], steps: [{shell: 'echo ${t} >> $LEDGER'}]}}\n"
+AROUND = [
+    # what stands before the step that fails                                        what becomes of it                  steps that changed
+    (BLOCK + "steps:\n  - {use: b, with: {t: ONE}}",                                ("ONE", "TWO"),                     ["steps/0/block/0"]),
+    (BLOCK + "vars: {v: ONE}\nsteps:\n  - {use: b, with: {t: '${v}'}}",             ("ONE", "TWO"),                     ["steps/0/block/0"]),
+    (BLOCK + "steps:\n  - {use: b, with: {t: x}, env: {E: ONE}}",                   ("ONE", "TWO"),                     ["steps/0/block/0"]),
+    (BLOCK + "steps:\n  - {use: b, with: {t: x}, metadata: {env: {E: ONE}}}",       ("ONE", "TWO"),                     ["steps/0/block/0"]),
+    (BLOCK + "steps:\n  - {use: b, with: {t: x}, working_dir: one}",                ("dir: one", "dir: two"),           ["steps/0/block/0"]),
+    (BLOCK + "steps:\n  - {use: b, with: {t: ONE}, on_success: {shell: 'true'}}",   ("ONE", "TWO"),                     ["steps/0/run/block/0"]),
+    (BLOCK + "steps:\n  - {foreach: [1], do: [{use: b, with: {t: x}}], env: {E: ONE}}", ("ONE", "TWO"),
+     ["steps/0/each/items", "steps/0/each/item:*/0/block/0"]),
+    ("steps:\n  - {foreach: [1], do: [{shell: 'echo ${item} >> $LEDGER'}], env: {E: ONE}}", ("ONE", "TWO"),
+     ["steps/0/each/items", "steps/0/each/item:*/0"]),
+    ("steps:\n  - {foreach: [1], do: [{shell: 'echo ${item} >> $LEDGER'}], working_dir: one}", ("dir: one", "dir: two"),
+     ["steps/0/each/items", "steps/0/each/item:*/0"]),
+    ("steps:\n  - {foreach: [1, 2], do: [{shell: 'echo ${item} >> $LEDGER'}], max_items: 1}", ("max_items: 1", "max_items: 2"),
+     ["steps/0/each/items"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("before", "edit", "changed"), AROUND)
+def test_what_reaches_steps_from_around_them_is_noticed_when_it_changes(
+    place: Place, monkeypatch: pytest.MonkeyPatch, before: str, edit: tuple[str, str], changed: list[str]
+) -> None:
+    ledger = place.write("ledger", "")
+    monkeypatch.setenv("LEDGER", str(ledger))
+    for folder in ("one", "two"):
+        place.write(f"{folder}/here", "")
+    flow = f"{before}\n  - {{shell: 'test -e ready'}}\n"
+    run = place.run(flow).result.run
+    done = place.text("ledger")
+    assert done
+    place.write("ready", "")
+    place.write("flow.yaml", flow.replace(*edit))
+    with pytest.raises(InputError) as caught:
+        place.resume(run)
+    assert re.findall(r"(steps/\S+) \(", caught.value.what) == changed
+    assert place.text("ledger") == done
+    assert place.resume(run, accept_changes=True).result.status == "done"
+    assert len(place.text("ledger")) > len(done)  # it was done again
+
+
+def test_what_reaches_the_rounds_of_an_item_is_noticed_when_it_changes(place: Place) -> None:
+    flow = """
+map:
+  input: [a]
+  id: ${item}
+  steps: [{foreach: [1], do: [{shell: 'echo $E >> ledger'}], env: {E: ONE}}]
+reduce: [{shell: 'test -e ready'}]
+"""
+    run = place.run(flow).result.run
+    place.write("ready", "")
+    place.write("flow.yaml", flow.replace("ONE", "TWO"))
+    with pytest.raises(InputError) as caught:
+        place.resume(run)
+    assert re.findall(r"(map/\S+) \(", caught.value.what) == [
+        "map/item:*/0/each/items",
+        "map/item:*/0/each/item:*/0",
+    ]
+    assert place.resume(run, accept_changes=True).result.status == "done"
+    assert place.text("ledger").split() == ["ONE", "TWO"]
+
+
+AFTER = [
+    # what follows the action                                         what becomes of it
+    ("validate: 'test 1 = 1'",                                        "validate: 'test 2 = 2'"),
+    ("on_success: {shell: echo one}",                                 "on_success: {shell: echo two}"),
+    ("on_failure: {max_attempts: 1, shell: touch mended}",            "on_failure: {max_attempts: 1, shell: touch ./mended}"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("before", "after"), AFTER)
+def test_what_follows_an_action_is_noticed_by_the_name_of_the_step_before_anything_runs(
+    place: Place, before: str, after: str
+) -> None:
+    action = "test -e mended" if "mended" in before else "true"
+    flow = f"steps:\n  - {{id: a, shell: 'echo a >> ledger; {action}', {before}}}\n  - {{shell: 'test -e ready'}}\n"
+    run = place.run(flow).result.run
+    done = place.text("ledger")
+    place.write("ready", "")
+    place.write("flow.yaml", flow.replace(before, after))
+    ended = place.plait("resume", run)
+    assert ended.returncode == 2
+    assert "since these steps were done: steps/a (a)\n" in ended.stderr
+    assert place.text("ledger") == done
+
+
+def test_a_changed_check_of_a_block_is_noticed_before_anything_runs(place: Place) -> None:
+    flow = """
+blocks: {b: {steps: [{shell: 'echo block >> ledger'}]}}
+steps:
+  - {use: b, validate: 'echo one >> ledger'}
+  - {shell: 'test -e ready'}
+"""
+    run = place.run(flow).result.run
+    place.write("ready", "")
+    place.write("flow.yaml", flow.replace("one", "two"))
+    with pytest.raises(InputError) as caught:
+        place.resume(run)
+    assert caught.value.what.endswith(": steps/0/check/0 (echo two >> ledger)")
+    assert place.resume(run, accept_changes=True).result.status == "done"
+    assert place.text("ledger").split() == ["block", "one", "two"]
+
+
+# ── a retry that is interrupted ──────────────────────────────────────────
+
+FOUR = """
+setup: [{id: begin, shell: 'echo begin >> ledger'}]
+map:
+  input: [a, b, c, d]
+  id: ${item}
+  max_parallel: 1
+  steps:
+    - {id: before, shell: 'echo before-${item} >> ledger'}
+    - {id: work, shell: 'echo one-${item} >> ledger; test ${item} = a || test ${item} = b'}
+reduce: [{id: end, shell: 'echo end >> ledger'}]
+"""
+MENDED = FOUR.replace("one-${item} >> ledger; test ${item} = a || test ${item} = b",
+                      "two-${item} >> ledger; test ${item} = c || test -e ready || sleep 60")  # fmt: skip
+
+
+def interrupted_retry(place: Place, run: str, **options: Any) -> None:
+    """`plait retry`, ended while the last item is worked on."""
+    stop = Stop()
+
+    def watch(told: Stamped) -> None:
+        if isinstance(told.event, StepStarted) and told.event.path == "map/item:d/work":
+            stop.ask()
+
+    company = Company([watch], stop)
+    assert retry_flow(run, project=str(place.root), company=company, **options).status == "interrupted"
+    (place.root / "ledger").unlink()
+    place.write("ready", "")
+
+
+def test_a_retry_with_an_edited_file_goes_on_where_it_was_interrupted(place: Place) -> None:
+    run = place.run(FOUR).result.run
+    place.write("flow.yaml", MENDED)
+    interrupted_retry(place, run)
+    resumed = place.resume(run)
+    assert (resumed.result.status, resumed.result.counts["successful"]) == ("done", 4)
+    assert place.text("ledger").split() == ["two-d", "end"]
+    assert place.resume(run).result.status == "done"  # and now nothing is left to do
+    assert place.text("ledger").split() == ["two-d", "end"]
+
+
+def test_a_retry_with_another_file_goes_on_with_that(place: Place) -> None:
+    run = place.run(FOUR).result.run
+    place.write("other.yaml", MENDED)
+    interrupted_retry(place, run, file=str(place.root / "other.yaml"))
+    shown = rehearse_resume(run, project=str(place.root))
+    assert [one.path for one in shown if not one.remembered] == ["map/item:d/work", "reduce/end"]
+    assert place.resume(run).result.counts["successful"] == 4
+    assert place.text("ledger").split() == ["two-d", "end"]
+    assert place.resume(run).result.status == "done"
+
+
+CHANGED_SINCE = [
+    # what has changed since the retry     steps that changed                what is done when that is accepted
+    (("two-", "three-"),                   ["map/item:*/work"],              ["three-c", "three-d", "end"]),
+    (("before-", "earlier-"),              ["map/item:*/before"],            ["earlier-c", "two-c", "earlier-d", "two-d", "end"]),
+    (("echo end", "echo END"),             ["reduce/end"],                   ["two-d", "END"]),
+    (("echo begin", "echo BEGIN"),         ["setup/begin"],
+     ["BEGIN", *(f"{step}-{item}" for item in "abcd" for step in ("before", "two")), "end"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("edit", "changed", "done"), CHANGED_SINCE)
+def test_a_change_since_a_retry_is_noticed_but_for_items_that_were_not_retried(
+    place: Place, edit: tuple[str, str], changed: list[str], done: list[str]
+) -> None:
+    run = place.run(FOUR).result.run
+    place.write("flow.yaml", MENDED)
+    interrupted_retry(place, run)
+    place.write("flow.yaml", MENDED.replace(*edit))
+    with pytest.raises(InputError) as caught:
+        place.resume(run)
+    assert re.findall(r"(\w+/\S+) \(", caught.value.what) == changed
+    assert not (place.root / "ledger").exists()
+    assert place.resume(run, accept_changes=True).result.status == "done"
+    assert place.text("ledger").split() == done
+    assert place.resume(run).result.status == "done"
+    assert place.text("ledger").split() == done
+
+
+def test_all_that_a_retry_found_changed_outside_of_its_items_stays_done(place: Place) -> None:
+    run = place.run(FOUR).result.run
+    place.write("flow.yaml", MENDED.replace("echo begin", "echo BEGIN").replace("before-", "earlier-"))
+    interrupted_retry(place, run)
+    assert place.resume(run).result.counts["successful"] == 4
+    assert place.text("ledger").split() == ["two-d", "end"]
+
+
+def test_items_that_a_retry_did_not_come_to_belong_to_the_next_one(place: Place) -> None:
+    run = place.run(FOUR).result.run
+    place.write("flow.yaml", MENDED)
+    interrupted_retry(place, run, items=["d"])
+    place.write("flow.yaml", MENDED.replace("before-", "earlier-"))
+    assert place.retry(run, items=["c"]).result.counts["successful"] == 4
+    assert place.text("ledger").split() == ["earlier-c", "two-c", "earlier-d", "two-d", "end"]
+    assert place.resume(run).result.status == "done"
+
+
+def test_a_retry_by_the_same_text_leaves_no_item_out_of_what_changes_later(place: Place) -> None:
+    flow = FOUR.replace("test ${item} = b", "test -e ready")
+    run = place.run(flow).result.run
+    place.write("ready", "")
+    assert place.retry(run).result.counts["failed"] == 0
+    place.write("flow.yaml", flow.replace("one-", "three-"))
+    with pytest.raises(InputError):
+        place.resume(run)
+    (place.root / "ledger").unlink()
+    assert place.resume(run, accept_changes=True).result.status == "done"
+    assert place.text("ledger").split() == ["three-a", "three-b", "three-c", "three-d", "end"]
+
+
+def test_an_item_that_was_retried_before_stays_done_when_another_one_is(place: Place) -> None:
+    run = place.run(FOUR).result.run
+    place.write("flow.yaml", MENDED)
+    assert place.retry(run, items=["c"]).result.counts["failed"] == 1
+    place.write("flow.yaml", MENDED.replace("two-", "three-"))
+    place.write("ready", "")
+    (place.root / "ledger").unlink()
+    assert place.retry(run, items=["d"]).result.counts["successful"] == 4
+    assert place.text("ledger").split() == ["three-d", "end"]
+    assert place.resume(run).result.status == "done"
+
+
+def test_ids_of_items_know_what_the_whole_file_knows(place: Place) -> None:
+    flow = """
+parameters: {p: {default: q}}
+vars: {v: w}
+setup: [{shell: echo s, capture_output: s}]
+map: {input: [a], id: '${p}-${v}-${s}-${item}', steps: [{shell: 'echo ${item_id}'}]}
+"""
+    assert place.check(flow) == []
+    assert place.done(flow).finished["map/0/0"].outcome.value["output"] == "q-w-s-a\n"  # type: ignore[union-attr]
+
+
+def test_the_id_of_an_item_holds_no_secret(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("API_TOKEN", "s3cret/value")
+    flow = """
+secrets: {T: API_TOKEN}
+parameters: {p: {type: string}}
+map: {input: [a], id: '${T}-${p}-${item}', steps: [{shell: 'echo ${item_id}'}]}
+"""
+    ran = place.done(flow, inputs={"p": "s3cret/value"})
+    assert ran.finished["map/0/0"].outcome.value["output"] == "%2A%2A%2A-%2A%2A%2A-a\n"  # type: ignore[union-attr]
+    assert b"value-a" not in place.state
+
+
+@pytest.mark.parametrize("name", ["item_id", "item_index", "item_total", "index", "total"])
+def test_an_id_cannot_ask_for_what_is_known_only_when_all_items_are_found(place: Place, name: str) -> None:
+    flow = f"map: {{input: [a], id: '${{{name}}}', steps: [{{shell: 'true'}}]}}"
+    assert [finding.problem.what for finding in place.check(flow)] == [f"nothing here is named '{name}'"]

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import count, takewhile
 
 from plait.app import env_changes
 from plait.engine.events import StepForgotten
-from plait.engine.journal import is_item
+from plait.engine.journal import is_below, is_item
 from plait.engine.outcome import Failed
 from plait.engine.perform import Step, inside
 from plait.engine.run import changed_steps
-from plait.errors import InputError, Problem, nearest
+from plait.errors import InputError, nearest
 from plait.hints import TYPE_CHECKING, Final
+from plait.records import dataclass, field
 from plait.values import Json
 
 if TYPE_CHECKING:
@@ -21,9 +23,66 @@ if TYPE_CHECKING:
     from plait.store import Opened
 
 
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """What a run keeps of the last time that items of it were retried, by a text that may have been new.
+
+    All else that was done then stays done, also in later lives of the run.
+    """
+
+    items: frozenset[str] = frozenset()
+    """Their paths, and that of the map; none: nothing was ever retried."""
+    fingerprints: Mapping[str, str] = field(default_factory=dict)
+    """By path: those of the steps of the flow, as its text was then."""
+
+    @classmethod
+    def of(cls, opened: Opened) -> Retry:
+        said = opened.facts.get(RETRIED)
+        return cls(frozenset(said["items"]), said["fingerprints"]) if isinstance(said, Mapping) else cls()
+
+    @classmethod
+    def begun(cls, loaded: Loaded, opened: Opened, items: Iterable[str]) -> Retry:
+        """The items that are retried now, and those of an earlier time to which it did not come."""
+        waiting = (path for path in cls.of(opened).items if opened.journal.recorded(path) is None)
+        fingerprints = {path: step.fingerprint for path, step in _flow_steps(loaded)}
+        return cls(frozenset((*items, *waiting)), fingerprints)
+
+    def kept(self, loaded: Loaded, opened: Opened) -> Retry:
+        """What later lives have to know of it: nothing, if all that is done was done by the text of now."""
+        return self if changed_since(loaded, opened, Retry()) else Retry()
+
+    def concerns(self, path: str) -> bool:
+        """Is it the path of an item that was retried, of something in it, or of what is in no item?"""
+        item = _top(path, 2)
+        return not self.items or not is_item(item) or item in self.items
+
+    def with_changes(self, changed: Iterable[str]) -> Retry:
+        """Steps that have changed since are done again, and so is what they are in."""
+        changed = list(changed)
+        again = (_top(path, length) for path in changed for length in (1, 2))
+        kept = {
+            path: known
+            for path, known in self.fingerprints.items()
+            if not any(is_below(path, one) for one in changed)
+        }
+        return type(self)(self.items.union(again), kept)
+
+    def facts(self) -> dict[str, Json]:
+        return {RETRIED: {"items": sorted(self.items), "fingerprints": dict(self.fingerprints)}}
+
+
+RETRIED: Final = "retried"
+"""The name of that among the facts of a run."""
+
+
+def _top(path: str, length: int) -> str:
+    return "/".join(path.split("/", length)[:length])
+
+
 def expect_unchanged(loaded: Loaded, opened: Opened) -> None:
     """All that is not as it was, before anything is done."""
-    problems = [*_changed_steps(loaded, opened.journal)]
+    changed = changed_since(loaded, opened)
+    problems = [*changed_steps(changed.items()).problems] if changed else []
     change = env_changes.change_of(opened.facts.get("env_files"), loaded.surroundings.filed)
     if change is not None:
         problems.append(env_changes.problem_of(change))
@@ -31,17 +90,26 @@ def expect_unchanged(loaded: Loaded, opened: Opened) -> None:
         raise InputError.together(problems)
 
 
-def _changed_steps(loaded: Loaded, journal: Journal) -> Sequence[Problem]:
-    """The steps that were done and have another text now."""
+def changed_since(loaded: Loaded, opened: Opened, retry: Retry | None = None) -> dict[str, str]:
+    """By path: titles of the steps that were done and have another text now.
+
+    Of a run of which items were retried: another one than then, and not those of other items.
+    """
+    retry = Retry.of(opened) if retry is None else retry
     changed: dict[str, str] = {}
     for path, step in _flow_steps(loaded):
-        if step.inner:
+        if step.inner or retry.fingerprints.get(path) == step.fingerprint:
             continue
-        for recorded in _recorded_like(journal, path):
-            if recorded.fingerprint != step.fingerprint and not isinstance(recorded.outcome, Failed):
-                changed.setdefault(path, step.title)
-                break
-    return changed_steps(changed.items()).problems if changed else ()
+        done = (known for known in _recorded_like(opened.journal, path, step) if retry.concerns(known.path))
+        if any(
+            known.fingerprint != step.fingerprint and not isinstance(known.outcome, Failed) for known in done
+        ):
+            changed.setdefault(_of_people(path, step), step.title)
+    return {path: title for path, title in changed.items() if not _is_inside(path, changed)}
+
+
+def _is_inside(path: str, others: Iterable[str]) -> bool:
+    return any(path != one and is_below(path, one) for one in others)
 
 
 def _flow_steps(loaded: Loaded) -> Iterator[tuple[str, Step]]:
@@ -49,19 +117,51 @@ def _flow_steps(loaded: Loaded) -> Iterator[tuple[str, Step]]:
         yield from inside(part)
 
 
-def _recorded_like(journal: Journal, path: str) -> Iterator[Recorded]:
-    """What is recorded at a path in which `item:*` stands for every item."""
+def _recorded_like(journal: Journal, path: str, step: Step) -> Iterator[Recorded]:
+    """What is recorded of a step at a path in which `item:*` stands for every item."""
     top, star, rest = path.partition("/item:*")
     if not star:
-        known = journal.recorded(path)
-        return iter(() if known is None else (known,))
-    return _of_items(journal, top, rest)
+        found = (journal.recorded(one) for time in _times(journal, "", path) for one in _tries(time, step))
+        return (known for known in found if known is not None)
+    return _of_items(journal, top, rest, step)
 
 
-def _of_items(journal: Journal, top: str, rest: str) -> Iterator[Recorded]:
+def _of_items(journal: Journal, top: str, rest: str, step: Step) -> Iterator[Recorded]:
     for item in journal.recorded_in(top):
         if "/item:" in item.path[len(top) :]:
-            yield from _recorded_like(journal, item.path + rest)
+            yield from _recorded_like(journal, item.path + rest, step)
+
+
+def _times(journal: Journal, above: str, path: str) -> Iterator[str]:
+    """The paths in a run of what is at one below another: whatever checks a step is done several times."""
+    name, _, rest = path.partition("/")
+    here = f"{above}/{name}" if above else name
+    times = (f"{here}@{number}" for number in count(1)) if name in _CHECKS else iter(())
+    for place in (here, *takewhile(lambda time: _has_begun(journal, time), times)):
+        if rest:
+            yield from _times(journal, place, rest)
+        else:
+            yield place
+
+
+_CHECKS: Final = ("check", "on_incomplete")
+
+
+def _tries(path: str, step: Step) -> Iterator[str]:
+    """The paths of a step: an action is another one each time that it is tried after a handler."""
+    from plait.steps.work import AGAIN, Attempt
+
+    yield path
+    if isinstance(step, Attempt) and step.work.on_failure is not None:
+        above = path.rpartition("/")[0]
+        yield from (f"{above}/{AGAIN}{number + 1}" for number in range(step.work.on_failure.attempts))
+
+
+def _of_people(path: str, step: Step) -> str:
+    """The path of what an author wrote, who knows a step and its action as one."""
+    from plait.steps.work import Attempt
+
+    return path.rpartition("/")[0] if isinstance(step, Attempt) else path
 
 
 def expect_steps(loaded: Loaded, journal: Journal, paths: Sequence[str]) -> None:
@@ -126,14 +226,14 @@ def _is_call(path: str) -> bool:
 
 def _step_at(known: Mapping[str, Step], path: str) -> Step | None:
     """The step at a path of a run; that of an action is below the step whose action it is."""
-    from plait.steps.work import Attempt, Work
+    from plait.steps.work import AGAIN, FIRST, Attempt, Work
 
     found = known.get(path) or known.get(_starred(path))
     if found is not None:
         return found
     above, _, name = path.rpartition("/")
     work = known.get(_starred(above))
-    is_attempt = name == "run" or name.startswith("again@")
+    is_attempt = name == FIRST or name.startswith(AGAIN)
     return Attempt(work, name) if is_attempt and isinstance(work, Work) and not work.is_simple else None
 
 

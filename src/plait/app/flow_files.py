@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from plait.store import Opened
     from plait.tools.trust import Ask as AskTrust
 
+CHAT: Final = "chat"
+"""The kind of a run in which a person talked with a directive."""
+
 
 @dataclass(frozen=True, slots=True)
 class Options:
@@ -71,6 +74,12 @@ class Flow:
                 f"run {opened.id} was begun by a program in Python, and only that can go on with it",
                 fix=f"there: ensemble.run(resume='{opened.id}')",
                 code="made-in-python",
+            )
+        if facts.get("kind") == CHAT:
+            raise InputError(
+                f"run {opened.id} is a chat, and what would be said next nobody knows",
+                fix=f"plait show {opened.id} shows it; plait chat FILE begins a new one",
+                code="is-chat",
             )
         said = facts.get("options")
         kept = dict(said) if isinstance(said, Mapping) else {}
@@ -131,16 +140,17 @@ class Flow:
         withheld = sorted(_with_secrets(given, loaded))
         kept = {name: value for name, value in given.items() if name not in withheld}
         return {
-            **({} if self.tool is None else {"tool": self.tool}),
-            "kind": loaded.kind,
-            "flow": loaded.program.name,
-            "file": self.path,
+            **self.source(loaded),
             "project": self.project,
             "started": self.started,
             "options": replace(self.options, inputs=kept).record(),
             **({"withheld": withheld} if withheld else {}),
             "env_files": env_changes.remembered(loaded.surroundings.filed),
         }
+
+    def source(self, loaded: Loaded) -> dict[str, Json]:
+        """Where its text comes from, and what that is."""
+        return {"tool": self.tool, "kind": loaded.kind, "flow": loaded.program.name, "file": self.path}
 
 
 def _with_secrets(given: Mapping[str, Json], loaded: Loaded) -> Iterator[str]:

@@ -207,7 +207,7 @@ def resume_flow(
     company: Company | None = None,
 ) -> FlowResult:
     """Go on with a run: what is recorded is not done again.  `inputs`: secret ones, which are not kept."""
-    from plait.app.again import expect_steps, expect_unchanged, say_done
+    from plait.app.again import Retry, changed_since, expect_steps, expect_unchanged, say_done
 
     runs, name = find_run(run, project)
     with runs.open(name, write=True) as opened:
@@ -218,14 +218,20 @@ def resume_flow(
             expect_unchanged(loaded, opened)
         expect_steps(loaded, opened.journal, [*repeat, *done])
         expect_backend(flow, loaded, company.stop, opened.journal)
+        retry = Retry.of(opened)
+        if accept_changes and retry.items and (changed := changed_since(loaded, opened)):
+            retry = retry.with_changes(changed)
+            opened.amend(**retry.facts())
         say_done(loaded, opened.journal, done)
         return worked(
             flow,
             loaded,
             opened,
             company,
-            accept_changes=accept_changes,
+            # What was another text already when items were retried was accepted then.
+            accept_changes=accept_changes or bool(retry.items),
             repeat=repeat,
+            retried=retry.items,
         )
 
 
@@ -240,7 +246,7 @@ def retry_flow(
     company: Company | None = None,
 ) -> FlowResult:
     """Do failed items again, all of them or those that are named; the file may have been edited since."""
-    from plait.app.again import letters_to_retry
+    from plait.app.again import Retry, letters_to_retry
 
     runs, name = find_run(run, project)
     with runs.open(name, write=True) as opened:
@@ -255,15 +261,17 @@ def retry_flow(
                 code="nothing-to-retry",
             )
         expect_backend(flow, loaded, company.stop)
+        retry = Retry.begun(loaded, opened, (event.path for event in forgotten))
+        # Kept before anything is forgotten: whoever resumes the run goes on with this retry.
+        opened.amend(**flow.source(loaded), **retry.kept(loaded, opened).facts())
         opened.journal.append(*forgotten)
-        retried = [event.path for event in forgotten]
         return worked(
             flow,
             loaded,
             opened,
             company,
             accept_changes=True,
-            retried=retried,
+            retried=retry.items,
         )
 
 
@@ -315,13 +323,15 @@ def rehearse_resume(
     run: str | None = None, *, project: str | None = None, inputs: Mapping[str, Json] | None = None
 ) -> list[Rehearsed]:
     """What a resumed run would do again, and what it would remember."""
+    from plait.app.again import Retry
     from plait.engine.journal import Overlay
 
     runs, name = find_run(run, project)
     with runs.open(name, write=False) as opened:
         flow = Flow.of(opened, None, inputs=inputs)
         loaded = flow.load(lenient=True)
-        return rehearsed(flow, loaded, Overlay(opened.journal), opened.folder)
+        retried = Retry.of(opened).items
+        return rehearsed(flow, loaded, Overlay(opened.journal), opened.folder, retried=retried)
 
 
 def flow_store(project: str) -> Runs:

@@ -70,17 +70,22 @@ def begin(loaded: Loaded, run: WorkingRun) -> None:
 
     if limited and not run.fresh:
         run.spent.add(seconds=run.earlier.seconds)
+    if not run.fresh:
+        # Before the first step: of steps side by side some are remembered later than others take new ones.
+        run.spent.add_earlier(**run.earlier.inside(""))
     names = _names(loaded, run.id)
     run.hooks = Hooks(loaded.hooks, call=called, names=names, spent=run.spent)
 
 
 def _names(loaded: Loaded, run: str) -> dict[str, Json]:
     """What hooks of a flow know of it."""
+    from plait.app.flow_files import CHAT
+
     return {
         "run": {"id": run, "flow": loaded.program.name, "file": loaded.path},
         "inputs": dict(loaded.parameters),
         "limits": loaded.limits.record(),
-        "directive": loaded.program.name if loaded.kind == "directive" else None,
+        "directive": loaded.program.name if loaded.kind in ("directive", CHAT) else None,
     }
 
 

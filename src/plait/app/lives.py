@@ -150,6 +150,10 @@ def _outcome(id: str, loaded: Loaded, run: WorkingRun, flow: Flow) -> FlowResult
     if run.hooks is None or result.status == "interrupted":
         return result
     told = _come_to(id, loaded, run, lambda: hooks.ended(turn, run.hooks, result.value, result.failure))
+    if result.failure is not None and told.failure is not None and told.failure.kind == "limit":
+        # What it failed by stays: whoever resumes it is told of the next end.
+        run.note("", f"a hook of run_failed could not do its work: {told.failure.message}")
+        return result
     return result if told.status == "done" else replace(told, value=result.value)
 
 
@@ -315,11 +319,21 @@ def _give_workspaces(flow: Flow, loaded: Loaded, run: WorkingRun) -> None:
     run.workspaces = Worktrees(start_git, flow.project, run.folder, run.id)
 
 
-def rehearsed(flow: Flow, loaded: Loaded, journal: Journal, folder: str) -> list[Rehearsed]:
+def rehearsed(
+    flow: Flow, loaded: Loaded, journal: Journal, folder: str, *, retried: Iterable[str] = ()
+) -> list[Rehearsed]:
     from plait.steps.hands import RehearsedRun
 
     run = _new_run(
-        flow, loaded, journal, "dry-run", folder, Company(), accept_changes=True, kind=RehearsedRun
+        flow,
+        loaded,
+        journal,
+        "dry-run",
+        folder,
+        Company(),
+        accept_changes=True,
+        retried=retried,
+        kind=RehearsedRun,
     )
     run.hands = _hands(flow, loaded, run, None)
     run.rehearsal = []

@@ -99,6 +99,7 @@ class Person:
 
         But not the time, since that is also the person's, and not what nobody has written.
         """
+        from plait.app.flow_files import CHAT
         from plait.flows.directive import Directed
         from plait.steps.chat import Chat
 
@@ -111,7 +112,7 @@ class Person:
         of_each = Limits(turns=turns, seconds=said.seconds, depth=said.depth)
         first = replace(program.conversation, consent=consent, limits=of_each)
         whole = replace(said, seconds=None, depth=None)
-        return replace(loaded, program=Chat(program.name, first, self.listen), limits=whole)
+        return replace(loaded, program=Chat(program.name, first, self.listen), limits=whole, kind=CHAT)
 
     # ── hearing ──────────────────────────────────────────────────────────
 

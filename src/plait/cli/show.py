@@ -22,7 +22,7 @@ from plait.cli.lines import (
 )
 from plait.cli.run import expect_folder
 from plait.engine.events import Event, RunStarted, Status, StepFinished, StepRetrying
-from plait.engine.journal import Journal, Recorded, Stamped
+from plait.engine.journal import Journal, Recorded, Stamped, is_item
 from plait.engine.outcome import Done, Failed, Skipped
 from plait.engine.progress import AGENT, ASKING, ENSEMBLE, GRAPH, LISTED, Part, Progress, told
 from plait.hints import TYPE_CHECKING, Final, Protocol
@@ -59,6 +59,7 @@ def configure(parser: Parser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from plait.app import flows
+    from plait.app.flow_files import CHAT
 
     expect_folder(options.project)
     runs, name = flows.find_run(options.run, options.project)
@@ -76,7 +77,8 @@ def run(options: argparse.Namespace) -> int:
         if options.json:
             print(json_line(record(name, status, progress, journal, tries)))
         else:
-            said = lines(name, status, progress, journal, tries, now=time.time())
+            goes_on = opened.facts.get("kind") != CHAT
+            said = lines(name, status, progress, journal, tries, now=time.time(), goes_on=goes_on)
             write_lines(said, sys.stdout)
             if opened.facts.get("kind") == "graph":
                 write_lines(_way(str(opened.facts.get("file", "")), opened.journal), sys.stdout)
@@ -117,6 +119,7 @@ class Kept(Steps, Protocol):
     def reader(self) -> Reading: ...
     def events(self, after: int = 0) -> Iterator[Stamped]: ...
     def failed_in(self, path: str) -> Iterator[Recorded]: ...
+    def done_in(self, path: str, fingerprint: str | None) -> bytes: ...
 
 
 class _Outline:
@@ -147,11 +150,21 @@ class _Outline:
             return
         group = part.group
         if part.state not in ("done", "failed") or not group.done:
-            ended = self._journal.reader.ended_in(MAP)
-            done = min(ended.get("done", 0), group.total or 0)
-            failed = sum(1 for _ in self._journal.failed_in(MAP))
-            counts = {"successful": done, "failed": failed, "skipped": ended.get("skipped", 0)}
-            group.settle({"total": group.total or 0, **counts})
+            group.settle({"total": group.total or 0, **self._counts()})
+
+    def _counts(self) -> dict[str, int]:
+        """How many items ended how; one that ended in several lives of the run counts as it did last."""
+        skipped = 0
+        if self._journal.reader.ended_in(MAP).get("skipped"):  # seldom, and then each has to be looked at
+            skipped = sum(isinstance(one.outcome, Skipped) for one in self._items())
+        return {
+            "successful": self._journal.done_in(MAP, None).count(1),
+            "failed": sum(1 for _ in self._journal.failed_in(MAP)),
+            "skipped": skipped,
+        }
+
+    def _items(self) -> Iterator[Recorded]:
+        return (one for one in self._journal.recorded_in(MAP) if is_item(one.path))
 
     def recorded_in(self, path: str) -> Iterator[Recorded]:
         if self._whole or path != MAP:
@@ -192,8 +205,16 @@ class Tries:
 
 
 def lines(
-    run: str, status: Status, progress: Progress, journal: Steps, tries: Tries, *, now: float
+    run: str,
+    status: Status,
+    progress: Progress,
+    journal: Steps,
+    tries: Tries,
+    *,
+    now: float,
+    goes_on: bool = True,
 ) -> Iterator[Line]:
+    """`goes_on`: it can be resumed."""
     yield from _head(run, status, progress, now)
     for part in progress.parts.values():
         yield from _part(part, status, progress, now)
@@ -202,7 +223,7 @@ def lines(
         yield f"  {note_line(note)}", "yellow"
     if progress.failure is not None and not progress.failure_count:
         yield f"  {clean(first_line(progress.failure.message), None)}", "red"
-    yield from _next(run, status, progress)
+    yield from _next(run, status, progress, goes_on=goes_on)
 
 
 def _head(run: str, status: Status, progress: Progress, now: float) -> Iterator[Line]:
@@ -262,13 +283,13 @@ def _step(step: Recorded, tries: int) -> Iterator[Line]:
                 yield f"          {clean(line, None)}", ""
 
 
-def _next(run: str, status: Status, progress: Progress) -> Iterator[Line]:
+def _next(run: str, status: Status, progress: Progress, *, goes_on: bool) -> Iterator[Line]:
     run = clean(run)
     if progress.failures:
         yield f"  look at it   plait logs {run} {name_of(progress.failures[-1])}", "dim"
     if any(part.group.failed for part in progress.fans) and status != "running":
         yield f"  try again    plait retry {run} --failed", "dim"
-    if status in ("interrupted", "failed"):
+    if goes_on and status in ("interrupted", "failed"):
         yield f"  go on        plait resume {run}", "dim"
 
 

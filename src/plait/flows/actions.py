@@ -136,8 +136,11 @@ def _foreach(builder: Builder, said: Said, place: Place, strict: bool) -> Action
         source = Command(template_of(node), strict=strict)
     else:
         source = Values(template_of(node), strict)
+    place = place.inside(said)
     each = builder.steps("do", said.items("do"), place, kind="rounds", title="each item")
-    found = digest(["foreach", node.data(), *builder.head.mentioned(node)])
+    most = said.get("max_items")
+    told = ["foreach", node.data(), None if most is None else most.data(), builder.around]
+    found = digest([*told, *builder.head.mentioned(node, most), *builder.reaching(place)])
     parallel = said.maybe("parallel")
     return foreach(
         source,
@@ -154,7 +157,7 @@ def _use(builder: Builder, said: Said, place: Place, strict: bool) -> Action:
     block = place.blocks.get(said.text("use") or "")
     assert block is not None, "what uses a block that does not exist was refused"
     steps = builder.steps(
-        "block", block.steps, replace(place, blocks=block.home), kind="block", title=block.name
+        "block", block.steps, replace(place.inside(said), blocks=block.home), kind="block", title=block.name
     )
     return UseBlock(steps, said.template("with"), strict)
 

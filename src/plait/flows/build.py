@@ -56,8 +56,19 @@ class Place:
     blocks: Blocks
     env: Mapping[str, nodes.Node] = field(default_factory=dict)
     """The env of its phase."""
+    reaching: tuple[tuple[str, nodes.Node], ...] = ()
+    """What the steps that it is inside of say for all that is in them, by the name of the field."""
     forgiving: bool = False
     """A failure does not matter: the handler of a handler."""
+
+    def inside(self, said: Said) -> Place:
+        """The place of the steps that a step with steps of its own performs."""
+        older = said.inner("metadata")
+        told = [(name, said.get(name)) for name in ("with", "env", "working_dir")]
+        told.append(("env", older.get("env") if older else None))
+        return replace(
+            self, reaching=(*self.reaching, *((name, node) for name, node in told if node is not None))
+        )
 
 
 class Builder:
@@ -203,11 +214,17 @@ class Builder:
         said = essence(node, format.STEP)
         phase = {name: value.data() for name, value in place.env.items()}
         used = self.head.mentioned(node, *place.env.values())
-        own = sha256_hex(
-            json_text([ordered(said), self.around, phase, strict, *used]).encode("utf-8", "surrogatepass")
-        )[:16]
+        told = [ordered(said), self.around, phase, strict, *used, *self.reaching(place)]
+        own = sha256_hex(json_text(told).encode("utf-8", "surrogatepass"))[:16]
         block = [step.fingerprint for step in action.inner] if isinstance(action, UseBlock) else []
         return joined([own, *block]) if block else own
+
+    def reaching(self, place: Place) -> list[Json]:
+        """What is said by the steps that one is inside of, and what that mentions; [] if it is nothing."""
+        if not place.reaching:
+            return []
+        said: list[Json] = [[name, ordered(node.data())] for name, node in place.reaching]
+        return [said, *self.head.mentioned(*(node for _, node in place.reaching))]
 
     # ── what follows it ──────────────────────────────────────────────────
 

@@ -48,6 +48,9 @@ STEP_LISTS: Final = ("agent_template", "steps", "commands", "do", "tasks", "node
 
 _PHASES: Final = ("setup", "map", "reduce", "merge")
 _AFTERWARDS: Final = ("validate", "on_success", "on_failure", "on_exit_code", "on_incomplete")
+_BEFORE_ITEMS: Final = ("input", "max_parallel", "timeout", "max_items", "offset")
+"""Fields of a map that are read when no item is known yet."""
+_FOUND: Final = Name("item", (), "the item that was found")
 _BEFORE_ENV: Final = ("when", "env", "metadata", "timeout", "retry", "parallel", "max_items")
 """Fields of a step that are filled without the variables of the step."""
 
@@ -237,13 +240,13 @@ class _Reader:
                 frame.add(Name(name, (), "captured") for name in _keys(node.get("capture_outputs")))
 
     def _map(self, node: Node | None, setup: _Frame) -> None:
-        """Its items are found where setup has ended; everything else is done for each of them."""
+        """Its items are found where setup has ended, each gets its id then, and all else is done for each."""
         if not isinstance(node, Mapping):
             return
-        inner = setup.child(phase="map")
+        inner, found = setup.child(phase="map"), setup.child([_FOUND])
         for key, value in node.entries:
             name = str(key.value)
-            frame = setup if name in ("input", "max_parallel", "timeout", "max_items", "offset") else inner
+            frame = setup if name in _BEFORE_ITEMS else found if name == "id" else inner
             self.env = tuple(_env_names(node)) if name in STEP_LISTS else ()
             self.read(value, shape_of("map").get(name, LITERALLY), f"map.{name}", frame)
         self.env = ()

@@ -63,7 +63,7 @@ class Loaded:
     strict: bool = False
     timeout: float | None = None
     kind: str = "workflow"
-    """workflow, graph, directive or ensemble."""
+    """workflow, graph, directive or ensemble; or chat, which is a directive that somebody talks with."""
     limits: Limits = NO_LIMITS
     hooks: tuple[Hook, ...] = ()
     """Those of its file; `app` adds those of the user and of the project."""

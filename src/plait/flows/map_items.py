@@ -48,7 +48,7 @@ class MapItems:
         run = working(turn.run)
         if run.rehearsal is not None:
             return self._rehearsed(turn)
-        spooled = write_spool(keyed(self._found(turn), self.id), self._file(turn))
+        spooled = write_spool(self._keyed(turn), self._file(turn))
         if not spooled.count and isinstance(self.input, GlobInput):
             run.note(turn.path, "there are no items: the pattern of the input matches no file that is chosen")
         return {"count": spooled.count, "digest": spooled.digest}
@@ -67,6 +67,9 @@ class MapItems:
 
     def _file(self, turn: Turn) -> str:
         return os.path.join(working(turn.run).folder, "items.jsonl")
+
+    def _keyed(self, turn: Turn) -> Iterator[tuple[str, Json]]:
+        return keyed(self._found(turn), self.id, turn.scope, mask=turn.run.mask)
 
     def _found(self, turn: Turn) -> Iterator[Json]:
         items = read_items(
@@ -101,7 +104,7 @@ class MapItems:
             run.rehearse(turn, "items", as_shell(self.input.command, turn.scope, strict=self.strict).shown)
             return dict(UNKNOWN)
         try:
-            found = [[key, item] for key, item in islice(keyed(self._found(turn), self.id), MOST_REHEARSED)]
+            found = [[key, item] for key, item in islice(self._keyed(turn), MOST_REHEARSED)]
         except InputError as error:
             run.rehearse(turn, "items", f"not known yet: {run.mask(error.what)}")
             return dict(UNKNOWN)

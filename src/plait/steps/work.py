@@ -116,11 +116,11 @@ class Work:
         handler = [self.on_failure.steps] if self.on_failure else []
         success = [self.on_success] if self.on_success else []
         return [
+            *(_inside(self.action) if self.is_simple else (Attempt(self, FIRST),)),
             *handler,
             *success,
             *self.on_exit_code.values(),
             *(self.validation.inner if self.validation else ()),
-            *getattr(self.action, "inner", ()),
         ]
 
     def run(self, turn: Turn) -> Json:
@@ -208,14 +208,14 @@ class Work:
         )
 
     def _acted(self, turn: Turn) -> dict[str, Json]:
-        outcome = self._tried(turn, "run")
+        outcome = self._tried(turn, FIRST)
         handled: dict[str, Json] = {}
         for attempt in range(1, (self.on_failure.attempts if self.on_failure else 0) + 1):
             if not isinstance(outcome, Failed) or outcome.failure.exit_code in self.on_exit_code:
                 break
             handled = _joined(handled, self._handle(turn, outcome.failure, f"on_failure@{attempt}"))
             before = _attempt_of(outcome.failure.as_ended())
-            outcome = _after_attempts(before, self._tried(turn, f"again@{attempt}"))
+            outcome = _after_attempts(before, self._tried(turn, f"{AGAIN}{attempt}"))
         match outcome:
             case Failed(failure):
                 value = self._recovered(turn, _knowing(failure, handled))
@@ -320,7 +320,10 @@ class Attempt:
     name: str
 
     kind = "attempt"
-    inner: Sequence[Step] = ()
+
+    @property
+    def inner(self) -> Sequence[Step]:
+        return _inside(self.work.action)
 
     @property
     def title(self) -> str:
@@ -362,6 +365,16 @@ class Attempt:
         from plait.steps.changes import with_changes
 
         return with_changes(turn, lambda: action.run(turn))
+
+
+FIRST: Final = "run"
+"""The name of the action of a step, where it is a step of its own."""
+AGAIN: Final = "again@"
+"""The same when it is tried again after a handler, with the number of that."""
+
+
+def _inside(action: Action | None) -> Sequence[Step]:
+    return tuple(getattr(action, "inner", ()))
 
 
 def after(scope: Scope, step: Work, value: Mapping[str, Json], captures: Mapping[str, Json]) -> Scope:

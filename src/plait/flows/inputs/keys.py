@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from json import JSONEncoder
 
 from plait.digests import sha256_hex
@@ -29,6 +29,8 @@ DIGITS: Final = 12
 LISTS: Final = 0xFFF
 """The bits that choose one of the lists in which the numbers of keys are."""
 
+NO_NAMES: Final = Scope.of({})
+
 _encode: Final = JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False).encode
 
 
@@ -40,12 +42,18 @@ def canonical(item: Json) -> bytes:
         return json_text(item).encode("utf-8", "surrogatepass")  # which masks secrets, or says what is wrong
 
 
-def item_key(item: Json, id_template: Template | None = None) -> str:
+def item_key(
+    item: Json,
+    id_template: Template | None = None,
+    scope: Scope = NO_NAMES,
+    *,
+    mask: Callable[[str], str] = str,
+) -> str:
     """The key of an item among items that differ; `keyed` tells equal ones apart."""
     if id_template is None:
         return sha256_hex(canonical(item))[:DIGITS]
-    scope = Scope.of({"item": item, "item" + FACTS: item_facts(item)})
-    said = text(id_template.render(scope, strict=True))
+    scope = scope.frame("item", phase={"item": item, "item" + FACTS: item_facts(item)})
+    said = mask(text(id_template.render(scope, strict=True)))
     if not said:
         source = id_template.leaf.source
         raise InputError(
@@ -57,14 +65,20 @@ def item_key(item: Json, id_template: Template | None = None) -> str:
     return _segment(said)
 
 
-def keyed(items: Iterable[Json], id_template: Template | None = None) -> Iterator[tuple[str, Json]]:
-    """Each item with a key of its own."""
+def keyed(
+    items: Iterable[Json],
+    id_template: Template | None = None,
+    scope: Scope = NO_NAMES,
+    *,
+    mask: Callable[[str], str] = str,
+) -> Iterator[tuple[str, Json]]:
+    """Each item with a key of its own; `scope`: what an id knows beside the item."""
     # A number for each key, as a million of texts would take ten times the memory.
     # Two keys with one number only get a `#2` that is not needed.
     seen = Numbers()
     again: dict[str, int] = {}
     for item in items:
-        key = item_key(item, id_template)
+        key = item_key(item, id_template, scope, mask=mask)
         mark = int(sha256_hex(key.encode())[:15], 16) if id_template else int(key, 16)
         if not seen.add(mark):
             again[key] = again.get(key, 1) + 1
