@@ -337,3 +337,25 @@ def test_a_word_that_two_threads_learn_has_one_number(journal: SqliteJournal) ->
 
 def finished(path: str, outcome: Outcome | None = None, *, order: int = 0) -> StepFinished:
     return StepFinished(path, "item", "title", "print", outcome or Done({"n": order}), 0.5, order)
+
+
+@pytest.mark.parametrize(
+    ("fan", "rest", "fingerprint", "alike"),
+    [
+        # fan    rest        fingerprint  alike
+        ("map", "/0",       "print",     True),
+        ("map", "/0",       "other",     False),
+        ("map", "/1/run",   "print",     False),
+        ("map", "/1/run",   "third",     False),
+        ("map", "/2",       "print",     True),   # nothing is known of it
+        ("a",   "/0",       "third",     True),
+    ],
+)  # fmt: skip
+def test_whether_all_ends_of_a_step_of_items_are_alike(
+    journal: SqliteJournal, fan: str, rest: str, fingerprint: str, alike: bool
+) -> None:
+    for n in range(3):
+        journal.append(finished(f"map/item:{n}/0"), finished(f"map/item:{n}/1/run"))
+    journal.append(StepFinished("map/item:3/1/run", "shell", "t", "third", Done(None), 0.0))
+    journal.append(StepFinished("a/item:3/0", "shell", "t", "third", Done(None), 0.0))
+    assert journal.reader.is_alike(fan, rest, fingerprint) is alike

@@ -107,6 +107,10 @@ _CALLED_LIKE: Final = (
     f"SELECT DISTINCT parent, name FROM log WHERE what IN ({STARTED}, {FINISHED}) "
     "AND (substr(parent || name, 1, ?) = ? OR substr(name, 1, ?) = ? OR substr(name, 1, ?) = ?)"
 )
+_UNLIKE: Final = (
+    f"SELECT 1 FROM log WHERE what = {FINISHED} AND name = ? AND parent > ? AND parent < ? "
+    "AND substr(parent, -?) = ? AND fingerprint IS NOT (SELECT id FROM words WHERE text = ?) LIMIT 1"
+)
 _ENDED: Final = (
     "SELECT status, count(*) FROM log "
     f"WHERE parent = ? AND what = {FINISHED} AND name >= ? AND name < ? GROUP BY status"
@@ -203,6 +207,13 @@ class Reader:
         query = f"SELECT number, {COLUMNS} FROM log WHERE {' OR '.join(tests)} ORDER BY number"
         for number, *row in self._all(query, *values):
             yield to_stamped(number, tuple(row), self._unpacking)
+
+    def is_alike(self, fan: str, rest: str, fingerprint: str) -> bool:
+        """Have all ends of one step of the items of a fan this fingerprint, of whatever life they are?"""
+        above, _, name = storable(rest).rpartition("/")
+        items = f"{storable(fan)}/{ITEM}"
+        values = (name, items, f"{storable(fan)}/{_BEHIND_ITEMS}", len(above) + 1, f"{above}/")
+        return not self._all(_UNLIKE, *values, storable(fingerprint))
 
     def ended_in(self, fan: str) -> dict[str, int]:
         """How often items of a fan are recorded to have ended how; one that was done again counts twice."""
