@@ -117,7 +117,7 @@ def test_after_a_fault_of_the_provider_nothing_that_is_recorded_is_paid_for_agai
     what: str, fault: Reply, kind: str, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place.write(".ai/config/providers/openai.yaml", "extends: openai\nretry: {attempts: 1}\n")
-    directive(place, "mark", "permissions: [demo/mark]\nlimits: {turns: 2}", "Mark it.")
+    directive(place, "mark", "permissions: [demo/mark]\nlimits: {turns: 3}", "Mark it.")
     trusted(place)
     monkeypatch.setenv("PLAIT_PROVIDER", "openai")
     monkeypatch.setenv("OPENAI_API_KEY", "k-0123456789")

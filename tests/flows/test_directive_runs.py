@@ -232,6 +232,24 @@ def test_the_limits_of_a_directive_are_those_of_the_whole_chat(place: Place) -> 
     assert person.err == "✗ the run has reached its limit of 2 turns (2 used)\n"
 
 
+def test_a_chat_that_has_ended_is_not_offered_to_go_on_and_does_not(place: Place) -> None:
+    place.write("review.md", REVIEW.replace("permissions:", "limits: {turns: 1}\npermissions:"))
+    script(place, ("Look at it.", "Seen."), ("again", "Yes."))
+    heard, _ = talk(place, "again\n")
+    assert heard.status == "failed"
+    assert "plait resume" not in place.plait("show").stdout
+    for command in (["resume"], ["resume", "--dry-run"], ["retry", "--failed"]):
+        refused = place.plait(command[0], heard.run, *command[1:])
+        assert (refused.returncode, refused.stderr) == (
+            2,
+            f"run {heard.run} is a chat, and what would be said next nobody knows\n"
+            f"fix: plait show {heard.run} shows it; plait chat FILE begins a new one\n",
+        )
+    place.write("review.md", REVIEW.replace("permissions:", "limits: {turns: 0}\npermissions:"))
+    ran = run_flow(str(place.root / "review.md"), Options({"what": "it"}))
+    assert f"plait resume {ran.run}" in place.plait("show", ran.run).stdout
+
+
 class Talked:
     def __init__(self, out: str, err: str) -> None:
         self.out, self.err = out, err

@@ -647,7 +647,7 @@ inputs: {token: string}
 secrets: [token]
 start: a
 nodes:
-  a: {over: ["${inputs.token}", {deep: ["${inputs.token}"]}, plain], tool: demo/ledger, params: {line: "${item}"}}
+  a: {over: ["${inputs.token}", {deep: ["${inputs.token}"]}, "pre-${inputs.token}", plain], tool: demo/ledger, params: {line: "${item}"}}
 """
     tool(
         place,
@@ -658,7 +658,7 @@ nodes:
     trusted(place)
     place.done(flow, inputs={"token": "hunter2-hunter2"})
     assert place.text("ledger").splitlines() == [
-        '"hunter2-hunter2"', '{"deep": ["hunter2-hunter2"]}', '"plain"'
+        '"hunter2-hunter2"', '{"deep": ["hunter2-hunter2"]}', '"pre-hunter2-hunter2"', '"plain"'
     ]  # fmt: skip
     (place.root / "ledger").unlink()
     assert b"hunter2" not in place.state

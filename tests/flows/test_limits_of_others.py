@@ -11,6 +11,7 @@ import pytest
 
 from plait.app.hooks import begin
 from plait.engine.events import Noted, StepFinished
+from plait.engine.hooks import Hooks
 from plait.engine.journal import MemoryJournal, Stamped
 from plait.engine.limits import Limits, Spent
 from plait.engine.outcome import Aborted, Done, Failed, Outcome, StepError
@@ -21,6 +22,7 @@ from plait.flows.load import load_flow
 from plait.steps.call import ToolResult
 from plait.steps.hands import Inside
 from plait.steps.model import Answer, Ask, Usage
+from plait.steps.tool import called
 from plait.values import Json
 from steps.fakes import new_run, turn_of
 from steps.scripted import Says, Scripted, ToolHands, says, wants
@@ -416,6 +418,32 @@ def test_a_plain_prompt_that_a_limit_of_the_run_cuts_off_is_asked_again(top: Pat
     assert (hands.questions, hands.logged) == (2, ["after"])
 
 
+@pytest.mark.parametrize("limit", ["tokens: 600", "spend: 0.6"])
+@pytest.mark.parametrize("goes_on", ["false", "true"])
+def test_what_was_paid_for_a_plain_prompt_that_was_cut_off_is_never_forgotten(
+    top: Path, goes_on: str, limit: str
+) -> None:
+    def tight(ask: Ask) -> Answer:
+        room = ask.options["max_tokens"]
+        return says("half", ending="length", usage=Usage(1, room, cost=0.6))
+
+    flow = f"limits: {{{limit}}}\nsteps: [{{prompt: hello, continue_on_error: {goes_on}}}]\n"
+    journal, hands = MemoryJournal(), Priced(top, tight)
+    for _ in range(3):
+        ended = life(top, "f.yaml", flow, hands, journal)
+        assert isinstance(ended, Failed)
+        assert ended.failure.kind == "limit"
+    assert hands.questions == 1
+
+
+class Priced(Hands):
+    """Each token of an answer costs a hundredth."""
+
+    def __init__(self, top: Path, model: Says) -> None:
+        super().__init__(top, model)
+        self.scripted.price = lambda _model, usage: usage.output / 100  # type: ignore[union-attr, method-assign]
+
+
 # ── other ends from which a run goes on ──────────────────────────────────
 
 
@@ -471,6 +499,36 @@ def test_a_delegation_that_a_hook_kept_from_being_made_uses_up_nothing(top: Path
     ]
 
 
+def test_a_delegation_that_a_hook_keeps_back_leaves_its_place_to_one_of_the_same_turn(top: Path) -> None:
+    text = (
+        "hooks: [{id: no, event: tool_call, condition: {path: params.task, value: one},"
+        " action: {tool: log, params: {x: gate}}}]\n"
+        + HIERARCHY.replace("agents:", "manager: {role: boss, max_delegations: 1}\nagents:")
+        % 99
+    )
+    others = threading.Event()
+
+    def boss(ask: Ask) -> Answer:
+        results = [message.text for message in ask.messages if message.role == "tool"]
+        if not any(tool.name == "delegate" for tool in ask.tools):
+            return says("worked")
+        if results:
+            return says(" | ".join(results))
+        return wants(*(("delegate", {"worker": "alpha", "task": task}) for task in ("one", "two", "three")))
+
+    def gate(_: Json) -> Json:
+        others.wait(0.2)  # the others come to their rulings meanwhile
+        return {"verb": "skip"}
+
+    done = life(top, "h.yaml", text, Hands(top, boss, gate), MemoryJournal())
+    assert isinstance(done, Done)
+    assert done.value["output"].split(" | ") == [
+        "refused: it was not called: the hook 'no' says skip",
+        "worked",
+        "refused: there may be 1 delegations in all, and they are used up",
+    ]
+
+
 def test_a_tool_with_the_name_of_the_managers_own_is_not_offered(top: Path) -> None:
     text = HIERARCHY.replace("agents:", "manager: {role: boss, tools: [delegate]}\nagents:") % 99
     hands = Hands(top, lambda _: says("end"))
@@ -507,3 +565,176 @@ def test_the_answers_inside_a_call_that_is_remembered_count_for_those_who_watch(
     load_flow(str(top / "p.md"), environ={}).program.run(turn_of(run))
     run.close()
     assert fold(told).asked.turns == hands.questions == 11
+
+
+# ── earlier lives ────────────────────────────────────────────────────────
+
+WIDE = """\
+limits: {steps: %d}
+map:
+  input: [1, 2, 3, 4, 5, 6, 7, 8]
+  max_parallel: 8
+  steps: [{tool: log, params: {x: a}}, {tool: log, params: {x: b}}]
+"""
+FAN_OF_GRAPHS = """\
+limits: {steps: %d}
+start: e
+nodes:
+  e: {over: [1, 2, 3, 4, 5, 6, 7, 8], tool: sub, parallel: true, max_concurrency: 8}
+"""
+
+
+@pytest.mark.parametrize(("text", "first", "most"), [(WIDE, "a", 9), (FAN_OF_GRAPHS, "a", 10)])
+def test_a_resumed_run_takes_no_more_steps_than_its_earlier_lives_left(
+    top: Path, text: str, first: str, most: int
+) -> None:
+    together = threading.Barrier(8)
+
+    def log(x: Json) -> Json:
+        if x == first:
+            together.wait(30)  # all first steps are taken before a second one is
+        return "logged"
+
+    journal, hands = MemoryJournal(), Hands(top, steady, log)
+    ended = life(top, "f.yaml", text % most, hands, journal)
+    assert said(ended).endswith(f"its limit of {most} steps ({most} used)")
+    made = len(hands.logged)
+    for _ in range(3):
+        again = Hands(top, steady)
+        assert said(life(top, "f.yaml", text % most, again, journal)) == said(ended)
+        assert again.logged == []
+    more = Hands(top, steady)
+    assert said(life(top, "f.yaml", text % (most + 3), more, journal)).endswith(f"({most + 3} used)")
+    assert len(more.logged) == 3
+    last = Hands(top, steady)
+    assert said(life(top, "f.yaml", text % 99, last, journal)) == "done"
+    assert made + 3 + len(last.logged) == (16 if text is WIDE else 24)
+
+
+def test_a_step_that_failed_and_is_done_again_in_a_later_life_is_one_step(top: Path) -> None:
+    flow = "limits: {steps: 2}\nsteps: [{tool: log, params: {x: a}}, {tool: log, params: {x: b}}]\n"
+    journal = MemoryJournal()
+    failing = Hands(top, steady, lambda x: ToolResult("log", x == "a", None, "no", (), {}))
+    assert isinstance(life(top, "f.yaml", flow, failing, journal), Failed)
+    hands = Hands(top, steady)
+    assert (said(life(top, "f.yaml", flow, hands, journal)), hands.logged) == ("done", ["b"])
+
+
+RETRIED = """\
+%ssteps:
+  - {tool: log, params: {x: try}, retry: {attempts: 4, initial_delay: 0.001, backoff: fixed}, continue_on_error: true}
+  - {tool: log, params: {x: after}}
+"""
+
+
+def test_no_attempt_begins_when_the_time_of_the_run_is_over_and_the_step_has_not_failed_by_that(
+    top: Path,
+) -> None:
+    clock = Clock()
+
+    def failing(_: Json) -> Json:
+        clock.now += 2
+        return ToolResult("log", False, None, "no", (), {})
+
+    journal, hands = MemoryJournal(), Hands(top, steady, failing)
+    short = Spent(Limits(seconds=1), clock=clock)
+    ended = life(top, "f.yaml", RETRIED % "", hands, journal, short)
+    assert (said(ended), hands.logged) == ("the run has reached its limit of 1 seconds (2 used)", ["try"])
+    assert failures(journal) == []
+    hands = Hands(top, steady)
+    assert said(life(top, "f.yaml", RETRIED % "", hands, journal, Spent())) == "done"
+    assert hands.logged == ["try", "after"]
+
+
+def test_a_pause_before_an_attempt_takes_no_longer_than_a_limit_lets(top: Path) -> None:
+    hands = Hands(top, steady, lambda _: ToolResult("log", False, None, "no", (), {}))
+    flow = RETRIED.replace("0.001", "3600") % "limits: {seconds: 0.1}\n"
+    ended = life(top, "f.yaml", flow, hands, MemoryJournal())
+    assert said(ended).startswith("the run has reached its limit of 0.1 seconds (0.1")
+    assert hands.logged == ["try"]
+
+
+# ── hooks that meet a limit ──────────────────────────────────────────────
+
+
+def timed_life(
+    top: Path, file: str, text: str, hands: Hands, journal: MemoryJournal, spent: Spent
+) -> Outcome:
+    """One life with the hooks of its file, in which time passes as a clock says."""
+    (top / file).write_text(text)
+    loaded = load_flow(str(top / file), environ={})
+    run = new_run(hands, journal.reopened(), folder=str(top))
+    run.spent = spent
+    names: Json = {"run": {"id": "r"}}
+    run.hooks = Hooks(loaded.hooks, call=called, names=names, spent=spent)
+    try:
+        return Done(loaded.program.run(turn_of(run)))
+    except (StepError, Aborted) as error:
+        return Failed(error.failure)
+    finally:
+        run.close()
+
+
+def late_hook(clock: Clock) -> Callable[[Json], Json]:
+    """A tool that takes longer than there is time, if it is a hook that calls it."""
+
+    def log(x: Json) -> Json:
+        if x == "hook":
+            clock.now += 2
+            return LATE
+        return "logged"
+
+    return log
+
+
+HOOKED = "hooks: [{id: h, event: %s, gate: true, action: {tool: log, params: {x: hook}}}]\n"
+DEAD = "map: {input: [1, 2], max_parallel: 1, on_item_failure: dlq, steps: [{tool: log, params: {x: '${item}'}}]}\n"
+TALK = "---\npermissions: [log]\nhooks: [{id: h, event: %s, gate: true, action: {tool: log, params: {x: hook}}}]\n---\nc\n"
+GATED = [
+    # file, text, how often each thing happens in a run that meets no limit
+    ("g.yaml", HOOKED % "step_started" + SLOW, ["hook", "f", "hook", "ok"]),
+    ("f.yaml", HOOKED % "item_started" + DEAD, ["hook", 1, "hook", 2]),
+    ("c.md", TALK % "tool_call", ["hook", 0, "hook", 1, "hook", 2]),
+    ("c.md", TALK % "turn_started", ["hook", 0, "hook", 1, "hook", 2, "hook"]),
+]
+
+
+@pytest.mark.parametrize(("file", "text", "made"), GATED)
+def test_a_gate_that_meets_a_limit_of_the_run_decides_nothing(
+    top: Path, file: str, text: str, made: list[Json]
+) -> None:
+    journal, clock = MemoryJournal(), Clock()
+    short = Spent(Limits(seconds=1), clock=clock)
+    ended = timed_life(top, file, text, Hands(top, steady, late_hook(clock)), journal, short)
+    assert (said(ended), failures(journal)) == ("the run has reached its limit of 1 seconds (2 used)", [])
+    hands = Hands(top, steady)
+    assert said(timed_life(top, file, text, hands, journal, Spent())) == "done"
+    assert hands.logged == made
+
+
+HEARD = [
+    ("g.yaml", HOOKED % "step_finished" + SLOW, ["hook", "ok", "hook"]),
+    ("g.yaml", HOOKED % "after_step" + SLOW, ["hook", "ok", "hook"]),
+    ("f.yaml", HOOKED % "item_finished" + DEAD, ["hook", 2, "hook"]),
+    ("c.md", TALK % "tool_result", ["hook", 1, "hook", 2, "hook"]),
+    ("c.md", TALK % "turn_finished", ["hook", 0, "hook", 1, "hook", 2, "hook"]),
+]
+
+
+@pytest.mark.parametrize(("file", "text", "made"), HEARD)
+def test_who_is_kept_by_a_limit_from_hearing_of_a_step_hears_of_it_later_and_the_step_is_not_repeated(
+    top: Path, file: str, text: str, made: list[Json]
+) -> None:
+    journal, clock = MemoryJournal(), Clock()
+    short = Spent(Limits(seconds=1), clock=clock)
+    first = Hands(top, steady, late_hook(clock))
+    ended = timed_life(top, file, text, first, journal, short)
+    assert said(ended) == "the run has reached its limit of 1 seconds (2 used)"
+    hands = Hands(top, steady)
+    assert said(timed_life(top, file, text, hands, journal, Spent())) == "done"
+    assert hands.logged == made
+    asked = first.questions + hands.questions
+    assert asked == (4 if file == "c.md" else 0)
+    third = Hands(top, steady)
+    assert said(timed_life(top, file, text, third, journal, Spent())) == "done"
+    assert third.logged == []

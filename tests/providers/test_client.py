@@ -306,6 +306,18 @@ def test_a_stream_that_ends_politely_but_too_early_is_broken(family: str) -> Non
     )
 
 
+def test_a_body_that_does_not_say_why_it_ends_is_broken_and_paid_for() -> None:
+    body = json.loads(fixture("chat_completions", "answer.json"))
+    body["choices"][0]["finish_reason"] = None
+    with serving(reply(body)) as server:
+        failed = failure(provider("chat_completions", server.url))
+    assert (failed.kind, failed.message) == (
+        "server_error",
+        f"the answer of '{FILES['chat_completions']}' broke off: it does not say why it ends; nothing of it counts",
+    )
+    assert failed.output["usage"]["input"] == body["usage"]["prompt_tokens"]
+
+
 def test_a_fault_inside_a_stream_is_one_of_the_server() -> None:
     fault = b'data: {"type":"error","error":{"type":"overloaded_error","message":"secret"}}\n\n'
     start = fixture("anthropic_messages", "stream.sse").partition(b"event: ping")[0]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from plait import documents
 from plait.providers import sse
-from plait.providers.families import FaultError, Shape, UnreadableError
+from plait.providers.families import FaultError, Shape, UnendedError, UnreadableError
 from plait.providers.families.anthropic_messages import AnthropicMessages
 from plait.providers.families.chat_completions import ChatCompletions
 from plait.providers.spec import read_spec
@@ -89,6 +89,53 @@ DONE = b"data: [DONE]\n\n"
 @pytest.mark.parametrize("data", [HALF + DONE, DONE])
 def test_a_last_event_alone_does_not_make_an_answer_whole(data: bytes) -> None:
     assert read("chat_completions", data)[2] is False
+
+
+def without_reason(body: dict[str, Any], family: str, *, null: bool) -> dict[str, Any]:
+    holder, name = (body, "stop_reason")
+    if family == "chat_completions":
+        holder, name = body["choices"][0], "finish_reason"
+    del holder[name]
+    if null:
+        holder[name] = None
+    return body
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("null", [True, False])
+def test_an_answer_that_does_not_say_why_it_ends_is_half_of_one(family: str, null: bool) -> None:
+    body = without_reason(json.loads(fixture(family, "answer.json")), family, null=null)
+    with pytest.raises(UnendedError) as caught:
+        SPOKEN[family].answer(body)
+    assert (caught.value.half.text, caught.value.half.usage) == (GREETED[family].text, GREETED[family].usage)
+
+
+def anthropic_end(*deltas: str) -> bytes:
+    """A stream of the fixture that ends with these deltas of the message."""
+    start = fixture("anthropic_messages", "stream.sse").partition(b"event: message_delta")[0]
+    events = (
+        f'event: message_delta\ndata: {{"type":"message_delta","delta":{delta},"usage":{{"output_tokens":3}}}}\n\n'
+        for delta in deltas
+    )
+    return start + "".join(events).encode() + b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
+
+
+ANTHROPIC_ENDS = [
+    # what is said of the message at its end                        ending    whole
+    ((),                                                            "end",    False),
+    (('{"stop_reason":null}',),                                     "end",    False),
+    (("{}",),                                                       "end",    False),
+    (('{"stop_reason":"max_tokens"}', "{}"),                        "length", True),
+    (('{"stop_reason":"max_tokens"}', '{"stop_reason":null}'),      "length", True),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("deltas", "ending", "whole"), ANTHROPIC_ENDS)
+def test_only_a_reason_makes_a_stream_whole_and_nothing_behind_it_takes_it_back(
+    deltas: tuple[str, ...], ending: str, whole: bool
+) -> None:
+    answer, _, is_whole = read("anthropic_messages", anthropic_end(*deltas))
+    assert (answer.ending, is_whole) == (ending, whole)
 
 
 REASONS = [

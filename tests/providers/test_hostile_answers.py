@@ -219,7 +219,8 @@ def test_arguments_that_a_server_gives_as_data_are_held_to_the_same(family: str)
     for given in ({"path": float("nan")}, {"path": "\ud800"}, {"path": deep}):
         body = call(name="a", arguments=given)
         if family == "anthropic_messages":
-            body = {"content": [{"type": "tool_use", "id": "1", "name": "a", "input": given}]}
+            use = {"type": "tool_use", "id": "1", "name": "a", "input": given}
+            body = {"content": [use], "stop_reason": "tool_use"}
         (use,) = SPOKEN[family].answer(body).uses
         assert use.arguments == json.dumps(given)
 

@@ -9,7 +9,8 @@ once caused is not caused again, and what happens inside a hook causes nothing.
 
 Of several verdicts an `abort` wins, then a gate that could not answer, then the first.  A
 hook that only observes and fails is left away for the rest of this life of the run, with
-one note; a gate that fails blocks.
+one note; a gate that fails blocks.  A limit that a hook meets is no answer of the hook: it ends
+whoever has the limit, and a resumed run asks again, also about a step that was done by then.
 
 A flow that is called like a tool brings hooks of its own.  They are asked besides those of the
 run, about what happens inside that flow and nothing else.
@@ -61,6 +62,10 @@ LAYERS: Final[dict[str, int]] = {"user": 0, "flow": 1, "project": 3}
 _BESIDE_STEPS: Final = tuple(name for name in LIMITS if name != "steps")
 SAID_NO: Final = "verdict"
 """The kind of the failure with which a hook ends that says fail or abort."""
+CUT: Final = "cut"
+"""The kind of the failure of a hook that a limit kept from hearing of what is done."""
+OWED: Final = ("step_finished", "item_finished", "turn_finished", "tool_result")
+"""Events behind a step that is recorded whatever the hooks do: who misses one of them hears of it later."""
 TRANSIENT: Final = frozenset({"timeout", "network", "server_error", "rate_limit", "signal"})
 """Kinds of failure that may be gone the next time."""
 
@@ -340,8 +345,12 @@ class Hooks:
         return verdict
 
     def expect_going_on(self, event: str, turn: Turn, context: Mapping[str, Json], outcome: Outcome) -> None:
-        """Tell what came of a step; if a hook ends the run behind it, that is recorded nevertheless."""
-        verdict = self.fire(event, turn, context)
+        """Tell what came of a step; if the run ends behind it, that is recorded nevertheless."""
+        try:
+            verdict = self.fire(event, turn, context)
+        except OutOfLimit as end:
+            end.path, end.outcome = turn.path, outcome
+            raise
         if verdict is not None and verdict.verb == "abort":
             raise replace(verdict, path=turn.path).aborted(outcome)
 
@@ -379,7 +388,11 @@ class Hooks:
             return failed, None
         turn = turn if attempt == turn.attempt else replace(turn, attempt=attempt)
         context = {**step_names(step, turn), "error": error_names(failure)}
-        verdict = self.fire(f"{kind}_failed", turn, context)
+        try:
+            verdict = self.fire(f"{kind}_failed", turn, context)
+        except OutOfLimit as end:
+            end.path, end.outcome = turn.path, failed
+            raise
         match verdict:
             case Verdict("retry") if self._may_retry(verdict, failure, attempt, step):
                 return failed, verdict.delay
@@ -401,13 +414,32 @@ class Hooks:
             return None
         turn.run.settle(turn.path)
         context = {**step_names(step, turn), "result": outcome.value}
-        verdict = self.fire(f"{kind}_finished", turn, context)
+        try:
+            verdict = self.fire(f"{kind}_finished", turn, context)
+        except OutOfLimit as end:
+            return end
         return verdict.aborted() if verdict is not None and verdict.verb == "abort" else None
+
+    def catch_up(self, step: Step, turn: Turn, outcome: Outcome) -> None:
+        """Ask those that a limit had kept from hearing of a step which is now remembered."""
+        if not isinstance(outcome, Done) or _is_inside_hook(turn):
+            return
+        facts = getattr(step, "context", _NOTHING)
+        context = {**step_names(step, turn), **facts, "result": outcome.value}
+        for event in OWED:
+            cut = [one for one in self._to_ask(event, turn.path) if _is_cut(turn, one[1])]
+            verdicts = [
+                whose._asked(name, hook, turn, whose._names_of(event, turn, context), again=True)
+                for whose, name, hook in cut
+            ]
+            verdict = _strongest([one for one in verdicts if one is not None])
+            if verdict is not None and verdict.verb == "abort":
+                raise verdict.aborted()
 
     # ── limits ───────────────────────────────────────────────────────────
 
     def _expect_within_limits(self, spent: Spent, step: Step, turn: Turn) -> None:
-        counted = family(step) == "step" and not counts_itself(step)
+        counted = family(step) == "step" and not counts_itself(step) and not turn.run.was_counted(turn.path)
         # Who counts itself has taken what it needs of the steps: they may be used up by that.
         reached = spent.take(steps=1) if counted else spent.reach(*_BESIDE_STEPS)
         if reached is None:
@@ -417,11 +449,14 @@ class Hooks:
 
     # ── one hook ─────────────────────────────────────────────────────────
 
-    def _asked(self, name: str, hook: Hook, turn: Turn, names: Mapping[str, Json]) -> Verdict | None:
+    def _asked(
+        self, name: str, hook: Hook, turn: Turn, names: Mapping[str, Json], *, again: bool = False
+    ) -> Verdict | None:
+        """`again`: about the very event of which an earlier life could not tell it."""
         if name in self._dropped:
             return None
         step = Reaction(name if turn.attempt == 1 else f"{name}@{turn.attempt}", hook, names, self._call)
-        inner = _place(step, turn)
+        inner = turn.inner(step) if again else _place(step, turn)
         try:
             if not (_is_known(inner) or hook.condition is None or hook.condition.holds(_scope(names, turn))):
                 return None
@@ -505,7 +540,13 @@ class Reaction:
         return ()
 
     def run(self, turn: Turn) -> Json:
-        outputs = [self._output(turn, number) for number in range(len(self.hook.calls))]
+        try:
+            outputs = [self._output(turn, number) for number in range(len(self.hook.calls))]
+        except OutOfLimit as end:
+            if self.hook.event in OWED:
+                # The step that it is about is done, and stays so: this says who has not heard of it.
+                end.path, end.outcome = turn.path, Failed(replace(end.failure, kind=CUT, path=turn.path))
+            raise
         said = self._said(outputs)
         value: dict[str, Json] = {
             "output": outputs[0] if len(outputs) == 1 else outputs or None,
@@ -662,7 +703,10 @@ def _performed(step: Reaction, turn: Turn) -> Outcome:
     try:
         return perform(step, turn)
     except OutOfLimit as end:
-        return Failed(end.failure)  # nothing was left to answer with: what that means the hook decides
+        if step.hook.event != "limit":
+            raise
+        # All ends by that limit already, whatever the hook would have said.
+        return Failed(end.failure)
     finally:
         turn.run.reacting.discard(turn.path)
 
@@ -678,6 +722,11 @@ def _place(step: Reaction, turn: Turn) -> Turn:
     # A step that had ended and is done again begins, fails or ends another time.
     is_another = bool(turn.path) and run.journal.recorded(turn.path) is not None
     return replace(inner, replaying=False) if is_edited or is_another else inner
+
+
+def _is_cut(turn: Turn, name: str) -> bool:
+    known = turn.run.journal.recorded(f"{turn.path}/hook:{name}")
+    return known is not None and isinstance(known.outcome, Failed) and known.outcome.failure.kind == CUT
 
 
 def _is_known(turn: Turn) -> bool:

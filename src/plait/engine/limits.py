@@ -5,8 +5,9 @@ What a call uses up is often known only afterwards.  Such a call sets aside what
 at most, so that those beside it cannot use the same; where that is not there, it waits for
 them, and is alone when it gets the rest.
 Whoever is inside another spends the other's as well, so that no chain of agents
-spends more than the first of them was given.  A remembered call counts like one that
-was really made: a resumed run has what its earlier lives left over.
+spends more than the first of them was given.  What earlier lives of a run used up is counted
+before anything is used in this one, and a remembered call uses nothing: a resumed run has what its
+earlier lives left over, in whatever order it comes to its places.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 NAMES: Final = ("turns", "tokens", "spend", "seconds", "steps", "depth")
 COUNTED: Final = ("turns", "tokens", "spend", "steps")
+LAST: Final = "\U0010ffff"
+"""Behind every path."""
 LOOK: Final = 0.05
 """Seconds between two looks of a call that waits for others."""
 
@@ -164,6 +167,12 @@ class Spent:
         if self.within is not None and used:
             self.within.add(**used)
 
+    def add_earlier(self, **used: float) -> None:
+        """What earlier lives used up, counted before this one uses anything; others count their own."""
+        with self._lock:
+            for name, amount in used.items():
+                self._used[name] += amount
+
     def add_time(self, seconds: float) -> None:
         """What a step took in an earlier life, for all that it is inside of but the run, which knows."""
         spent = self
@@ -273,11 +282,10 @@ def limits_of(said: Mapping[str, Json]) -> Limits:
 
 
 class Earlier:
-    """What the earlier lives of a run have used up, place by place.
+    """What the earlier lives of a run have used up, as a whole and inside each place.
 
-    A resumed run goes through its steps again, and one that is remembered is not looked into:
-    what was used up inside it is read here.  So is what was paid for attempts that came to
-    nothing, since they are paid for whatever follows.  `is_counted` says of a path and a kind
+    What was paid for attempts that came to nothing is paid for whatever follows.  A step counts
+    once, however often it is done again in later lives.  `is_counted` says of a path and a kind
     whether that step counts as one of `steps`; `before` is the number of the first event of this life.
     """
 
@@ -287,8 +295,7 @@ class Earlier:
         self.seconds = 0.0
         counted: set[str] = set()
         self._paid: dict[str, _Paid] = {}
-        self._last: dict[str, _Paid] = {}
-        """What the answer that counts was paid with."""
+        asked: set[str] = set()
         worked = _Union()
         for stamped in journal.events():
             if stamped.number >= before:
@@ -299,41 +306,32 @@ class Earlier:
                     if is_counted(path, kind):
                         counted.add(path)
                     self._pay(path, outcome)
-                    self._last[path] = _usage(outcome) or _NOTHING if isinstance(outcome, Done) else _NOTHING
+                    if _is_turn(path):
+                        asked.add(path.rpartition("/")[0])
                 case StepRetrying(path=path, failure=failure):
                     self._pay(path, Failed(failure))
         self.seconds = worked.length
-        agents = {path.rpartition("/")[0] for path in self._last if _is_turn(path)}
-        self._steps = sorted(counted - agents)
+        self._steps = sorted(counted - asked)
         self._usages = sorted(self._paid.items())
 
     def _pay(self, path: str, outcome: Outcome) -> None:
         if (usage := _usage(outcome)) is not None:
             self._paid[path] = _sum([self._paid.get(path, _NOTHING), usage])
 
-    def below(self, path: str, *, own: bool = True) -> dict[str, float]:
-        """What the step at a path has used up with all that is inside it.
-
-        Not `own`: without the step itself and its answer, for those that count both.
-        """
-        first, end = f"{path}/", f"{path}0"  # "0" is the character behind "/"
+    def inside(self, path: str) -> dict[str, float]:
+        """What was used up inside the step at a path; of all steps, where the path is empty."""
+        first, end = (f"{path}/", f"{path}0") if path else ("", LAST)  # "0" is the character behind "/"
         steps = bisect_left(self._steps, end) - bisect_left(self._steps, first)
-        if own:
-            steps += bisect_left(self._steps, f"{path}\0") - bisect_left(self._steps, path)
         usages = dict(self._usages[bisect_left(self._usages, (first,)) : bisect_left(self._usages, (end,))])
-        if path in self._paid:
-            usages[path] = self._paid[path] if own else _less(self._paid[path], self._last[path])
         # Whoever sums up what is inside it is not counted as well.
         summed = {above for one in usages for above in _above(one)}
         turns, tokens, spend = _sum([usage for one, usage in usages.items() if one not in summed])
         return _amounts(steps=steps, turns=turns, tokens=tokens, spend=spend)
 
-    def in_vain(self, path: str) -> dict[str, float]:
-        """What was paid for a step that is done again; what is inside it is asked for by itself."""
-        at = bisect_left(self._usages, (f"{path}/",))
-        is_sum = at < len(self._usages) and self._usages[at][0].startswith(f"{path}/")
-        turns, tokens, spend = _NOTHING if is_sum else self._paid.get(path, _NOTHING)
-        return _amounts(turns=turns, tokens=tokens, spend=spend)
+    def has_step(self, path: str) -> bool:
+        """Is the step at a path one of those that were counted?"""
+        at = bisect_left(self._steps, path)
+        return at < len(self._steps) and self._steps[at] == path
 
 
 _Paid: TypeAlias = tuple[float, float, float]
@@ -344,10 +342,6 @@ _NOTHING: Final[_Paid] = (0, 0, 0)
 def _sum(all_paid: Sequence[_Paid]) -> _Paid:
     turns, tokens, spend = (sum(one[at] for one in all_paid) for at in range(3))
     return turns, tokens, spend
-
-
-def _less(paid: _Paid, without: _Paid) -> _Paid:
-    return paid[0] - without[0], paid[1] - without[1], paid[2] - without[2]
 
 
 def _amounts(**used: float) -> dict[str, float]:

@@ -245,7 +245,7 @@ def _performed(step: Step, turn: Turn, *, is_last: bool = False) -> Outcome:
 
 
 def _would_count(aborted: Aborted, step: Step, outcome: Outcome) -> bool:
-    """Would a failure be remembered that is not the step's own?  What was paid for it is kept, and no more."""
+    """Would a failure be remembered that is not the step's own?  What was paid for it is kept, no more."""
     is_limit = isinstance(aborted, OutOfLimit) and isinstance(outcome, Failed)
     return is_limit and step.policy.failure_is_final
 
@@ -275,7 +275,7 @@ def _attempted(step: Step, turn: Turn, began: float) -> Outcome:
             return outcome
         of = policy.retry.attempts if attempt < policy.retry.attempts else 0
         run.emit(StepRetrying(turn.path, attempt, outcome.failure, delay, of))
-        run.pause(delay)
+        run.pause_at(turn, delay)
         attempt += 1
 
 

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 
-from plait.engine.events import Event, Noted, StepFinished, StepStarted, StepTitled
+from plait.engine.events import Event, Noted, StepFinished, StepForgotten, StepStarted, StepTitled
 from plait.engine.journal import Journal, Stamped
 from plait.engine.outcome import Failed, Interrupted, Outcome
 from plait.errors import InputError, PlaitError, Problem
@@ -151,6 +151,12 @@ class Run:
         """The end of a step behind which its list ends, too, so that an event of the list follows at once."""
         self._ends[event.path.rpartition("/")[0]] = event
 
+    def emit_in_vain(self, event: StepFinished, why: str) -> None:
+        """What a step took that counts as not done: at once, so that a crash leaves no end that counts."""
+        self.settle(event.path)
+        self._ends[event.path] = event
+        self.emit(StepForgotten(event.path, why, below=False))
+
     def entitle(self, path: str, title: str) -> None:
         """Call a step that has begun by what it does with its values put in; secrets are masked before."""
         self.titles[path] = title
@@ -223,6 +229,10 @@ class Run:
         if self.stop.wait(seconds):
             raise Interrupted
 
+    def pause_at(self, turn: Turn, seconds: float) -> None:  # noqa: ARG002
+        """Wait before the next attempt at a turn; where something limits the time, no longer than it lets."""
+        self.pause(seconds)
+
     # ── remembering ──────────────────────────────────────────────────────
 
     def known(self, step: Step, turn: Turn) -> Outcome | None:
@@ -255,6 +265,10 @@ class Run:
             )
         )
         return recorded.outcome
+
+    def was_counted(self, path: str) -> bool:  # noqa: ARG002
+        """Has an earlier life used up one of the limited steps for it, and is it now done again, once?"""
+        return False
 
     def _asks(self, step: Step, turn: Turn) -> PlaitError:
         """About this step, and about all others of which it is known that they would be asked about."""

@@ -25,7 +25,15 @@ from plait.errors import InternalError, PlaitError, RequestError, listed, neares
 from plait.hints import Final, Protocol, TypeAlias
 from plait.masking import Masker, masked
 from plait.providers import sse
-from plait.providers.families import RESERVED, Family, FaultError, Shape, UnreadableError, fault_word
+from plait.providers.families import (
+    RESERVED,
+    Family,
+    FaultError,
+    Shape,
+    UnendedError,
+    UnreadableError,
+    fault_word,
+)
 from plait.providers.families.anthropic_messages import AnthropicMessages
 from plait.providers.families.chat_completions import ChatCompletions
 from plait.providers.spec import Spec
@@ -243,9 +251,9 @@ class HttpModel:
         # A server that does not stream, although it was asked to, answers at once.
         if kind == "text/event-stream":
             return self._streamed(exchange, told, model)
-        return self._whole(exchange, told)
+        return self._whole(exchange, told, model)
 
-    def _whole(self, exchange: _Exchange, told: _Told | None) -> Answer:
+    def _whole(self, exchange: _Exchange, told: _Told | None, model: str) -> Answer:
         try:
             body = b"".join(exchange.pieces())
             answer = self._family.answer(_json(body))
@@ -254,6 +262,8 @@ class HttpModel:
         except UnreadableError as error:
             output = {"said": self.mask(body[:MOST_SAID].decode("utf-8", "replace"))}
             raise StepError(Failure(self._unreadable(error), "server_error", output=output)) from None
+        except UnendedError as error:
+            raise self._broken(error.half, model, "server_error", "it does not say why it ends") from None
         if told is not None:
             told.hear(answer.text)
             told.end()

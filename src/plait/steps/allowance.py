@@ -37,8 +37,10 @@ MEASURED: Final = ("tokens", "spend")
 class Bill:
     """What becomes of a question for which a turn was taken; whoever took it looks at this afterwards."""
 
-    def __init__(self, spent: Spent) -> None:
+    def __init__(self, spent: Spent, *, is_taken: bool = True) -> None:
         self.spent = spent
+        self.is_taken = is_taken
+        """Is there a turn for it?  If not, one is taken when it is asked."""
         self.is_paid = False
         """Was it asked, and counted?"""
         self.reached: Reached | None = None
@@ -72,8 +74,11 @@ class Bill:
 
     def _take_another_turn(self) -> None:
         """A question that is tried again needs a turn of its own."""
-        if self.is_paid and (reached := self.spent.take("turns", turns=1)) is not None:
+        if self.is_taken and not self.is_paid:
+            return
+        if (reached := self.spent.take("turns", turns=1)) is not None:
             raise self._refused(reached)
+        self.is_taken = True
 
     def _allowed(self, provider: Provider, ask: Ask, clock: _Clock) -> tuple[Ask, Aside]:
         """The question with the room that its answer has."""

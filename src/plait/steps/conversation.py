@@ -145,6 +145,8 @@ class OwnTool:
 
     offer: Offer
     call: Callable[[Turn, Mapping[str, Json]], Json]
+    ruled: Callable[[str, bool], None] = lambda _path, _is_allowed: None
+    """Told of every call, before it is made or when it is not to be: its path, and whether it may be made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,11 +258,11 @@ class Talk:
         return (*found, *_others(self.run, found))
 
     def _asked(self, provider: Provider, offers: tuple[Offer, ...]) -> Answer:
+        number = len(self.answers) + 1
+        bill = Bill(self.spent, is_taken=not self._seems_known(f"turn:{number}"))
         # Taken before it is asked: of agents side by side no two have the last question.
-        reached = self.spent.take(*ASKING, turns=1)
-        if reached is not None:
+        if bill.is_taken and (reached := self.spent.take(*ASKING, turns=1)) is not None:
             raise self._limit(reached)
-        number, bill = len(self.answers) + 1, Bill(self.spent)
         question = Question(
             name=f"turn:{number}",
             title=f"turn {number}",
@@ -292,22 +294,27 @@ class Talk:
         return answer
 
     def _accept_remembered(self, answer: Answer) -> None:
-        """An earlier life asked; what is of use may have changed since."""
-        count(answer.usage, self.spent)
+        """An earlier life asked, and that is counted; what is of use may have changed since."""
         if (useless := self._useless(answer)) is not None:
             raise StepError(replace(useless, output=self.record(useless.kind)))
+
+    def _seems_known(self, name: str) -> bool:
+        """Is there an answer of an earlier life?  Should it not count, a turn is taken later."""
+        if self.run.fresh or not self.turn.replaying:
+            return False
+        known = self.run.journal.recorded(f"{self.turn.path}/{name}")
+        return known is not None and not isinstance(known.outcome, Failed)
 
     def _offered(self, offers: Sequence[Offer]) -> Json:
         return [[offer.tool_id, offer.description, dict(offer.schema)] for offer in offers]
 
     def _unanswered(self, outcome: Failed | Skipped, bill: Bill) -> StepError | OutOfLimit:
         if isinstance(outcome, Skipped):  # in a life that recorded it so
-            count(None, self.spent)
             said = f"the model was not asked: {outcome.why}"
             return StepError(Failure(said, "refused", output=self.record("skipped")))
         failure = outcome.failure
         output = failure.output if isinstance(failure.output, Mapping) else {}
-        if not bill.is_paid:
+        if bill.is_taken and not bill.is_paid:
             count(paid_for(output), self.spent)
         if (over := bill.over(failure, self.turn)) is not None:
             return self._limit(over)
@@ -379,6 +386,9 @@ class Talk:
     def _take_steps(self, wanted: int) -> tuple[int, Reached | None]:
         """How many calls may be made, taken before they are made; and the limit, if that is fewer."""
         for taken in range(wanted):
+            path = f"{self.turn.path}/turn:{len(self.answers)}.call:{taken + 1}"
+            if self.run.was_counted(path):
+                continue
             if (reached := self.spent.take("steps", steps=1)) is not None:
                 return taken, reached
         return wanted, None
@@ -552,7 +562,7 @@ class Use:
         return ()
 
     def run(self, turn: Turn) -> Json:
-        refused = self._refused(turn)
+        refused = self._refused_and_told(turn)
         if refused is not None:
             return self._failed("refused", refused)
         try:
@@ -578,6 +588,16 @@ class Use:
         if self.own is not None:
             return {"output": self.own.call(turn, self._arguments())}
         return called(turn, self.tool_id, self._arguments())
+
+    def _refused_and_told(self, turn: Turn) -> str | None:
+        is_allowed = False
+        try:
+            refused = self._refused(turn)
+            is_allowed = refused is None
+        finally:
+            if self.own is not None:
+                self.own.ruled(turn.path, is_allowed)
+        return refused
 
     def _refused(self, turn: Turn) -> str | None:
         """Why the tool is not called."""

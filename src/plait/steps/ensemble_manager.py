@@ -12,9 +12,12 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from threading import Condition
 
 from plait.engine.journal import Recorded
-from plait.engine.outcome import Done, Failed, Failure, Outcome, OutOfLimit, StepError, expect_done
+from plait.engine.limits import LOOK
+from plait.engine.outcome import Done, Failed, Failure, Outcome, OutOfLimit, OutOfTime, StepError, expect_done
 from plait.engine.perform import PLAIN, Policy, Step, Turn
 from plait.errors import InputError, nearest
 from plait.hints import TYPE_CHECKING, Final
@@ -51,6 +54,8 @@ if TYPE_CHECKING:
 
 MANAGER: Final = "manager"
 DELEGATE: Final = "delegate"
+PATIENCE: Final = 60.0
+"""Seconds for hooks that are asked about a delegation, while another one waits for what they say."""
 DELEGATION: Final = "delegation-"
 """What the output of a delegation is called, with its number."""
 WORK: Final = "work"
@@ -97,7 +102,7 @@ class ManagerStep:
             return {}
         began = time.monotonic()
         try:
-            value = Talk(self._conversation(), turn).to_the_end()
+            value = Talk(self._conversation(_Rulings()), turn).to_the_end()
         except (StepError, OutOfLimit) as error:
             error.failure = self._failed(error.failure, turn)
             raise
@@ -129,7 +134,7 @@ class ManagerStep:
 
     # ── the conversation ─────────────────────────────────────────────────
 
-    def _conversation(self) -> Conversation:
+    def _conversation(self, rulings: _Rulings) -> Conversation:
         manager = self.manager
         rule = "Delegate work with the tool 'delegate'; then answer with the result of all of it."
         return Conversation(
@@ -143,7 +148,7 @@ class ManagerStep:
             once=tuple(manager.once),
             limits=as_limits(manager.limits),
             options=manager.options,
-            own=(OwnTool(self._offer(), self._delegated),),
+            own=(OwnTool(self._offer(), partial(self._delegated, rulings), rulings.tell),),
             lacking=self._lacking,
         )
 
@@ -169,9 +174,9 @@ class ManagerStep:
 
     # ── a delegation ─────────────────────────────────────────────────────
 
-    def _delegated(self, turn: Turn, params: Mapping[str, Json]) -> Json:
-        top, _, call = turn.path.rpartition("/")
-        refused = dict(self._ruled(turn.run.journal, top)).get(call)
+    def _delegated(self, rulings: _Rulings, turn: Turn, params: Mapping[str, Json]) -> Json:
+        top = turn.path.rpartition("/")[0]
+        refused = self._ruled(turn, rulings)
         if refused is not None:
             raise StepError(Failure(refused, "refused"))
         run = working(turn.run)
@@ -191,15 +196,18 @@ class ManagerStep:
             WORK, worker.role, task, (), provider=self.cast.provider, model=self.cast.model, kind="agent"
         )
 
-    def _ruled(self, journal: Journal, path: str) -> Iterator[tuple[str, str | None]]:
-        """Every delegation that was asked for until now, by its call, and why it is not to be."""
+    def _ruled(self, turn: Turn, rulings: _Rulings) -> str | None:
+        """Why the delegation at a turn is not to be: those that were asked for before it come first."""
+        path, _, own = turn.path.rpartition("/")
         accepted: Counter[str] = Counter()
-        for call, use in _uses(journal, path):
+        for call, use in _uses(turn.run.journal, path):
             worker = use.arguments.get("worker") if isinstance(use.arguments, Mapping) else None
             refused = self._refused(str(worker), accepted)
-            if refused is None and _may_be_made(journal, f"{path}/{call}", use):
+            if call == own:
+                return refused
+            if refused is None and _may_be_made(turn, f"{path}/{call}", use, rulings):
                 accepted[str(worker)] += 1
-            yield call, refused
+        return None
 
     def _refused(self, worker: str, accepted: Counter[str]) -> str | None:
         allowed, manager = self._allowed(), self.manager
@@ -241,14 +249,41 @@ def _uses(journal: Journal, path: str) -> Iterator[tuple[str, ToolUse]]:
         number += 1
 
 
-def _may_be_made(journal: Journal, path: str, use: ToolUse) -> bool:
+def _may_be_made(turn: Turn, path: str, use: ToolUse, rulings: _Rulings) -> bool:
     """Does a delegation count?  Not one that its schema or a hook kept from being made, and that was told."""
     if faults(use.arguments, SCHEMA):
         return False
+    journal = turn.run.journal
     match journal.recorded(path):
         case Recorded(outcome=Done({"failed": True, "kind": "refused"})):
             return journal.recorded(f"{path}/{WORK}") is not None
+        case None:
+            return rulings.of(path, turn)
     return True
+
+
+class _Rulings:
+    """Which delegations may be made, by what hooks say: those of one turn are asked about at once."""
+
+    def __init__(self) -> None:
+        self._told = Condition()
+        self._allowed: dict[str, bool] = {}
+
+    def tell(self, path: str, is_allowed: bool) -> None:
+        with self._told:
+            self._allowed[path] = is_allowed
+            self._told.notify_all()
+
+    def of(self, path: str, turn: Turn) -> bool:
+        """Waits until it is known; one of which nothing is heard for long counts as made."""
+        end = time.monotonic() + PATIENCE
+        with self._told:
+            while path not in self._allowed and time.monotonic() < end:
+                turn.run.expect_going()
+                if turn.is_over():
+                    raise OutOfTime
+                self._told.wait(LOOK)
+            return self._allowed.get(path, True)
 
 
 def _introduced(agent: Agent) -> str:

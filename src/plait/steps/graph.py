@@ -151,9 +151,10 @@ class _Way:
         self._fire("graph_started", {"start": self.graph.start})
         at: str | None = self.graph.start
         while at is not None:
-            self._take_a_step()
+            self._expect_steps_of_its_own()
             node = self.graph.nodes[at]
             visit = Visit(self, node, self._number(at))
+            self._take_a_step(visit)
             outcome, self.turn = self._with_state().perform_next(visit, self.steps)
             self.steps += 1
             match outcome:
@@ -202,13 +203,17 @@ class _Way:
 
     # ── limits, hooks, the end ───────────────────────────────────────────
 
-    def _take_a_step(self) -> None:
-        """Taken before the node is visited: of graphs side by side no two have the last step."""
+    def _expect_steps_of_its_own(self) -> None:
         if self.steps >= self.graph.max_steps:
             own = Reached("steps", self.steps, self.graph.max_steps, f"graph '{self.graph.name}'")
             if self.hooks is not None:
                 self.hooks.reach(self.turn, own, self.facts())
             raise StepError(own.failure({**self.partial(), "ended": "limit"}))
+
+    def _take_a_step(self, visit: Visit) -> None:
+        """Taken before the node is visited: of graphs side by side no two have the last step."""
+        if self.turn.run.was_counted(self.turn.inner(visit).path):
+            return
         if not self.limited:
             self.spent.add(steps=1)
         elif (reached := self.spent.take(*self.limited, steps=1)) is not None:
@@ -400,7 +405,7 @@ class Visit:
             case Verdict("retry"):
                 if attempt > (verdict.max_retries or 0):
                     return False
-                turn.run.pause(verdict.delay)
+                turn.run.pause_at(turn, verdict.delay)
                 return True
             case Verdict("continue" | "skip"):
                 raise _WentOnError(error_of(self.node, failure))

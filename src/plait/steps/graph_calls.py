@@ -163,7 +163,7 @@ def performed_items(
 
 
 def _items(loop: Loop, names: Names, *, strict: bool) -> list[Json]:
-    found = loop.over.render(names, strict=strict)
+    found = as_json_value(loop.over, names, strict=strict)  # what a secret is part of is one
     if isinstance(found, list):
         return list(unshared(found))
     raise StepError(Failure("foreach goes over a list, and what 'over' leads to is none", "refused"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -301,6 +302,8 @@ class Rehearsed:
 
 
 _HIDING: Final = Lock()
+CRUMB: Final = 0.001
+"""Seconds by which a pause may end too early."""
 
 
 class WorkingRun(Run):
@@ -367,6 +370,16 @@ class WorkingRun(Run):
         rests = (turn.time_left(), self.spent_around(turn.path).left("seconds"))
         return min((rest for rest in rests if rest is not None), default=None)
 
+    def pause_at(self, turn: Turn, seconds: float) -> None:
+        """No attempt begins when the time of a limit is over: whoever has it ends, and not the step."""
+        spent, end = self.spent_around(turn.path), time.monotonic() + seconds
+        while (reached := spent.reach("seconds")) is None:
+            rest, left = end - time.monotonic(), spent.left("seconds")
+            if rest <= 0:
+                return
+            self.pause(rest if left is None else min(rest, left + CRUMB))
+        raise out_of_limit(reached, turn)
+
     @contextmanager
     def spending(self, path: str, limits: Limits, what: str) -> Iterator[Spent]:
         """For as long as a flow or an agent at a path runs: what it uses up, of others as well.
@@ -380,6 +393,7 @@ class WorkingRun(Run):
             return
         outer = self._budgets.get(path)
         inner = self._budgets[path] = Spent(limits, within=self.spent_around(path), what=what)
+        self._count_earlier(path, inner)
         try:
             yield inner
         except OutOfLimit as end:
@@ -423,28 +437,56 @@ class WorkingRun(Run):
 
         return Earlier(self.journal, is_counted, before=self.first)
 
-    def _recount(self, step: Step, turn: Turn, outcome: Outcome | None) -> None:
-        """What earlier lives used up at a path is used up: once, and whether it is done again or not."""
-        path, spent = turn.path, self.spent_around(turn.path)
-        if path in self._recounted or not (self.hooks is not None or spent.is_limited()):
+    def _count_earlier(self, path: str, spent: Spent) -> None:
+        """What earlier lives used up inside a place is used up there: once in this life."""
+        if not self._looks_back(spent) or (path, spent.depth) in self._counted_places:
             return
-        from plait.engine.hooks import counts_itself
+        self._counted_places.add((path, spent.depth))
+        spent.add_earlier(**self.earlier.inside(path))
 
-        self._recounted.add(path)
-        if outcome is None:
-            spent.add(**self.earlier.in_vain(path))
+    def was_counted(self, path: str) -> bool:
+        if not self._looks_back(self.spent_around(path)) or not self.earlier.has_step(path):
+            return False
+        with self._counting:
+            is_first = path not in self._counted_again
+            self._counted_again.add(path)
+        return is_first
+
+    def _looks_back(self, spent: Spent) -> bool:
+        """Does anybody care what was used up before?  To find out is to read the whole journal."""
+        return not self.fresh and (self.hooks is not None or spent.is_limited())
+
+    @cached_property
+    def _counted_places(self) -> set[tuple[str, int]]:
+        return set()
+
+    @cached_property
+    def _counted_again(self) -> set[str]:
+        return set()
+
+    @cached_property
+    def _counting(self) -> Lock:
+        return Lock()
+
+    def _recount_time(self, path: str) -> None:
+        """The time of a remembered step is time of all that it is inside of."""
+        spent = self.spent_around(path)
+        if spent.within is None or path in self._timed or not self._looks_back(spent):
             return
-        spent.add(**self.earlier.below(path, own=not counts_itself(step)))
-        if spent.within is not None and (recorded := self.journal.recorded(path)) is not None:
+        self._timed.add(path)
+        if (recorded := self.journal.recorded(path)) is not None:
             spent.add_time(recorded.duration)
 
     @cached_property
-    def _recounted(self) -> set[str]:
+    def _timed(self) -> set[str]:
         return set()
 
     def known(self, step: Step, turn: Turn) -> Outcome | None:
         outcome = super().known(step, turn)
-        self._recount(step, turn, outcome)
+        if outcome is not None:
+            self._recount_time(turn.path)
+        if outcome is not None and self.hooks is not None:
+            self.hooks.catch_up(step, turn, outcome)
         if outcome is not None and step.kind in ASKING_INSIDE:
             self._tell_asked(turn.path)
         if outcome is not None and self.rehearsal is not None:

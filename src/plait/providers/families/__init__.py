@@ -32,6 +32,14 @@ MOST_COUNTED: Final = 1_000_000_000
 _TYPES: Final[dict[type, str]] = {str: "text", dict: "a map", list: "a list"}
 
 
+class UnendedError(Exception):
+    """An answer that does not say why it ends: what there is of it is half of one."""
+
+    def __init__(self, half: Answer) -> None:
+        super().__init__("an answer that says why it ends")
+        self.half = half
+
+
 class UnreadableError(Exception):
     """An answer that is not what its wire format says; the text tells what was expected."""
 
@@ -132,6 +140,13 @@ def part(source: Json, name: str, kind: type[_T]) -> _T | None:
 def piece(source: Json, name: str) -> str:
     """A text in an answer, perhaps with half a character at its end; empty if there is none."""
     return part(source, name, str) or ""
+
+
+def ended(answer: Answer, reason: str) -> Answer:
+    """The same; UnendedError if the server does not say why it ends."""
+    if not reason:
+        raise UnendedError(answer)
+    return answer
 
 
 def word(source: Json, name: str) -> str:

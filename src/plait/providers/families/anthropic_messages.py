@@ -11,6 +11,7 @@ from plait.providers.families import (
     Shape,
     UnreadableError,
     arguments_of,
+    ended,
     event_map,
     fault_word,
     in_words,
@@ -64,7 +65,8 @@ class AnthropicMessages:
         if blocks is None:
             raise UnreadableError("a message with blocks of content")
         read = [_block_of(block) for block in blocks]
-        return _answer(read, _usage(body), word(body, "model"), word(body, "stop_reason"))
+        reason = word(body, "stop_reason")
+        return ended(_answer(read, _usage(body), word(body, "model"), reason), reason)
 
     def reading(self) -> MessageReading:
         return MessageReading()
@@ -93,7 +95,7 @@ class MessageReading:
             case "content_block_delta":
                 return self._take_delta(number(event, "index"), part(event, "delta", dict))
             case "message_delta":
-                self._reason = word(part(event, "delta", dict), "stop_reason")
+                self._reason = word(part(event, "delta", dict), "stop_reason") or self._reason
                 self._count(event)
             case "message_stop":
                 self._done = True
@@ -125,7 +127,8 @@ class MessageReading:
 
     @property
     def is_over(self) -> bool:
-        return self._done
+        # A server that breaks off may still say that this was all: only a reason tells that it is whole.
+        return self._done and bool(self._reason)
 
     @property
     def is_last(self) -> bool:

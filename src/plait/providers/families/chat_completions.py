@@ -9,6 +9,7 @@ from plait.providers.families import (
     Shape,
     UnreadableError,
     arguments_of,
+    ended,
     event_map,
     fault_word,
     in_words,
@@ -61,14 +62,10 @@ class ChatCompletions:
             raise UnreadableError("a chat completion with a message")
         calls = part(message, "tool_calls", list) or []
         uses = [_use(call, place) for place, call in enumerate(calls)]
-        refusal, reason = word(message, "refusal"), word(choice, "finish_reason")
-        return _answer(
-            _content(message) or refusal,
-            uses,
-            _usage(body),
-            word(body, "model"),
-            "content_filter" if refusal else reason,
-        )
+        refusal = word(message, "refusal")
+        reason = "content_filter" if refusal else word(choice, "finish_reason")
+        answer = _answer(_content(message) or refusal, uses, _usage(body), word(body, "model"), reason)
+        return ended(answer, reason)
 
     def reading(self) -> ChatReading:
         return ChatReading()
