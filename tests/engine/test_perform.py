@@ -420,6 +420,7 @@ def test_inside_names_every_step_of_a_flow_with_its_path() -> None:
     assert [path for path, _ in inside(flow)] == [
         "flow",
         "flow/a",
+        "flow/a/run",
         "flow/a/on_failure",
         "flow/a/on_failure/mend",
         "flow/b",
