@@ -301,7 +301,7 @@ class _Program:
 
     @property
     def name(self) -> str:
-        return self.argv[0]
+        return self.argv[0] if self.argv else ""  # whoever starts it refuses that
 
     @property
     def whole_env(self) -> Environment:
