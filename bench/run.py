@@ -1,7 +1,7 @@
 """Measure Plait against f-strings and its peers, print tables, and write docs/benchmarks.md.
 
     python bench/run.py                   half an hour; writes docs/benchmarks.md
-    python bench/run.py --brief           ten minutes: without the engines that take minutes themselves
+    python bench/run.py --brief           a quarter of an hour: without the engines that take minutes themselves
     python bench/run.py --quick           a minute; prints only
     python bench/run.py --only fanout     one of: engine, ensembles, startup, tools, fanout, million, cluster,
                                           graphs, worktrees; prints only
@@ -75,8 +75,8 @@ BRIEF = replace(
     processes=40,
     calls=30,
     commands=500,
-    fanout=Sizes(((1000, 3),), (2, 8), starts=10, peers=False),
-    million=100_000,
+    fanout=Sizes(((1000, 3), (10_000, 1)), (2, 8), starts=10, peers=False),
+    million=1_000_000,
 )
 QUICK = Rounds(
     hot=40, first=100, linear=1, sizes=SIZES[:2], yaml=1, processes=10, calls=10, commands=200, fanout=FEW
