@@ -1,7 +1,7 @@
 """Measure Plait against f-strings and its peers, print tables, and write docs/benchmarks.md.
 
     python bench/run.py                   half an hour; writes docs/benchmarks.md
-    python bench/run.py --brief           a quarter of an hour: without the engines that take minutes themselves
+    python bench/run.py --brief           a quarter of an hour: without the engines that take minutes
     python bench/run.py --quick           a minute; prints only
     python bench/run.py --only fanout     one of: engine, ensembles, startup, tools, fanout, million, cluster,
                                           graphs, worktrees; prints only
