@@ -285,7 +285,7 @@ class Counted:
         written = write_spool(((str(n), {"n": n}) for n in range(self.count)), self.file)
         return {"count": written.count}
 
-    def read(self, value: Json, turn: Turn) -> Iterator[ItemWork]:  # noqa: ARG002 - the protocol's shape
+    def read(self, value: Json, turn: Turn, *, without: bytes = b"") -> Iterator[ItemWork]:  # noqa: ARG002
         for order, key, item in read_spool(self.file):
             yield ItemWork(order, key, item)
 
