@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -413,8 +412,12 @@ def test_xml_has_bounds(inside: str) -> None:
 
 @given(st.text(alphabet="<>/!-[]&;xml`\n directive raw='\"", max_size=200))
 def test_whatever_the_xml_is_it_is_read_or_refused(inside: str) -> None:
-    with contextlib.suppress(InputError):
+    refused: list[str] = []
+    try:
         read_directive(xml(inside), "review.md")
+    except InputError as error:
+        refused = [str(problem) for problem in error.problems]
+    assert all(problem.startswith("review.md:") for problem in refused)
 
 
 # ── as a program ─────────────────────────────────────────────────────────

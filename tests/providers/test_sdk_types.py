@@ -70,7 +70,7 @@ def test_anthropic_takes_thoughts_that_go_back() -> None:
 @pytest.mark.parametrize("name", ["answer.json", "tools.json"])
 def test_openai_reads_the_bodies_of_our_tests(name: str) -> None:
     chat = pytest.importorskip("openai.types.chat", reason="openai is not installed")
-    chat.ChatCompletion.model_validate(json.loads(fixture("chat_completions", name)))
+    assert chat.ChatCompletion.model_validate(json.loads(fixture("chat_completions", name))).choices
 
 
 @pytest.mark.parametrize("name", ["stream.sse", "stream_tools.sse"])
@@ -85,7 +85,7 @@ def test_openai_reads_the_streams_of_our_tests(name: str) -> None:
 @pytest.mark.parametrize("name", ["answer.json", "tools.json"])
 def test_anthropic_reads_the_bodies_of_our_tests(name: str) -> None:
     types = pytest.importorskip("anthropic.types", reason="anthropic is not installed")
-    types.Message.model_validate(json.loads(fixture("anthropic_messages", name)))
+    assert types.Message.model_validate(json.loads(fixture("anthropic_messages", name))).content
 
 
 @pytest.mark.parametrize("name", ["stream.sse", "stream_tools.sse"])

@@ -44,22 +44,24 @@ def receive(message: bytes) -> bytes | None:
     """Make ready what all items of a parcel need; a reply if that cannot be."""
     versions, digest, data = travel.unpacked(message)
     if versions != travel.own_versions():
-        return travel.packed_reply(travel.Foreign(travel.own_versions(), worker_name()))
-    import pickle
-
+        return _foreign()
     with _RECEIVING:
         known = _PLACES.find(digest)
         if known is not None:
             known.is_halted = False
             return None
         try:
-            _PLACES.keep(digest, Place(pickle.loads(data)))
+            _PLACES.keep(digest, Place(travel.loaded(data)))
         except PlaitError as error:
             return travel.packed_reply(_refused(error, f"worker {worker_name()}: "))
         except OSError as error:
             return travel.packed_reply(_no_room(error))
     _LOOKOUT.begin()
     return None
+
+
+def _foreign() -> bytes:
+    return travel.packed_reply(travel.Foreign(travel.own_versions(), worker_name()))
 
 
 def _no_room(error: OSError) -> travel.Refused:
@@ -81,15 +83,13 @@ def halt(digest: str, at_once: bool) -> int:
 
 def perform(message: bytes) -> bytes:
     """Perform some items, one after the other."""
-    import pickle
-
     versions, digest, data = travel.unpacked(message)
     if versions != travel.own_versions():
-        return travel.packed_reply(travel.Foreign(travel.own_versions(), worker_name()))
+        return _foreign()
     with _PLACES.used(digest) as place:
         if place is None:
             return travel.packed_reply(travel.Missing(worker_name()))
-        return travel.packed_reply(_all_performed(place, pickle.loads(data)))
+        return travel.packed_reply(_all_performed(place, travel.loaded(data)))
 
 
 def _all_performed(place: Place, errands: Sequence[travel.Errand]) -> travel.Several:

@@ -507,7 +507,7 @@ class _Crew:
             replies: list[Any] = [None] * len(futures)
             try:
                 replies = client.gather(futures)
-            except BaseException as error:  # whatever it was, these replies are not there
+            except BaseException as error:  # also cancelled ones, which are no Exception: handed on below
                 if not _is_lost(error):
                     self._arrived.put(_Arrived(futures[0].key, error=error))
             for future, reply in zip(futures, replies, strict=True):

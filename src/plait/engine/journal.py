@@ -220,6 +220,11 @@ def marked(orders: Collection[int]) -> bytes:
     return bytes(marks)
 
 
+def has_mark(marks: bytes, order: int) -> bool:
+    """Is this place one of those that `marked` was given?"""
+    return order < len(marks) and marks[order] == 1
+
+
 def is_below(path: str, top: str) -> bool:
     """Is this path the other one, or below it?"""
     return path == top or path.startswith(f"{top}/")

@@ -9,7 +9,6 @@ step is inside of.
 
 from __future__ import annotations
 
-from plait.errors import InternalError
 from plait.hints import TYPE_CHECKING, Final, TypeAlias
 from plait.records import dataclass, replace
 from plait.values import Json
@@ -133,14 +132,3 @@ def to_record(outcome: Outcome) -> dict[str, Json]:
             return {"status": "failed", "failure": failure.record()}
         case Skipped(why):
             return {"status": "skipped", "why": why}
-
-
-def from_record(record: dict[str, Json]) -> Outcome:
-    match record:
-        case {"status": "done", "value": value}:
-            return Done(value)
-        case {"status": "failed", "failure": dict(failure)}:
-            return Failed(Failure(**failure))
-        case {"status": "skipped", "why": str(why)}:
-            return Skipped(why)
-    raise InternalError(f"no outcome looks like this: {sorted(record)}", code="journal")

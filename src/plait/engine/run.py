@@ -33,8 +33,6 @@ SYNC_PAUSE: Final = 0.02
 """Seconds between two syncs, while there is something to sync."""
 QUESTIONS: Final = frozenset({"once", "changed"})
 """Codes of errors that ask the user something: no outcome of a step, and a resumed run asks again."""
-SLEEP: Final = 0.05
-"""Seconds between two looks whether the run is to stop, while a step waits for its next attempt."""
 
 Watch = Callable[[Stamped], None]
 Mask = Callable[[str], str]

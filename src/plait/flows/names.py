@@ -16,12 +16,11 @@ from types import MappingProxyType
 
 from plait.documents import Mapping, Node, Scalar, Sequence
 from plait.flows import format
-from plait.hints import Final, Literal, TypeAlias
+from plait.hints import Final, TypeAlias
 from plait.records import dataclass
 
 # ── names ────────────────────────────────────────────────────────────────
 
-Phase: TypeAlias = Literal["flow", "setup", "map", "reduce", "merge", "block", "graph", "hook"]
 PHASES: Final[dict[str, str]] = {
     "flow": "a flow without phases",
     "setup": "setup",

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
 from plait.digests import sha256
+from plait.engine.journal import has_mark
 from plait.errors import InputError
 from plait.hints import IO, Final
 from plait.records import dataclass
@@ -55,10 +56,9 @@ def write_spool(items: Iterable[tuple[str, Json]], file: str) -> Spooled:
 
 def read_spool(file: str, *, without: bytes = b"") -> Iterator[tuple[int, str, Json]]:
     """Index, key and item of each, in order; but for those for which `without` has a 1."""
-    left_out = len(without)
     with _opened(file) as spool:
         for index, line in enumerate(_lines(spool, file)):
-            if index < left_out and without[index]:
+            if has_mark(without, index):
                 continue
             try:
                 key, item = json.loads(line.decode("utf-8", "surrogatepass"))

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 from plait.engine.backend import ItemWork
+from plait.engine.journal import has_mark
 from plait.engine.outcome import Failed, Failure, Outcome, StepError, expect_done
 from plait.engine.perform import PLAIN, Policy, Step, Turn
 from plait.hints import Final, Literal, TypeAlias
@@ -157,7 +158,7 @@ class Listed:
     def read(self, value: Json, turn: Turn, *, without: bytes = b"") -> Iterator[ItemWork]:  # noqa: ARG002 - the protocol's shape
         items = value.get("items") if isinstance(value, dict) else None
         for order, item in enumerate(items if isinstance(items, list) else ()):
-            if not without[order : order + 1].strip(b"\0"):
+            if not has_mark(without, order):
                 yield ItemWork(order, str(order), item)
 
 

@@ -166,10 +166,7 @@ class Reader:
         """The events, but of those between the count of the map's items and its end only what is marked."""
         last, after, skipping = self.last(), 0, False
         for number, what, parent, name in self._all(_MARKS):
-            if not skipping:
-                yield from self._between(after, number)
-            else:
-                yield from self._between(number - 1, number)
+            yield from self._between(number - 1 if skipping else after, number)
             after = number
             if (parent, name) == ("", MAP) and what in (COUNTED, FINISHED):
                 skipping = what == COUNTED
