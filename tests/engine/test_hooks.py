@@ -486,7 +486,7 @@ def test_a_run_that_died_between_a_verdict_and_its_step_decides_as_before(said: 
     except KeyboardInterrupt:
         first = Done("again")
     if isinstance(first, Skipped):  # as if the end had not been written down
-        journal._finished.pop("a")
+        del journal._finished["a"], journal._ends["a"]
     tools.answers["t"] = {"verb": "fail"}
     # Neither the tool is asked again nor the condition, which does not hold any more.
     assert done(Fake(["again"]), new_run(hooks, tools, journal.reopened()), item=2) == first

@@ -114,3 +114,91 @@ reduce: [{write_file: {path: counts, content: "${map.successful}"}}]
     assert len(done) + told.done.count(1) == many
     assert 0 < told.done.count(1) < many - 100
     assert place.text("counts") == str(many)
+
+
+ONCE = """\
+steps:
+- {id: a, shell: echo ONE}
+- {id: b, once: true, shell: 'echo b >> seen; DIES; [ -e ok ] || [ ! -e fails ]'}
+- {id: c, shell: '[ -e ok ]'}
+""".replace("DIES", DIES)
+ONCE_IN_ITEMS = """\
+map:
+  input: [x]
+  id: ${item}
+  steps: [{id: b, once: true, shell: 'echo b >> seen; DIES; [ -e ok ]'}]
+""".replace("DIES", DIES)
+
+
+@pytest.mark.parametrize(
+    ("flow", "change", "command", "asked"),
+    [
+        (ONCE, "fails", ["resume"], "steps/b"),  # it had failed, and was begun again
+        (ONCE, "ONE", ["resume", "--accept-changes"], "steps/b"),  # a step before it was done again
+        (ONCE, "echo b", ["resume", "--accept-changes"], "steps/b"),  # its own text is another
+        (ONCE_IN_ITEMS, "fails", ["retry", "--failed"], "map/item:x/b"),
+    ],
+)
+def test_a_step_that_may_run_once_is_asked_about_when_it_was_begun_again(
+    place: Place, flow: str, change: str, command: list[str], asked: str
+) -> None:
+    place.write("fails", "")
+    if change != "fails":
+        (place.root / "fails").unlink()
+    run = place.run(flow).result.run
+    if change != "fails":
+        place.write("flow.yaml", flow.replace(change, f"{change}1"))
+    cut(place, command[0], run, *command[1:])
+    seen = place.text("seen")
+    place.write("ok", "")
+    dry = place.plait("resume", run, "--dry-run")
+    assert "may run only once: plait resume asks" in dry.stdout
+    for flags in ([], ["--accept-changes"]):
+        ended = place.plait("resume", run, *flags)
+        assert ended.returncode != 0
+        assert f"--repeat {asked}" in ended.stdout + ended.stderr
+        assert place.text("seen") == seen
+    assert place.plait("resume", run, "--done", asked).returncode == 0
+    assert place.text("seen") == seen
+
+
+def test_an_older_end_of_a_step_that_was_under_way_does_not_count(place: Place) -> None:
+    flow = """\
+map:
+  input: [x]
+  id: ${item}
+  retry: {attempts: 3, initial_delay: 0.01}
+  steps:
+  - {id: b, shell: 'echo try >> tries; : > data; if [ $(wc -l < tries) = 2 ]; then DIES; fi; echo full > data'}
+  - {id: c, shell: 'echo c >> cs; [ $(wc -l < cs) -gt 1 ]'}
+reduce: [{shell: 'cat data > report'}]
+""".replace("DIES", DIES)
+    place.write("flow.yaml", flow)
+    cut(place, "run", "flow.yaml")
+    assert place.plait("resume").returncode == 0
+    assert place.text("report") == "full\n"
+
+
+def test_what_was_begun_with_another_text_is_done_also_if_the_old_text_is_back(place: Place) -> None:
+    flow = "steps: [{id: a, shell: ': > data; DIES; echo ONE > data'}, {id: b, shell: '[ -e ok ]'}]"
+    flow = flow.replace("DIES", DIES)
+    run = place.run(flow).result.run
+    place.write("flow.yaml", flow.replace("ONE", "TWO"))
+    cut(place, "resume", run, "--accept-changes")
+    place.write("flow.yaml", flow)
+    place.write("ok", "")
+    assert place.plait("resume", run).returncode == 0
+    assert place.text("data") == "ONE\n"
+
+
+def test_an_item_done_from_its_start_does_what_may_run_once_without_a_question(place: Place) -> None:
+    flow = """\
+map:
+  input: [x]
+  id: ${item}
+  steps: [{id: b, once: true, shell: echo b >> seen}, {id: c, shell: '[ -e ok ]'}]
+"""
+    run = place.run(flow).result.run
+    place.write("ok", "")
+    assert place.plait("retry", run, "--failed", "--from-start").returncode == 0
+    assert place.text("seen") == "b\nb\n"

@@ -719,9 +719,11 @@ def _place(step: Reaction, turn: Turn) -> Turn:
         return inner
     known = run.journal.recorded(inner.path)
     is_edited = known is not None and known.fingerprint != step.fingerprint
+    if is_edited:
+        return replace(inner, replaying=False)
     # A step that had ended and is done again begins, fails or ends another time.
-    is_another = bool(turn.path) and run.journal.recorded(turn.path) is not None
-    return replace(inner, replaying=False) if is_edited or is_another else inner
+    ended = run.journal.last_end(turn.path) if turn.path else 0
+    return inner if ended <= inner.after else replace(inner, after=ended)
 
 
 def _is_cut(turn: Turn, name: str) -> bool:
@@ -731,7 +733,10 @@ def _is_cut(turn: Turn, name: str) -> bool:
 
 def _is_known(turn: Turn) -> bool:
     """Was the hook asked already?  Then its condition held, whatever it would say now."""
-    return not turn.run.fresh and turn.replaying and turn.run.journal.recorded(turn.path) is not None
+    if turn.run.fresh or not turn.replaying:
+        return False
+    known = turn.run.journal.recorded(turn.path)
+    return known is not None and known.number > turn.after
 
 
 def _verdict(hook: Hook, value: Mapping[str, Json], path: str) -> Verdict | None:

@@ -65,8 +65,11 @@ class Journal(Protocol):
     def done_in(self, path: str, fingerprint: str | None, *, after: int = 0) -> bytes:
         """By `order`: 1 for each item below a path that was done behind an event; None: any fingerprint."""
 
+    def last_end(self, path: str) -> int:
+        """The number of the last end of a step, also if it was begun again since; 0 if it has none."""
+
     def was_started(self, path: str) -> bool:
-        """Was this step begun, and its end not recorded?"""
+        """Was this step begun, and its end not recorded since?"""
 
     def unfinished(self) -> Iterator[str]:
         """The paths of all steps of which `was_started` says so, in the order of their letters."""
@@ -92,6 +95,7 @@ class MemoryJournal:
         self._lock = Lock()
         self._events: list[Stamped] = []
         self._finished: dict[str, Recorded] = {}
+        self._ends: dict[str, int] = {}
         self._started: set[str] = set()
         self._data: dict[str, bytes] = {}
         self._fresh = True
@@ -103,13 +107,15 @@ class MemoryJournal:
                 match event:
                     case StepStarted(path=path):
                         self._started.add(path)
+                        self._finished.pop(path, None)
                     case StepFinished():
+                        self._started.discard(event.path)
                         self._finished[event.path] = as_recorded(event, len(self._events))
+                        self._ends[event.path] = len(self._events)
                     case StepForgotten(path=path, below=below):
-                        for known in [
-                            p for p in self._finished if is_below(p, path) and (below or p == path)
-                        ]:
-                            del self._finished[known]
+                        for known in [p for p in self._ends if is_below(p, path) and (below or p == path)]:
+                            self._finished.pop(known, None)
+                            del self._ends[known]
 
     def sync(self) -> None:
         """Memory has no second, safer place."""
@@ -144,11 +150,14 @@ class MemoryJournal:
         ]
         return marked(done)
 
+    def last_end(self, path: str) -> int:
+        return self._ends.get(path, 0)
+
     def was_started(self, path: str) -> bool:
-        return path in self._started and path not in self._finished
+        return path in self._started
 
     def unfinished(self) -> Iterator[str]:
-        yield from sorted(self._started - self._finished.keys())
+        yield from sorted(self._started)
 
     def is_fresh(self) -> bool:
         return self._fresh
@@ -191,6 +200,9 @@ class Overlay(MemoryJournal):
         for known in self._below.recorded_in(path):
             yield mine.pop(known.path, known)
         yield from mine.values()
+
+    def last_end(self, path: str) -> int:
+        return self._below.last_end(path)
 
     def was_started(self, path: str) -> bool:
         return self._below.was_started(path)

@@ -264,7 +264,7 @@ def _attempted(step: Step, turn: Turn, began: float) -> Outcome:
     while True:
         run.expect_going()
         started = StepStarted(turn.path, step.kind, step.title, attempt, turn.order)
-        run.emit_start(started, at_once=policy.once)
+        run.emit_start(started, at_once=policy.once or run.has_ended(turn))
         outcome = _in_time(step, turn, attempt)
         if not isinstance(outcome, Failed):
             return outcome

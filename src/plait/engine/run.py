@@ -20,7 +20,7 @@ from functools import cached_property
 from plait.engine.events import Event, Noted, StepFinished, StepForgotten, StepStarted, StepTitled
 from plait.engine.journal import Journal, Stamped
 from plait.engine.outcome import Failed, Interrupted, Outcome
-from plait.errors import InputError, PlaitError, Problem
+from plait.errors import InputError, Problem
 from plait.hints import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ class Run:
             self._teller.tell(one)
 
     def emit_start(self, event: StepStarted, *, at_once: bool) -> None:
-        """A start may be lost by a crash, since the step is then done again; unless it must not be."""
+        """A start may be lost by a crash if the step is then done again; not where that is not sure."""
         if at_once:
             self.emit(event)
             self.journal.sync()
@@ -235,15 +235,15 @@ class Run:
 
     def known(self, step: Step, turn: Turn) -> Outcome | None:
         """The outcome of a step that an earlier life of this run has finished."""
+        if step.policy.once and turn.path not in self._repeat and self.journal.was_started(turn.path):
+            self.ask_about(step, turn)
         if not turn.replaying:
             return None
         recorded = self.journal.recorded(turn.path)
-        if recorded is not None and recorded.number <= turn.after:
-            return None  # what is before it was done again since, in a life that did not come to this step
         if recorded is None:
-            if step.policy.once and turn.path not in self._repeat and self.journal.was_started(turn.path):
-                raise self._asks(step, turn)
             return None
+        if recorded.number <= turn.after:
+            return None  # what is before it was done again since, in a life that did not come to this step
         if isinstance(recorded.outcome, Failed) and not step.policy.failure_is_final:
             return None
         if recorded.fingerprint != step.fingerprint and not self._stays_done(turn.path):
@@ -264,15 +264,19 @@ class Run:
         )
         return recorded.outcome
 
+    def has_ended(self, turn: Turn) -> bool:
+        """May there be an older end of the step, which counts no more as soon as it is begun again?"""
+        return not turn.replaying if self.fresh else self.journal.recorded(turn.path) is not None
+
     def was_counted(self, path: str) -> bool:  # noqa: ARG002
         """Has an earlier life used up one of the limited steps for it, and is it now done again, once?"""
         return False
 
-    def _asks(self, step: Step, turn: Turn) -> PlaitError:
-        """About this step, and about all others of which it is known that they would be asked about."""
+    def ask_about(self, step: Step, turn: Turn) -> None:
+        """Raises a question about this step, and those about all others that are known by now."""
         asked = {turn.path: step.title, **self.unanswered}
         problems = [_question(self.id, path, asked[path]) for path in asked if path not in self._repeat]
-        return InputError.together(problems)
+        raise InputError.together(problems)
 
     def is_repeated(self, path: str) -> bool:
         """The user has said of a step whose end nobody knows that it is to be done again."""

@@ -519,6 +519,17 @@ class RehearsedRun(WorkingRun):
     def _failed(self) -> set[str]:
         return set()
 
+    def ask_about(self, step: Step, turn: Turn) -> None:  # noqa: ARG002 - shown where it would be done
+        self._asked.add(turn.path)
+
+    def _why_again(self, turn: Turn) -> str:
+        why = super()._why_again(turn)
+        return f"{why}, and may run only once: plait resume asks" if turn.path in self._asked else why
+
+    @cached_property
+    def _asked(self) -> set[str]:
+        return set()
+
     def emit(self, event: Event) -> None:
         self._show_failure(event)
         super().emit(event)

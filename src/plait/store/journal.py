@@ -64,6 +64,10 @@ class SqliteJournal:
         self._expect_sound()
         return self.reader.done_in(path, fingerprint, after=after)
 
+    def last_end(self, path: str) -> int:
+        self._expect_sound()
+        return self.reader.last_end(path)
+
     def was_started(self, path: str) -> bool:
         self._expect_sound()
         return self.reader.was_started(path)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from threading import RLock
+from typing import NamedTuple
 
 from plait.engine.events import StepFinished, StepForgotten, StepStarted
 from plait.engine.journal import ITEM, Recorded, Stamped, as_recorded, is_below, marked
@@ -49,29 +50,32 @@ MANY: Final = 20_000
 
 _INDEX: Final = (
     "PRAGMA temp.journal_mode=OFF",  # an index that could not be continued is thrown away
-    "CREATE TEMP TABLE known(parent TEXT, name TEXT, place INTEGER, number INTEGER, started INTEGER, "
-    "kind INTEGER, status INTEGER, PRIMARY KEY(parent, name)) WITHOUT ROWID",
+    "CREATE TEMP TABLE known(parent TEXT, name TEXT, place INTEGER, number INTEGER, ended INTEGER, "
+    "started INTEGER, kind INTEGER, status INTEGER, PRIMARY KEY(parent, name)) WITHOUT ROWID",
     "CREATE TEMP TABLE listed(id INTEGER PRIMARY KEY, number INTEGER)",
 )
 _EXTEND: Final = (
     f"INSERT INTO temp.known SELECT parent, name, iif(what = {FINISHED}, place, NULL), "
-    f"iif(what = {FINISHED}, number, NULL), what = {STARTED}, kind, status "
+    f"iif(what = {FINISHED}, number, NULL), iif(what = {FINISHED}, number, NULL), what = {STARTED}, "
+    "kind, status "
     f"FROM log WHERE number > ? AND number <= ? AND what IN ({STARTED}, {FINISHED}) "
-    # Sorted, it fills page after page; the last of several records of a step stays.
-    "ORDER BY parent, name, number ON CONFLICT(parent, name) DO UPDATE SET "
-    "place = coalesce(excluded.place, place), number = coalesce(excluded.number, number), "
-    "started = max(started, excluded.started), kind = excluded.kind, "
-    "status = coalesce(excluded.status, status)"
+    # Sorted, it fills page after page; the last of several records of a step stays: of one that was begun
+    # again behind its end only where that end was.
+    "ORDER BY parent, name, number ON CONFLICT(parent, name) DO UPDATE SET place = excluded.place, "
+    "number = excluded.number, ended = coalesce(excluded.ended, ended), started = excluded.started, "
+    "kind = excluded.kind, status = excluded.status"
 )
 _FORGOTTEN: Final = (
     "SELECT number, parent, name, status FROM marks JOIN log USING(number) "
     f"WHERE marks.what = {FORGOTTEN} AND number > ? AND number <= ? ORDER BY number"
 )
 _FORGET: Final = (
-    "UPDATE temp.known SET number = NULL, place = NULL "
+    "UPDATE temp.known SET number = NULL, ended = NULL, place = NULL "
     "WHERE parent = ? AND name = ? OR parent >= ? AND parent < ?"
 )
-_FORGET_ALONE: Final = "UPDATE temp.known SET number = NULL, place = NULL WHERE parent = ? AND name = ?"
+_FORGET_ALONE: Final = (
+    "UPDATE temp.known SET number = NULL, ended = NULL, place = NULL WHERE parent = ? AND name = ?"
+)
 _LIST: Final = (
     "INSERT INTO temp.listed(number) SELECT number FROM temp.known "
     "WHERE parent = ? AND number NOT NULL ORDER BY place, number"
@@ -124,6 +128,20 @@ def counts_said(outcome: Outcome) -> Mapping[str, int] | None:
             named = {name: value.get(name) for name in _SAID.values()}
             return {name: count for name, count in named.items() if isinstance(count, int)} or None
     return None
+
+
+class _Known(NamedTuple):
+    """What the index knows of a step."""
+
+    number: int | None
+    """Of its end; None if there is none, or it was begun again or forgotten since."""
+    ended: int | None
+    """The same, also if it was begun again since."""
+    started: int
+    """1: it was begun, and has not ended since."""
+
+
+_NOTHING: Final = _Known(None, None, 0)
 
 
 class Reader:
@@ -234,8 +252,11 @@ class Reader:
     # ── steps ────────────────────────────────────────────────────────────
 
     def recorded(self, path: str) -> Recorded | None:
-        number = self._known(path)[0]
+        number = self._known(path).number
         return None if number is None else self._recorded_at([number])[0]
+
+    def last_end(self, path: str) -> int:
+        return self._known(path).ended or 0
 
     def recorded_in(self, path: str) -> Iterator[Recorded]:
         before, last = self._list_below(path)
@@ -283,14 +304,13 @@ class Reader:
         return marked([place for (place,) in found])
 
     def was_started(self, path: str) -> bool:
-        number, started = self._known(path)
-        return bool(started) and number is None
+        return bool(self._known(path).started)
 
     def unfinished(self) -> Iterator[str]:
         """The paths of steps that were begun and whose end is not recorded."""
         with self._lock:
             self._catch_up()
-            found = self._all("SELECT parent || name FROM temp.known WHERE started AND number IS NULL")
+            found = self._all("SELECT parent || name FROM temp.known WHERE started")
         yield from sorted(original(path) for (path,) in found)
 
     def item_counts(self) -> dict[str, int]:
@@ -325,28 +345,28 @@ class Reader:
 
     # ── the index ────────────────────────────────────────────────────────
 
-    def _known(self, path: str) -> tuple[int | None, int]:
+    def _known(self, path: str) -> _Known:
         with self._lock:
             if ITEM not in path and path.count("/") < 2 and self.last() - self._indexed > self._many:
                 return self._known_outside(path)
             self._catch_up()
-            query = "SELECT number, started FROM temp.known WHERE parent = ? AND name = ?"
+            query = "SELECT number, ended, started FROM temp.known WHERE parent = ? AND name = ?"
             found = self._all(query, *split(path))
-        return found[0] if found else (None, 0)
+        return _Known(*found[0]) if found else _NOTHING
 
-    def _known_outside(self, path: str) -> tuple[int | None, int]:
+    def _known_outside(self, path: str) -> _Known:
         """The same of a path outside of items, without an index of a million of them."""
-        number, started = None, 0
+        known = _NOTHING
         for stamped in self.outline():
             match stamped.event:
                 case StepStarted(path=begun) if begun == path:
-                    started = 1
+                    known = _Known(None, known.ended, 1)
                 case StepFinished(path=ended) if ended == path:
-                    number = stamped.number
+                    known = _Known(stamped.number, stamped.number, 0)
                 case StepForgotten(path=forgotten, below=below):
                     if forgotten == path or (below and is_below(path, forgotten)):
-                        number = None
-        return number, started
+                        known = _Known(None, None, known.started)
+        return known
 
     def _catch_up(self) -> None:
         last = self.last()
