@@ -12,7 +12,7 @@ from crash.cluster import Cluster, is_installed
 from crash.scene import SOURCE
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Its address."""
     if not is_installed():

@@ -39,7 +39,7 @@ WAYS = [
     ("clocks", ITEMS),
     ("agent_kills", FEW),
     ("worktree_kills", FEW),
-    ("cluster_kills", ITEMS),
+    ("cluster_kills", FEW),
 ]
 
 

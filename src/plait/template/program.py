@@ -566,7 +566,10 @@ def _unknown(
     )
     meant = f"did you mean {', '.join(repr(guess) for guess in guesses)}? " if guesses else ""
     spans = [Span(source, hole.start, hole.end) for source, hole in unknown]
-    known = dict.fromkeys(name for hole in wanted.values() for name in _known_to(hole, names, env))
+    of_kinds = {type(hole): hole for hole in reversed(wanted.values())}  # all of a kind know the same
+    known = dict.fromkeys(
+        name for hole in reversed(of_kinds.values()) for name in _known_to(hole, names, env)
+    )
     return Problem(
         f"nothing here is named {', '.join(repr(name) for name in wanted)}",
         spans[0],
