@@ -323,15 +323,17 @@ def rehearse_resume(
     run: str | None = None, *, project: str | None = None, inputs: Mapping[str, Json] | None = None
 ) -> list[Rehearsed]:
     """What a resumed run would do again, and what it would remember."""
-    from plait.app.again import Retry
+    from plait.app.again import Retry, changed_since
     from plait.engine.journal import Overlay
 
     runs, name = find_run(run, project)
     with runs.open(name, write=False) as opened:
         flow = Flow.of(opened, None, inputs=inputs)
         loaded = flow.load(lenient=True)
-        retried = Retry.of(opened).items
-        return rehearsed(flow, loaded, Overlay(opened.journal), opened.folder, retried=retried)
+        retry = Retry.of(opened)
+        if retry.items:  # as a run with --accept-changes does
+            retry = retry.with_changes(changed_since(loaded, opened))
+        return rehearsed(flow, loaded, Overlay(opened.journal), opened.folder, retried=retry.items)
 
 
 def flow_store(project: str) -> Runs:
