@@ -194,3 +194,30 @@ map:
     place.write("flow.yaml", flow.replace("ONE", "TWO").replace("[x, y]", "[y, x]"))
     shown = rehearse_resume(run, project=str(place.root))
     assert [one.path for one in shown if one.remembered] == []
+
+
+REMOVED = [
+    # flow                                                                            removed                            asked about
+    ("steps: [A, {id: b, shell: echo TWO, capture: said}, {id: c, shell: 'echo ${said} >> seen'}]", "{id: b, shell: echo TWO, capture: said}, ", "steps/b (b)"),
+    ("map: {input: [x], id: '${item}', steps: [A, {id: b, shell: echo TWO}, {id: c, shell: 'echo ${last.output} >> seen'}]}", "{id: b, shell: echo TWO}, ", "map/item:*/b (b)"),
+    ("setup: [A, {id: b, shell: echo TWO, capture: said}]\nmap: {input: [x], steps: [{id: c, shell: 'echo ${said} >> seen'}]}", ", {id: b, shell: echo TWO, capture: said}", "setup/b (b)"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("flow", "removed", "named"), REMOVED)
+def test_what_followed_a_step_that_was_removed_is_done_again(
+    place: Place, flow: str, removed: str, named: str
+) -> None:
+    flow = flow.replace("A", "{id: a, shell: 'echo ONE; echo >> once', capture: said}")
+    assert removed in flow
+    run = place.done(flow).result.run
+    place.write("flow.yaml", flow.replace(removed, ""))
+    assert asked(place, run) == f"the file has changed since these steps were done: {named}"
+    shown = rehearse_resume(run, project=str(place.root))
+    assert [one.path.rpartition("/")[2] for one in shown if one.kind == "shell" and not one.remembered] == [
+        "c"
+    ]
+    place.resume(run, accept_changes=True)
+    assert (place.text("seen"), place.text("once")) == ("TWO\nONE\n", "\n")
+    assert place.resume(run).result.status == "done"
+    assert place.text("seen") == "TWO\nONE\n"

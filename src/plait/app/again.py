@@ -20,6 +20,7 @@ from plait.values import Json
 if TYPE_CHECKING:
     from plait.engine.journal import Journal, Recorded
     from plait.flows.loaded import Loaded
+    from plait.steps.sequence import Sequence as Steps
     from plait.store import Opened
 
 
@@ -111,7 +112,55 @@ def changed_since(loaded: Loaded, opened: Opened, retry: Retry | None = None) ->
     for path in reversed(around):
         if not any(is_below(one, path) for one in changed):
             changed[path] = around[path]
-    return {path: changed[path] for path in _in_order(loaded, changed) if not _is_inside(path, changed)}
+    ordered = {path: changed[path] for path in _in_order(loaded, changed) if not _is_inside(path, changed)}
+    return ordered | {_starred(gone.path): gone.title for gone in _removed(loaded, opened, retry)}
+
+
+def _removed(loaded: Loaded, opened: Opened, retry: Retry) -> Iterator[Recorded]:
+    """The steps that were done and do not stand in their list any more."""
+    for top, steps in _lists(loaded, opened):
+        names, end = {step.name for step in steps.steps}, opened.journal.recorded(top)
+        # Whatever is older than a list that was done by the text of now was accepted then.
+        since = end.number if end is not None and end.fingerprint == steps.fingerprint else 0
+        for known in opened.journal.recorded_in(top):
+            name = known.path.rpartition("/")[2]
+            was_gone = retry.items and _starred(known.path) not in retry.fingerprints
+            is_step = _ID.match(name) and name not in names
+            if is_step and known.number > since and not was_gone and retry.concerns(known.path):
+                yield known
+
+
+_ID: Final = re.compile(r"[\w-]+\Z")
+"""What a step is called, by its author or by its number; hooks and handlers are called otherwise."""
+
+
+def _lists(loaded: Loaded, opened: Opened) -> Iterator[tuple[str, Steps]]:
+    """The paths of the lists of steps that a run has performed, and what they are now."""
+    from plait.steps.fan import Fan
+    from plait.steps.sequence import Sequence as Steps
+
+    for part in loaded.program.inner:
+        if isinstance(part, Steps):
+            yield part.name, part
+        # Of very many items nobody waits for the answer.
+        elif isinstance(part, Fan) and part.isolation is None and not opened.journal.reader.is_long():
+            ended = (known for known in opened.journal.recorded_in(part.name) if is_item(known.path))
+            for item in list(_chosen(opened.journal, part.name, ended)):
+                yield item.path, part.each
+
+
+def without_removed(loaded: Loaded, opened: Opened) -> list[StepForgotten]:
+    """Forget steps that are not in the file any more, and what was done behind them in their list.
+
+    The list itself has another text then, so what is behind it follows.
+    """
+    forgotten: dict[str, str] = {}
+    for gone in _removed(loaded, opened, Retry.of(opened)):
+        forgotten[gone.path] = "it is not in the file any more"
+        for known in opened.journal.recorded_in(gone.path.rpartition("/")[0]):
+            if known.number > gone.number:
+                forgotten.setdefault(known.path, "a step before it is not in the file any more")
+    return [StepForgotten(path, why, below=True) for path, why in forgotten.items()]
 
 
 def _has_changed(opened: Opened, path: str, step: Step, retry: Retry) -> bool:
