@@ -127,21 +127,23 @@ class _Performance:
             printed = failed.printed
         else:
             return printed, {}
+        seen: Names = {**names, "last.output": printed, **({step.capture: printed} if step.capture else {})}
         try:
-            _, captures = self.listed(
-                step.handler, f"{here}/on_failure", {**names, "last.output": printed}, own
-            )
+            _, captures = self.listed(step.handler, f"{here}/on_failure", seen, own)
         except StepFailed:
             raise StepFailed(printed) from None  # both have failed, and it is the step that did
         return printed, captures
 
     def each(self, step: Step, here: str, names: Names, own: str) -> list[str]:
         self.end(f"{here}/each/items")
-        outputs = []
+        before, behind, outputs = self.past, list[str](), []
         for number, value in enumerate(step.values):
+            self.past = list(before)
             inner = {**names, "item": value}
             output, _ = self.listed(step.inner, f"{here}/each/item:{number}", inner, own)
             outputs.append(_text(output))
+            behind += self.past[len(before) :]
+        self.past = [*before, *behind]
         return outputs
 
     def command(self, step: Step, path: str, names: Names, own: str) -> str:

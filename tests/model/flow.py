@@ -154,7 +154,7 @@ def _places(flow: Flow, steps: Sequence[Step], above: str, around: tuple[object,
             case "use":
                 yield from _places(flow, step.inner, f"{here}/block", reaching)
             case "foreach":
-                yield Place(f"{here}/each/items", (step.values, flow.env, *around), command=False)
+                yield Place(f"{here}/each/items", (step.values, flow.env, *reaching), command=False)
                 for number in range(len(step.values)):
                     yield from _places(flow, step.inner, f"{here}/each/item:{number}", reaching)
             case "shell" if step.handler is not None:

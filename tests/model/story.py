@@ -37,6 +37,7 @@ class _Teller:
         self.world, self.chance, self.watch = world, chance, watch
         self.story, self.memory = Story(), Memory()
         self.flow = made(chance)
+        self.is_edited = False
 
     def told(self) -> Story:
         self.write("begun")
@@ -56,6 +57,7 @@ class _Teller:
     def move(self) -> None:
         if self.chance.random() < 0.65:
             self.flow, how = edited(self.flow, self.chance)
+            self.is_edited = True
             self.write(f"edit: {how}")
         accept, dies = self.chance.random() < 0.6, self.chance.random() < 0.6
         what = self.chance.random()
@@ -117,7 +119,7 @@ class _Teller:
         self.tell(f"{name} (dies at {dies_at}): {life.how}; did {[line.path for line in life.lines]}")
         if retry and life.refused_code == "nothing-to-retry":
             return life
-        if retry and moment.changed_paths():
+        if retry and self.is_edited:
             self.memory.retried_by_another_text = True
             self.memory.retried |= {
                 path

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from model.expected import Expected, expect
-from model.flow import Flow, Place, places
+from model.flow import PHASES, Flow, Place, places
 from model.world import Life, Record, World
 
 DEAD = "map/item:"
@@ -48,7 +48,11 @@ class Memory:
 
     def accept(self, flow: Flow, records: Mapping[str, Record]) -> None:
         """Items were retried: what was done stays done, whatever it says now."""
-        self.says |= {place.path: place.says for place in places(flow, self.items) if place.path in records}
+        self.says |= {
+            place.path: place.says
+            for place in places(flow, self.items)
+            if place.path in records and "/".join(place.path.split("/")[:2]) not in self.retried
+        }
 
 
 @dataclass
@@ -80,6 +84,15 @@ class Moment:
             path
             for path, record in self.before.items()
             if path in now and self.counts(path, record, now) and self.memory.says.get(path) != now[path].says
+        }
+
+    def removed(self) -> set[str]:
+        """The steps that were done in a list in which they do not stand any more."""
+        lists = {path.rpartition("/")[0] for path in self.places}
+        return {
+            path
+            for path in self.before
+            if path in self.memory.says and path not in self.places and path.rpartition("/")[0] in lists
         }
 
     def has_changed_inside(self) -> bool:
@@ -117,7 +130,7 @@ def _refusals(moment: Moment, life: Life) -> Iterator[str]:
     if life.refused:
         if life.refused_code != "changed":
             yield f"refused: {life.refused}"
-        elif moment.accept or not (changed or moment.has_changed_inside()):
+        elif moment.accept or not (changed or moment.removed() or moment.has_changed_inside()):
             yield f"refused without a change: {life.refused}"
         return
     failure = life.result.failure if life.result else None
@@ -131,7 +144,8 @@ def _refusals(moment: Moment, life: Life) -> Iterator[str]:
         for path in changed
         if path in expected.before and not moment.is_stale(path, expected) and moment.memory.asks(path)
     ]
-    if asked:
+    asked += [path for path in moment.removed() if path.count("/") == 1 and moment.memory.asks(path)]
+    if asked and not moment.memory.retried_by_another_text:
         yield f"nobody was asked about {sorted(asked)}"
 
 
@@ -146,7 +160,7 @@ def _repeated(moment: Moment, life: Life, after: Mapping[str, Record]) -> Iterat
             yield f"done again without need: {line.path}"
         ran.add(line.path)
     for path in (one for one in after if one.endswith("/items") and after[one].number > moment.last):
-        if not _is_needed(moment, path, ran, expected, {}):
+        if not _is_needed(moment, path, ran, expected, after):
             yield f"chosen again without need: {path}"
     for path, count in Counter(line.path for line in life.lines).items():
         most = expected.attempts.get(path, 2)
@@ -166,6 +180,8 @@ def _is_needed(
         return True
     if path.startswith(DEAD) and _item_changed(moment, path):
         return True
+    if any(_follows(path, gone) for gone in moment.removed()):
+        return True
     mine = moment.before[path].number
     for one in expected.before.get(path, ()):
         if one in ran or (one in moment.before and moment.before[one].number > mine):
@@ -173,6 +189,13 @@ def _is_needed(
         if one in after and after[one].number > moment.last:
             return True
     return False
+
+
+def _follows(path: str, gone: str) -> bool:
+    """Does it stand behind a step that is not there any more?"""
+    above = gone.rpartition("/")[0]
+    phases = [one.partition("/")[0] for one in (gone, path)]
+    return path.startswith(f"{above}/") or PHASES.index(phases[0]) < PHASES.index(phases[1])
 
 
 def _is_remembered(moment: Moment, path: str, inside: str) -> bool:
