@@ -80,6 +80,7 @@ def is_sound(flow: Flow) -> bool:
     if not _fits(flow):
         return False
     try:
+        expect(flow, flow.items, lambda _: False)
         for keep in (lambda step: replace(step, when=None), _without):
             tried = replace(flow, phases={name: _kept(steps, keep) for name, steps in flow.lists})
             for fails in (False, True):

@@ -9,7 +9,7 @@ import pytest
 from model.story import lived
 from plait.engine.perform import Turn
 
-SEEDS = range(1000, 1024)
+SEEDS = range(1000, 1008)
 KNOWN = [0, 17, 19, 42]
 """Stories in which something was wrong once, or is when a rule is taken away."""
 
