@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from flows.running import Place, new_place
+from plait.app.flows import rehearse_resume
 from plait.engine.events import ItemsRemembered, StepFinished
+from plait.errors import InputError
 from plait.steps import fan
 
 
@@ -202,3 +204,111 @@ map:
     place.write("ok", "")
     assert place.plait("retry", run, "--failed", "--from-start").returncode == 0
     assert place.text("seen") == "b\nb\n"
+
+
+def asked(place: Place, run: str) -> str:
+    """What a resumed run asks about; nothing is done."""
+    with pytest.raises(InputError) as caught:
+        place.resume(run)
+    return caught.value.what
+
+
+def test_a_handler_is_done_again_with_the_action_that_it_handles(place: Place) -> None:
+    flow = """\
+steps:
+- {id: a, shell: 'echo ONE; exit 1', on_failure: [{id: h, shell: 'echo saw ${last.output} >> seen'}]}
+"""
+    run = place.done(flow).result.run
+    place.write("flow.yaml", flow.replace("ONE", "TWO"))
+    assert asked(place, run) == "the file has changed since these steps were done: steps/a (a)"
+    place.resume(run, accept_changes=True)
+    assert place.text("seen") == "saw ONE\nsaw TWO\n"
+
+
+CHANGED = [
+    # before                                                after                                              asked about
+    ("{id: a, shell: 'true'}", "{id: a, shell: 'true', on_failure: 'true'}", "steps/a (a)"),
+    ("{id: a, shell: 'false', continue_on_error: true}", "{id: a, shell: 'true', continue_on_error: true}", "steps/a (a)"),
+    ("{id: a, when: '1 == 2', use: b}", "{id: a, when: '1 == 1', use: b}", "steps/a (a)"),
+    ("{id: a, foreach: [1], do: [{shell: 'true'}]}", "{id: a, foreach: [1], do: [{shell: 'true'}], capture: c}", "steps/a (a)"),
+    ("{id: a, foreach: [1], do: [{shell: 'true'}]}", "{id: a, foreach: [1], do: [{shell: 'echo'}]}", "steps/a/each/item:*/0 (echo)"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("before", "after", "named"), CHANGED)
+def test_a_step_that_has_ended_and_says_something_else_is_asked_about(
+    place: Place, before: str, after: str, named: str
+) -> None:
+    flow = "blocks: {b: {steps: [{shell: echo >> seen}]}}\nsteps:\n- STEP\n- {shell: echo >> seen}\n"
+    run = place.done(flow.replace("STEP", before)).result.run
+    place.write("flow.yaml", flow.replace("STEP", after))
+    assert asked(place, run) == f"the file has changed since these steps were done: {named}"
+    assert place.text("seen") == "\n"
+    place.resume(run, accept_changes=True)
+    assert place.resume(run).result.status == "done"
+
+
+def test_items_that_are_not_chosen_any_more_are_no_question_and_not_retried(place: Place) -> None:
+    flow = """\
+map:
+  input: [x, y]
+  id: ${item}
+  steps: [{id: w, shell: 'echo ONE; [ ${item} = x ]'}]
+reduce: [{shell: echo >> reduced}]
+"""
+    run = place.run(flow).result.run
+    flow = flow.replace("[x, y]", "[x]")
+    place.write("flow.yaml", flow)
+    place.resume(run, accept_changes=True)
+    with pytest.raises(InputError, match="has no failed items"):
+        place.retry(run)
+    place.write("flow.yaml", flow.replace("ONE", "TWO").replace("[x]", "[z, x]"))
+    place.resume(run, accept_changes=True)
+    place.write("flow.yaml", flow.replace("ONE", "TWO"))
+    place.resume(run, accept_changes=True)
+    before = place.text("reduced")
+    assert place.resume(run).result.status == "done"
+    assert place.text("reduced") == before
+
+
+def test_a_dry_run_after_a_retry_shows_what_has_changed_since(place: Place) -> None:
+    flow = """\
+map:
+  input: [x, y]
+  id: ${item}
+  steps: [{id: w, shell: 'echo ONE; [ ${item} = x ] || [ -e mended ]'}]
+"""
+    run = place.run(flow).result.run
+    place.write("flow.yaml", flow.replace("ONE", "TWO"))
+    place.write("mended", "")
+    place.retry(run)
+    place.write("flow.yaml", flow.replace("ONE", "TWO").replace("[x, y]", "[y, x]"))
+    shown = rehearse_resume(run, project=str(place.root))
+    assert [one.path for one in shown if one.remembered] == []
+
+
+REMOVED = [
+    # flow                                                                            removed                            asked about
+    ("steps: [A, {id: b, shell: echo TWO, capture: said}, {id: c, shell: 'echo ${said} >> seen'}]", "{id: b, shell: echo TWO, capture: said}, ", "steps/b (b)"),
+    ("map: {input: [x], id: '${item}', steps: [A, {id: b, shell: echo TWO}, {id: c, shell: 'echo ${last.output} >> seen'}]}", "{id: b, shell: echo TWO}, ", "map/item:*/b (b)"),
+    ("setup: [A, {id: b, shell: echo TWO, capture: said}]\nmap: {input: [x], steps: [{id: c, shell: 'echo ${said} >> seen'}]}", ", {id: b, shell: echo TWO, capture: said}", "setup/b (b)"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("flow", "removed", "named"), REMOVED)
+def test_what_followed_a_step_that_was_removed_is_done_again(
+    place: Place, flow: str, removed: str, named: str
+) -> None:
+    flow = flow.replace("A", "{id: a, shell: 'echo ONE; echo >> once', capture: said}")
+    assert removed in flow
+    run = place.done(flow).result.run
+    place.write("flow.yaml", flow.replace(removed, ""))
+    assert asked(place, run) == f"the file has changed since these steps were done: {named}"
+    shown = rehearse_resume(run, project=str(place.root))
+    assert [one.path.rpartition("/")[2] for one in shown if one.kind == "shell" and not one.remembered] == [
+        "c"
+    ]
+    place.resume(run, accept_changes=True)
+    assert (place.text("seen"), place.text("once")) == ("TWO\nONE\n", "\n")
+    assert place.resume(run).result.status == "done"
+    assert place.text("seen") == "TWO\nONE\n"

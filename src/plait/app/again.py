@@ -20,6 +20,7 @@ from plait.values import Json
 if TYPE_CHECKING:
     from plait.engine.journal import Journal, Recorded
     from plait.flows.loaded import Loaded
+    from plait.steps.sequence import Sequence as Steps
     from plait.store import Opened
 
 
@@ -97,19 +98,88 @@ def changed_since(loaded: Loaded, opened: Opened, retry: Retry | None = None) ->
 
     Of a run of which items were retried: another one than then, and not those of other items.
     """
+    from plait.steps.work import Work
+
     retry = Retry.of(opened) if retry is None else retry
     changed: dict[str, str] = {}
+    around: dict[str, str] = {}
     for path, step in _flow_steps(loaded):
-        if step.inner or retry.fingerprints.get(path) == step.fingerprint:
-            continue
-        if opened.journal.reader.is_long() and _is_alike(opened, path, step):
-            continue
-        done = (known for known in _recorded_like(opened.journal, path, step) if retry.concerns(known.path))
-        if any(
-            known.fingerprint != step.fingerprint and not isinstance(known.outcome, Failed) for known in done
-        ):
+        if not step.inner and _has_changed(opened, path, step, retry):
             changed.setdefault(_of_people(path, step), step.title)
-    return {path: title for path, title in changed.items() if not _is_inside(path, changed)}
+        elif isinstance(step, Work) and _has_changed(opened, path, step, retry):
+            around[path] = step.title
+    # Of a step with steps inside, its own words have changed if those of the steps have not.
+    for path in reversed(around):
+        if not any(is_below(one, path) for one in changed):
+            changed[path] = around[path]
+    ordered = {path: changed[path] for path in _in_order(loaded, changed) if not _is_inside(path, changed)}
+    return ordered | {_starred(gone.path): gone.title for gone in _removed(loaded, opened, retry)}
+
+
+def _removed(loaded: Loaded, opened: Opened, retry: Retry) -> Iterator[Recorded]:
+    """The steps that were done and do not stand in their list any more."""
+    for top, steps in _lists(loaded, opened):
+        names, end = {step.name for step in steps.steps}, opened.journal.recorded(top)
+        # Whatever is older than a list that was done by the text of now was accepted then.
+        since = end.number if end is not None and end.fingerprint == steps.fingerprint else 0
+        for known in opened.journal.recorded_in(top):
+            name = known.path.rpartition("/")[2]
+            was_gone = retry.items and _starred(known.path) not in retry.fingerprints
+            is_step = _ID.match(name) and name not in names
+            if is_step and known.number > since and not was_gone and retry.concerns(known.path):
+                yield known
+
+
+_ID: Final = re.compile(r"[\w-]+\Z")
+"""What a step is called, by its author or by its number; hooks and handlers are called otherwise."""
+
+
+def _lists(loaded: Loaded, opened: Opened) -> Iterator[tuple[str, Steps]]:
+    """The paths of the lists of steps that a run has performed, and what they are now."""
+    from plait.steps.fan import Fan
+    from plait.steps.sequence import Sequence as Steps
+
+    for part in loaded.program.inner:
+        if isinstance(part, Steps):
+            yield part.name, part
+        # Of very many items nobody waits for the answer.
+        elif isinstance(part, Fan) and part.isolation is None and not opened.journal.reader.is_long():
+            ended = (known for known in opened.journal.recorded_in(part.name) if is_item(known.path))
+            for item in list(_chosen(opened.journal, part.name, ended)):
+                yield item.path, part.each
+
+
+def without_removed(loaded: Loaded, opened: Opened) -> list[StepForgotten]:
+    """Forget steps that are not in the file any more, and what was done behind them in their list.
+
+    The list itself has another text then, so what is behind it follows.
+    """
+    forgotten: dict[str, str] = {}
+    for gone in _removed(loaded, opened, Retry.of(opened)):
+        forgotten[gone.path] = "it is not in the file any more"
+        for known in opened.journal.recorded_in(gone.path.rpartition("/")[0]):
+            if known.number > gone.number:
+                forgotten.setdefault(known.path, "a step before it is not in the file any more")
+    return [StepForgotten(path, why, below=True) for path, why in forgotten.items()]
+
+
+def _has_changed(opened: Opened, path: str, step: Step, retry: Retry) -> bool:
+    """Has a step that was done another text now?"""
+    if retry.fingerprints.get(path) == step.fingerprint:
+        return False
+    if opened.journal.reader.is_long() and _is_alike(opened, path, step):
+        return False
+    return any(
+        known.fingerprint != step.fingerprint
+        # The flow has gone on from a failure that is final, so that is an end like any other.
+        and (step.policy.failure_is_final or not isinstance(known.outcome, Failed))
+        for known in _recorded_like(opened.journal, path, step)
+        if retry.concerns(known.path)
+    )
+
+
+def _in_order(loaded: Loaded, paths: Mapping[str, str]) -> Iterator[str]:
+    return (path for path, _ in _flow_steps(loaded) if path in paths)
 
 
 def _is_alike(opened: Opened, path: str, step: Step) -> bool:
@@ -138,9 +208,20 @@ def _recorded_like(journal: Journal, path: str, step: Step) -> Iterator[Recorded
 
 
 def _of_items(journal: Journal, top: str, rest: str, step: Step) -> Iterator[Recorded]:
-    for item in journal.recorded_in(top):
-        if "/item:" in item.path[len(top) :]:
-            yield from _recorded_like(journal, item.path + rest, step)
+    items = (known for known in journal.recorded_in(top) if is_item(known.path))
+    for item in _chosen(journal, top, items):
+        yield from _recorded_like(journal, item.path + rest, step)
+
+
+def _chosen(journal: Journal, top: str, ended: Iterable[Recorded]) -> Iterator[Recorded]:
+    """Items that ended after they were chosen: others are of an earlier choice, and do not count any more."""
+    choice = journal.recorded(f"{top}/{ITEMS}")
+    number = 0 if choice is None else choice.number
+    return (known for known in ended if known.number > number)
+
+
+ITEMS: Final = "items"
+"""The name of the step that chooses the items of a map."""
 
 
 def _times(journal: Journal, above: str, path: str) -> Iterator[str]:
@@ -274,6 +355,7 @@ def letters_to_retry(
     if fan is None:
         return
     letters = [known for known in journal.failed_in(fan.name) if is_item(known.path)]
+    letters = list(_chosen(journal, fan.name, letters))
     names = {known.path.rpartition("/item:")[2]: known for known in letters}
     unknown = [one for one in wanted if not _named(one, names.values())]
     if unknown:

@@ -207,7 +207,14 @@ def resume_flow(
     company: Company | None = None,
 ) -> FlowResult:
     """Go on with a run: what is recorded is not done again.  `inputs`: secret ones, which are not kept."""
-    from plait.app.again import Retry, changed_since, expect_steps, expect_unchanged, say_done
+    from plait.app.again import (
+        Retry,
+        changed_since,
+        expect_steps,
+        expect_unchanged,
+        say_done,
+        without_removed,
+    )
 
     runs, name = find_run(run, project)
     with runs.open(name, write=True) as opened:
@@ -222,6 +229,8 @@ def resume_flow(
         if accept_changes and retry.items and (changed := changed_since(loaded, opened)):
             retry = retry.with_changes(changed)
             opened.amend(**retry.facts())
+        if accept_changes:
+            opened.journal.append(*without_removed(loaded, opened))
         say_done(loaded, opened.journal, done)
         return worked(
             flow,
@@ -323,15 +332,19 @@ def rehearse_resume(
     run: str | None = None, *, project: str | None = None, inputs: Mapping[str, Json] | None = None
 ) -> list[Rehearsed]:
     """What a resumed run would do again, and what it would remember."""
-    from plait.app.again import Retry
+    from plait.app.again import Retry, changed_since, without_removed
     from plait.engine.journal import Overlay
 
     runs, name = find_run(run, project)
     with runs.open(name, write=False) as opened:
         flow = Flow.of(opened, None, inputs=inputs)
         loaded = flow.load(lenient=True)
-        retried = Retry.of(opened).items
-        return rehearsed(flow, loaded, Overlay(opened.journal), opened.folder, retried=retried)
+        retry = Retry.of(opened)
+        if retry.items:  # as a run with --accept-changes does
+            retry = retry.with_changes(changed_since(loaded, opened))
+        journal = Overlay(opened.journal)
+        journal.append(*without_removed(loaded, opened))
+        return rehearsed(flow, loaded, journal, opened.folder, retried=retry.items)
 
 
 def flow_store(project: str) -> Runs:

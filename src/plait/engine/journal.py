@@ -191,14 +191,24 @@ class Overlay(MemoryJournal):
         super().__init__()
         self._below = below
         self._fresh = False
+        self._gone: list[StepForgotten] = []
+
+    def append(self, *events: Event) -> None:
+        super().append(*events)
+        self._gone += [event for event in events if isinstance(event, StepForgotten)]
+
+    def _is_gone(self, path: str) -> bool:
+        """Was it forgotten here, of what the other journal knows?"""
+        return any(path == one.path or (one.below and is_below(path, one.path)) for one in self._gone)
 
     def recorded(self, path: str) -> Recorded | None:
-        return super().recorded(path) or self._below.recorded(path)
+        return super().recorded(path) or (None if self._is_gone(path) else self._below.recorded(path))
 
     def recorded_in(self, path: str) -> Iterator[Recorded]:
         mine = {known.path: known for known in super().recorded_in(path)}
         for known in self._below.recorded_in(path):
-            yield mine.pop(known.path, known)
+            if known.path in mine or not self._is_gone(known.path):
+                yield mine.pop(known.path, known)
         yield from mine.values()
 
     def last_end(self, path: str) -> int:

@@ -115,14 +115,22 @@ class Turn:
         """Perform a step that is inside this one."""
         return perform(step, self.inner(step, scope=scope, name=name))
 
-    def perform_next(self, step: Step, order: int, *, is_last: bool = False) -> tuple[Outcome, Turn]:
+    def perform_next(
+        self,
+        step: Step,
+        order: int = 0,
+        *,
+        scope: Scope | None = None,
+        name: str | None = None,
+        is_last: bool = False,
+    ) -> tuple[Outcome, Turn]:
         """Perform one of several steps that follow each other; the turn in which the next is performed.
 
         What is remembered is a beginning: once a step was really done, those behind
         it are done, too, even if an earlier life of the run had done them.  `is_last`:
         the end of this step is the end of the one that it is inside of.
         """
-        inner = self.inner(step, order=order)
+        inner = self.inner(step, scope=scope, name=name, order=order)
         known = remembered(step, inner)
         if known is not None:
             return known, self._behind(inner.path)

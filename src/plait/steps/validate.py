@@ -49,15 +49,18 @@ class Validation:
     def run(self, turn: Turn) -> Json:
         """What handlers captured; raises StepError if the work stays incomplete."""
         captures: dict[str, Json] = {}
-        found = self._checked(turn, turn.scope, 1)
+        found, turn = self._checked(turn, turn.scope, 1)
         for attempt in range(1, self.attempts + 1):
             if found.completion >= self.threshold or self.on_incomplete is None:
                 break
             scope = turn.scope.frame(
                 "validation", captures=captures, phase={"validation": found.record(attempt)}
             )
-            captures |= _captures(turn, self.on_incomplete, scope, f"on_incomplete@{attempt}")
-            found = self._checked(turn, scope, attempt + 1)
+            outcome, turn = turn.perform_next(
+                self.on_incomplete, scope=scope, name=f"on_incomplete@{attempt}"
+            )
+            captures |= _captures(expect_done(outcome))
+            found, turn = self._checked(turn, scope, attempt + 1)
         if found.completion < self.threshold and self.fails:
             raise StepError(
                 Failure(
@@ -69,24 +72,25 @@ class Validation:
         facts: dict[str, Json] = {"validation": found.record(1)}
         return {"captures": {**captures, **facts}}
 
-    def _checked(self, turn: Turn, scope: Scope, number: int) -> Found:
+    def _checked(self, turn: Turn, scope: Scope, number: int) -> tuple[Found, Turn]:
         rehearsing = working(turn.run).rehearsal is not None
         file = None if self.result_file is None or rehearsing else as_text(self.result_file, scope)
         before = None if file is None else _seen(file, turn)
-        outcome = turn.perform(self.check, scope=scope, name=f"check@{number}")
+        outcome, turn = turn.perform_next(self.check, scope=scope, name=f"check@{number}")
         if rehearsing:
-            return Found(completion=self.threshold)
+            return Found(completion=self.threshold), turn
         failed = isinstance(outcome, Failed)
         result = _output(outcome)
         if file is not None and not (failed and _seen(file, turn) == before):
             result = working(turn.run).hands.read(file, directory=turn.directory).decode("utf-8", "replace")
-        return read_result(
+        found = read_result(
             result,
             threshold=self.threshold,
             failed=failed,
             promised=self._promises_result,
             schema=self.schema,
         )
+        return found, turn
 
     @property
     def _promises_result(self) -> bool:
@@ -218,7 +222,6 @@ def _plain(number: float) -> Json:
     return int(number) if number == int(number) else number
 
 
-def _captures(turn: Turn, steps: Steps, scope: Scope, name: str) -> dict[str, Json]:
-    value = expect_done(turn.perform(steps, scope=scope, name=name))
+def _captures(value: Json) -> dict[str, Json]:
     captures = value.get("captures") if isinstance(value, Mapping) else None
     return dict(captures) if isinstance(captures, Mapping) else {}

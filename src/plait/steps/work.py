@@ -208,14 +208,16 @@ class Work:
         )
 
     def _acted(self, turn: Turn) -> dict[str, Json]:
-        outcome = self._tried(turn, FIRST)
+        outcome, turn = self._tried(turn, FIRST)
         handled: dict[str, Json] = {}
         for attempt in range(1, (self.on_failure.attempts if self.on_failure else 0) + 1):
             if not isinstance(outcome, Failed) or outcome.failure.exit_code in self.on_exit_code:
                 break
-            handled = _joined(handled, self._handle(turn, outcome.failure, f"on_failure@{attempt}"))
+            done, turn = self._handle(turn, outcome.failure, f"on_failure@{attempt}")
+            handled = _joined(handled, done)
             before = _attempt_of(outcome.failure.as_ended())
-            outcome = _after_attempts(before, self._tried(turn, f"{AGAIN}{attempt}"))
+            outcome, turn = self._tried(turn, f"{AGAIN}{attempt}")
+            outcome = _after_attempts(before, outcome)
         match outcome:
             case Failed(failure):
                 value = self._recovered(turn, _knowing(failure, handled))
@@ -226,12 +228,12 @@ class Work:
                 raise Skip(why)
         return value
 
-    def _tried(self, turn: Turn, name: str) -> Outcome:
-        """The action, recorded as a step of its own if something may follow it."""
+    def _tried(self, turn: Turn, name: str) -> tuple[Outcome, Turn]:
+        """The action, recorded as a step of its own if something may follow it, and the turn of that."""
         attempt = Attempt(self, name)
         if self.is_simple:
-            return Done(attempt.run(turn))
-        return turn.perform(attempt)
+            return Done(attempt.run(turn)), turn
+        return turn.perform_next(attempt)
 
     @property
     def is_simple(self) -> bool:
@@ -243,7 +245,8 @@ class Work:
         scope = self._after(turn.scope, value)
         for name, steps in (("on_exit_code:0", self.on_exit_code.get(0)), ("on_success", self.on_success)):
             if steps is not None:
-                value = _joined(value, expect_done(turn.perform(steps, scope=scope, name=name)))
+                outcome, turn = turn.perform_next(steps, scope=scope, name=name)
+                value = _joined(value, expect_done(outcome))
         if self.validation is not None:
             value = _joined(value, self.validation.run(replace(turn, scope=scope)))
         return value
@@ -254,27 +257,27 @@ class Work:
         handler = self.on_failure
         if by_code is not None:
             name = f"on_exit_code:{failure.exit_code}"
-            return _joined(failure.as_ended(), self._handled(turn, by_code, failure, name))
+            return _joined(failure.as_ended(), self._handled(turn, by_code, failure, name)[0])
         if handler is None:
             raise StepError(failure)
         if handler.attempts:  # it was handled and tried again, in vain
             if handler.fails_anyway is False:
                 return failure.as_ended()
             raise StepError(failure)
-        done = self._handle(turn, failure, "on_failure")
+        done, _ = self._handle(turn, failure, "on_failure")
         if handler.fails_anyway:
             raise StepError(_knowing(failure, done))
         return _joined(failure.as_ended(), done)
 
-    def _handle(self, turn: Turn, failure: Failure, name: str) -> Json:
+    def _handle(self, turn: Turn, failure: Failure, name: str) -> tuple[Json, Turn]:
         assert self.on_failure is not None
         return self._handled(turn, self.on_failure.steps, failure, name)
 
-    def _handled(self, turn: Turn, steps: Steps, failure: Failure, name: str) -> Json:
-        outcome = turn.perform(steps, scope=self._failed_scope(turn, failure), name=name)
+    def _handled(self, turn: Turn, steps: Steps, failure: Failure, name: str) -> tuple[Json, Turn]:
+        outcome, turn = turn.perform_next(steps, scope=self._failed_scope(turn, failure), name=name)
         if isinstance(outcome, Failed):
             raise StepError(handled_in_vain(failure, steps.name, outcome.failure))
-        return expect_done(outcome)
+        return expect_done(outcome), turn
 
     def _failed_scope(self, turn: Turn, failure: Failure) -> Scope:
         ended = failure.as_ended()

@@ -1,0 +1,51 @@
+"""Random flows that are killed, edited, resumed and retried: does each run end as if none of that had happened?
+
+    python tests/fuzz/resume_fuzz.py --runs 2000 --seed 1
+    python tests/fuzz/resume_fuzz.py --runs 1 --seed 1234      one story, told
+
+Each run is a story of a flow, by the number that follows: see tests/model for what is done and what must hold.
+The engine and its journal are the real ones; commands are played, and a death is one of the journal.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from model.story import lived
+
+
+def run(runs: int, seed: int) -> tuple[int, int]:
+    """How many lives there were, and how many stories in which something was wrong."""
+    lives = wrong = 0
+    for number in range(seed, seed + runs):
+        with tempfile.TemporaryDirectory(prefix="plait-resume-") as folder:
+            os.environ |= {"HOME": folder, "USER_SPACE": folder}
+            story = lived(Path(folder, "project"), number)
+            lives += story.lives
+            if story.found:
+                wrong += 1
+                print(f"seed {number}:", *story.found, "where", *story.told, sep="\n  ")
+                print(Path(folder, "project/flow.yaml").read_text())
+            elif runs == 1:
+                print(*story.told, sep="\n")
+    return lives, wrong
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description="Kill, edit and resume random flows; compare with a model.")
+    options.add_argument("--runs", type=int, default=2_000)
+    options.add_argument("--seed", type=int, default=1)
+    chosen = options.parse_args()
+    lives, wrong = run(chosen.runs, chosen.seed)
+    print(f"resume_fuzz: {chosen.runs:,} stories of {lives:,} lives, seed {chosen.seed}: {wrong} wrong")
+    sys.exit(1 if wrong else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,52 @@
+"""Random stories of edits, deaths and resumed runs; `make fuzz` tells many more: fuzz/resume_fuzz.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from model.story import lived
+from plait.engine.perform import Turn
+
+SEEDS = range(1000, 1008)
+KNOWN = [0, 17, 19, 42]
+"""Stories in which something was wrong once, or is when a rule is taken away."""
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HOME", "USER_SPACE"):
+        monkeypatch.setenv(name, str(tmp_path))
+
+
+@pytest.mark.parametrize("seed", [*KNOWN, *SEEDS])
+def test_a_run_ends_as_if_it_had_neither_been_killed_nor_edited(tmp_path: Path, seed: int) -> None:
+    story = lived(tmp_path / "project", seed)
+    assert story.found == [], story.told
+
+
+def forgets_what_was_before(turn: Turn, path: str) -> Turn:  # noqa: ARG001
+    return turn
+
+
+def test_the_model_sees_a_step_remembered_behind_one_that_was_done_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Turn, "_behind", forgets_what_was_before)
+    assert (
+        "map/item:x/s0/run was remembered, and map/items before it was done again"
+        in lived(tmp_path / "project", 0).found
+    )
+
+
+def test_the_model_sees_a_recorded_step_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("plait.engine.run.Run.known", lambda *_: None)
+    found = [rule for seed in range(3) for rule in lived(tmp_path / str(seed), seed).found]
+    assert any("again without need: " in rule for rule in found)
+
+
+def test_the_model_sees_that_nobody_was_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("plait.app.again.changed_since", lambda *_: {})
+    found = [rule for seed in range(16, 20) for rule in lived(tmp_path / str(seed), seed).found]
+    assert any(rule.startswith(("nobody was asked about ", "refused in the middle")) for rule in found)

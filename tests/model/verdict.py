@@ -1,0 +1,272 @@
+"""What must hold of each life of a run, by the documentation: docs/runs.md, "Stop, and go on"."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from model.expected import Expected, expect
+from model.flow import PHASES, Flow, Place, places
+from model.world import Life, Record, World
+
+DEAD = "map/item:"
+
+
+@dataclass
+class Memory:
+    """What the model knows of a run besides its journal and ledger."""
+
+    says: dict[str, tuple[object, ...]] = field(default_factory=dict)
+    """By path: what a step said when it was last recorded."""
+    items: tuple[str, ...] = ()
+    """Those that were written down."""
+    inside: dict[str, object] = field(default_factory=dict)
+    """By path: the steps that were in a step then."""
+    each: dict[str, tuple[object, ...]] = field(default_factory=dict)
+    """By the path of an item: what all its steps said when it was last recorded."""
+    retried_by_another_text: bool = False
+    retried: set[str] = field(default_factory=set)
+    """Paths of the items that were, by another text: what changes in others is no question any more."""
+
+    def learn(self, flow: Flow, before: Mapping[str, Record], after: Mapping[str, Record]) -> None:
+        if "map/items" in after and after["map/items"] != before.get("map/items"):
+            self.items = flow.items
+        known = {place.path: place.says for place in places(flow, self.items)}
+        inner = {place.path: place.inside for place in places(flow, self.items)}
+        for path, record in after.items():
+            if record == before.get(path):
+                continue
+            if path in known:
+                self.says[path], self.inside[path] = known[path], inner[path]
+            elif path.startswith(DEAD) and path.count("/") == 1:
+                self.each[path] = inside(path, known)
+
+    def asks(self, path: str) -> bool:
+        item = "/".join(path.split("/")[:2])
+        return not (self.retried_by_another_text and path.startswith(DEAD)) or item in self.retried
+
+    def accept(self, flow: Flow, records: Mapping[str, Record]) -> None:
+        """Items were retried: what was done stays done, whatever it says now."""
+        self.says |= {
+            place.path: place.says
+            for place in places(flow, self.items)
+            if place.path in records and "/".join(place.path.split("/")[:2]) not in self.retried
+        }
+
+
+@dataclass
+class Moment:
+    """A life, and what was known before it."""
+
+    flow: Flow
+    memory: Memory
+    before: Mapping[str, Record]
+    world: World
+    accept: bool = False
+    retry: bool = False
+
+    def __post_init__(self) -> None:
+        self.last = max((record.number for record in self.before.values()), default=0)
+        items = self.memory.items or self.flow.items
+        if "map/items" in self.changed_paths() and not self.retry:
+            items = self.flow.items
+        self.items = items
+        self.places = {place.path: place for place in places(self.flow, items)}
+
+    def expected(self) -> Expected:
+        return expect(self.flow, self.items, lambda path: self.world.last_code(path) != 0)
+
+    def changed_paths(self) -> set[str]:
+        """The steps that have ended and say something else now."""
+        now = {place.path: place for place in places(self.flow, self.memory.items or self.flow.items)}
+        return {
+            path
+            for path, record in self.before.items()
+            if path in now and self.counts(path, record, now) and self.memory.says.get(path) != now[path].says
+        }
+
+    def removed(self) -> set[str]:
+        """The steps that were done in a list in which they do not stand any more."""
+        lists = {path.rpartition("/")[0] for path in self.places}
+        return {
+            path
+            for path in self.before
+            if path in self.memory.says and path not in self.places and path.rpartition("/")[0] in lists
+        }
+
+    def has_changed_inside(self) -> bool:
+        """Has a step that has ended others inside it now, which need not have ended themselves?"""
+        return any(
+            path in self.before and self.memory.inside.get(path) != place.inside
+            for path, place in self.places.items()
+        )
+
+    def counts(self, path: str, record: Record, now: Mapping[str, Place]) -> bool:
+        """Is it an end that is remembered?"""
+        if record.status in ("done", "skipped"):
+            return True
+        return path in now and now[path].goes_on
+
+    def is_stale(self, path: str, expected: Expected) -> bool:
+        """Was something before it done again since?"""
+        own = self.before[path].number
+        return any(
+            one in self.before and self.before[one].number > own for one in expected.before.get(path, ())
+        )
+
+
+def broken_rules(moment: Moment, life: Life, after: Mapping[str, Record]) -> list[str]:
+    return [*_refusals(moment, life), *_repeated(moment, life, after), *_results(moment, life, after)]
+
+
+# ── a changed file is said, and nothing runs ─────────────────────────────
+
+
+def _refusals(moment: Moment, life: Life) -> Iterator[str]:
+    if life.refused and life.lines:
+        yield f"refused, and {[line.path for line in life.lines]} ran: {life.refused}"
+    changed = moment.changed_paths()
+    if life.refused:
+        if life.refused_code != "changed":
+            yield f"refused: {life.refused}"
+        elif moment.accept or not (changed or moment.removed() or moment.has_changed_inside()):
+            yield f"refused without a change: {life.refused}"
+        return
+    failure = life.result.failure if life.result else None
+    if failure is not None and failure.kind == "refused":
+        yield f"refused in the middle: {failure.message}"
+    if moment.accept or moment.retry:
+        return
+    expected = moment.expected()
+    asked = [
+        path
+        for path in changed
+        if path in expected.before and not moment.is_stale(path, expected) and moment.memory.asks(path)
+    ]
+    asked += [path for path in moment.removed() if path.count("/") == 1 and moment.memory.asks(path)]
+    if asked and not moment.memory.retried_by_another_text:
+        yield f"nobody was asked about {sorted(asked)}"
+
+
+# ── what is recorded and unchanged is not done again ─────────────────────
+
+
+def _repeated(moment: Moment, life: Life, after: Mapping[str, Record]) -> Iterator[str]:
+    expected = moment.expected()
+    ran: set[str] = set()
+    for line in life.lines:
+        if line.path not in ran and not _is_needed(moment, line.path, ran, expected, after):
+            yield f"done again without need: {line.path}"
+        ran.add(line.path)
+    for path in (one for one in after if one.endswith("/items") and after[one].number > moment.last):
+        if not _is_needed(moment, path, ran, expected, after):
+            yield f"chosen again without need: {path}"
+    for path, count in Counter(line.path for line in life.lines).items():
+        most = expected.attempts.get(path, 2)
+        if count > most:
+            yield f"done {count} times in one life: {path}"
+
+
+def _is_needed(
+    moment: Moment, path: str, ran: set[str], expected: Expected, after: Mapping[str, Record]
+) -> bool:
+    place = moment.places.get(path)
+    if place is None:
+        return False
+    if not any(_is_remembered(moment, one, path) for one in _itself_and_above(path)):
+        return True
+    if path not in moment.before or moment.memory.says.get(path) != place.says:
+        return True
+    if path.startswith(DEAD) and _item_changed(moment, path):
+        return True
+    if any(_follows(path, gone) for gone in moment.removed()):
+        return True
+    mine = moment.before[path].number
+    for one in expected.before.get(path, ()):
+        if one in ran or (one in moment.before and moment.before[one].number > mine):
+            return True
+        if one in after and after[one].number > moment.last:
+            return True
+    return False
+
+
+def _follows(path: str, gone: str) -> bool:
+    """Does it stand behind a step that is not there any more?"""
+    above = gone.rpartition("/")[0]
+    phases = [one.partition("/")[0] for one in (gone, path)]
+    return path.startswith(f"{above}/") or PHASES.index(phases[0]) < PHASES.index(phases[1])
+
+
+def _is_remembered(moment: Moment, path: str, inside: str) -> bool:
+    """Has it an end that stands for what is inside it?"""
+    record, inner = moment.before.get(path), moment.before.get(inside)
+    if record is None or (inner is not None and inner.number > record.number):
+        return False
+    if path == "map" and moment.retry:
+        return False
+    if path.startswith(DEAD) and path.count("/") == 1 and record.status == "failed":
+        return not moment.retry
+    return moment.counts(path, record, moment.places)
+
+
+def _item_changed(moment: Moment, path: str) -> bool:
+    """Of an item that failed: is there anything in it that says something else now?"""
+    item = "/".join(path.split("/")[:2])
+    record = moment.before.get(item)
+    if record is None or record.status != "failed":
+        return False
+    now = {one: place.says for one, place in moment.places.items()}
+    return moment.memory.each.get(item) != inside(item, now)
+
+
+def inside(item: str, says: Mapping[str, tuple[object, ...]]) -> tuple[object, ...]:
+    return tuple((path, said) for path, said in says.items() if path.startswith(f"{item}/"))
+
+
+def _itself_and_above(path: str) -> Iterator[str]:
+    while path:
+        yield path
+        path = path.rpartition("/")[0]
+
+
+# ── what comes out ───────────────────────────────────────────────────────
+
+
+def _results(moment: Moment, life: Life, after: Mapping[str, Record]) -> Iterator[str]:
+    if life.result is None or moment.memory.retried_by_another_text:
+        return
+    failure = life.result.failure
+    if failure is not None and failure.kind == "refused":
+        return
+    expected = moment.expected()
+    printed = {line.path: line.printed for line in moment.world.ledger}
+    for path, words in expected.printed.items():
+        if printed.get(path) != words:
+            yield f"{path} printed {printed.get(path)}, and a run from the start prints {words}"
+    if (life.result.status == "done") != expected.done:
+        yield f"the run is {life.result.status}: {failure}"
+    if not expected.done:
+        return
+    yield from _order(expected.ended, expected, after)
+    value = life.result.value
+    ends_in_steps = moment.flow.phases.keys() & {"reduce", "merge"} and isinstance(value, dict)
+    if ends_in_steps and value.get("output") != expected.output:
+        yield f"the run gave {value.get('output')}, and one from the start gives {expected.output}"
+    counts = {name: life.result.counts.get(name) for name in ("total", "successful", "failed")}
+    wanted = {"total": len(moment.items), "successful": expected.successful, "failed": len(expected.failed)}
+    if counts != wanted:
+        yield f"counts are {counts}, not {wanted}"
+
+
+def _order(paths: Sequence[str], expected: Expected, after: Mapping[str, Record]) -> Iterator[str]:
+    """No end is older than that of something before it."""
+    for path in paths:
+        if path not in after:
+            yield f"{path} has no end"
+            continue
+        newer = [
+            one for one in expected.before[path] if one in after and after[one].number > after[path].number
+        ]
+        if newer:
+            yield f"{path} was remembered, and {newer[0]} before it was done again"
