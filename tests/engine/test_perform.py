@@ -560,10 +560,13 @@ def lived(flow: Step, journal: MemoryJournal) -> Outcome:
 
 
 def leaves_done(journal: MemoryJournal) -> set[str]:
+    """What is not done again; a step that failed in spite of its handler is, and its handler behind it."""
+    ended = [event for event in events_of(journal) if isinstance(event, StepFinished)]
+    failed = [f"{event.path}/on_failure/" for event in ended if isinstance(event.outcome, Failed)]
     return {
         event.path
-        for event in events_of(journal)
-        if isinstance(event, StepFinished) and not isinstance(event.outcome, Failed)
+        for event in ended
+        if not isinstance(event.outcome, Failed) and not event.path.startswith(tuple(failed))
     }
 
 

@@ -289,9 +289,9 @@ map:
 
 REMOVED = [
     # flow                                                                            removed                            asked about
-    ("steps: [A, {id: b, shell: echo TWO, capture: said}, {id: c, shell: 'echo ${said} >> seen'}]", "{id: b, shell: echo TWO, capture: said}, ", "steps/b (b)"),
-    ("map: {input: [x], id: '${item}', steps: [A, {id: b, shell: echo TWO}, {id: c, shell: 'echo ${last.output} >> seen'}]}", "{id: b, shell: echo TWO}, ", "map/item:*/b (b)"),
-    ("setup: [A, {id: b, shell: echo TWO, capture: said}]\nmap: {input: [x], steps: [{id: c, shell: 'echo ${said} >> seen'}]}", ", {id: b, shell: echo TWO, capture: said}", "setup/b (b)"),
+    ("steps: [A, {id: b, shell: echo TWO, capture: said}, {id: c, shell: 'echo ${said} >> seen'}]", "{id: b, shell: echo TWO, capture: said}, ", "steps/b (b, removed)"),
+    ("map: {input: [x], id: '${item}', steps: [A, {id: b, shell: echo TWO}, {id: c, shell: 'echo ${last.output} >> seen'}]}", "{id: b, shell: echo TWO}, ", "map/item:*/b (b, removed)"),
+    ("setup: [A, {id: b, shell: echo TWO, capture: said}]\nmap: {input: [x], steps: [{id: c, shell: 'echo ${said} >> seen'}]}", ", {id: b, shell: echo TWO, capture: said}", "setup/b (b, removed)"),
 ]  # fmt: skip
 
 
@@ -312,3 +312,140 @@ def test_what_followed_a_step_that_was_removed_is_done_again(
     assert (place.text("seen"), place.text("once")) == ("TWO\nONE\n", "\n")
     assert place.resume(run).result.status == "done"
     assert place.text("seen") == "TWO\nONE\n"
+
+
+LEDGER = """\
+steps:
+- {id: a, shell: echo a >> seen}
+- {id: pay, once: true, shell: echo pay >> seen}
+- {id: z, shell: '[ -e ok ]'}
+"""
+LEDGER_OF_ITEMS = """\
+setup: [{id: s, shell: echo s >> seen}]
+map:
+  input: [x]
+  id: ${item}
+  steps:
+  - {id: a, shell: echo a >> seen}
+  - {id: b, shell: 'echo b >> seen; [ -e ok ]'}
+"""
+LOG = "{id: log, shell: echo log >> seen}"
+
+
+@pytest.mark.parametrize(
+    ("flow", "old", "new", "said"),
+    [
+        (LEDGER, "- {id: pay", f"- {LOG}\n- {{id: pay", "steps/log (log, new)"),
+        (
+            LEDGER,
+            "- {id: a, shell: echo a >> seen}\n- {id: pay, once: true, shell: echo pay >> seen}",
+            "- {id: pay, once: true, shell: echo pay >> seen}\n- {id: a, shell: echo a >> seen}",
+            "steps/a (a, moved)",
+        ),
+        (
+            LEDGER_OF_ITEMS,
+            "setup: [{id: s, shell: echo s >> seen}]\n",
+            "",
+            None,
+        ),  # its end is no part of a list
+        (LEDGER_OF_ITEMS.split("\n", 1)[1], "map:", f"setup: [{LOG}]\nmap:", "setup (setup, new)"),
+        (LEDGER_OF_ITEMS, "  - {id: a", f"  - {LOG}\n  - {{id: a", "map/item:*/log (log, new)"),
+    ],
+)
+def test_a_new_place_of_a_step_before_others_that_are_done_is_a_change(
+    place: Place, flow: str, old: str, new: str, said: str | None
+) -> None:
+    run = place.run(flow).result.run
+    seen = place.text("seen")
+    changed = flow.replace(old, new)
+    assert changed != flow
+    place.write("flow.yaml", changed)
+    if said is None:
+        place.write("ok", "")
+        assert place.plait("retry", run, "--failed").returncode == 0
+        return
+    refused = place.plait("resume", run)
+    assert (refused.returncode, place.text("seen")) == (2, seen)
+    assert f"since these steps were done: {said}\n" in refused.stderr
+    place.write("ok", "")
+    assert place.plait("resume", run, "--accept-changes").returncode == 0
+    assert place.text("seen") != seen
+    seen = place.text("seen")
+    assert place.plait("resume", run).returncode == 0
+    assert place.text("seen") == seen
+
+
+@pytest.mark.parametrize("new", ["  - {id: a", "  - {id: b"])
+def test_what_is_put_behind_all_that_is_done_is_none(place: Place, new: str) -> None:
+    flow = LEDGER_OF_ITEMS.replace("echo b >> seen; ", "")
+    run = place.run(flow.replace("  - {id: a, shell: echo a >> seen}\n", "") if new.endswith("a") else flow)
+    place.write("flow.yaml", flow.replace("  - {id: b", f"  - {LOG}\n  - {{id: b"))
+    place.write("ok", "")
+    assert place.plait("retry", run.result.run, "--failed").returncode == 0
+    assert place.plait("resume", run.result.run).returncode == 0
+    assert place.text("seen").splitlines().count("log") == 1
+
+
+def test_a_changed_step_of_an_item_that_was_cut_is_said_before_anything_runs(place: Place) -> None:
+    flow = """\
+map:
+  input: [x, y]
+  id: ${item}
+  max_parallel: 1
+  steps:
+  - {id: a, shell: 'echo a${item} >> seen'}
+  - {id: b, shell: 'if [ ${item} = y ]; then DIES; fi'}
+""".replace("DIES", DIES)
+    place.write("flow.yaml", flow.replace("[x, y]", "[y, x]"))
+    cut(place, "run", "flow.yaml")
+    seen = place.text("seen")
+    place.write("flow.yaml", flow.replace("[x, y]", "[y, x]").replace("echo a", "echo A"))
+    refused = place.plait("resume")
+    assert (refused.returncode, place.text("seen")) == (2, seen)
+    assert "map/item:*/a (a)" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    "flow",
+    [
+        "{id: v, shell: echo ONE > art, validate: {shell: 'echo check $(cat art) >> seen'}}",
+        "{id: v, shell: echo ONE > art, on_success: {shell: 'echo check $(cat art) >> seen'}}",
+        "{id: v, shell: echo ONE > art, on_exit_code: {0: {shell: 'echo check $(cat art) >> seen'}}}",
+        "{id: v, shell: echo ONE > art; exit 1, on_failure: {shell: 'echo check $(cat art) >> seen'}}",
+    ],
+)
+def test_what_follows_an_action_inside_its_step_follows_it_again(place: Place, flow: str) -> None:
+    run = place.done(f"steps: [{flow}]").result.run
+    place.write("flow.yaml", f"steps: [{flow.replace('ONE', 'TWO')}]")
+    assert place.plait("resume", run, "--accept-changes").returncode == 0
+    assert place.text("seen") == "check ONE\ncheck TWO\n"
+
+
+HANDLED = """\
+map:
+  input: [x]
+  id: ${item}
+  steps:
+  - id: act
+    shell: 'echo act >> seen; echo held > lockfile; exit 1'
+    on_failure:
+      steps:
+      - {id: clean, shell: 'echo clean ${error.exit_code} >> seen; rm lockfile'}
+      - {id: tell, shell: 'echo tell >> seen; DIES; [ -e ok ]'}
+""".replace("DIES", DIES)
+
+
+def test_a_handler_that_was_cut_goes_on_where_it_was(place: Place) -> None:
+    place.write("flow.yaml", HANDLED)
+    place.write("ok", "")
+    cut(place, "run", "flow.yaml")
+    assert place.plait("resume").returncode == 0
+    assert place.text("seen").split("\n") == ["act", "clean 1", "tell", "tell", ""]
+
+
+def test_a_step_that_failed_in_spite_of_its_handler_is_handled_anew(place: Place) -> None:
+    run = place.run(HANDLED).result.run
+    place.write("ok", "")
+    assert place.plait("retry", run, "--failed").returncode == 0
+    assert place.text("seen").split("\n") == [*("act", "clean 1", "tell") * 2, ""]
+    assert not (place.root / "lockfile").exists()

@@ -144,7 +144,7 @@ class World:
             for number, event, path, status in journal.execute(query):
                 if event == "finished":
                     found[path] = Record(number, status)
-                elif event == "forgotten":
+                elif event in ("started", "forgotten"):
                     found.pop(path, None)  # what is below it is kept: `--from-start` is not played
         return found
 

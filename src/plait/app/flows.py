@@ -177,7 +177,7 @@ def run_made(
         opening = runs.open(runs.find(resume), write=True)
     with opening as opened:
         if resume is not None and not accept_changes:
-            from plait.app.again import expect_unchanged
+            from plait.app.changed import expect_unchanged
 
             expect_unchanged(loaded, opened)
         result = worked(flow, loaded, opened, company, accept_changes=accept_changes)
@@ -207,14 +207,8 @@ def resume_flow(
     company: Company | None = None,
 ) -> FlowResult:
     """Go on with a run: what is recorded is not done again.  `inputs`: secret ones, which are not kept."""
-    from plait.app.again import (
-        Retry,
-        changed_since,
-        expect_steps,
-        expect_unchanged,
-        say_done,
-        without_removed,
-    )
+    from plait.app.again import expect_steps, say_done
+    from plait.app.changed import Retry, changed_since, expect_unchanged, without_removed
 
     runs, name = find_run(run, project)
     with runs.open(name, write=True) as opened:
@@ -255,7 +249,8 @@ def retry_flow(
     company: Company | None = None,
 ) -> FlowResult:
     """Do failed items again, all of them or those that are named; the file may have been edited since."""
-    from plait.app.again import Retry, letters_to_retry
+    from plait.app.again import letters_to_retry
+    from plait.app.changed import Retry
 
     runs, name = find_run(run, project)
     with runs.open(name, write=True) as opened:
@@ -332,7 +327,7 @@ def rehearse_resume(
     run: str | None = None, *, project: str | None = None, inputs: Mapping[str, Json] | None = None
 ) -> list[Rehearsed]:
     """What a resumed run would do again, and what it would remember."""
-    from plait.app.again import Retry, changed_since, without_removed
+    from plait.app.changed import Retry, changed_since, without_removed
     from plait.engine.journal import Overlay
 
     runs, name = find_run(run, project)

@@ -65,6 +65,12 @@ class Journal(Protocol):
     def done_in(self, path: str, fingerprint: str | None, *, after: int = 0) -> bytes:
         """By `order`: 1 for each item below a path that was done behind an event; None: any fingerprint."""
 
+    def has_begun(self, path: str) -> bool:
+        """Was this step ever begun, whatever counts of it now?"""
+
+    def begun_in(self, path: str) -> Iterator[str]:
+        """The paths of all such steps directly below one."""
+
     def last_end(self, path: str) -> int:
         """The number of the last end of a step, also if it was begun again since; 0 if it has none."""
 
@@ -97,6 +103,7 @@ class MemoryJournal:
         self._finished: dict[str, Recorded] = {}
         self._ends: dict[str, int] = {}
         self._started: set[str] = set()
+        self._begun: dict[str, None] = {}
         self._data: dict[str, bytes] = {}
         self._fresh = True
 
@@ -104,6 +111,8 @@ class MemoryJournal:
         with self._lock:
             for event in events:
                 self._events.append(Stamped(len(self._events) + 1, time.time(), event))
+                if isinstance(event, StepStarted | StepFinished):
+                    self._begun[event.path] = None
                 match event:
                     case StepStarted(path=path):
                         self._started.add(path)
@@ -149,6 +158,12 @@ class MemoryJournal:
             and isinstance(known.outcome, Done)
         ]
         return marked(done)
+
+    def has_begun(self, path: str) -> bool:
+        return path in self._begun
+
+    def begun_in(self, path: str) -> Iterator[str]:
+        return (one for one in [*self._begun] if one.rpartition("/")[0] == path)
 
     def last_end(self, path: str) -> int:
         return self._ends.get(path, 0)
@@ -210,6 +225,12 @@ class Overlay(MemoryJournal):
             if known.path in mine or not self._is_gone(known.path):
                 yield mine.pop(known.path, known)
         yield from mine.values()
+
+    def has_begun(self, path: str) -> bool:
+        return self._below.has_begun(path)
+
+    def begun_in(self, path: str) -> Iterator[str]:
+        return self._below.begun_in(path)
 
     def last_end(self, path: str) -> int:
         return self._below.last_end(path)

@@ -105,7 +105,9 @@ class Work:
             object.__setattr__(self, "item_holes", holes)
         if self.attempts is None and not self.is_simple:
             # Were the whole tried again as well, three attempts would be nine, with handlers in between.
-            object.__setattr__(self, "attempts", self.policy)
+            # Handlers follow from a failure, so it is an end that they, too, can be resumed behind.
+            is_handled = bool(self.on_failure or self.on_exit_code)
+            object.__setattr__(self, "attempts", replace(self.policy, failure_is_final=is_handled))
             object.__setattr__(self, "policy", PLAIN)
         if self.continue_on_error and not self.policy.failure_is_final:
             # The flow has gone on from this failure, and so does a resumed run.
@@ -233,7 +235,17 @@ class Work:
         attempt = Attempt(self, name)
         if self.is_simple:
             return Done(attempt.run(turn)), turn
-        return turn.perform_next(attempt)
+        return self._since_last_end(turn, attempt).perform_next(attempt)
+
+    def _since_last_end(self, turn: Turn, attempt: Attempt) -> Turn:
+        """The turn of an attempt: if the step has ended since, its failure is one that is tried again."""
+        journal = turn.run.journal
+        if turn.run.fresh or not turn.replaying:
+            return turn
+        known = journal.recorded(f"{turn.path}/{attempt.name}")
+        if known is None or isinstance(known.outcome, Done) or known.number > journal.last_end(turn.path):
+            return turn
+        return replace(turn, replaying=False)
 
     @property
     def is_simple(self) -> bool:

@@ -64,6 +64,14 @@ class SqliteJournal:
         self._expect_sound()
         return self.reader.done_in(path, fingerprint, after=after)
 
+    def has_begun(self, path: str) -> bool:
+        self._expect_sound()
+        return self.reader.has_begun(path)
+
+    def begun_in(self, path: str) -> Iterator[str]:
+        self._expect_sound()
+        return self.reader.begun_in(path)
+
     def last_end(self, path: str) -> int:
         self._expect_sound()
         return self.reader.last_end(path)

@@ -115,6 +115,10 @@ _UNLIKE: Final = (
     f"SELECT 1 FROM log WHERE what = {FINISHED} AND name = ? AND parent > ? AND parent < ? "
     "AND substr(parent, -?) = ? AND fingerprint IS NOT (SELECT id FROM words WHERE text = ?) LIMIT 1"
 )
+_NAMES_IN_ITEMS: Final = (
+    f"SELECT DISTINCT name FROM log WHERE what = {FINISHED} AND parent > ? AND parent < ? "
+    "AND instr(substr(parent, ?), '/') = length(substr(parent, ?))"
+)
 _ENDED: Final = (
     "SELECT status, count(*) FROM log "
     f"WHERE parent = ? AND what = {FINISHED} AND name >= ? AND name < ? GROUP BY status"
@@ -230,6 +234,13 @@ class Reader:
         values = (name, items, f"{storable(fan)}/{_BEHIND_ITEMS}", len(above) + 1, f"{above}/")
         return not self._all(_UNLIKE, *values, storable(fingerprint))
 
+    def names_in_items(self, fan: str) -> set[str]:
+        """What the steps of the items of a fan are called that have ended."""
+        items = f"{storable(fan)}/{ITEM}"
+        behind = len(items) + 1
+        found = self._all(_NAMES_IN_ITEMS, items, f"{storable(fan)}/{_BEHIND_ITEMS}", behind, behind)
+        return {original(name) for (name,) in found}
+
     def ended_in(self, fan: str) -> dict[str, int]:
         """How often items of a fan are recorded to have ended how; one that was done again counts twice."""
         found = self._all(_ENDED, f"{storable(fan)}/", ITEM, _BEHIND_ITEMS)
@@ -254,6 +265,15 @@ class Reader:
     def recorded(self, path: str) -> Recorded | None:
         number = self._known(path).number
         return None if number is None else self._recorded_at([number])[0]
+
+    def has_begun(self, path: str) -> bool:
+        return self._known(path) is not _NOTHING
+
+    def begun_in(self, path: str) -> Iterator[str]:
+        with self._lock:
+            self._catch_up()
+            found = self._all("SELECT parent || name FROM temp.known WHERE parent = ?", f"{storable(path)}/")
+        return (original(one) for (one,) in found)
 
     def last_end(self, path: str) -> int:
         return self._known(path).ended or 0

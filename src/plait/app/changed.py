@@ -1,0 +1,388 @@
+"""What is not as it was when a run was last worked on: texts of steps, their places, variables."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import count, takewhile
+
+from plait.app import env_changes
+from plait.engine.events import StepForgotten
+from plait.engine.journal import is_below, is_item
+from plait.engine.outcome import Failed
+from plait.engine.perform import Step, inside
+from plait.engine.run import changed_steps
+from plait.errors import InputError
+from plait.hints import TYPE_CHECKING, Final
+from plait.records import dataclass, field
+from plait.values import Json
+
+if TYPE_CHECKING:
+    from plait.engine.journal import Journal, Recorded
+    from plait.flows.loaded import Loaded
+    from plait.steps.sequence import Sequence as Steps
+    from plait.store import Opened
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """What a run keeps of the last time that items of it were retried, by a text that may have been new.
+
+    All else that was done then stays done, also in later lives of the run.
+    """
+
+    items: frozenset[str] = frozenset()
+    """Their paths, and that of the map; none: nothing was ever retried."""
+    fingerprints: Mapping[str, str] = field(default_factory=dict)
+    """By path: those of the steps of the flow, as its text was then."""
+
+    @classmethod
+    def of(cls, opened: Opened) -> Retry:
+        said = opened.facts.get(RETRIED)
+        return cls(frozenset(said["items"]), said["fingerprints"]) if isinstance(said, Mapping) else cls()
+
+    @classmethod
+    def begun(cls, loaded: Loaded, opened: Opened, items: Iterable[str]) -> Retry:
+        """The items that are retried now, and those of an earlier time to which it did not come."""
+        waiting = (path for path in cls.of(opened).items if opened.journal.recorded(path) is None)
+        return cls(frozenset((*items, *waiting)), _fingerprints(loaded))
+
+    def kept(self, loaded: Loaded, opened: Opened) -> Retry:
+        """What later lives have to know of it: nothing, if all that is done was done by the text of now."""
+        # Of very many items that would have to be looked for while somebody waits; to know more does no harm.
+        is_long = opened.journal.reader.is_long()
+        return self if is_long or changed_since(loaded, opened, Retry()) else Retry()
+
+    def concerns(self, path: str) -> bool:
+        """Is it the path of an item that was retried, of something in it, or of what is in no item?"""
+        item = _top(path, 2)
+        return not self.items or not is_item(item) or item in self.items
+
+    def with_changes(self, changed: Iterable[str]) -> Retry:
+        """Steps that have changed since are done again, and so is what they are in."""
+        changed = list(changed)
+        again = (_top(path, length) for path in changed for length in (1, 2))
+        kept = {
+            path: known
+            for path, known in self.fingerprints.items()
+            if not any(is_below(path, one) for one in changed)
+        }
+        return type(self)(self.items.union(again), kept)
+
+    def facts(self) -> dict[str, Json]:
+        return {RETRIED: {"items": sorted(self.items), "fingerprints": dict(self.fingerprints)}}
+
+
+RETRIED: Final = "retried"
+"""The name of that among the facts of a run."""
+
+
+def _top(path: str, length: int) -> str:
+    return "/".join(path.split("/", length)[:length])
+
+
+def expect_unchanged(loaded: Loaded, opened: Opened) -> None:
+    """All that is not as it was, before anything is done."""
+    changed = changed_since(loaded, opened)
+    problems = [*changed_steps(changed.items()).problems] if changed else []
+    change = env_changes.change_of(opened.facts.get("env_files"), loaded.surroundings.filed)
+    if change is not None:
+        problems.append(env_changes.problem_of(change))
+    if problems:
+        raise InputError.together(problems)
+
+
+def changed_since(loaded: Loaded, opened: Opened, retry: Retry | None = None) -> dict[str, str]:
+    """By path: titles of steps that were done and have another text now, or make others be done again.
+
+    Of a run of which items were retried: another one than then, and not those of other items.
+    """
+    retry = Retry.of(opened) if retry is None else retry
+    return _other_texts(loaded, opened, retry) | _other_places(loaded, opened, retry)
+
+
+# ── texts ────────────────────────────────────────────────────────────────
+
+
+def _other_texts(loaded: Loaded, opened: Opened, retry: Retry) -> dict[str, str]:
+    from plait.steps.work import Work
+
+    changed: dict[str, str] = {}
+    around: dict[str, str] = {}
+    for path, step in flow_steps(loaded):
+        if not step.inner and _has_changed(opened, path, step, retry):
+            changed.setdefault(_of_people(path, step), step.title)
+        elif isinstance(step, Work) and _has_changed(opened, path, step, retry):
+            around[path] = step.title
+    # Of a step with steps inside, its own words have changed if those of the steps have not.
+    for path in reversed(around):
+        if not any(is_below(one, path) for one in changed):
+            changed[path] = around[path]
+    in_order = (path for path, _ in flow_steps(loaded) if path in changed)
+    return {path: changed[path] for path in in_order if not _is_inside(path, changed)}
+
+
+def _has_changed(opened: Opened, path: str, step: Step, retry: Retry) -> bool:
+    """Has a step that was done another text now?"""
+    if retry.fingerprints.get(path) == step.fingerprint:
+        return False
+    if opened.journal.reader.is_long() and _is_alike(opened, path, step):
+        return False
+    return any(
+        known.fingerprint != step.fingerprint and _counts(known, step, opened.journal)
+        for known in _recorded_like(opened.journal, path, step)
+        if retry.concerns(known.path)
+    )
+
+
+def _counts(known: Recorded, step: Step, journal: Journal) -> bool:
+    """Would the end be remembered, were the text the same?"""
+    from plait.steps.work import Attempt
+
+    if isinstance(step, Attempt) and isinstance(known.outcome, Failed):
+        return step.policy.failure_is_final and known.number > journal.last_end(known.path.rpartition("/")[0])
+    return _is_done(known, step)
+
+
+def _is_done(known: Recorded, step: Step) -> bool:
+    """The flow has gone on from a failure that is final, so that is an end like any other."""
+    return step.policy.failure_is_final or not isinstance(known.outcome, Failed)
+
+
+# ── places ───────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class _List:
+    """A list of steps that a run has performed, as it is now."""
+
+    path: str
+    steps: Sequence[Step]
+    since: int
+    """Whatever was recorded in it before this number counts no more."""
+
+    def at(self, step: Step) -> str:
+        return f"{self.path}/{step.name}" if self.path else step.name
+
+
+def _other_places(loaded: Loaded, opened: Opened, retry: Retry) -> dict[str, str]:
+    """Steps because of which others would be done again that are done: removed, new and moved ones."""
+    if retry.items and retry.fingerprints == _fingerprints(loaded):
+        return {}  # it was accepted when items were retried
+    found: dict[str, str] = {}
+    for listed in _lists(loaded, opened):
+        for path, what in _misplaced(listed, opened.journal):
+            if retry.concerns(path):
+                found.setdefault(starred(path), what)
+    for gone in _removed(loaded, opened, retry):
+        found.setdefault(starred(gone.path), f"{gone.title}, removed")
+    if opened.journal.reader.is_long():
+        found |= _new_in_items(loaded, opened)
+    return found
+
+
+def _misplaced(listed: _List, journal: Journal) -> Iterator[tuple[str, str]]:
+    before: Recorded | None = None
+    for at, step in enumerate(listed.steps):
+        path = listed.at(step)
+        known = journal.recorded(path)
+        if known is None or known.number <= listed.since:
+            if not journal.has_begun(path) and _has_done(listed, listed.steps[at + 1 :], journal):
+                yield path, f"{step.title}, new"
+            continue
+        if before is not None and _is_done(known, step) and _stood_behind(before, known):
+            yield path, f"{step.title}, moved"
+        before = known
+
+
+def _stood_behind(one: Recorded, other: Recorded) -> bool:
+    """Was a step done behind another one because it stood there?  One that was done again did not move."""
+    return one.order > other.order and one.number > other.number
+
+
+def _has_done(listed: _List, steps: Iterable[Step], journal: Journal) -> bool:
+    """Was one of these steps done, or something inside it?"""
+    for step in steps:
+        path = listed.at(step)
+        if not listed.path and journal.has_begun(path):
+            return True
+        known = journal.recorded(path)
+        if known is None or known.number <= listed.since:
+            continue
+        inside_it = journal.recorded_in(path) if isinstance(known.outcome, Failed) else ()
+        if _is_done(known, step) or any(not isinstance(one.outcome, Failed) for one in inside_it):
+            return True
+    return False
+
+
+def _new_in_items(loaded: Loaded, opened: Opened) -> dict[str, str]:
+    """Of very many items: the steps that stand in none, before one that stands in some."""
+    fan = loaded.program.fan
+    if fan is None:
+        return {}
+    names = opened.journal.reader.names_in_items(fan.name)
+    last = max((at for at, step in enumerate(fan.each.steps) if step.name in names), default=-1)
+    return {
+        f"{fan.name}/item:*/{step.name}": f"{step.title}, new"
+        for step in fan.each.steps[: last + 1]
+        if step.name not in names
+    }
+
+
+def _removed(loaded: Loaded, opened: Opened, retry: Retry) -> Iterator[Recorded]:
+    """The steps that were done and do not stand in their list any more."""
+    for listed in _lists(loaded, opened):
+        if not listed.path or _is_isolated(loaded, listed):
+            continue
+        names = {step.name for step in listed.steps}
+        for known in opened.journal.recorded_in(listed.path):
+            name = known.path.rpartition("/")[2]
+            was_gone = retry.items and starred(known.path) not in retry.fingerprints
+            is_step = _ID.match(name) and name not in names
+            if is_step and known.number > listed.since and not was_gone and retry.concerns(known.path):
+                yield known
+
+
+def _is_isolated(loaded: Loaded, listed: _List) -> bool:
+    """Are there steps in the list that nobody wrote?"""
+    fan = loaded.program.fan
+    return fan is not None and fan.isolation is not None and listed.path.startswith(f"{fan.name}/")
+
+
+_ID: Final = re.compile(r"[\w-]+\Z")
+"""What a step is called, by its author or by its number; hooks and handlers are called otherwise."""
+
+
+def _lists(loaded: Loaded, opened: Opened) -> Iterator[_List]:
+    from plait.steps.fan import Fan
+    from plait.steps.sequence import Sequence as Steps
+
+    parts = [part for part in loaded.program.inner if part.inner]
+    yield _List("", parts, 0)
+    for part in parts:
+        if isinstance(part, Steps):
+            yield _list(part.name, part, opened.journal, 0)
+        # Of very many items nobody waits for the answer.
+        elif isinstance(part, Fan) and not opened.journal.reader.is_long():
+            since = _choice(opened.journal, part.name)
+            for path in opened.journal.begun_in(part.name):
+                if is_item(path):
+                    yield _list(path, part.each, opened.journal, since)
+
+
+def _list(path: str, steps: Steps, journal: Journal, since: int) -> _List:
+    end = journal.recorded(path)
+    # Whatever is older than a list that was done by the text of now was accepted then.
+    is_whole = (
+        end is not None and end.fingerprint == steps.fingerprint and not isinstance(end.outcome, Failed)
+    )
+    return _List(path, steps.steps, end.number if end is not None and is_whole else since)
+
+
+def without_removed(loaded: Loaded, opened: Opened) -> list[StepForgotten]:
+    """Forget steps that are not in the file any more, and what was done behind them in their list.
+
+    The list itself has another text then, so what is behind it follows.
+    """
+    forgotten: dict[str, str] = {}
+    for gone in _removed(loaded, opened, Retry.of(opened)):
+        forgotten[gone.path] = "it is not in the file any more"
+        for known in opened.journal.recorded_in(gone.path.rpartition("/")[0]):
+            if known.number > gone.number:
+                forgotten.setdefault(known.path, "a step before it is not in the file any more")
+    return [StepForgotten(path, why, below=True) for path, why in forgotten.items()]
+
+
+# ── what is recorded of a step ───────────────────────────────────────────
+
+
+def _is_alike(opened: Opened, path: str, step: Step) -> bool:
+    """Has every end that a step of an item ever had the text of now?  One question for a million of them."""
+    top, star, rest = path.partition("/item:*")
+    is_plain = star and "item:" not in rest and not any(check in rest for check in _CHECKS)
+    return bool(is_plain and rest) and opened.journal.reader.is_alike(top, rest, step.fingerprint)
+
+
+def _is_inside(path: str, others: Iterable[str]) -> bool:
+    return any(path != one and is_below(path, one) for one in others)
+
+
+def _fingerprints(loaded: Loaded) -> dict[str, str]:
+    return {path: step.fingerprint for path, step in flow_steps(loaded)}
+
+
+def flow_steps(loaded: Loaded) -> Iterator[tuple[str, Step]]:
+    for part in loaded.program.inner:
+        yield from inside(part)
+
+
+def _recorded_like(journal: Journal, path: str, step: Step) -> Iterator[Recorded]:
+    """What is recorded of a step at a path in which `item:*` stands for every item."""
+    top, star, rest = path.partition("/item:*")
+    if not star:
+        found = (journal.recorded(one) for time in _times(journal, "", path) for one in _tries(time, step))
+        return (known for known in found if known is not None)
+    return _of_items(journal, top, rest, step)
+
+
+def _of_items(journal: Journal, top: str, rest: str, step: Step) -> Iterator[Recorded]:
+    for item in journal.begun_in(top):
+        if is_item(item):
+            yield from of_this_choice(journal, top, _recorded_like(journal, item + rest, step))
+
+
+def of_this_choice(journal: Journal, fan: str, ended: Iterable[Recorded]) -> Iterator[Recorded]:
+    """What ended after the items were chosen: all else is of an earlier choice, and counts no more."""
+    since = _choice(journal, fan)
+    return (known for known in ended if known.number > since)
+
+
+def _choice(journal: Journal, fan: str) -> int:
+    known = journal.recorded(f"{fan}/{ITEMS}")
+    return 0 if known is None else known.number
+
+
+ITEMS: Final = "items"
+"""The name of the step that chooses the items of a map."""
+
+
+def _times(journal: Journal, above: str, path: str) -> Iterator[str]:
+    """The paths in a run of what is at one below another: whatever checks a step is done several times."""
+    name, _, rest = path.partition("/")
+    here = f"{above}/{name}" if above else name
+    times = (f"{here}@{number}" for number in count(1)) if name in _CHECKS else iter(())
+    for place in (here, *takewhile(lambda time: journal.has_begun(time), times)):
+        if rest:
+            yield from _times(journal, place, rest)
+        else:
+            yield place
+
+
+_CHECKS: Final = ("check", "on_incomplete")
+
+
+def _tries(path: str, step: Step) -> Iterator[str]:
+    """The paths of a step: an action is another one each time that it is tried after a handler."""
+    from plait.steps.work import AGAIN, Attempt
+
+    yield path
+    if isinstance(step, Attempt) and step.work.on_failure is not None:
+        above = path.rpartition("/")[0]
+        yield from (f"{above}/{AGAIN}{number + 1}" for number in range(step.work.on_failure.attempts))
+
+
+def _of_people(path: str, step: Step) -> str:
+    """The path of what an author wrote, who knows a step and its action as one."""
+    from plait.steps.work import Attempt
+
+    return path.rpartition("/")[0] if isinstance(step, Attempt) else path
+
+
+def starred(path: str) -> str:
+    """A path of a run as one of the flow: of any item, and of any time that a handler or check is run."""
+    return "/".join(
+        "item:*" if part.startswith("item:") else _HANDLED.sub(r"\1", part) for part in path.split("/")
+    )
+
+
+_HANDLED: Final = re.compile(r"^(on_failure|on_incomplete|check)@\d+$")
