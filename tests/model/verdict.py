@@ -67,6 +67,7 @@ class Moment:
     retry: bool = False
 
     def __post_init__(self) -> None:
+        self.begun = set(self.world.begun)
         self.last = max((record.number for record in self.before.values()), default=0)
         items = self.memory.items or self.flow.items
         if "map/items" in self.changed_paths() and not self.retry:
@@ -94,6 +95,32 @@ class Moment:
             for path in self.before
             if path in self.memory.says and path not in self.places and path.rpartition("/")[0] in lists
         }
+
+    def may_be_asked(self) -> bool:
+        return bool(self.removed()) or self.has_changed_inside() or self.is_handled() or self.is_misplaced()
+
+    def is_handled(self) -> bool:
+        """Has an action that failed and was handled, perhaps not to the end, another text now?"""
+        return any(
+            path.endswith("/run")
+            and path in self.places
+            and self.memory.says.get(path) != self.places[path].says
+            for path in self.before
+        )
+
+    def is_misplaced(self) -> bool:
+        """Is there a step before one that has ended, and was never begun, or ended behind it?"""
+        before = self.expected().before
+        places = list(self.places)
+        for path in self.before:
+            beside = places[: places.index(path)] if path in self.places else []
+            listed = [one for one in beside if one.rpartition("/")[0] == path.rpartition("/")[0]]
+            for one in [*before.get(path, ()), *listed]:
+                if one not in self.begun:
+                    return True
+                if one in self.before and self.before[one].number > self.before[path].number:
+                    return True
+        return False
 
     def has_changed_inside(self) -> bool:
         """Has a step that has ended others inside it now, which need not have ended themselves?"""
@@ -130,7 +157,7 @@ def _refusals(moment: Moment, life: Life) -> Iterator[str]:
     if life.refused:
         if life.refused_code != "changed":
             yield f"refused: {life.refused}"
-        elif moment.accept or not (changed or moment.removed() or moment.has_changed_inside()):
+        elif moment.accept or not (changed or moment.may_be_asked()):
             yield f"refused without a change: {life.refused}"
         return
     failure = life.result.failure if life.result else None
@@ -158,6 +185,8 @@ def _repeated(moment: Moment, life: Life, after: Mapping[str, Record]) -> Iterat
     for line in life.lines:
         if line.path not in ran and not _is_needed(moment, line.path, ran, expected, after):
             yield f"done again without need: {line.path}"
+        if line.path not in ran and _is_unasked(moment, line.path, expected):
+            yield f"done again because of a step that is new or moved, and nobody was asked: {line.path}"
         ran.add(line.path)
     for path in (one for one in after if one.endswith("/items") and after[one].number > moment.last):
         if not _is_needed(moment, path, ran, expected, after):
@@ -189,6 +218,23 @@ def _is_needed(
         if one in after and after[one].number > moment.last:
             return True
     return False
+
+
+def _is_unasked(moment: Moment, path: str, expected: Expected) -> bool:
+    """Is all in order before a step that had ended, but for steps that were never begun?"""
+    if moment.accept or moment.retry or moment.memory.retried_by_another_text or _item_changed(moment, path):
+        return False
+    if path not in moment.before or not moment.counts(path, moment.before[path], moment.places):
+        return False
+    if path in moment.changed_paths() or path.endswith("/run"):
+        return False
+    if any(one in moment.before and moment.before[one].status == "failed" for one in _itself_and_above(path)):
+        return False
+    mine = moment.before[path].number
+    known = [one for one in expected.before.get(path, ()) if one in moment.begun]
+    if any(_item_changed(moment, one) for one in known):
+        return False  # an item that failed is done again by another text, and what is behind it
+    return all(one in moment.before and moment.before[one].number < mine for one in known)
 
 
 def _follows(path: str, gone: str) -> bool:

@@ -65,6 +65,8 @@ class World:
     broken: set[str] = field(default_factory=set)
     """Paths whose commands fail, until somebody mends them."""
     ledger: list[Line] = field(default_factory=list)
+    begun: set[str] = field(default_factory=set)
+    """Paths of all steps of which the journal has ever heard."""
     run_id: str = ""
 
     def __post_init__(self) -> None:
@@ -142,6 +144,8 @@ class World:
         with contextlib.closing(sqlite3.connect(files[0])) as journal:
             query = "SELECT number, event, path, status FROM events ORDER BY number"
             for number, event, path, status in journal.execute(query):
+                if event in ("started", "finished"):
+                    self.begun.add(path)
                 if event == "finished":
                     found[path] = Record(number, status)
                 elif event in ("started", "forgotten"):

@@ -272,11 +272,9 @@ def _lists(loaded: Loaded, opened: Opened) -> Iterator[_List]:
 
 def _list(path: str, steps: Steps, journal: Journal, since: int) -> _List:
     end = journal.recorded(path)
-    # Whatever is older than a list that was done by the text of now was accepted then.
-    is_whole = (
-        end is not None and end.fingerprint == steps.fingerprint and not isinstance(end.outcome, Failed)
-    )
-    return _List(path, steps.steps, end.number if end is not None and is_whole else since)
+    # Whatever is older than the end of the list by the text of now was accepted then.
+    is_like_this = end is not None and end.fingerprint == steps.fingerprint
+    return _List(path, steps.steps, end.number if end is not None and is_like_this else since)
 
 
 def without_removed(loaded: Loaded, opened: Opened) -> list[StepForgotten]:
