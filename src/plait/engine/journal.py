@@ -62,6 +62,9 @@ class Journal(Protocol):
     def failed_in(self, path: str) -> Iterator[Recorded]:
         """Those of them that failed; of a million items these are found at once."""
 
+    def failed_titles(self, path: str) -> Iterator[tuple[str, str]]:
+        """The paths and titles of those."""
+
     def done_in(self, path: str, fingerprint: str | None, *, after: int = 0) -> bytes:
         """By `order`: 1 for each item below a path that was done behind an event; None: any fingerprint."""
 
@@ -132,6 +135,9 @@ class MemoryJournal:
 
     def failed_in(self, path: str) -> Iterator[Recorded]:
         return (known for known in self.recorded_in(path) if isinstance(known.outcome, Failed))
+
+    def failed_titles(self, path: str) -> Iterator[tuple[str, str]]:
+        return ((known.path, known.title) for known in self.failed_in(path))
 
     def done_in(self, path: str, fingerprint: str | None, *, after: int = 0) -> bytes:
         done = [

@@ -60,6 +60,10 @@ class SqliteJournal:
         self._expect_sound()
         return self.reader.failed_in(path)
 
+    def failed_titles(self, path: str) -> Iterator[tuple[str, str]]:
+        self._expect_sound()
+        return self.reader.failed_titles(path)
+
     def done_in(self, path: str, fingerprint: str | None, *, after: int = 0) -> bytes:
         self._expect_sound()
         return self.reader.done_in(path, fingerprint, after=after)
