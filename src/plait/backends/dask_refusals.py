@@ -11,9 +11,16 @@ from plait.errors import InputError, InternalError, PlaitError, ProcessError, Tr
 def expect_same(pythons: Mapping[str, object], plaits: Mapping[str, object]) -> None:
     """Every worker has the Plait and the Python that we have."""
     mine = travel.own_versions()
-    without = [worker for worker, said in plaits.items() if isinstance(said, ImportError)]
+    without = [worker for worker, said in plaits.items() if _is_missing(said)]
     if without:
         raise no_plait(without)
+    broken = {
+        worker: said
+        for worker, said in plaits.items()
+        if isinstance(said, Exception) and not isinstance(said, OSError)  # it is gone, or comes again
+    }
+    if broken:
+        raise unloadable(broken)
     # One that came or went between the two questions is asked again when it has an item.
     others = {
         worker: f"Plait {plait} with Python {travel.python_minor(python)}"
@@ -30,6 +37,20 @@ def no_plait(workers: list[str]) -> InputError:
     return InputError(
         f"Plait is not installed on {'workers: ' + named if named else 'a worker'}",
         fix=f"install Plait {travel.own_versions().plait} there, for the Python that runs the worker",
+        code="worker-without-plait",
+    )
+
+
+def _is_missing(said: object) -> bool:
+    return isinstance(said, ImportError) and said.name in (None, "plait")
+
+
+def unloadable(workers: Mapping[str, object]) -> InputError:
+    """Plait is there, and fails before it could say anything itself."""
+    told = "; ".join(f"{worker}: {type(said).__name__}: {said}" for worker, said in list(workers.items())[:5])
+    return InputError(
+        f"Plait cannot be loaded on workers: {told}",
+        fix="python -c 'import plait' there, with the Python that runs the worker, says more",
         code="worker-without-plait",
     )
 

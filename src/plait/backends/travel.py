@@ -26,6 +26,8 @@ from plait.hints import Any, Final, Protocol, TypeAlias
 from plait.records import dataclass, field
 from plait.values import Json, Secret
 
+VERSION: Final = "plait:__version__"
+"""Where a worker finds its version, by `pkgutil.resolve_name`: it may have no function of ours to call."""
 WIRE: Final = 1
 """Of these messages; to be raised when they change."""
 
@@ -45,9 +47,10 @@ class Versions:
 
 @cache
 def own_versions() -> Versions:
-    from importlib.metadata import version
+    # That of the code that runs: a path may lead to another one than was installed.
+    from plait import __version__
 
-    return Versions(version("plait"), python_minor(sys.version.split()[0]))
+    return Versions(__version__, python_minor(sys.version.split()[0]))
 
 
 def python_minor(version: str) -> str:
