@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from plait.app.away import Away
 from plait.backends import travel
-from plait.backends.dask_refusals import expect_same
+from plait.backends.dask_refusals import as_error, expect_same
 from plait.engine.backend import ItemWork
 from plait.engine.events import StepFinished, StepStarted
 from plait.engine.journal import MemoryJournal
 from plait.engine.outcome import Done, Failure
 from plait.engine.perform import Turn
-from plait.errors import InputError
+from plait.errors import InputError, TrustError
 from plait.flows.workflow import load_workflow
 from plait.steps.fan import elsewhere
 from plait.steps.hands import WorkingRun
@@ -221,3 +221,15 @@ def test_the_version_is_that_of_the_code_and_not_of_what_was_installed(
         assert resolve_name(travel.VERSION) == "0.9.9", "as workers are asked"
     finally:
         travel.own_versions.cache_clear()
+
+
+def test_what_a_worker_does_not_trust_is_to_be_trusted_there() -> None:
+    refused = travel.Refused(
+        "TrustError", "nobody you trust has signed hello.py", "type: plait trust /p", "trust"
+    )
+    error = as_error(refused)
+    assert isinstance(error, TrustError)
+    assert str(error) == (
+        "on a worker: nobody you trust has signed hello.py\n"
+        "fix: there, as the user who runs the worker: type: plait trust /p"
+    )

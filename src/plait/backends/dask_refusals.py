@@ -67,8 +67,11 @@ def mismatch(workers: Mapping[str, str]) -> InputError:
 
 def as_error(reply: travel.Refused) -> PlaitError:
     kinds: dict[str, type[PlaitError]] = {
-        one.__name__: one for one in (InputError, TrustError, ProcessError, InternalError)
+        one.__name__: one for one in (InputError, ProcessError, InternalError)
     }
+    if reply.kind == TrustError.__name__:  # it may well be trusted here
+        fix = f"there, as the user who runs the worker: {reply.fix}" if reply.fix else reply.fix
+        return TrustError(f"on a worker: {reply.what}", fix=fix, code=reply.code)
     return kinds.get(reply.kind, ProcessError)(reply.what, fix=reply.fix, code=reply.code)
 
 
