@@ -16,6 +16,7 @@ import pickle
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from pkgutil import resolve_name
 
 from plait.digests import sha256_hex
 from plait.engine.backend import Fanned, ItemWork
@@ -48,9 +49,7 @@ class Versions:
 @cache
 def own_versions() -> Versions:
     # That of the code that runs: a path may lead to another one than was installed.
-    from plait import __version__
-
-    return Versions(__version__, python_minor(sys.version.split()[0]))
+    return Versions(resolve_name(VERSION), python_minor(sys.version.split()[0]))
 
 
 def python_minor(version: str) -> str:
