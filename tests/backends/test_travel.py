@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from pathlib import Path
+from pkgutil import resolve_name
 
 import pytest
 from hypothesis import given
@@ -11,13 +12,13 @@ from hypothesis import strategies as st
 
 from plait.app.away import Away
 from plait.backends import travel
-from plait.backends.dask_refusals import expect_same
+from plait.backends.dask_refusals import as_error, expect_same
 from plait.engine.backend import ItemWork
 from plait.engine.events import StepFinished, StepStarted
 from plait.engine.journal import MemoryJournal
 from plait.engine.outcome import Done, Failure
 from plait.engine.perform import Turn
-from plait.errors import InputError
+from plait.errors import InputError, TrustError
 from plait.flows.workflow import load_workflow
 from plait.steps.fan import elsewhere
 from plait.steps.hands import WorkingRun
@@ -184,4 +185,51 @@ def test_a_worker_without_plait_is_named() -> None:
     assert str(caught.value) == (
         "Plait is not installed on workers: tcp://w\n"
         f"fix: install Plait {travel.own_versions().plait} there, for the Python that runs the worker"
+    )
+
+
+BROKEN = [
+    # what a worker says of Plait                       how it is told
+    (RuntimeError("no licence"),                        "RuntimeError: no licence"),
+    (Exception("a fault that does not travel"),         "Exception: a fault that does not travel"),
+    (AttributeError("no attribute '__version__'"),      "AttributeError: no attribute '__version__'"),
+    (ModuleNotFoundError("No module named 'attrs'", name="attrs"), "ModuleNotFoundError: No module named 'attrs'"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("said", "told"), BROKEN)
+def test_a_worker_whose_plait_cannot_be_loaded_is_named_with_the_reason(said: Exception, told: str) -> None:
+    with pytest.raises(InputError) as caught:
+        expect_same({"tcp://w": "3.11.1"}, {"tcp://w": said})
+    assert str(caught.value) == (
+        f"Plait cannot be loaded on workers: tcp://w: {told}\n"
+        "fix: python -c 'import plait' there, with the Python that runs the worker, says more"
+    )
+
+
+def test_a_worker_that_is_lost_while_it_is_asked_is_no_reason_to_refuse() -> None:
+    expect_same({"tcp://w": OSError()}, {"tcp://w": OSError()})
+
+
+def test_the_version_is_that_of_the_code_and_not_of_what_was_installed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("plait.__version__", "0.9.9")
+    travel.own_versions.cache_clear()
+    try:
+        assert travel.own_versions().plait == "0.9.9"
+        assert resolve_name(travel.VERSION) == "0.9.9", "as workers are asked"
+    finally:
+        travel.own_versions.cache_clear()
+
+
+def test_what_a_worker_does_not_trust_is_to_be_trusted_there() -> None:
+    refused = travel.Refused(
+        "TrustError", "nobody you trust has signed hello.py", "type: plait trust /p", "trust"
+    )
+    error = as_error(refused)
+    assert isinstance(error, TrustError)
+    assert str(error) == (
+        "on a worker: nobody you trust has signed hello.py\n"
+        "fix: there, as the user who runs the worker: type: plait trust /p"
     )

@@ -9,10 +9,13 @@ import pytest
 from plait.app.flows import Company, Options, find_run, resume_flow, retry_flow, run_flow
 from plait.cli.logs import chosen, entries
 from plait.cli.show import Tries, _Outline, lines, record
-from plait.engine.events import StepStarted
+from plait.engine.events import StepFinished, StepForgotten, StepStarted
 from plait.engine.journal import Stamped
+from plait.engine.outcome import Done
 from plait.engine.progress import Progress
 from plait.engine.run import Stop
+from plait.store import Runs
+from plait.store.reader import Reader
 from plait.values import Json
 
 FLOW = """\
@@ -26,11 +29,11 @@ reduce: [{shell: 'echo ${map.successful}'}]
 """
 
 
-def shown(project: Path, *, whole: bool) -> tuple[Json, list[str]]:
+def shown(project: Path, *, whole: bool, short: bool = False) -> tuple[Json, list[str]]:
     runs, name = find_run(None, str(project))
     with runs.open(name, write=False) as opened:
         progress, tries = Progress(), Tries()
-        journal = _Outline(opened.journal, whole=whole)
+        journal = _Outline(opened.journal, whole=whole, short=short)
         for stamped in journal.events():
             progress.add(stamped)
             tries.add(stamped.event)
@@ -50,6 +53,67 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_an_outline_shows_what_the_whole_shows(project: Path) -> None:
     run_flow(str(project / "flow.yaml"), Options())
     assert shown(project, whole=False) == shown(project, whole=True)
+
+
+def test_a_short_outline_says_what_the_whole_says(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flow = FLOW.replace("id: ${item}", "id: ${item}\n  retry: {attempts: 2, initial_delay: 1ms}")
+    (project / "flow.yaml").write_text(flow)
+    run = run_flow(str(project / "flow.yaml"), Options()).run
+    assert shown(project, whole=False, short=True) == shown(project, whole=True)
+    monkeypatch.setattr("plait.cli.show.MOST_FAILURES", 1)
+    assert shown(project, whole=False, short=True)[1] == shown(project, whole=True)[1]
+    (project / "flow.yaml").write_text(flow.replace("-ne 3", "-ne 33"))
+    retry_flow(run, project=str(project))
+    assert shown(project, whole=False, short=True)[1] == shown(project, whole=True)[1]
+    (project / "flow.yaml").write_text(flow.replace("-ne 3", "-ne 33").replace("-ne 5", "-ne 55"))
+    retry_flow(run, project=str(project))
+    found, said = shown(project, whole=False, short=True)
+    assert (found, said) == shown(project, whole=True)
+    assert not any("✗" in line for line in said)
+
+
+def test_what_is_asked_of_a_long_journal_does_not_grow_with_its_failures(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    many = FLOW.replace("[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]", str([3, 5] + [100 + n for n in range(60)]))
+    (project / "flow.yaml").write_text(many.replace("test ${item} -ne 3 && test ${item} -ne 5", "exit 1"))
+    run_flow(str(project / "flow.yaml"), Options())
+    runs, name = find_run(None, str(project))
+    asked: list[str] = []
+    real = Reader._all
+
+    def counting(self: Reader, query: str, *values: object) -> list[object]:
+        asked.append(query)
+        return real(self, query, *values)
+
+    monkeypatch.setattr(Reader, "_all", counting)
+    with runs.open(name, write=False) as opened:
+        reader = opened.journal.reader
+        reader._many = 1  # it is long
+        events = list(reader.short_outline(5))
+        assert sum("item:" in getattr(one.event, "path", "") for one in events) == 10
+        assert len(list(reader.failed_titles("map"))) == reader.failed_count("map") == 62
+        assert [one.path for one in reader.recorded_in("reduce")] == ["reduce/0"]
+        assert reader.recorded("map") is not None
+    assert len(asked) < 62, "one for each failure would be more"
+    assert not any("INSERT INTO temp.known" in query for query in asked), "no index is made"
+
+
+def test_many_that_are_forgotten_at_once_are_forgotten_in_their_order(tmp_path: Path) -> None:
+    with Runs(str(tmp_path)).create({}) as opened:
+        ended = [
+            StepFinished(f"map/item:{n}{rest}", "item", "", "f", Done(n), 0.0, n)
+            for n in range(4)
+            for rest in ("/0", "")
+        ]
+        opened.journal.append(
+            *ended, StepForgotten("map/item:0", ""), StepForgotten("map/item:1", "", below=False)
+        )
+        opened.journal.append(ended[1], StepForgotten("map/item:3", ""))
+        found = {path: opened.journal.recorded(path) is not None for path in (one.path for one in ended)}
+        assert [path for path, is_known in found.items() if not is_known] == [
+            "map/item:0/0", "map/item:1", "map/item:3/0", "map/item:3",
+        ]  # fmt: skip
 
 
 def test_an_outline_knows_of_items_that_were_retried(project: Path) -> None:

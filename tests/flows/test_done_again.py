@@ -449,3 +449,29 @@ def test_a_step_that_failed_in_spite_of_its_handler_is_handled_anew(place: Place
     assert place.plait("retry", run, "--failed").returncode == 0
     assert place.text("seen").split("\n") == [*("act", "clean 1", "tell") * 2, ""]
     assert not (place.root / "lockfile").exists()
+
+
+@pytest.mark.parametrize(
+    ("old", "said"),
+    [
+        ("- {id: a, shell: echo a >> seen}", "map/item:*/log (log, new)"),
+        ("- {id: r, shell: echo r >> seen}", ""),
+    ],
+)
+def test_a_step_that_is_put_at_the_end_of_a_list_is_a_change_if_what_is_behind_the_list_is_done(
+    place: Place, old: str, said: str
+) -> None:
+    flow = """\
+map:
+  input: [x]
+  id: ${item}
+  steps:
+  - {id: a, shell: echo a >> seen}
+reduce:
+  - {id: r, shell: echo r >> seen}
+"""
+    run = place.done(flow).result.run
+    place.write("flow.yaml", flow.replace(old, f"{old}\n  - {LOG}"))
+    ended = place.plait("resume", run)
+    assert (said in ended.stderr, ended.returncode) == (True, 2 if said else 0)
+    assert place.text("seen").split() == (["a", "r"] if said else ["a", "r", "log"])

@@ -12,6 +12,7 @@ from plait.engine.events import Noted
 from plait.engine.journal import MemoryJournal
 from plait.engine.outcome import Outcome
 from plait.engine.perform import PLAIN, Policy, Step, Turn
+from plait.errors import ProcessError
 from plait.records import dataclass, field
 from plait.steps.fan import ErrorPolicy, Fan
 from plait.steps.isolation import Isolation
@@ -35,9 +36,12 @@ class Ended:
 def start_git(args: Sequence[str], *, cwd: str, env: Mapping[str, str], stdin: bytes = b"") -> Answer:
     """Real git, as the app starts it."""
     around = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    done = subprocess.run(
-        ["git", *args], cwd=cwd, env={**around, **env}, input=stdin, capture_output=True, timeout=60
-    )
+    try:
+        done = subprocess.run(
+            ["git", *args], cwd=cwd, env={**around, **env}, input=stdin, capture_output=True, timeout=60
+        )
+    except OSError as error:
+        raise ProcessError(f"git cannot be started: {error.strerror}", cwd) from error
     return Ended(done.returncode, done.stdout, done.stderr)
 
 

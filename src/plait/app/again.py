@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from plait.app.changed import flow_steps, of_this_choice, starred
+from plait.app.changed import flow_steps, starred
+from plait.engine.choice import chosen_at
 from plait.engine.events import StepForgotten
 from plait.engine.journal import is_item
 from plait.errors import InputError, nearest
@@ -12,7 +13,7 @@ from plait.hints import TYPE_CHECKING
 from plait.values import Json
 
 if TYPE_CHECKING:
-    from plait.engine.journal import Journal, Recorded
+    from plait.engine.journal import Journal
     from plait.engine.perform import Step
     from plait.flows.loaded import Loaded
 
@@ -101,12 +102,11 @@ def letters_to_retry(
     fan = loaded.program.fan
     if fan is None:
         return
-    letters = [known for known in journal.failed_in(fan.name) if is_item(known.path)]
-    letters = list(of_this_choice(journal, fan.name, letters))
-    names = {known.path.rpartition("/item:")[2]: known for known in letters}
-    unknown = [one for one in wanted if not _named(one, names.values())]
+    behind = chosen_at(journal, fan.name, fan.items.name)
+    letters = [known for known in journal.failed_titles(fan.name, after=behind) if is_item(known[0])]
+    unknown = [one for one in wanted if not any(_is_called(known, one) for known in letters)]
     if unknown:
-        guess = nearest(unknown[0], [*names, *(known.title for known in letters)])
+        guess = nearest(unknown[0], [*map(_key, letters), *(title for _, title in letters)])
         raise InputError(
             f"no failed item is called {', '.join(map(repr, unknown))}",
             fix=f"did you mean '{guess}'?" if guess else "plait show lists the failed items",
@@ -115,14 +115,14 @@ def letters_to_retry(
     chosen = [known for known in letters if not wanted or any(_is_called(known, one) for one in wanted)]
     if chosen:
         yield StepForgotten(fan.name, "items are retried", below=False)
-    for known in chosen:
-        yield StepForgotten(known.path, "retried", below=from_start)
+    for path, _ in chosen:
+        yield StepForgotten(path, "retried", below=from_start)
 
 
-def _named(name: str, letters: Iterable[Recorded]) -> bool:
-    return any(_is_called(known, name) for known in letters)
+def _key(letter: tuple[str, str]) -> str:
+    return letter[0].rpartition("/item:")[2]
 
 
-def _is_called(known: Recorded, name: str) -> bool:
-    key = known.path.rpartition("/item:")[2]
-    return name in (key, known.title, known.path)
+def _is_called(letter: tuple[str, str], name: str) -> bool:
+    """Is it a failed item of this path, key or title?"""
+    return name in (_key(letter), *letter)

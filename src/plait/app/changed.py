@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import count, takewhile
 
 from plait.app import env_changes
+from plait.engine.choice import chosen_at
 from plait.engine.events import StepForgotten
 from plait.engine.journal import is_below, is_item
 from plait.engine.outcome import Failed
@@ -160,6 +161,8 @@ class _List:
     steps: Sequence[Step]
     since: int
     """Whatever was recorded in it before this number counts no more."""
+    followed: bool = False
+    """The list is done, and something behind it was begun."""
 
     def at(self, step: Step) -> str:
         return f"{self.path}/{step.name}" if self.path else step.name
@@ -187,7 +190,8 @@ def _misplaced(listed: _List, journal: Journal) -> Iterator[tuple[str, str]]:
         path = listed.at(step)
         known = journal.recorded(path)
         if known is None or known.number <= listed.since:
-            if not journal.has_begun(path) and _has_done(listed, listed.steps[at + 1 :], journal):
+            is_new = not journal.has_begun(path)
+            if is_new and (listed.followed or _has_done(listed, listed.steps[at + 1 :], journal)):
                 yield path, f"{step.title}, new"
             continue
         if before is not None and _is_done(known, step) and _stood_behind(before, known):
@@ -259,22 +263,26 @@ def _lists(loaded: Loaded, opened: Opened) -> Iterator[_List]:
 
     parts = [part for part in loaded.program.inner if part.inner]
     yield _List("", parts, 0)
-    for part in parts:
+    for at, part in enumerate(parts):
+        followed = any(opened.journal.has_begun(later.name) for later in parts[at + 1 :])
         if isinstance(part, Steps):
-            yield _list(part.name, part, opened.journal, 0)
+            yield _list(part.name, part, opened.journal, 0, followed=followed)
         # Of very many items nobody waits for the answer.
         elif isinstance(part, Fan) and not opened.journal.reader.is_long():
-            since = _choice(opened.journal, part.name)
+            since = chosen_at(opened.journal, part.name, part.items.name)
             for path in opened.journal.begun_in(part.name):
                 if is_item(path):
-                    yield _list(path, part.each, opened.journal, since)
+                    yield _list(path, part.each, opened.journal, since, followed=followed)
 
 
-def _list(path: str, steps: Steps, journal: Journal, since: int) -> _List:
+def _list(path: str, steps: Steps, journal: Journal, since: int, *, followed: bool) -> _List:
     end = journal.recorded(path)
+    if end is None or end.number <= since:
+        return _List(path, steps.steps, since)
     # Whatever is older than the end of the list by the text of now was accepted then.
-    is_like_this = end is not None and end.fingerprint == steps.fingerprint
-    return _List(path, steps.steps, end.number if end is not None and is_like_this else since)
+    if end.fingerprint == steps.fingerprint:
+        return _List(path, steps.steps, end.number)
+    return _List(path, steps.steps, since, followed and not isinstance(end.outcome, Failed))
 
 
 def without_removed(loaded: Loaded, opened: Opened) -> list[StepForgotten]:
@@ -324,24 +332,10 @@ def _recorded_like(journal: Journal, path: str, step: Step) -> Iterator[Recorded
 
 
 def _of_items(journal: Journal, top: str, rest: str, step: Step) -> Iterator[Recorded]:
+    since = chosen_at(journal, top)
     for item in journal.begun_in(top):
         if is_item(item):
-            yield from of_this_choice(journal, top, _recorded_like(journal, item + rest, step))
-
-
-def of_this_choice(journal: Journal, fan: str, ended: Iterable[Recorded]) -> Iterator[Recorded]:
-    """What ended after the items were chosen: all else is of an earlier choice, and counts no more."""
-    since = _choice(journal, fan)
-    return (known for known in ended if known.number > since)
-
-
-def _choice(journal: Journal, fan: str) -> int:
-    known = journal.recorded(f"{fan}/{ITEMS}")
-    return 0 if known is None else known.number
-
-
-ITEMS: Final = "items"
-"""The name of the step that chooses the items of a map."""
+            yield from (known for known in _recorded_like(journal, item + rest, step) if known.number > since)
 
 
 def _times(journal: Journal, above: str, path: str) -> Iterator[str]:

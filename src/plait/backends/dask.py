@@ -28,7 +28,7 @@ from functools import partial
 
 from plait.backends import travel
 from plait.backends.dask_cluster import CONNECT, Cluster, expect_installed, opened_cluster, quiet
-from plait.backends.dask_refusals import as_error, expect_same, mismatch, unheard_of
+from plait.backends.dask_refusals import as_error, expect_same, mismatch, unheard_of, unloadable
 from plait.backends.halting import STOPPED, halted
 from plait.backends.local import LocalThreads
 from plait.backends.patience import Call, GaveWay, NoAnswer
@@ -298,10 +298,11 @@ class _Crew:
 
     def _greeted(self, workers: list[str]) -> dict[str, Any]:
         """Are these workers such as we need?  Then they get the parcel.  By a thread of its own."""
-        from importlib.metadata import version
+        from pkgutil import resolve_name
         from platform import python_version
 
-        expect_same(self._told(workers, python_version), self._told(workers, version, "plait"))
+        plaits = self._told(workers, resolve_name, travel.VERSION)
+        expect_same(self._told(workers, python_version), plaits)
         replies: dict[str, Any] = self._told(workers, self._office.receive, self._parcel)
         return replies
 
@@ -333,7 +334,7 @@ class _Crew:
                 self._workers[worker] = 1
                 self._counted = 0.0  # how many it takes is seen at the next look
             elif not isinstance(reply, OSError):
-                raise InternalError(f"a worker cannot take a parcel: {type(reply).__name__}", code="cluster")
+                raise unloadable({worker: reply})
 
     def _lose(self, worker: str) -> None:
         """It is gone: what it had goes again; an item of which workers die, one after the other, does not."""

@@ -11,9 +11,16 @@ from plait.errors import InputError, InternalError, PlaitError, ProcessError, Tr
 def expect_same(pythons: Mapping[str, object], plaits: Mapping[str, object]) -> None:
     """Every worker has the Plait and the Python that we have."""
     mine = travel.own_versions()
-    without = [worker for worker, said in plaits.items() if isinstance(said, ImportError)]
+    without = [worker for worker, said in plaits.items() if _is_missing(said)]
     if without:
         raise no_plait(without)
+    broken = {
+        worker: said
+        for worker, said in plaits.items()
+        if isinstance(said, Exception) and not isinstance(said, OSError)  # it is gone, or comes again
+    }
+    if broken:
+        raise unloadable(broken)
     # One that came or went between the two questions is asked again when it has an item.
     others = {
         worker: f"Plait {plait} with Python {travel.python_minor(python)}"
@@ -34,6 +41,20 @@ def no_plait(workers: list[str]) -> InputError:
     )
 
 
+def _is_missing(said: object) -> bool:
+    return isinstance(said, ImportError) and said.name in (None, "plait")
+
+
+def unloadable(workers: Mapping[str, object]) -> InputError:
+    """Plait is there, and fails before it could say anything itself."""
+    told = "; ".join(f"{worker}: {type(said).__name__}: {said}" for worker, said in list(workers.items())[:5])
+    return InputError(
+        f"Plait cannot be loaded on workers: {told}",
+        fix="python -c 'import plait' there, with the Python that runs the worker, says more",
+        code="worker-without-plait",
+    )
+
+
 def mismatch(workers: Mapping[str, str]) -> InputError:
     said = "; ".join(f"{worker or 'a worker'} has {its}" for worker, its in list(workers.items())[:5])
     mine = travel.own_versions()
@@ -46,8 +67,11 @@ def mismatch(workers: Mapping[str, str]) -> InputError:
 
 def as_error(reply: travel.Refused) -> PlaitError:
     kinds: dict[str, type[PlaitError]] = {
-        one.__name__: one for one in (InputError, TrustError, ProcessError, InternalError)
+        one.__name__: one for one in (InputError, ProcessError, InternalError)
     }
+    if reply.kind == TrustError.__name__:  # it may well be trusted here
+        fix = f"there, as the user who runs the worker: {reply.fix}" if reply.fix else reply.fix
+        return TrustError(f"on a worker: {reply.what}", fix=fix, code=reply.code)
     return kinds.get(reply.kind, ProcessError)(reply.what, fix=reply.fix, code=reply.code)
 
 

@@ -16,6 +16,7 @@ import pickle
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from pkgutil import resolve_name
 
 from plait.digests import sha256_hex
 from plait.engine.backend import Fanned, ItemWork
@@ -26,6 +27,8 @@ from plait.hints import Any, Final, Protocol, TypeAlias
 from plait.records import dataclass, field
 from plait.values import Json, Secret
 
+VERSION: Final = "plait:__version__"
+"""Where a worker finds its version, by `pkgutil.resolve_name`: it may have no function of ours to call."""
 WIRE: Final = 1
 """Of these messages; to be raised when they change."""
 
@@ -45,9 +48,8 @@ class Versions:
 
 @cache
 def own_versions() -> Versions:
-    from importlib.metadata import version
-
-    return Versions(version("plait"), python_minor(sys.version.split()[0]))
+    # That of the code that runs: a path may lead to another one than was installed.
+    return Versions(resolve_name(VERSION), python_minor(sys.version.split()[0]))
 
 
 def python_minor(version: str) -> str:

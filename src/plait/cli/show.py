@@ -65,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
     runs, name = flows.find_run(options.run, options.project)
     with runs.open(name, write=False) as opened:
         progress, tries = Progress(), Tries()
-        journal = _Outline.of(opened.journal)
+        journal = _Outline.of(opened.journal, short=not options.json)
         for stamped in journal.events():
             progress.add(stamped)
             tries.add(stamped.event)
@@ -109,6 +109,10 @@ class Reading(Protocol):
     def is_long(self) -> bool: ...
     def knows_word(self, words: Iterable[str]) -> bool: ...
     def outline(self) -> Iterator[Stamped]: ...
+    def short_outline(self, most: int) -> Iterator[Stamped]: ...
+    def retries(self) -> int: ...
+    def said_counts(self, fan: str) -> Mapping[str, int] | None: ...
+    def failed_count(self, path: str) -> int: ...
     def ended_in(self, fan: str) -> Mapping[str, int]: ...
 
 
@@ -128,29 +132,33 @@ class _Outline:
     To look through the events of a million items takes a minute, and to find the others a second.
     """
 
-    def __init__(self, journal: Kept, *, whole: bool) -> None:
+    def __init__(self, journal: Kept, *, whole: bool, short: bool = False) -> None:
         self._journal = journal
         self._whole = whole
+        self._short = short
+        """Of failures no more is told than fits on a screen: there may be as many as items."""
 
     @classmethod
-    def of(cls, journal: Kept) -> _Outline:
+    def of(cls, journal: Kept, *, short: bool) -> _Outline:
         reader = journal.reader
-        return cls(journal, whole=not reader.is_long() or reader.knows_word(ASKING))
+        return cls(journal, whole=not reader.is_long() or reader.knows_word(ASKING), short=short)
 
     def events(self) -> Iterator[Stamped]:
         if self._whole:
             yield from self._journal.events()
-            return
-        yield from self._journal.reader.outline()
+        elif self._short:
+            yield from self._journal.reader.short_outline(MOST_FAILURES)
+        else:
+            yield from self._journal.reader.outline()
 
     def settle(self, progress: Progress) -> None:
         """Count the items of a map that has not said itself how they ended."""
         part = progress.parts.get(MAP)
-        if self._whole or part is None:
+        if self._whole:
             return
-        group = part.group
-        if part.state not in ("done", "failed") or not group.done:
-            group.settle({"total": group.total or 0, **self._counts()})
+        progress.retries = self._journal.reader.retries()
+        if part is not None and self._journal.reader.said_counts(MAP) is None:
+            part.group.settle({"total": part.group.total or 0, **self._counts()})
 
     def _counts(self) -> dict[str, int]:
         """How many items ended how; one that ended in several lives of the run counts as it did last."""
@@ -159,7 +167,7 @@ class _Outline:
             skipped = sum(isinstance(one.outcome, Skipped) for one in self._items())
         return {
             "successful": self._journal.done_in(MAP, None).count(1),
-            "failed": sum(1 for _ in self._journal.failed_in(MAP)),
+            "failed": self._journal.reader.failed_count(MAP),
             "skipped": skipped,
         }
 

@@ -40,6 +40,8 @@ class Left(Protocol):
     def files(self) -> int: ...
     @property
     def running(self) -> bool: ...
+    @property
+    def why(self) -> str: ...
     def record(self) -> dict[str, Json]: ...
 
 
@@ -74,6 +76,9 @@ def show(found: Sequence[Left], stream: TextIO, *, cleaned: bool) -> None:
     rows = [HEAD, *map(_cells, found)]
     for number, line in enumerate(aligned(rows, width(stream))):
         print(paint(line, "bold") if number == 0 else line, file=stream)
+    for one in found:
+        if one.why:
+            print(f"{clean(_place(one))}: {clean(one.why, None)}", file=stream)
     if not cleaned:
         print(
             "plait worktrees --clean removes what is merged; unmerged commits keep their branch", file=stream
@@ -81,7 +86,7 @@ def show(found: Sequence[Left], stream: TextIO, *, cleaned: bool) -> None:
         return
     if any(one.branch and not one.path for one in found):
         print("merge what you want: git merge BRANCH; or drop it: git branch -D BRANCH", file=stream)
-    if any(one.path and not one.running for one in found):
+    if any(one.path and not one.running and not one.why for one in found):
         print(
             "a folder stays that holds what no branch can: take what you need, then rm -r FOLDER", file=stream
         )
@@ -93,5 +98,9 @@ def _cells(one: Left) -> tuple[str, ...]:
         "?" if one.commits is None else str(one.commits) if one.commits else "—",
         str(one.files) if one.files else "—",
         clean(one.branch) or "—",
-        clean(os.path.relpath(one.path)) if one.path else "—",
+        clean(_place(one)) if one.path else "—",
     )
+
+
+def _place(one: Left) -> str:
+    return os.path.relpath(one.path)

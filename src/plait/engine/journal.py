@@ -59,8 +59,11 @@ class Journal(Protocol):
     def recorded_in(self, path: str) -> Iterator[Recorded]:
         """The finished steps directly below a path, by `order`; read as they are asked for."""
 
-    def failed_in(self, path: str) -> Iterator[Recorded]:
+    def failed_in(self, path: str, *, after: int = 0) -> Iterator[Recorded]:
         """Those of them that failed; of a million items these are found at once."""
+
+    def failed_titles(self, path: str, *, after: int = 0) -> Iterator[tuple[str, str]]:
+        """The paths and titles of those."""
 
     def done_in(self, path: str, fingerprint: str | None, *, after: int = 0) -> bytes:
         """By `order`: 1 for each item below a path that was done behind an event; None: any fingerprint."""
@@ -145,8 +148,12 @@ class MemoryJournal:
             ]
         yield from sorted(found, key=lambda known: known.order)
 
-    def failed_in(self, path: str) -> Iterator[Recorded]:
-        return (known for known in self.recorded_in(path) if isinstance(known.outcome, Failed))
+    def failed_in(self, path: str, *, after: int = 0) -> Iterator[Recorded]:
+        failed = (known for known in self.recorded_in(path) if isinstance(known.outcome, Failed))
+        return (known for known in failed if known.number > after)
+
+    def failed_titles(self, path: str, *, after: int = 0) -> Iterator[tuple[str, str]]:
+        return ((known.path, known.title) for known in self.failed_in(path, after=after))
 
     def done_in(self, path: str, fingerprint: str | None, *, after: int = 0) -> bytes:
         done = [

@@ -13,7 +13,7 @@ from plait.engine.events import StepFinished
 from plait.engine.limits import Earlier, Limits, Reached, Spent
 from plait.engine.outcome import Failed, Failure, Outcome, OutOfLimit, StepError
 from plait.engine.run import Run, Stop
-from plait.hints import TYPE_CHECKING, Final, Protocol
+from plait.hints import TYPE_CHECKING, Final, Literal, Protocol
 from plait.masking import Masker
 from plait.records import dataclass, replace
 from plait.values import Json
@@ -204,6 +204,39 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True)
+class Remains:
+    """What stays of a place that was to be removed, and why."""
+
+    path: str
+    cause: Literal["repositories", "closed", "cannot-move", "aside"]
+    said: str = ""
+    """By the system."""
+
+    @property
+    def message(self) -> str:
+        match self.cause:
+            case "repositories":
+                return f"the folder of an item stays, since it holds repositories of its own: {self.path}"
+            case "closed":
+                return (
+                    "the folder of an item stays, since a part of it cannot be read, and so may hold what is "
+                    f"not committed: {self.path} ({self.said}); "
+                    "make it readable, then plait worktrees --clean"
+                )
+            case "cannot-move":
+                return (
+                    f"the folder of an item stays, since it cannot be moved: {self.path} ({self.said}); "
+                    "plait worktrees --clean tries again"
+                )
+            case "aside":
+                return (
+                    "all that an item did is on its branch or merged, but its folder could not be wholly "
+                    f"removed: {self.path} ({self.said}); plait worktrees --clean tries again, or remove it "
+                    "yourself"
+                )
+
+
+@dataclass(frozen=True, slots=True)
 class Conflict:
     files: tuple[str, ...]
 
@@ -255,8 +288,11 @@ class Workspaces(Protocol):
     def point(self, spot: Spot, head: str) -> bool:
         """Let its branch name what a worktree has, unless commits would lose their name by that."""
 
-    def remove(self, spot: Spot, *, merged: str | None) -> bool:
-        """Remove a place, and its branch if that is still at `merged`; False if it has to stay.
+    def expect_whole(self, spot: Spot) -> None:
+        """Raises if a worktree may be half removed: what is missing there is nobody's deletion."""
+
+    def remove(self, spot: Spot, *, merged: str | None) -> Remains | None:
+        """Remove a place, and its branch if that is still at `merged`; what stays of it, if anything.
 
         The branch is removed at the latest when it is said to `settle`.
         """

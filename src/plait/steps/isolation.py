@@ -20,7 +20,7 @@ from plait.engine.events import StepForgotten
 from plait.engine.journal import Recorded
 from plait.engine.outcome import Done, Failed, Failure, Interrupted, Outcome, StepError, expect_done
 from plait.engine.perform import PLAIN, Policy, Step, Turn, perform, remembered
-from plait.errors import InputError, InternalError
+from plait.errors import InputError, InternalError, ProcessError
 from plait.hints import TYPE_CHECKING, Final, Literal, TypeAlias
 from plait.records import dataclass, replace
 from plait.steps.hands import Look, Site, Spot, Workspaces, working
@@ -204,9 +204,12 @@ class Shelter:
         spot, merged = self._spots.pop(path, (None, None))
         if spot is None:
             return
-        if not self._workspaces.remove(spot, merged=merged):
-            message = f"the folder of an item stays, since it holds repositories of its own: {spot.path}"
-            self._turn.run.note(path, message)
+        self._remove(path, spot, merged)
+
+    def _remove(self, path: str, spot: Spot, merged: str | None) -> None:
+        remains = self._workspaces.remove(spot, merged=merged)
+        if remains is not None:
+            self._turn.run.note(path, remains.message)
 
     def _place(self, turn: Turn, title: str, key: str) -> tuple[Spot, Turn]:
         self.line.work_again(turn.order, turn.run)
@@ -228,7 +231,7 @@ class Shelter:
         journal, path = turn.run.journal, turn.path
         recorded = journal.recorded(f"{path}/worktree")
         if recorded is not None and (earlier := _spot(recorded.outcome)) is not None:
-            self.tidy(earlier)
+            self.tidy(earlier, just_left=turn.attempt > 1)
         if next(iter(journal.recorded_in(path)), None) is not None:
             turn.run.emit(StepForgotten(path, "it begins anew in a new place"))
 
@@ -299,15 +302,23 @@ class Shelter:
             raise _lost_its_branch(spot)
         return replace(look, head=head, files=())
 
-    def tidy(self, spot: Spot) -> None:
-        """The place of an attempt that nobody goes on with: its branch keeps what it has, the folder goes."""
-        if self.isolation.kind == "directory" or not self._workspaces.is_there(spot):
+    def tidy(self, spot: Spot, *, just_left: bool = False) -> None:
+        """The place of an attempt that nobody goes on with: its branch keeps what it has, the folder goes.
+
+        `just_left`: by an attempt of this life, so that nobody can have begun to remove it.
+        """
+        if self.isolation.kind == "directory" or not os.path.isdir(spot.path):
             return
         try:
-            look = self._workspaces.look(spot)
-        except InputError as error:
+            if not just_left:
+                self._workspaces.expect_whole(spot)
+            self._tidy(spot)
+        except (InputError, ProcessError) as error:
+            # One place must not keep a run from its end.
             self._turn.run.note(self._turn.path, f"{error.what}: {spot.path}")
-            return
+
+    def _tidy(self, spot: Spot) -> None:
+        look = self._workspaces.look(spot)
         if look.unmerged or (not look.on_branch and not self._workspaces.point(spot, look.head)):
             return
         if look.files:
@@ -315,7 +326,8 @@ class Shelter:
             self._workspaces.commit(spot, look.files, message)
         if look.repositories:
             return
-        self._workspaces.remove(spot, merged=None if look.files or look.head != spot.base else look.head)
+        is_at_base = not look.files and look.head == spot.base
+        self._remove(self._turn.path, spot, look.head if is_at_base else None)
 
     # ── all items ────────────────────────────────────────────────────────
 
@@ -389,7 +401,7 @@ class Shelter:
             return
         spot = self._workspaces.spot_at(path)
         if self._workspaces.is_unfinished(path):
-            self._workspaces.remove(spot, merged=None)
+            self._remove(self._turn.path, spot, None)
             return
         self._workspaces.break_locks(spot)
         tip = self._workspaces.tip(BRANCHES + spot.branch)
@@ -461,7 +473,12 @@ def end_meeting(turn: Turn) -> None:
     meeting = run.meeting
     if meeting is None or not spaces.is_there(meeting.spot):
         return
-    look, spot = spaces.look(meeting.spot), meeting.spot
+    spot = meeting.spot
+    try:
+        look = spaces.look(spot)
+    except (InputError, ProcessError) as error:
+        turn.run.note("merge", f"{error.what}: {spot.path}")
+        return
     if look.files or look.repositories or not spaces.is_ancestor(look.head, meeting.target):
         turn.run.note(
             "merge",
@@ -469,7 +486,9 @@ def end_meeting(turn: Turn) -> None:
             f"the branch stays, and its worktree {spot.path}",
         )
         return
-    spaces.remove(spot, merged=None if meeting.is_awaited else look.head)
+    remains = spaces.remove(spot, merged=None if meeting.is_awaited else look.head)
+    if remains is not None:
+        turn.run.note("merge", remains.message)
     spaces.settle()
 
 

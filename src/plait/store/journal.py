@@ -56,9 +56,13 @@ class SqliteJournal:
         self._expect_sound()
         return self.reader.recorded_in(path)
 
-    def failed_in(self, path: str) -> Iterator[Recorded]:
+    def failed_in(self, path: str, *, after: int = 0) -> Iterator[Recorded]:
         self._expect_sound()
-        return self.reader.failed_in(path)
+        return self.reader.failed_in(path, after=after)
+
+    def failed_titles(self, path: str, *, after: int = 0) -> Iterator[tuple[str, str]]:
+        self._expect_sound()
+        return self.reader.failed_titles(path, after=after)
 
     def done_in(self, path: str, fingerprint: str | None, *, after: int = 0) -> bytes:
         self._expect_sound()

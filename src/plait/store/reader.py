@@ -10,15 +10,17 @@ contradict the events.  No read lasts: an engine is never kept from tidying up.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from heapq import merge
 from threading import RLock
 from typing import NamedTuple
 
-from plait.engine.events import StepFinished, StepForgotten, StepStarted
-from plait.engine.journal import ITEM, Recorded, Stamped, as_recorded, is_below, marked
+from plait.engine.journal import ITEM, Recorded, Stamped, is_below, marked
 from plait.engine.outcome import Done, Failed, Failure, Outcome
 from plait.errors import JournalError
-from plait.hints import Any, Final
+from plait.hints import Any, Final, TypeAlias
+from plait.records import dataclass
 from plait.store.blobs import Blobs
 from plait.store.faults import explained, fault_of
 from plait.store.rows import (
@@ -26,10 +28,13 @@ from plait.store.rows import (
     COLUMNS,
     COUNTED,
     DONE,
+    EVENT_NAMES,
     FAILED,
     FINISHED,
     FORGOTTEN,
     MAP,
+    NOTED,
+    RETRYING,
     RUN_ENDED,
     RUN_STARTED,
     STARTED,
@@ -69,12 +74,12 @@ _FORGOTTEN: Final = (
     "SELECT number, parent, name, status FROM marks JOIN log USING(number) "
     f"WHERE marks.what = {FORGOTTEN} AND number > ? AND number <= ? ORDER BY number"
 )
+_FORGET_BELOW: Final = (
+    "UPDATE temp.known SET number = NULL, ended = NULL, place = NULL WHERE parent >= ? AND parent < ?"
+)
 _FORGET: Final = (
     "UPDATE temp.known SET number = NULL, ended = NULL, place = NULL "
-    "WHERE parent = ? AND name = ? OR parent >= ? AND parent < ?"
-)
-_FORGET_ALONE: Final = (
-    "UPDATE temp.known SET number = NULL, ended = NULL, place = NULL WHERE parent = ? AND name = ?"
+    "WHERE (parent, name) IN (SELECT parent, name FROM log WHERE number >= ? AND number <= ?)"
 )
 _LIST: Final = (
     "INSERT INTO temp.listed(number) SELECT number FROM temp.known "
@@ -90,13 +95,46 @@ _SAID: Final = {"done": "successful", "failed": "failed", "skipped": "skipped"}
 """By how items end: what a map calls their number."""
 
 
-_MARKS: Final = "SELECT number, log.what, parent, name FROM marks JOIN log USING(number) ORDER BY number"
+_OF_ITEMS: Final = (
+    f"(parent = '{MAP}/' AND name >= '{ITEM}' AND name < '{_BEHIND_ITEMS}' "
+    f"OR parent >= '{MAP}/{ITEM}' AND parent < '{MAP}/{_BEHIND_ITEMS}')"
+)
+_SOME_MARKS: Final = (
+    f"marks.what IN {tuple(range(len(EVENT_NAMES)))} AND marks.number > ? AND marks.number <= ?"
+)
+_MARKS: Final = f"SELECT number FROM marks WHERE {_SOME_MARKS} ORDER BY number"
+_FRAME: Final = (
+    "SELECT number, log.what, parent, name, status FROM marks JOIN log USING(number) "
+    f"WHERE {_SOME_MARKS} AND (parent IS NULL OR NOT {_OF_ITEMS}) ORDER BY number"
+)
+_LAST_NOTES: Final = (
+    f"SELECT number FROM marks JOIN log USING(number) WHERE marks.what = {NOTED} AND {_OF_ITEMS} "
+    f"ORDER BY number DESC LIMIT {PAGE}"
+)
+_RETRIES: Final = (
+    "SELECT number, name FROM marks JOIN log USING(number) "
+    f"WHERE marks.what = {RETRYING} AND parent = '{MAP}/'"
+)
 _EVENTS: Final = (
     f"SELECT number, {COLUMNS} FROM log WHERE number > ? AND number <= ? ORDER BY number LIMIT {PAGE}"
 )
+_EVENTS_OF_NO_ITEM: Final = (
+    f"SELECT number, {COLUMNS} FROM log WHERE number > ? AND number <= ? "
+    f"AND (parent IS NULL OR NOT {_OF_ITEMS}) ORDER BY number LIMIT {PAGE}"
+)
+_FAILED: Final = (
+    # Place and title are those of the row with the largest number, as SQLite promises.
+    "WITH ended AS (SELECT name, max(number) AS number, place, title FROM marks JOIN log USING(number) "
+    f"WHERE marks.what = {FINISHED} AND status = {FAILED} AND parent = ?1 GROUP BY name), "
+    "dropped AS (SELECT name, max(number) AS number FROM marks JOIN log USING(number) "
+    f"WHERE marks.what = {FORGOTTEN} AND parent = ?1 GROUP BY name) "
+    "SELECT ended.number, name, title FROM ended LEFT JOIN dropped USING(name) "
+    "WHERE ended.number > max(?2, coalesce(dropped.number, 0)) ORDER BY place, ended.number"
+)
+"""The ends of those directly below a path that failed and were not forgotten since, by marks alone."""
 _LIST_FAILED: Final = (
-    "SELECT number FROM temp.known "
-    f"WHERE parent = ? AND number NOT NULL AND status = {FAILED} ORDER BY place, number"
+    "SELECT number, known.name, title FROM temp.known JOIN log USING(number) "
+    f"WHERE known.parent = ? AND known.status = {FAILED} ORDER BY known.place, number"
 )
 _DONE: Final = (
     "SELECT known.place FROM temp.known JOIN log USING(number) WHERE known.parent = ? "
@@ -118,6 +156,14 @@ _UNLIKE: Final = (
 _NAMES_IN_ITEMS: Final = (
     f"SELECT DISTINCT name FROM log WHERE what = {FINISHED} AND parent > ? AND parent < ? "
     "AND instr(substr(parent, ?), '/') = length(substr(parent, ?))"
+)
+_ENDS_AND_BEGINS: Final = (
+    "SELECT number, what FROM log WHERE number > ? AND number <= ? "
+    f"AND what IN ({STARTED}, {FINISHED}) AND parent = ? AND name = ?"
+)
+_ENDS_BELOW: Final = (
+    "SELECT number, name, place FROM log WHERE number > ? AND number <= ? "
+    f"AND what = {FINISHED} AND parent = ? ORDER BY number"
 )
 _ENDED: Final = (
     "SELECT status, count(*) FROM log "
@@ -148,6 +194,52 @@ class _Known(NamedTuple):
 _NOTHING: Final = _Known(None, None, 0)
 
 
+_Ended: TypeAlias = tuple[int, str, str | None]
+"""The number of an end, and the name and the title of what has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    """A marked event that is not of an item of the map."""
+
+    number: int
+    what: int
+    parent: str | None
+    name: str | None
+    status: int | None
+
+    def drops(self, path: str) -> bool:
+        """Is the step at a path forgotten by it?"""
+        return self.what == FORGOTTEN and (self._path == path or self.drops_below(path))
+
+    def drops_below(self, path: str) -> bool:
+        """Is all that is below a path forgotten by it?"""
+        return self.what == FORGOTTEN and self.status != ALONE and is_below(path, self._path)
+
+    @property
+    def _path(self) -> str:
+        return original(f"{self.parent}{self.name}")
+
+
+def _stretches(frame: Sequence[_Mark], last: int) -> Iterator[tuple[int, int, bool]]:
+    """From behind one event to another: are those between of the map's items, so that marks are enough?"""
+    after, skipping = 0, False
+    for mark in frame:
+        now = skipping
+        if (mark.parent, mark.name) == ("", MAP) and mark.what in (COUNTED, FINISHED):
+            now = mark.what == COUNTED
+        elif mark.what in (RUN_STARTED, RUN_ENDED):
+            now = False
+        if now != skipping:
+            yield after, mark.number, skipping
+            after, skipping = mark.number, now
+    yield after, last, skipping
+
+
+def _within(numbers: Sequence[int], after: int, until: int) -> Sequence[int]:
+    return numbers[bisect_right(numbers, after) : bisect_right(numbers, until)]
+
+
 class Reader:
     """Reads a journal, from any thread, while another process may write it."""
 
@@ -157,6 +249,11 @@ class Reader:
         self._lock = RLock()
         self._connection: sqlite3.Connection | None = None
         self._indexed = 0
+        self._failed: tuple[str, int, list[_Ended]] = ("", 0, [])
+        """The path that was last asked for, the last event then, and the ends of what failed below it."""
+        self._frame: list[_Mark] = []
+        self._framed = 0
+        """The number up to which marks are in it."""
         self._words: dict[int, str] = {}
         self._unpacking = Unpacking(self._word, blobs.kept)
 
@@ -184,21 +281,50 @@ class Reader:
                 yield to_stamped(number, tuple(row), self._unpacking)
             after = rows[-1][0]
 
-    def outline(self) -> Iterator[Stamped]:
-        """The events, but of those between the count of the map's items and its end only what is marked."""
-        last, after, skipping = self.last(), 0, False
-        for number, what, parent, name in self._all(_MARKS):
-            yield from self._between(number - 1 if skipping else after, number)
-            after = number
-            if (parent, name) == ("", MAP) and what in (COUNTED, FINISHED):
-                skipping = what == COUNTED
-            elif what in (RUN_STARTED, RUN_ENDED):
-                skipping = False
-        if not skipping:
-            yield from self._between(after, last)
+    def outline(self, items: Iterable[int] | None = None) -> Iterator[Stamped]:
+        """The events, but of those between the count of the map's items and its end only what is marked.
 
-    def _between(self, after: int, last: int) -> Iterator[Stamped]:
-        while after < last and (rows := self._all(_EVENTS, after, last)):
+        `items`: of the items of the map only these events, by their numbers.
+        """
+        last = self.last()
+        frame = self._frame_up_to(last)
+        marks = sorted(items) if items is not None else [number for (number,) in self._all(_MARKS, 0, last)]
+        outside = [mark.number for mark in frame]
+        for after, until, skipping in _stretches(frame, last):
+            inside = _within(marks, after, until)
+            if skipping:
+                yield from self._events_at(sorted({*inside, *_within(outside, after, until)}))
+            elif items is None:
+                yield from self._between(after, until, _EVENTS)
+            else:
+                others = self._between(after, until, _EVENTS_OF_NO_ITEM)
+                yield from merge(others, self._events_at(inside), key=lambda one: one.number)
+
+    def short_outline(self, most: int) -> Iterator[Stamped]:
+        """The same, but of failed items only the first by order and the last by time; and the last notes."""
+        failed = self._failed_numbers(MAP)
+        shown = {known.path.rpartition("/")[2] for known in self._recorded_at(failed[:most])}
+        tries = [number for number, name in self._all(_RETRIES) if original(name) in shown]
+        notes = [number for (number,) in self._all(_LAST_NOTES)]
+        yield from self.outline({*failed[:most], *sorted(failed)[-most:], *tries, *notes})
+
+    def _frame_up_to(self, last: int) -> list[_Mark]:
+        """The marks that are not of items of the map; those that are known are not looked for again."""
+        with self._lock:
+            self._frame += [_Mark(*row) for row in self._all(_FRAME, self._framed, last)]
+            self._framed = max(self._framed, last)
+            return self._frame[: bisect_right(self._frame, last, key=lambda mark: mark.number)]
+
+    def _events_at(self, numbers: Sequence[int]) -> Iterator[Stamped]:
+        for at in range(0, len(numbers), PAGE):
+            some = numbers[at : at + PAGE]
+            marks = ", ".join("?" * len(some))
+            query = f"SELECT number, {COLUMNS} FROM log WHERE number IN ({marks}) ORDER BY number"
+            for number, *row in self._all(query, *some):
+                yield to_stamped(number, tuple(row), self._unpacking)
+
+    def _between(self, after: int, last: int, query: str) -> Iterator[Stamped]:
+        while after < last and (rows := self._all(query, after, last)):
             for number, *row in rows:
                 yield to_stamped(number, tuple(row), self._unpacking)
             after = rows[-1][0]
@@ -246,6 +372,10 @@ class Reader:
         found = self._all(_ENDED, f"{storable(fan)}/", ITEM, _BEHIND_ITEMS)
         return {STATUS_NAMES[status]: count for status, count in found}
 
+    def retries(self) -> int:
+        """How often anything was tried again."""
+        return int(self._all("SELECT count(*) FROM marks WHERE what = ?", RETRYING)[0][0])
+
     def knows_word(self, words: Iterable[str]) -> bool:
         """Is one of these words, such as kinds of steps, anywhere in the journal?"""
         asked = [storable(word) for word in words]
@@ -279,6 +409,9 @@ class Reader:
         return self._known(path).ended or 0
 
     def recorded_in(self, path: str) -> Iterator[Recorded]:
+        if "/" not in path and path != MAP and self._is_behind():
+            yield from self._recorded_outside(path)
+            return
         before, last = self._list_below(path)
         try:
             at = before
@@ -291,27 +424,64 @@ class Reader:
             if self._connection is not None:
                 self._all("DELETE FROM temp.listed WHERE id > ? AND id <= ?", before, last)
 
-    def failed_in(self, path: str) -> Iterator[Recorded]:
+    def _recorded_outside(self, path: str) -> Iterator[Recorded]:
+        """The steps directly below a path outside of the map, without an index of a million items."""
+        last = self.last()
+        frame = self._frame_up_to(last)
+        ended: dict[str, tuple[int, int]] = {}
+        for after, until, skipping in _stretches(frame, last):
+            if not skipping:
+                found = self._all(_ENDS_BELOW, after, until, f"{storable(path)}/")
+                ended |= {name: (place or 0, number) for number, name, place in found}
+        drops = [mark for mark in frame if mark.what == FORGOTTEN]
+        kept = [
+            one
+            for name, one in ended.items()
+            if not any(mark.number > one[1] and mark.drops(f"{path}/{original(name)}") for mark in drops)
+        ]
+        numbers = [number for _, number in sorted(kept)]
+        for at in range(0, len(numbers), PAGE):
+            yield from self._recorded_at(numbers[at : at + PAGE])
+
+    def failed_in(self, path: str, *, after: int = 0) -> Iterator[Recorded]:
         """Those directly below a path that failed, by `order`; without the index where that is not needed."""
-        failed: dict[str, Recorded] = {}
-        for stamped in self.outline():
-            match stamped.event:
-                case StepFinished(outcome=Failed()) as event if event.path.rpartition("/")[0] == path:
-                    failed[event.path] = as_recorded(event, stamped.number)
-                case StepForgotten(path=forgotten, below=below):
-                    if below and is_below(path, forgotten):
-                        failed.clear()
-                    failed.pop(forgotten, None)
-        known = self.recorded(path)
-        said = None if known is None else counts_said(known.outcome)
-        if said is None or len(failed) != said.get("failed"):
-            # Some were done again without being forgotten, or nobody has counted them yet.
-            self._catch_up()
-            numbers = [number for (number,) in self._all(_LIST_FAILED, f"{storable(path)}/")]
-            for at in range(0, len(numbers), PAGE):
-                yield from self._recorded_at(numbers[at : at + PAGE])
-            return
-        yield from sorted(failed.values(), key=lambda known: known.order)
+        numbers = self._failed_numbers(path, after)
+        for at in range(0, len(numbers), PAGE):
+            yield from self._recorded_at(numbers[at : at + PAGE])
+
+    def failed_titles(self, path: str, *, after: int = 0) -> Iterator[tuple[str, str]]:
+        """The same, but only their paths and titles: of very many that is much less to read."""
+        for _, name, title in self._failed_below(path, after):
+            yield f"{path}/{original(name)}", original(title or "")
+
+    def failed_count(self, path: str, *, after: int = 0) -> int:
+        return len(self._failed_below(path, after))
+
+    def _failed_numbers(self, path: str, after: int = 0) -> list[int]:
+        return [number for number, _, _ in self._failed_below(path, after)]
+
+    def _failed_below(self, path: str, after: int) -> list[_Ended]:
+        with self._lock:
+            last = self.last()
+            if self._failed[:2] != (path, last):
+                self._failed = (path, last, self._found_failed(path, last))
+            found = self._failed[2]
+        return [one for one in found if one[0] > after] if after else found
+
+    def _found_failed(self, path: str, last: int) -> list[_Ended]:
+        above = (mark.number for mark in self._frame_up_to(last) if mark.drops_below(path))
+        found: list[_Ended] = self._all(_FAILED, f"{storable(path)}/", max(above, default=0))
+        said = self.said_counts(path)
+        if said is not None and len(found) == said.get("failed"):
+            return found
+        # Some were done again without being forgotten, or nobody has counted them yet.
+        self._catch_up()
+        return self._all(_LIST_FAILED, f"{storable(path)}/")
+
+    def said_counts(self, fan: str) -> Mapping[str, int] | None:
+        """What a fan that has ended says about its items; None if it has not, or says nothing."""
+        known = self.recorded(fan)
+        return None if known is None else counts_said(known.outcome)
 
     def done_in(self, path: str, fingerprint: str | None, *, after: int = 0) -> bytes:
         items = (f"{storable(path)}/", ITEM, _BEHIND_ITEMS, after)
@@ -335,8 +505,7 @@ class Reader:
 
     def item_counts(self) -> dict[str, int]:
         """How many items ended how, without those inside other items; of a map that has ended, as it says."""
-        known = self.recorded(MAP)
-        said = None if known is None else counts_said(known.outcome)
+        said = self.said_counts(MAP)
         if said is not None:
             return {status: said[name] for status, name in _SAID.items() if said.get(name)}
         with self._lock:
@@ -367,26 +536,33 @@ class Reader:
 
     def _known(self, path: str) -> _Known:
         with self._lock:
-            if ITEM not in path and path.count("/") < 2 and self.last() - self._indexed > self._many:
+            if ITEM not in path and path.count("/") < 2 and self._is_behind():
                 return self._known_outside(path)
             self._catch_up()
             query = "SELECT number, ended, started FROM temp.known WHERE parent = ? AND name = ?"
             found = self._all(query, *split(path))
         return _Known(*found[0]) if found else _NOTHING
 
+    def _is_behind(self) -> bool:
+        """Would it be noticed if the index were continued now?"""
+        return self.last() - self._indexed > self._many
+
     def _known_outside(self, path: str) -> _Known:
         """The same of a path outside of items, without an index of a million of them."""
-        known = _NOTHING
-        for stamped in self.outline():
-            match stamped.event:
-                case StepStarted(path=begun) if begun == path:
-                    known = _Known(None, known.ended, 1)
-                case StepFinished(path=ended) if ended == path:
-                    known = _Known(stamped.number, stamped.number, 0)
-                case StepForgotten(path=forgotten, below=below):
-                    if forgotten == path or (below and is_below(path, forgotten)):
-                        known = _Known(None, None, known.started)
-        return known
+        last = self.last()
+        frame = self._frame_up_to(last)
+        place = split(path)
+        seen = [(mark.number, mark.what) for mark in frame if (mark.parent, mark.name) == place]
+        for after, until, skipping in _stretches(frame, last):
+            if not skipping:
+                seen += self._all(_ENDS_AND_BEGINS, after, until, *place)
+        begun = max((number for number, what in seen if what == STARTED), default=0)
+        ended = max((number for number, what in seen if what == FINISHED), default=0)
+        if not begun and not ended:
+            return _NOTHING
+        forgotten = max((mark.number for mark in frame if mark.drops(path)), default=0)
+        counts = ended if ended > forgotten else None
+        return _Known(counts if ended > begun else None, counts, int(begun > ended))
 
     def _catch_up(self) -> None:
         last = self.last()
@@ -399,13 +575,22 @@ class Reader:
             raise
 
     def _index_up_to(self, last: int) -> None:
-        for number, parent, name, status in self._all(_FORGOTTEN, self._indexed, last):
-            self._extend(number)
-            if status == ALONE:
-                self._all(_FORGET_ALONE, parent, name)
-            else:
-                self._all(_FORGET, parent, name, f"{parent}{name}/", f"{parent}{name}0")  # `0` follows `/`
+        forgotten = self._all(_FORGOTTEN, self._indexed, last)
+        at = 0
+        while at < len(forgotten):
+            # A retry forgets many at once: of what nothing is between, the order does not matter.
+            first, end = forgotten[at][0], at + 1
+            while end < len(forgotten) and forgotten[end][0] == first + end - at:
+                end += 1
+            self._extend(first)
+            self._forget(forgotten[at:end])
+            at = end
         self._extend(last)
+
+    def _forget(self, rows: Sequence[tuple[int, str, str, int | None]]) -> None:
+        self._all(_FORGET, rows[0][0], rows[-1][0])
+        below = (f"{parent}{name}" for _, parent, name, status in rows if status != ALONE)
+        self._many_times(_FORGET_BELOW, ((f"{path}/", f"{path}0") for path in below))  # `0` follows `/`
 
     def _extend(self, last: int) -> None:
         self._all(_EXTEND, self._indexed, last)
@@ -430,6 +615,13 @@ class Reader:
             connection = self._opened()
             try:
                 return connection.execute(query, values).fetchall()
+            except sqlite3.Error as error:
+                raise fault_of(error, self.path) from error
+
+    def _many_times(self, query: str, values: Iterable[tuple[str, ...]]) -> None:
+        with self._lock:
+            try:
+                self._opened().executemany(query, values)
             except sqlite3.Error as error:
                 raise fault_of(error, self.path) from error
 

@@ -83,11 +83,18 @@ def _listed(place: str) -> Mapping[str, Json]:
         folders.sort()
         for name in sorted((*folders, *files)):
             path = os.path.join(folder, name)
-            found[os.path.relpath(path, place)] = _about(path, os.lstat(path))
+            found[os.path.relpath(path, place)] = _about(path)
     return found
 
 
-def _about(path: str, about: os.stat_result) -> Json:
+def _about(path: str) -> Json:
+    try:
+        return _facts(path, os.lstat(path))
+    except OSError:
+        return "cannot be looked at"  # as nothing that we have made ourselves
+
+
+def _facts(path: str, about: os.stat_result) -> Json:
     if stat.S_ISDIR(about.st_mode):
         return about.st_mode
     if stat.S_ISLNK(about.st_mode):

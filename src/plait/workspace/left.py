@@ -2,25 +2,29 @@
 
 A worktree goes when its branch holds all that is in it: what was not committed is committed first.  A
 branch goes when another branch that is no run's has all its commits, and nobody has it checked out.  What
-cannot be looked at stays, and keeps nothing else from going.
+cannot be looked at stays, and keeps nothing else from going.  What a removal had begun with is never looked
+at as anybody's work again: it only goes on being removed.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Collection, Iterator
 
 from plait.errors import InputError, ProcessError
 from plait.hints import Final
-from plait.records import dataclass
+from plait.records import dataclass, replace
 from plait.steps.hands import Spot
 from plait.values import Json
 from plait.workspace.git import Git, StartGit, names
+from plait.workspace.removal import remove_tree
 from plait.workspace.worktrees import BRANCHES, Worktrees
 
 OURS: Final = f"{BRANCHES}plait/"
 MERGED: Final = "merged"
+FIELDS: Final = ("run", "path", "branch", "commits", "files", "running", "why")
+REST: Final = "the rest of a folder whose removal was begun; all that it held is merged or on a branch"
+LISTED: Final = "git still lists this folder, which is gone: plait worktrees --clean"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +40,11 @@ class Left:
     files: int = 0
     """Those with changes that are not committed."""
     running: bool = False
+    why: str = ""
+    """What keeps it there, and what to do, if that is not what keeps any other."""
 
     def record(self) -> dict[str, Json]:
-        return {
-            name: getattr(self, name) for name in ("run", "path", "branch", "commits", "files", "running")
-        }
+        return {name: getattr(self, name) for name in FIELDS}
 
 
 def left_behind(start: StartGit, project: str, runs: str, running: Collection[str]) -> list[Left]:
@@ -58,29 +62,57 @@ def clean(start: StartGit, project: str, runs: str, left: Left) -> Left | None:
     if left.running:
         return left
     worktrees = Worktrees(start, project, os.path.join(runs, left.run), left.run)
+    is_open = worktrees.is_open()
+    if left.path in (*worktrees.asides(), *worktrees.gone()):
+        return _without_rest(worktrees, left)
     if left.path and not left.branch:
-        if left.files:
-            return left
-        shutil.rmtree(left.path, ignore_errors=True)
-        return None
-    if not worktrees.is_open() or (left.path and not _is_emptied(worktrees, left)):
+        return left if left.files else _without_folder(left)
+    if not is_open:
         return left
-    return _without_branch(Git(start, project), worktrees, left)
+    stays = _kept(worktrees, left) if left.path else None
+    return _without_branch(Git(start, project), worktrees, left) if stays is None else stays
 
 
-def _is_emptied(worktrees: Worktrees, left: Left) -> bool:
+def _without_rest(worktrees: Worktrees, left: Left) -> Left | None:
+    why = remove_tree(left.path)
+    worktrees.prune()
+    return None if why is None else replace(left, why=_rest(why))
+
+
+def _without_folder(left: Left) -> Left | None:
+    why = remove_tree(left.path)
+    return None if why is None else replace(left, why=f"it cannot be removed: {why}")
+
+
+def _rest(why: str) -> str:
+    return f"{REST}; it cannot be removed: {why}; sudo rm -r FOLDER, if it is not yours"
+
+
+def _kept(worktrees: Worktrees, left: Left) -> Left | None:
+    """A worktree that has to stay; None if it is gone, and all that it held is on its branch."""
     spot = Spot(left.path, left.path, left.branch, "")
-    if worktrees.is_unfinished(spot.path):
-        return worktrees.remove(spot, merged=None)
     try:
-        look = worktrees.look(spot)
-        if look.unmerged or (not look.on_branch and not worktrees.point(spot, look.head)):
-            return False
-        if look.files:
-            worktrees.commit(spot, look.files, f"{os.path.basename(spot.path)}: what was left behind\n")
-    except (InputError, ProcessError):
+        if not worktrees.is_unfinished(spot.path) and not _is_committed(worktrees, spot):
+            return left
+    except (InputError, ProcessError) as error:
+        return replace(left, why=error.what)
+    remains = worktrees.remove(spot, merged=None)
+    if remains is None:
+        return None
+    if remains.cause == "aside":
+        return Left(left.run, remains.path, "", why=_rest(remains.said))
+    return replace(left, why=remains.message)
+
+
+def _is_committed(worktrees: Worktrees, spot: Spot) -> bool:
+    """Commit what is not; False if the worktree holds what no branch can."""
+    worktrees.expect_whole(spot)
+    look = worktrees.look(spot)
+    if look.unmerged or (not look.on_branch and not worktrees.point(spot, look.head)):
         return False
-    return not look.repositories and worktrees.remove(spot, merged=None)
+    if look.files:
+        worktrees.commit(spot, look.files, f"{os.path.basename(spot.path)}: what was left behind\n")
+    return not look.repositories
 
 
 def _without_branch(git: Git, worktrees: Worktrees, left: Left) -> Left | None:
@@ -106,27 +138,43 @@ def _folders(start: StartGit, project: str, runs: str, running: Collection[str])
         worktrees = Worktrees(start, project, os.path.join(runs, run), run)
         for path in worktrees.leftovers():
             yield _folder(git, worktrees, run, path, running=run in running)
+        if run not in running:  # there, places are being removed all the time
+            yield from _rests(worktrees, run)
 
 
 def _folder(git: Git, worktrees: Worktrees, run: str, path: str, *, running: bool) -> Left:
     if not worktrees.is_open() or not worktrees.is_worktree(path):
         return Left(run, path, "", files=sum(1 for _ in _found_in(path)), running=running)
-    spot = worktrees.spot_at(path)
+    spot, files, why = worktrees.spot_at(path), 0, ""
     try:
+        worktrees.expect_whole(spot)
         look = worktrees.look(spot)
         files = len(look.files) + len(look.repositories)
-    except ProcessError:
-        files = 0
-    return Left(run, path, spot.branch, _commits(git, spot.branch), files, running=running)
+    except (InputError, ProcessError) as error:
+        why = error.what
+    return Left(run, path, spot.branch, _commits(git, spot.branch), files, running=running, why=why)
+
+
+def _rests(worktrees: Worktrees, run: str) -> Iterator[Left]:
+    """What removals left that a crash or a permission kept from their end."""
+    asides = worktrees.asides()
+    for path in asides:
+        yield Left(run, path, "", why=f"{REST}: plait worktrees --clean")
+    if asides or not worktrees.is_open():
+        return  # with those goes what git lists of them
+    for path in worktrees.gone():
+        yield Left(run, path, "", why=LISTED)
 
 
 def _found_in(folder: str) -> Iterator[str]:
-    """All that is in a folder: files, links and empty folders."""
-    for top, folders, files in os.walk(folder):
+    """All that is in a folder: files, links, empty folders, and those that cannot be read."""
+    closed: list[OSError] = []
+    for top, folders, files in os.walk(folder, onerror=closed.append):
         yield from files
         yield from (one for one in folders if os.path.islink(os.path.join(top, one)))
         if top != folder and not folders and not files:
             yield top
+    yield from (str(error.filename) for error in closed)
 
 
 def _branches(git: Git) -> Iterator[tuple[str, str]]:

@@ -9,9 +9,9 @@ place leads nobody anywhere.
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
-import shutil
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from threading import Lock
@@ -19,16 +19,19 @@ from threading import Lock
 from plait.digests import sha256_hex
 from plait.errors import InputError
 from plait.hints import Final
-from plait.steps.hands import Conflict, Look, Site, Spot
+from plait.steps.hands import Conflict, Look, Remains, Site, Spot
 from plait.values import Json
 from plait.workspace.checkout import Checkout
 from plait.workspace.copies import copy_inputs, is_unchanged, stamps
 from plait.workspace.git import Answer, Git, Inside, StartGit, failed, names
+from plait.workspace.removal import inner_of, remove_tree
 
 BRANCHES: Final = "refs/heads/"
 SLUG_LENGTH: Final = 40
 MOST_TRIES: Final = 100
 TOGETHER: Final = 32
+ASIDE: Final = ".gone"
+"""How the name of a place ends that is being removed; it begins with a dot."""
 MAKING: Final = "initializing"
 """What git writes into the lock of a worktree that it is about to make."""
 EVERYTHING: Final = (
@@ -164,7 +167,16 @@ class Worktrees:
         return self._spot(path, branch, self.tip(BRANCHES + branch))
 
     def is_there(self, spot: Spot) -> bool:
-        return os.path.isdir(spot.directory)
+        return os.path.isdir(spot.directory) and (not spot.branch or _is_whole(spot.path))
+
+    def expect_whole(self, spot: Spot) -> None:
+        if not _is_whole(spot.path):
+            raise InputError(
+                "nothing is committed from a folder of an item, since its .git is gone, and other files may "
+                "be, too: take what you need from it, and remove it",
+                spot.path,
+                code="no-worktrees",
+            )
 
     def is_worktree(self, path: str) -> bool:
         return self._administration(path) is not None
@@ -173,7 +185,7 @@ class Worktrees:
         """Was git killed while it made this worktree?  Then no step has ever seen it."""
         administration = self._administration(path)
         if administration is None:
-            return not os.listdir(path)
+            return _is_empty(path)
         return _said(os.path.join(administration, "locked")).startswith(MAKING)
 
     def break_locks(self, spot: Spot | None = None) -> None:
@@ -250,32 +262,41 @@ class Worktrees:
         tip = self.tip(ref)
         return tip == head or (self.is_ancestor(tip, head) and self.move(ref, head, tip))
 
-    def remove(self, spot: Spot, *, merged: str | None) -> bool:
-        """Remove a worktree, and its branch if that adds nothing to what was merged; False if it stays."""
+    def remove(self, spot: Spot, *, merged: str | None) -> Remains | None:
+        """Remove a worktree, and its branch if that adds nothing to what was merged; what stays of it."""
         if not os.path.isdir(spot.path):
-            return True
+            return None
         administration = self._administration(spot.path)
-        if administration is not None and (
-            _has_modules(administration)
-            or self._has_repositories(Inside(administration, spot.path, sees_all=True))
-        ):
-            return False
-        # At once: half of it, after a kill, would look like an item that has removed the other half.
-        aside = os.path.join(self._folder, f".{os.path.basename(spot.path)}.gone")
-        os.rename(spot.path, aside)
-        shutil.rmtree(aside, ignore_errors=True)
-        if os.path.lexists(aside):
-            os.rename(aside, spot.path)
-            return False
+        if administration is not None:
+            stays = self._needed(Inside(administration, spot.path, sees_all=True))
+            if stays is not None:
+                return stays
+        # At once: half of it, after a kill, would look like an item that has removed the other half.  For
+        # the same reason what cannot be removed never comes back.
+        aside = self._free_aside(spot.path)
+        try:
+            os.rename(spot.path, aside)
+        except OSError as error:
+            return Remains(spot.path, "cannot-move", error.strerror or str(error))
+        why = remove_tree(aside)
         if administration is not None:
             self._remove_administration(administration)
         if merged is not None:
-            with self._lock:
-                self._gone[spot.branch] = merged
-                many = len(self._gone) >= TOGETHER
-            if many:
-                self.settle()
-        return True
+            self._let_go(spot.branch, merged)
+        return None if why is None else Remains(aside, "aside", why)
+
+    def _free_aside(self, path: str) -> str:
+        aside = os.path.join(self._folder, f".{os.path.basename(path)}{ASIDE}")
+        taken = itertools.takewhile(os.path.lexists, (aside, *(f"{aside}-{n}" for n in range(2, MOST_TRIES))))
+        number = sum(1 for _ in taken)
+        return f"{aside}-{number + 1}" if number else aside
+
+    def _let_go(self, branch: str, at: str) -> None:
+        with self._lock:
+            self._gone[branch] = at
+            many = len(self._gone) >= TOGETHER
+        if many:
+            self.settle()
 
     def settle(self) -> None:
         """Remove the branches of places that are gone, each if it is still where it was."""
@@ -288,18 +309,26 @@ class Worktrees:
             for branch, at in gone.items():  # all or none it was; now those that can be
                 self._delete(branch, at)
 
-    def _has_repositories(self, inside: Inside) -> bool:
-        """Are there others in it that git does not ignore?  Their commits may be nowhere else."""
-        if os.path.isdir(os.path.join(inside.path, ".git")):
-            return True
-        found = list(_folders_with_git(os.fsencode(inside.path)))
-        if not found:
-            return False
+    def _needed(self, inside: Inside) -> Remains | None:
+        """Does a place hold what git neither knows nor ignores?  It may be nowhere else."""
+        found = inner_of(os.fsencode(inside.path))
+        if _has_modules(inside.administration) or os.path.isdir(os.path.join(inside.path, ".git")):
+            return Remains(inside.path, "repositories")
+        counted = self._without_ignored(inside, [*found.repositories, *found.closed])
+        for folder in counted:
+            if folder in found.closed:
+                return Remains(os.fsdecode(folder), "closed", found.closed[folder])
+        return Remains(inside.path, "repositories") if counted else None
+
+    def _without_ignored(self, inside: Inside, folders: list[bytes]) -> list[bytes]:
+        if not folders:
+            return []
         # What begins with './' is no pattern; git takes these names literally, but not if it is told to.
         top, literal = os.fsencode(inside.path), {"GIT_LITERAL_PATHSPECS": "0"}
-        listed = b"".join(b"./" + os.path.relpath(one, top) + b"\0" for one in found)
+        by_name = {b"./" + os.path.relpath(one, top): one for one in folders}
+        listed = b"".join(name + b"\0" for name in by_name)
         ignored = self._git.asked("check-ignore", "-z", "--stdin", inside=inside, stdin=listed, env=literal)
-        return len(names(ignored.stdout)) < len(found)
+        return [one for name, one in by_name.items() if name not in set(names(ignored.stdout))]
 
     def _remove_administration(self, administration: str) -> None:
         """At once, since another git may be looking at all worktrees of the repository."""
@@ -308,20 +337,34 @@ class Worktrees:
             os.rename(administration, aside)
         except OSError:  # another disk
             aside = administration
-        shutil.rmtree(aside, ignore_errors=True)
+        remove_tree(aside)
 
     def prune(self) -> None:
         """Let git forget worktrees of this run whose folders are gone; and the rest of those folders."""
-        for name in os.listdir(self._folder) if os.path.isdir(self._folder) else ():
-            if name.startswith("."):
-                shutil.rmtree(os.path.join(self._folder, name), ignore_errors=True)
+        for path in self.asides():
+            remove_tree(path)
+        for administration, _ in self._stale():
+            self._remove_administration(administration)
+
+    def asides(self) -> list[str]:
+        """What removals left, of which a crash or a permission kept something; all it held is elsewhere."""
+        return [path for path in self._listed() if os.path.basename(path).startswith(".")]
+
+    def gone(self) -> list[str]:
+        """The folders of this run that git lists and that are not there."""
+        return sorted(path for _, path in self._stale())
+
+    def _stale(self) -> list[tuple[str, str]]:
         top = os.path.join(self._common, "worktrees")
-        for name in os.listdir(top) if os.path.isdir(top) else ():
-            administration = os.path.join(top, name)
-            path = _place_of(administration)
-            is_ours = os.path.dirname(path) == os.path.realpath(self._folder)
-            if is_ours and not os.path.lexists(path) and not _has_modules(administration):
-                self._remove_administration(administration)
+        known = os.listdir(top) if self._common and os.path.isdir(top) else []
+        listed = [(one, _place_of(one)) for one in (os.path.join(top, name) for name in known)]
+        return [
+            (administration, path)
+            for administration, path in listed
+            if os.path.dirname(path) == os.path.realpath(self._folder)
+            and not os.path.lexists(path)
+            and not _has_modules(administration)
+        ]
 
     # ── copies ───────────────────────────────────────────────────────────
 
@@ -443,10 +486,12 @@ class Worktrees:
 
     def leftovers(self) -> list[str]:
         """The folders that are there."""
+        return [path for path in self._listed() if not os.path.basename(path).startswith(".")]
+
+    def _listed(self) -> list[str]:
         if not os.path.isdir(self._folder):
             return []
-        names = sorted(name for name in os.listdir(self._folder) if not name.startswith("."))
-        found = (os.path.join(self._folder, name) for name in names)
+        found = (os.path.join(self._folder, name) for name in sorted(os.listdir(self._folder)))
         return [path for path in found if os.path.isdir(path)]
 
     def spot_at(self, path: str) -> Spot:
@@ -471,18 +516,22 @@ def _without_side(name: str, *sides: str) -> str:
     return re.sub(f"~({'|'.join(sides)})(_[0-9]+)?$", "", name)
 
 
-def _folders_with_git(top: bytes) -> Iterator[bytes]:
-    """The folders below one that have a `.git` of their own, whatever it is."""
-    waiting = [top]
-    while waiting:
-        folder = waiting.pop()
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                if entry.name == b".git":
-                    if folder != top:
-                        yield folder
-                elif entry.is_dir(follow_symlinks=False):
-                    waiting.append(entry.path)
+def _is_whole(path: str) -> bool:
+    """Has a worktree still its `.git`, whatever that is?  Else somebody may have begun to remove it."""
+    try:
+        os.lstat(os.path.join(path, ".git"))
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True  # whoever looks at it will be told why that cannot be
+    return True
+
+
+def _is_empty(path: str) -> bool:
+    try:
+        return not os.listdir(path)
+    except OSError:
+        return False  # who knows
 
 
 def _stamp(path: str) -> object:
@@ -507,5 +556,7 @@ def _has_modules(administration: str) -> bool:
     """Submodules were fetched into the worktree: their commits may be nowhere else."""
     try:
         return bool(os.listdir(os.path.join(administration, "modules")))
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
+    except OSError:
+        return True  # who knows
