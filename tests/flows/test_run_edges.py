@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -190,3 +191,33 @@ def test_a_timeout_names_the_limit_of_the_author(place: Place, flow: str, path: 
     outcome = place.run(flow).outcome(path)
     assert isinstance(outcome, Failed)
     assert outcome.failure.message == message
+
+
+# ── output that only looks like JSON ─────────────────────────────────────
+
+NO_JSON = ['{"n": 1e400}', "[NaN]", r'"\ud800"']
+
+
+@pytest.mark.parametrize("printed", NO_JSON)
+def test_an_item_that_prints_no_json_fails_alone(place: Place, printed: str) -> None:
+    place.write("bad", printed)
+    ran = place.run("""\
+map:
+  input: [1, 2, 3]
+  max_parallel: 1
+  steps:
+    - {shell: 'echo ${item} >> seen; if [ ${item} = 2 ]; then cat bad; else echo 1; fi', capture: n, capture_format: json}
+reduce:
+  - {write_file: {path: out.json, content: '${map.results}', format: json}}
+""")
+    assert ran.failed == ["map/1/0", "map/1"]
+    failed = ran.outcome("map/1")
+    assert isinstance(failed, Failed)
+    assert (failed.failure.kind, failed.failure.message) == (
+        "capture",
+        "the output captured as 'n' is not JSON",
+    )
+    assert place.text("seen") == "1\n2\n3\n"
+    assert [one["status"] for one in json.loads(place.text("out.json"))] == ["success", "failed", "success"]
+    place.resume(ran.result.run)
+    assert place.text("seen") == "1\n2\n3\n"
