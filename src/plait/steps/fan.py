@@ -234,13 +234,21 @@ class _Watch:
     def while_wanted(self, work: Iterator[ItemWork]) -> Iterator[ItemWork]:
         rehearsed = working(self.turn.run).rehearsal is not None  # shows all that would fail
         for item in work:
-            while (left := self.paused_until - time.monotonic()) > 0:
+            while (left := self._pause_left()) > 0:
                 self.turn.run.pause(left)
             if (self.enough is not None and not rehearsed) or self.turn.run.is_stopping():
                 return
             if self.shelter is not None and not self.shelter.line.enter(item.order, self.turn.run):
                 return
             yield item
+
+    def _pause_left(self) -> float:
+        """Seconds; no longer than there is time: then the next item is told that it has none."""
+        rest = self.paused_until - time.monotonic()
+        if rest <= 0:
+            return 0.0
+        left = working(self.turn.run).time_left(self.turn)
+        return rest if left is None else min(rest, left)
 
     def perform(self, work: ItemWork) -> Outcome:
         item, turn = self.placed(work)
@@ -303,10 +311,9 @@ class _Watch:
         circuit = self.fan.errors.circuit
         if circuit is not None and self.in_a_row >= (1 if self.closing else circuit.failures):
             self.paused_until = time.monotonic() + circuit.pause
+            why = _why_pause(circuit.failures, again=self.closing > 0)
             self.closing, self.in_a_row = circuit.successes, 0
-            self.turn.run.note(
-                self.turn.path, f"{circuit.failures} failures in a row: no new items for {circuit.pause:g} s"
-            )
+            self.turn.run.note(self.turn.path, f"{why}: no new items for {circuit.pause:g} s")
 
     @property
     def ended(self) -> int:
@@ -342,6 +349,12 @@ class _Watch:
             "skipped": self.skipped,
             "success_rate": round(100 * self.successful / self.total, 2) if self.total else 0,
         }
+
+
+def _why_pause(failures: int, *, again: bool) -> str:
+    if again:
+        return "a failure again after a pause"
+    return "1 failure" if failures == 1 else f"{failures} failures in a row"
 
 
 def _is_unknown(value: Json) -> bool:
