@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import count, takewhile
 
 from plait.app import env_changes
+from plait.engine.choice import chosen_at
 from plait.engine.events import StepForgotten
 from plait.engine.journal import is_below, is_item
 from plait.engine.outcome import Failed
@@ -273,7 +274,10 @@ def letters_to_retry(
     fan = loaded.program.fan
     if fan is None:
         return
-    letters = [known for known in journal.failed_in(fan.name) if is_item(known.path)]
+    chosen_by = chosen_at(journal, fan.name, fan.items.name)
+    letters = [
+        known for known in journal.failed_in(fan.name) if is_item(known.path) and known.number > chosen_by
+    ]
     names = {known.path.rpartition("/item:")[2]: known for known in letters}
     unknown = [one for one in wanted if not _named(one, names.values())]
     if unknown:

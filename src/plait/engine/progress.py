@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 
+from plait.engine.choice import CHOOSER
 from plait.engine.events import (
     ItemsRemembered,
     Noted,
@@ -643,6 +644,8 @@ class Progress:
             self._unlist(path)  # it had failed in an earlier life
         if event.kind in ASKING:
             self._count_turn(event)
+        if event.kind == CHOOSER and not event.replayed:
+            self._choose(parent)
         if not parent:
             part = self._part(path)
             part.end(event)
@@ -670,6 +673,13 @@ class Progress:
             return (*failed, RowEnded(part_above, "", row))
         ended = StepEnded(part_above, event.title, event.outcome, event.duration, event.replayed)
         return (*failed, ended)
+
+    def _choose(self, fan: str) -> None:
+        """Items are chosen: what became of those of an older choice counts no more."""
+        for failed in [one for one in self.failures if one.path != fan and is_below(one.path, fan)]:
+            self._unlist(failed.path)
+        if (group := self._group(fan)) is not None:
+            group.forget_all()
 
     def _told_of_agent(self, event: StepFinished) -> Sequence[News]:
         """A turn or call of an agent somewhere inside a part; those of items are too many to be told."""

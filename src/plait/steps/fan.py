@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from plait.engine.backend import Backend, Fanned, ItemWork
+from plait.engine.choice import chosen_at
 from plait.engine.events import ItemsRemembered, StepCounted
 from plait.engine.journal import Recorded
 from plait.engine.outcome import Done, Failed, Failure, Outcome, Skipped, StepError, expect_done
@@ -337,8 +338,12 @@ class _Watch:
         if run.fresh:
             return
         items = f"{self.turn.path}/item:"
-        recorded = run.journal.recorded_in(self.turn.path)
-        ended = Counter(type(known.outcome) for known in recorded if known.path.startswith(items))
+        chosen = chosen_at(run.journal, self.turn.path, self.fan.items.name)
+        ended = Counter(
+            type(known.outcome)
+            for known in run.journal.recorded_in(self.turn.path)
+            if known.path.startswith(items) and known.number > chosen
+        )
         self.successful, self.failed, self.skipped = ended[Done], ended[Failed], ended[Skipped]
 
     def counts(self) -> dict[str, Json]:

@@ -1,0 +1,23 @@
+"""Which items of a fan count: those that ended behind the step that chose them.
+
+Whoever edits what a fan goes through, and accepts that, has its items chosen anew.  What is
+recorded of items of an older choice stays in the journal, and means nothing any more.
+"""
+
+from __future__ import annotations
+
+from plait.engine.journal import Recorded
+from plait.hints import Final, Protocol
+
+CHOOSER: Final = "items"
+"""The name, and the kind, of the step that chooses the items of a map."""
+
+
+class Remembering(Protocol):
+    def recorded(self, path: str) -> Recorded | None: ...
+
+
+def chosen_at(journal: Remembering, fan: str, chooser: str = CHOOSER) -> int:
+    """The event with which the items of a fan were chosen; 0 if nothing is known of that."""
+    known = journal.recorded(f"{fan}/{chooser}")
+    return 0 if known is None else known.number
