@@ -10,6 +10,7 @@ import pytest
 from flows.running import Place, new_place
 from plait.engine.outcome import Failed
 from plait.engine.perform import NO_TIME_LEFT
+from plait.flows.names import NAMES
 
 
 @pytest.fixture
@@ -140,6 +141,16 @@ def test_outside_a_repository_git_has_no_fields_and_a_default_holds(place: Place
     assert place.outputs("steps: [{shell: 'echo ${git.branch:-x} ${git.commit:-y} ${git.root:-z}'}]\n") == [
         "x y z"
     ]
+
+
+def test_inside_a_repository_git_has_the_fields_that_are_known(place: Place) -> None:
+    place.repository()
+    fields = next(name.fields for name in NAMES if name.name == "git")
+    assert fields
+    told = place.outputs(
+        f"steps: [{{shell: 'echo {' '.join(f'${{git.{one}:-none}}' for one in fields)}'}}]\n"
+    )
+    assert told == [f"main {place.git('rev-parse', 'HEAD')} {place.root}"]
 
 
 # ── counts and reasons of a resumed run ──────────────────────────────────
