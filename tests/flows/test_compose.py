@@ -104,6 +104,7 @@ WRONG = [
     ({"flow": "blocks: {a: [{use: b}], b: [{use: a}]}"},                        ["these blocks lead back to themselves: a → b → a"]),
     ({"flow": "steps: [{use: a}]\nblocks: {a: {with: [x], steps: []}}"},        ["the block 'a' needs x"]),
     ({"flow": "steps: [{use: a, with: {x: 1, y: 2}}]\nblocks: {a: {with: [x], steps: []}}"}, ["the block 'a' has no 'y'"]),
+    ({"flow": "imports: [a.yaml]", "a": "blocks: {x: [{shell: ''}]}"},           ["'shell' is empty, so nothing would be done"]),
     ({"flow": "imports: [a.yaml]", "a": "blocks: {x: [{shel: ls}]}"},           ["'shel' is not a field of a step"]),
 ]  # fmt: skip
 
