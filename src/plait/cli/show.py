@@ -15,6 +15,7 @@ from plait.cli.lines import (
     ended,
     figures,
     first_line,
+    go_on_line,
     json_line,
     name_of,
     note_line,
@@ -260,6 +261,8 @@ def _part(part: Part, status: Status, progress: Progress, now: float) -> Iterato
 
 
 def _steps(part: Part, journal: Steps, tries: Tries) -> Iterator[Line]:
+    if part.state == "waiting" and not part.group.ended:
+        return  # what an earlier life did in it will be done again
     if part.kind in LISTED:
         from plait.cli import show_rows
 
@@ -306,7 +309,7 @@ def _next(run: str, status: Status, progress: Progress, *, goes_on: bool) -> Ite
     if any(part.group.failed for part in progress.fans) and status != "running":
         yield f"  try again    plait retry {run} --failed", "dim"
     if goes_on and status in ("interrupted", "failed"):
-        yield f"  go on        plait resume {run}", "dim"
+        yield go_on_line(run, progress.failure), "dim"
 
 
 # ── for programs ─────────────────────────────────────────────────────────

@@ -17,6 +17,8 @@ from plait.values import Json, expect_json
 if TYPE_CHECKING:
     from plait.engine.limits import Reached
 
+TOO_MANY: Final = "too_many"
+"""The kind of failure of a map in which more items failed than may: they stay failed when the run goes on."""
 IN_VAIN: Final = " failed as well: "
 """Between what is said of a step and of its handler."""
 

@@ -16,7 +16,7 @@ from plait.engine.backend import Backend, Fanned, ItemWork
 from plait.engine.choice import chosen_at
 from plait.engine.events import ItemsRemembered, StepCounted
 from plait.engine.journal import Recorded
-from plait.engine.outcome import Done, Failed, Failure, Outcome, Skipped, StepError, expect_done
+from plait.engine.outcome import TOO_MANY, Done, Failed, Failure, Outcome, Skipped, StepError, expect_done
 from plait.engine.perform import PLAIN, Policy, Step, Turn, perform, remembered
 from plait.engine.retry import ONCE_ONLY, Retry
 from plait.errors import InputError
@@ -299,14 +299,15 @@ class _Watch:
                     self._consider_pausing()
         self._remembered.discard(work.order)
         if self._too_large_a_share():
-            self._stop(f"{self.failed} of {self.ended} items failed, more than failure_threshold allows")
+            share = f"{self.failed} of {self.ended} items failed"
+            self._stop(f"{share}, more than failure_threshold allows", TOO_MANY)
 
     def _consider(self, work: ItemWork) -> None:
         errors = self.fan.errors
         if errors.on_item_failure == "stop":
             self._stop(f"item {title_of(work.item)} failed, and the flow stops at the first failure")
         elif errors.max_failures is not None and self.failed >= errors.max_failures:
-            self._stop(f"{self.failed} items failed, and max_failures is {errors.max_failures}")
+            self._stop(f"{self.failed} items failed, and max_failures is {errors.max_failures}", TOO_MANY)
 
     def _consider_pausing(self) -> None:
         circuit = self.fan.errors.circuit
@@ -324,8 +325,8 @@ class _Watch:
         threshold = self.fan.errors.failure_threshold
         return threshold is not None and self.ended >= FEW and self.failed / self.ended > threshold
 
-    def _stop(self, why: str) -> None:
-        self.enough = self.enough or Failure(self.turn.run.mask(why), "stopped", path=self.turn.path)
+    def _stop(self, why: str, kind: str = "stopped") -> None:
+        self.enough = self.enough or Failure(self.turn.run.mask(why), kind, path=self.turn.path)
 
     def expect_enough_successes(self) -> None:
         if self.enough is not None:
