@@ -108,3 +108,21 @@ def test_what_follows_items_that_are_being_retried_is_not_done(place: Place) -> 
     assert after(shown, "● map") == ["1/2"]
     assert after(shown, "○ reduce") == ["not begun"]
     assert [line for line in shown if "echo report" in line] == []
+
+
+def test_a_dry_run_says_that_a_changed_file_would_be_refused(place: Place) -> None:
+    flow = "steps: [{id: a, shell: echo ONE}, {id: b, shell: 'test -e ok'}]\n"
+    place.run(flow)
+    assert place.plait("resume", "--dry-run").stderr == ""
+    place.write("flow.yaml", flow.replace("ONE", "TWO"))
+    dry = place.plait("resume", "--dry-run")
+    assert dry.stderr == (
+        "note: plait resume would refuse this: "
+        "the file has changed since these steps were done: steps/a (a)\n"
+        "fix: plait resume --accept-changes does them again, and all that follows them; "
+        "or put the file back as it was\n"
+    )
+    assert dry.returncode == 0
+    assert "echo TWO" in dry.stdout
+    accepted = place.plait("resume", "--dry-run", "--accept-changes")
+    assert (accepted.stdout, accepted.stderr) == (dry.stdout, "")
