@@ -13,7 +13,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plait.errors import ValueRefusedError
-from plait.values import UNDEFINED, Secret, detached, json_text, revealed_text, text, unshared
+from plait.values import (
+    UNDEFINED,
+    Secret,
+    detached,
+    json_text,
+    json_value,
+    revealed_text,
+    text,
+    unshared,
+    utf8,
+)
 
 TEXTS: list[tuple[Any, str]] = [
     # value                           text
@@ -209,3 +219,41 @@ def test_a_copy_for_somebody_who_may_change_it_shares_nothing_but_what_cannot_ch
     other["t"][0].append(4)
     assert value == {"a": [1, {"b": secret}], "t": ([2],)}
     assert other["a"][1]["b"] is secret
+
+
+# ── from text and to bytes ───────────────────────────────────────────────
+
+READ: list[tuple[str, Any]] = [
+    (' {"a": [1, 2.5, null]} ', {"a": [1, 2.5, None]}),
+    ("1e308",                   1e308),
+    (r'"\ud83d\ude00"',         "😀"),
+    (r'"\\ud800"',              r"\ud800"),
+    ('"\udcff"',                "\udcff"),  # a byte that is no text, as a process printed it
+    ('"\udcff\\ud83d\\ude00"',  "\udcff😀"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("written", "value"), READ)
+def test_json_text_is_read(written: str, value: Any) -> None:
+    assert json_value(written) == value
+
+
+NO_JSON = [
+    "", "{", "NaN", "[Infinity]", "-Infinity", "1e400", '{"n": [-1e999]}', "1" * 5000, r'"\ud800"', r'"\uDC00"',
+    r'"\udcff"', r'{"\ud83d": 1}', r'"\ude00\ud83d"', "\ufeff1",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("written", NO_JSON)
+def test_json_that_only_python_can_read_is_refused(written: str) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 - whoever asked says it in words of their own
+        json_value(written)
+
+
+def test_text_becomes_bytes_and_bytes_that_were_no_text_stay_what_they_were() -> None:
+    assert utf8("é\udcff") == b"\xc3\xa9\xff"
+    with pytest.raises(ValueRefusedError) as caught:
+        utf8("\ud800")
+    assert str(caught.value) == (
+        "a text holds half of a character pair, which has no bytes\nfix: write both halves, or neither"
+    )

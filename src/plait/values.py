@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 
 from plait.errors import ValueRefusedError
-from plait.hints import Any, Final, TypeAlias
+from plait.hints import Any, Final, NoReturn, TypeAlias
 
 Json: TypeAlias = Any
 """str | int | float | bool | None | Secret | list[Json] | dict[str, Json]"""
@@ -78,6 +78,57 @@ def json_text(value: Json, *, reveal: bool = False) -> str:
     return _dump(value, Secret.reveal if reveal else _mask)
 
 
+def json_value(written: str) -> Json:
+    """The value that a JSON text says; ValueError or RecursionError if it says none.
+
+    Python's own reader takes more: NaN, numbers so large that they become infinite, and one half
+    of a character pair.  None of them can be written down again, so they are refused where they come in.
+    """
+    value: Json = _READER.decode(written)
+    if "\\ud" in written or "\\uD" in written:
+        _expect_pairs(written)
+    return value
+
+
+def _expect_pairs(written: str) -> None:
+    # Bytes of a process that are no text look like halves, too, and may stay: only escapes are looked at.
+    read = _READER.decode(written.encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
+    json.dumps(read, ensure_ascii=False).encode("utf-8")
+
+
+def finite_number(number: str) -> float:
+    """ValueError if it is too large, and would be infinite."""
+    value = float(number)
+    if value - value != 0:
+        raise ValueError("this number is too large")
+    return value
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} does not exist in JSON")
+
+
+_READER: Final = json.JSONDecoder(parse_float=finite_number, parse_constant=_no_constant)
+
+
+def utf8(text: str) -> bytes:
+    """The bytes of a text; those that came in as no text go out as they were."""
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        raise ValueRefusedError(
+            "a text holds half of a character pair, which has no bytes",
+            fix="write both halves, or neither",
+            code="character",
+        ) from None
+
+
+def expect_json(value: Json) -> None:
+    """Refuse what has no JSON form, without making it."""
+    if not _is_plain(value, _DEPTH_OF_COPIES):
+        json_text(value)
+
+
 def detached(value: Json, *, reveal: bool = False) -> Json:
     """The value as JSON would give it back: plain types, nothing shared with it, all else refused."""
     try:
@@ -125,6 +176,22 @@ def _copied(value: Json, depth: int) -> Json:
     if kind is list and depth:
         return [_copied(item, depth - 1) for item in value]
     raise _NotPlainError
+
+
+def _is_plain(value: Json, depth: int) -> bool:
+    """Has it surely a JSON form?"""
+    kind = value.__class__
+    if kind in _ONE_OF_A_KIND:
+        return True
+    if kind is int:
+        return bool(-_SHORT_INTEGER < value < _SHORT_INTEGER)
+    if kind is float:
+        return bool(value - value == 0)  # neither infinite nor NaN
+    if not depth:
+        return False
+    if kind is dict:
+        return all(key.__class__ is str and _is_plain(item, depth - 1) for key, item in value.items())
+    return kind is list and all(_is_plain(item, depth - 1) for item in value)
 
 
 def _text(value: Json, show: Callable[[Secret], str]) -> str:

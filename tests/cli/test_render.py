@@ -158,6 +158,7 @@ BAD_LINES = [
     ('{"template": "${x:nope}"}',                     "unknown-format"),
     ('{"template": "eval ${x}", "values": {"x": 1}, "sink": "shell"}', "value-as-code"),
     ('{"template": "${x}", "values": {"x": NaN}}',    "not-json"),
+    ('{"template": "${x}", "values": {"x": 1e400}}',  "not-json"),
     ("[" * 100_000,                                   "not-json"),
 ]  # fmt: skip
 

@@ -36,7 +36,7 @@ from plait.scope import Scope
 from plait.steps.foreach import Values, foreach
 from plait.steps.sequence import Sequence as Steps
 from plait.steps.work import Handler, Work
-from plait.values import Json
+from plait.values import Json, Secret
 from steps.fakes import Acting, failing, new_run, performed, saying, step, steps, text_of, turn_of
 
 
@@ -94,6 +94,36 @@ def test_a_message_of_an_error_is_masked() -> None:
     run = new_run(mask=lambda text: text.replace("hunter2", "***"))
     outcome = performed(Fake([InputError("hunter2 is wrong")]), run)
     assert outcome == Failed(Failure("*** is wrong", "refused", path="a"))
+
+
+UNRECORDABLE: list[tuple[Json, str]] = [
+    # what a step gives   why it cannot be recorded
+    ({"n": float("inf")}, "NaN and Infinity do not exist in JSON"),
+    ([float("nan")],      "NaN and Infinity do not exist in JSON"),
+    ({(1, 2): 3},         "a map has a key that is not a string"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("value", "why"), UNRECORDABLE)
+def test_what_cannot_be_recorded_fails_the_step_that_gave_it(value: Json, why: str) -> None:
+    journal = MemoryJournal()
+    failed = Failed(
+        Failure(f"gave what cannot be recorded: a value has no JSON form: {why}", "capture", path="a")
+    )
+    assert performed(Fake([value]), new_run(journal=journal)) == failed
+    recorded = journal.recorded("a")
+    assert recorded is not None
+    assert recorded.outcome == failed
+
+
+def test_a_failure_is_recorded_without_what_cannot_be() -> None:
+    outcome = performed(Fake([StepError(Failure("no", "exit", 3, output=[1e999]))]))
+    assert outcome == Failed(Failure("no", "exit", 3, path="a"))
+
+
+def test_what_can_be_recorded_is_whatever_has_a_json_form() -> None:
+    value = {"secret": Secret("s"), "tuple": (1, 2), "bytes": "\udcff", "long": 10**100}
+    assert performed(Fake([value])) == Done(value)
 
 
 @pytest.mark.parametrize("error", [TrustError("not trusted"), InternalError("our bug")])

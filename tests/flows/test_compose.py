@@ -104,6 +104,7 @@ WRONG = [
     ({"flow": "blocks: {a: [{use: b}], b: [{use: a}]}"},                        ["these blocks lead back to themselves: a → b → a"]),
     ({"flow": "steps: [{use: a}]\nblocks: {a: {with: [x], steps: []}}"},        ["the block 'a' needs x"]),
     ({"flow": "steps: [{use: a, with: {x: 1, y: 2}}]\nblocks: {a: {with: [x], steps: []}}"}, ["the block 'a' has no 'y'"]),
+    ({"flow": "imports: [a.yaml]", "a": "blocks: {x: [{shell: ''}]}"},           ["'shell' is empty, so nothing would be done"]),
     ({"flow": "imports: [a.yaml]", "a": "blocks: {x: [{shel: ls}]}"},           ["'shel' is not a field of a step"]),
 ]  # fmt: skip
 
@@ -161,3 +162,44 @@ def test_the_names_of_a_block_are_those_of_the_place_where_it_is_used(tmp_path: 
     [finding] = check_file(str(put(tmp_path, flow=flow)))
     assert finding.problem.what == "nothing here is named 'item.x'"
     assert (finding.problem.fix or "").startswith("'item' exists in map; known in reduce")
+
+
+DROPPED = [
+    # what the imported file says   key             what to do instead
+    ("env: {X: a}",                 "env",          "give the steps of its blocks an env, or write it in the file that imports it"),
+    ("env_files: .env",             "env_files",    "write it in the file that imports it"),
+    ("secrets: {X: X}",             "secrets",      "write it in the file that imports it"),
+    ("profiles: {p: {X: a}}",       "profiles",     "write it in the file that imports it"),
+    ("vars: {v: a}",                "vars",         "hand it over where a block is used: with: {v: …}"),
+    ("parameters: {q: {default: a}}", "parameters", "hand it over where a block is used: with: {q: …}"),
+    ("limits: {steps: 3}",          "limits",       "write it in the file that imports it"),
+    ("strict: true",                "strict",       "write it in the file that imports it"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("line", "key", "fix"), DROPPED)
+@pytest.mark.parametrize("through", ["lib", "extended"])
+def test_what_an_imported_file_says_besides_its_blocks_is_not_dropped_silently(
+    tmp_path: Path, line: str, key: str, fix: str, through: str
+) -> None:
+    file = put(
+        tmp_path,
+        flow="imports: [lib.yaml]\nsteps: [{use: lint}]\n",
+        lib="extends: extended.yaml\nblocks: {lint: [{shell: 'true'}]}\n",
+        extended="name: below\n",
+    )
+    with open(tmp_path / f"{through}.yaml", "a") as other:
+        other.write(line + "\n")
+    [problem] = composed(file).problems
+    assert problem.what == f"of a file that is imported only the blocks are used, and not its {key}"
+    assert str(problem.where).endswith(f"{through}.yaml:{3 if through == 'lib' else 2}:1")
+    assert problem.fix == fix
+
+
+def test_an_imported_file_may_be_a_flow_of_its_own(tmp_path: Path) -> None:
+    file = put(
+        tmp_path,
+        flow="imports: [lib.yaml]\nsteps: [{use: lint}]\n",
+        lib="name: lib\ntimeout: 3s\nblocks: {lint: [{shell: 'true', env: {X: a}}]}\nsteps: [{use: lint}]\n",
+    )
+    assert said(file) == []

@@ -117,3 +117,12 @@ def test_every_spelling_of_the_interpolation_document_is_known_where_it_says(whe
             flow[where] = step
     found = check_document(parse(json.dumps(flow), "flow.yaml"), "flow.yaml")
     assert [str(one.problem) for one in found if one.severity == "error"] == []
+
+
+def test_a_field_that_git_has_not_is_refused_with_the_nearest() -> None:
+    flow = parse("- shell: echo ${git.brnch} ${git.nonsense:-x}\n", "flow.yaml")
+    found = [one.problem for one in check_document(flow, "flow.yaml")]
+    assert [(one.what, one.fix) for one in found] == [
+        ("nothing here is named 'git.brnch'", "did you mean 'git.branch'? git has: branch, commit, root"),
+        ("nothing here is named 'git.nonsense'", "git has: branch, commit, root"),
+    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from flows.running import Place, new_place
 from plait.engine.outcome import Failed
 from plait.engine.perform import NO_TIME_LEFT
+from plait.flows.names import NAMES
 
 
 @pytest.fixture
@@ -141,6 +143,16 @@ def test_outside_a_repository_git_has_no_fields_and_a_default_holds(place: Place
     ]
 
 
+def test_inside_a_repository_git_has_the_fields_that_are_known(place: Place) -> None:
+    place.repository()
+    fields = next(name.fields for name in NAMES if name.name == "git")
+    assert fields
+    told = place.outputs(
+        f"steps: [{{shell: 'echo {' '.join(f'${{git.{one}:-none}}' for one in fields)}'}}]\n"
+    )
+    assert told == [f"main {place.git('rev-parse', 'HEAD')} {place.root}"]
+
+
 # ── counts and reasons of a resumed run ──────────────────────────────────
 
 
@@ -190,3 +202,33 @@ def test_a_timeout_names_the_limit_of_the_author(place: Place, flow: str, path: 
     outcome = place.run(flow).outcome(path)
     assert isinstance(outcome, Failed)
     assert outcome.failure.message == message
+
+
+# ── output that only looks like JSON ─────────────────────────────────────
+
+NO_JSON = ['{"n": 1e400}', "[NaN]", r'"\ud800"']
+
+
+@pytest.mark.parametrize("printed", NO_JSON)
+def test_an_item_that_prints_no_json_fails_alone(place: Place, printed: str) -> None:
+    place.write("bad", printed)
+    ran = place.run("""\
+map:
+  input: [1, 2, 3]
+  max_parallel: 1
+  steps:
+    - {shell: 'echo ${item} >> seen; if [ ${item} = 2 ]; then cat bad; else echo 1; fi', capture: n, capture_format: json}
+reduce:
+  - {write_file: {path: out.json, content: '${map.results}', format: json}}
+""")
+    assert ran.failed == ["map/1/0", "map/1"]
+    failed = ran.outcome("map/1")
+    assert isinstance(failed, Failed)
+    assert (failed.failure.kind, failed.failure.message) == (
+        "capture",
+        "the output captured as 'n' is not JSON",
+    )
+    assert place.text("seen") == "1\n2\n3\n"
+    assert [one["status"] for one in json.loads(place.text("out.json"))] == ["success", "failed", "success"]
+    place.resume(ran.result.run)
+    assert place.text("seen") == "1\n2\n3\n"

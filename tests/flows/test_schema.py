@@ -98,6 +98,9 @@ BAD = [
     "steps: [{write_file: {path: a, content: b, mode: '9'}}]",
     "steps: [{foreach: 3, do: []}]",
     "steps: [{foreach: {items: [a], command: ls}, do: []}]",
+    "steps: [{shell: ''}]",
+    "steps: [{shell: ' '}]",
+    "steps: [{shell: ls, validate: {shell: ''}}]",
     # what contradicts itself
     "steps: [{shell: a, tool: b}]",
     "steps: [{shell: a, command: b}]",

@@ -109,6 +109,7 @@ RESULTS: list[tuple[str, dict[str, Json], Json]] = [
     ("say",     {"text": "12"},            "12"),
     ("say",     {"text": '{"a": [1]}'},    {"a": [1]}),
     ("say",     {"text": "[not json"},     "[not json"),
+    ("say",     {"text": "[1e400]"},       "[1e400]"),
     ("say",     {"text": "${HOME} {x}"},   "${HOME} {x}"),
     ("picture", {},                        [{"type": "text", "text": "a dot"}, {"type": "image", "data": "AAAA", "mimeType": "image/png"}]),
 ]  # fmt: skip

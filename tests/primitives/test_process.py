@@ -562,6 +562,8 @@ TOOLS = [
     ("echo null",                                        True,    None,                              None),
     ("echo hello",                                       True,    "hello\n",                         None),
     ("echo NaN",                                         True,    "NaN\n",                           None),
+    ("echo '{\"n\": 1e400}'",                            True,    '{"n": 1e400}\n',                  None),
+    ("printf '%s' '[\"\\ud800\"]'",                      True,    '["\\ud800"]',                     None),
     ("true",                                             True,    "",                                None),
     ("printf '\\377'",                                   True,    "\ufffd",                          None),
     ("echo warning >&2; echo 1",                         True,    1,                                 None),

@@ -233,6 +233,7 @@ BROKEN_JSON = [
     # body                   data                     error
     (b'{"a":\n 1,}',         '{"a":\n 1,}',           "the answer says it is JSON and is not, from line 2, column 4"),
     (b"NaN",                 "NaN",                   "the answer says it is JSON and holds what JSON does not allow"),
+    (b'{"n": 1e400}',        '{"n": 1e400}',          "the answer says it is JSON and holds what JSON does not allow"),
     (b'"\\ud800"',           '"\\ud800"',             "the answer says it is JSON and holds what JSON does not allow"),
     (b'"\xff"',              "Iv8i",                  "the answer says it is JSON and holds what JSON does not allow"),
     (b"1" * 5000,            "1" * 5000,              "the answer says it is JSON and holds what JSON does not allow"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -157,6 +158,32 @@ def test_one_failure_after_the_other_makes_a_pause() -> None:
         performed(fan(range(9), action, errors=ErrorPolicy(circuit=Circuit(3, 3600.0))), run)
     assert noted == ["3 failures in a row: no new items for 3600 s"]
     assert len(action.ran) == 3
+
+
+def test_a_pause_that_follows_a_pause_says_what_it_is_for() -> None:
+    noted: list[str] = []
+
+    def note(stamped: Stamped) -> None:
+        if isinstance(stamped.event, Noted):
+            noted.append(stamped.event.message)
+
+    bad, circuit = picky(*range(3), 4), Circuit(3, 0.001, successes=2)
+    performed(fan(range(6), bad, errors=ErrorPolicy(circuit=circuit)), new_run(watchers=[note]))
+    performed(fan([0], bad, errors=ErrorPolicy(circuit=Circuit(1, 0.001))), new_run(watchers=[note]))
+    assert noted == [
+        "3 failures in a row: no new items for 0.001 s",
+        "a failure again after a pause: no new items for 0.001 s",
+        "1 failure: no new items for 0.001 s",
+    ]
+
+
+def test_a_pause_ends_with_the_time_of_the_map() -> None:
+    began, action = time.monotonic(), picky(*range(9))
+    policy = ErrorPolicy(circuit=Circuit(1, 3600.0))
+    outcome = performed(fan(range(9), action, errors=policy, policy=Policy(timeout=0.05)))
+    assert failure_of(outcome).message == "took longer than 0.05 s"
+    assert time.monotonic() - began < 60
+    assert len(action.ran) == 1
 
 
 def test_the_number_of_items_is_told_before_the_first_one_runs() -> None:

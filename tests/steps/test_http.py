@@ -82,6 +82,15 @@ def test_a_body_is_text_or_json_and_a_value_cannot_change_its_shape(
     assert call.method == ("GET" if body is None else "POST")
 
 
+@pytest.mark.parametrize("body", ["${n}", {"n": "${n}"}])
+def test_half_a_character_is_refused_before_anything_is_sent(body: Json) -> None:
+    hands = answering()
+    http = Http(text_of(URL), body=text_of(body))
+    failure = failure_of(performed(step("a", http), new_run(hands), {"n": "\ud800"}))
+    assert "half of a character pair" in failure.message
+    assert hands.asked == []
+
+
 def test_headers_are_filled_and_a_content_type_of_the_author_stays() -> None:
     http = Http(
         text_of(URL),

@@ -76,6 +76,7 @@ def test_a_value_cannot_change_the_shape_of_a_document(value: Json, text: str) -
 REFUSED: list[tuple[FileFormat, str, str]] = [
     # format   content             message
     ("json",   "{a: ${x}}",        "the content is not JSON; write it as a map instead of a text"),
+    ("json",   '{"n": 1e400}',     "the content is not JSON; write it as a map instead of a text"),
     ("json",   "plain text",       "the content is not JSON; write it as a map instead of a text"),
     ("yaml",   "a: ${x}\n",        "text with variables in it cannot be written as YAML: a value could change what it means"),
 ]  # fmt: skip
@@ -91,6 +92,25 @@ def test_a_content_that_is_no_document_is_refused_and_not_written(
     assert message in failure.message
     assert failure.kind == "refused"
     assert hands.files == {}
+
+
+@pytest.mark.parametrize("format", ["text", "json"])  # YAML has an escape for it
+def test_half_a_character_is_refused_and_not_written(format: FileFormat) -> None:
+    hands = FakeHands()
+    failure = failure_of(
+        performed(
+            step("a", WriteFile(text_of("f"), text_of("${x}"), format)), new_run(hands), {"x": "a\ud800"}
+        )
+    )
+    assert failure.message == (
+        "a text holds half of a character pair, which has no bytes\nfix: write both halves, or neither"
+    )
+    assert failure.kind == "refused"
+    assert hands.files == {}
+
+
+def test_bytes_that_are_no_text_are_written_as_they_were() -> None:
+    assert written("${x}", {"x": "\udcff"}) == "\udcff"
 
 
 def test_the_path_is_the_output_and_options_reach_the_hand() -> None:

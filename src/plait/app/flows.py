@@ -342,6 +342,21 @@ def rehearse_resume(
         return rehearsed(flow, loaded, journal, opened.folder, retried=retry.items)
 
 
+def refusal_to_resume(
+    run: str | None = None, *, project: str | None = None, inputs: Mapping[str, Json] | None = None
+) -> InputError | None:
+    """Why a run is not resumed before its changes are accepted; None if it is."""
+    from plait.app.changed import expect_unchanged
+
+    runs, name = find_run(run, project)
+    with runs.open(name, write=False) as opened:
+        try:
+            expect_unchanged(Flow.of(opened, None, inputs=inputs).load(lenient=True), opened)
+        except InputError as error:
+            return error
+    return None
+
+
 def flow_store(project: str) -> Runs:
     from plait.store import Runs
 

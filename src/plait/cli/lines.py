@@ -32,7 +32,7 @@ from plait.engine.events import (
     StepTitled,
 )
 from plait.engine.journal import Stamped
-from plait.engine.outcome import Done, Failed, Failure, Outcome, Skipped, to_record
+from plait.engine.outcome import TOO_MANY, Done, Failed, Failure, Outcome, Skipped, to_record
 from plait.engine.progress import (
     AGENT,
     ASKING,
@@ -546,7 +546,13 @@ def failures(progress: Progress, result: Result) -> Iterator[Line]:
     if shown and any(part.group.failed for part in progress.fans):
         yield f"  try again    plait retry {run} --failed", "dim"
     if result.status != "done":  # what failed behind the items is tried again without them
-        yield f"  go on        plait resume {run}", "dim"
+        yield go_on_line(run, progress.failure), "dim"
+
+
+def go_on_line(run: str, failure: Failure | None) -> str:
+    """How a run goes on: not by itself where too many items failed, since they stay failed."""
+    first = "allow more failures in the file, then " if failure and failure.kind == TOO_MANY else ""
+    return f"  go on        {first}plait resume {run}"
 
 
 def name_of(failed: FailedStep) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from functools import partial
 
+from plait.cli.lines import clean_block
 from plait.cli.run import (
     add_inputs,
     add_watching,
@@ -70,7 +72,12 @@ def _resume(options: argparse.Namespace) -> int:
     inputs = given_inputs(options.inputs, options.input)
     if options.dry_run:
         rehearsed = flows.rehearse_resume(options.run, project=options.project, inputs=inputs)
-        return show_rehearsal(rehearsed, as_json=options.json)
+        code = show_rehearsal(rehearsed, as_json=options.json)
+        if not options.accept_changes:
+            refused = flows.refusal_to_resume(options.run, project=options.project, inputs=inputs)
+            if refused is not None:
+                print(f"note: plait resume would refuse this: {clean_block(str(refused))}", file=sys.stderr)
+        return code
     work = partial(
         flows.resume_flow,
         options.run,

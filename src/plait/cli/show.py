@@ -15,12 +15,14 @@ from plait.cli.lines import (
     ended,
     figures,
     first_line,
+    go_on_line,
     json_line,
     name_of,
     note_line,
     write_lines,
 )
 from plait.cli.run import expect_folder
+from plait.engine.choice import chosen_at
 from plait.engine.events import Event, RunStarted, Status, StepFinished, StepRetrying
 from plait.engine.journal import Journal, Recorded, Stamped, is_item
 from plait.engine.outcome import Done, Failed, Skipped
@@ -100,6 +102,7 @@ def _way(file: str, journal: Journal) -> Iterator[Line]:
 class Steps(Protocol):
     """What is asked of a journal here, once its events were told."""
 
+    def recorded(self, path: str) -> Recorded | None: ...
     def recorded_in(self, path: str) -> Iterator[Recorded]: ...
 
 
@@ -112,7 +115,7 @@ class Reading(Protocol):
     def short_outline(self, most: int) -> Iterator[Stamped]: ...
     def retries(self) -> int: ...
     def said_counts(self, fan: str) -> Mapping[str, int] | None: ...
-    def failed_count(self, path: str) -> int: ...
+    def failed_count(self, path: str, *, after: int = 0) -> int: ...
     def ended_in(self, fan: str) -> Mapping[str, int]: ...
 
 
@@ -122,8 +125,8 @@ class Kept(Steps, Protocol):
     @property
     def reader(self) -> Reading: ...
     def events(self, after: int = 0) -> Iterator[Stamped]: ...
-    def failed_in(self, path: str) -> Iterator[Recorded]: ...
-    def done_in(self, path: str, fingerprint: str | None) -> bytes: ...
+    def failed_in(self, path: str, *, after: int = 0) -> Iterator[Recorded]: ...
+    def done_in(self, path: str, fingerprint: str | None, *, after: int = 0) -> bytes: ...
 
 
 class _Outline:
@@ -162,22 +165,29 @@ class _Outline:
 
     def _counts(self) -> dict[str, int]:
         """How many items ended how; one that ended in several lives of the run counts as it did last."""
-        skipped = 0
+        skipped, chosen = 0, chosen_at(self._journal, MAP)
         if self._journal.reader.ended_in(MAP).get("skipped"):  # seldom, and then each has to be looked at
-            skipped = sum(isinstance(one.outcome, Skipped) for one in self._items())
+            items = chosen_items(self._journal, self._journal.recorded_in(MAP))
+            skipped = sum(isinstance(one.outcome, Skipped) for one in items)
         return {
-            "successful": self._journal.done_in(MAP, None).count(1),
-            "failed": self._journal.reader.failed_count(MAP),
+            "successful": self._journal.done_in(MAP, None, after=chosen).count(1),
+            "failed": self._journal.reader.failed_count(MAP, after=chosen),
             "skipped": skipped,
         }
 
-    def _items(self) -> Iterator[Recorded]:
-        return (one for one in self._journal.recorded_in(MAP) if is_item(one.path))
+    def recorded(self, path: str) -> Recorded | None:
+        return self._journal.recorded(path)
 
     def recorded_in(self, path: str) -> Iterator[Recorded]:
         if self._whole or path != MAP:
             return self._journal.recorded_in(path)
         return self._journal.failed_in(path)  # of a map nothing else is shown
+
+
+def chosen_items(journal: Steps, ended: Iterable[Recorded]) -> Iterator[Recorded]:
+    """Those of the steps directly below a map that are items, of its present choice."""
+    chosen = chosen_at(journal, MAP)
+    return (one for one in ended if is_item(one.path) and one.number > chosen)
 
 
 class Tries:
@@ -259,20 +269,29 @@ def _part(part: Part, status: Status, progress: Progress, now: float) -> Iterato
 
 
 def _steps(part: Part, journal: Steps, tries: Tries) -> Iterator[Line]:
+    if part.state == "waiting" and not part.group.ended:
+        return  # what an earlier life did in it will be done again
     if part.kind in LISTED:
         from plait.cli import show_rows
 
         yield from show_rows.lines(part.kind, list(journal.recorded_in(part.name)))
         return
-    shown = 0
-    for step in journal.recorded_in(part.name):
-        if part.group.is_fan and not isinstance(step.outcome, Failed):
-            continue
-        shown += 1
-        if shown > MOST_FAILURES and part.group.is_fan:
+    for shown, step in enumerate(_shown(part, journal)):
+        if shown >= MOST_FAILURES and part.group.is_fan:
             yield f"      … and {part.group.failed - MOST_FAILURES} more: plait show --json", "dim"
             return
         yield from _step(step, tries.of(step.path))
+
+
+def _shown(part: Part, journal: Steps) -> Iterator[Recorded]:
+    """The steps of a part; of one with items what failed in it, without items of an older choice."""
+    if not part.group.is_fan:
+        yield from journal.recorded_in(part.name)
+        return
+    chosen = chosen_at(journal, part.name)
+    for step in journal.recorded_in(part.name):
+        if isinstance(step.outcome, Failed) and (step.number > chosen or not is_item(step.path)):
+            yield step
 
 
 def _step(step: Recorded, tries: int) -> Iterator[Line]:
@@ -298,7 +317,7 @@ def _next(run: str, status: Status, progress: Progress, *, goes_on: bool) -> Ite
     if any(part.group.failed for part in progress.fans) and status != "running":
         yield f"  try again    plait retry {run} --failed", "dim"
     if goes_on and status in ("interrupted", "failed"):
-        yield f"  go on        plait resume {run}", "dim"
+        yield go_on_line(run, progress.failure), "dim"
 
 
 # ── for programs ─────────────────────────────────────────────────────────
@@ -334,10 +353,9 @@ def _part_record(part: Part, journal: Steps, tries: Tries) -> dict[str, Json]:
         "failed": group.failed,
         "skipped": group.skipped,
     }
-    found = journal.recorded_in(part.name)
+    found = _shown(part, journal)
     if group.is_fan:
-        failed = (one for one in found if isinstance(one.outcome, Failed))
-        return {**shared, "failures": [_record(one, tries) for one in failed]}
+        return {**shared, "failures": [_record(one, tries) for one in found]}
     return {**shared, "steps": [{**_record(one, tries), **_facts(part, one)} for one in found]}
 
 

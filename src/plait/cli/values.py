@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from plait.errors import InputError
 from plait.hints import TYPE_CHECKING
-from plait.values import Json, Secret, text
+from plait.values import Json, Secret, finite_number, text
 
 if TYPE_CHECKING:
     import argparse
@@ -82,7 +82,9 @@ def read_json(given: str, place: str, *, line: int | None = None) -> Json:
     `line` is the number of the only line, when `given` is one of a file.
     """
     try:
-        return json.loads(given, object_pairs_hook=_unique, parse_constant=_no_constant)
+        return json.loads(
+            given, object_pairs_hook=_unique, parse_constant=_no_constant, parse_float=finite_number
+        )
     except json.JSONDecodeError as error:
         what = f"this is not JSON: {error.msg[:1].lower()}{error.msg[1:]}"
         where = f"{place}:{line or error.lineno}:{error.colno}"
@@ -93,7 +95,7 @@ def read_json(given: str, place: str, *, line: int | None = None) -> Json:
         raise InputError("this JSON is nested too deeply", _at(place, line), code="not-json") from None
     except ValueError:
         raise InputError(
-            "a number in this JSON is too long", place, "write it as text", code="not-json"
+            "a number in this JSON is too long", _at(place, line), "write it as text", code="not-json"
         ) from None
 
 

@@ -9,13 +9,16 @@ step is inside of.
 
 from __future__ import annotations
 
+from plait.errors import ValueRefusedError
 from plait.hints import TYPE_CHECKING, Final, TypeAlias
 from plait.records import dataclass, replace
-from plait.values import Json
+from plait.values import Json, expect_json
 
 if TYPE_CHECKING:
     from plait.engine.limits import Reached
 
+TOO_MANY: Final = "too_many"
+"""The kind of failure of a map in which more items failed than may: they stay failed when the run goes on."""
 IN_VAIN: Final = " failed as well: "
 """Between what is said of a step and of its handler."""
 
@@ -115,6 +118,24 @@ class OutOfLimit(Aborted):
 
 def too_long(seconds: float) -> Failure:
     return Failure(f"took longer than {seconds:g} s", "timeout")
+
+
+def recordable(value: Json) -> Json:
+    """The same; a value that no journal could hold is a failure of the step that gives it."""
+    try:
+        expect_json(value)
+    except ValueRefusedError as error:
+        raise StepError(Failure(f"gave what cannot be recorded: {error.what}", "capture")) from None
+    return value
+
+
+def recordable_failure(failure: Failure) -> Failure:
+    """The same, without what cannot be recorded of it: why it failed says more than that."""
+    try:
+        expect_json(failure.output)
+    except ValueRefusedError:
+        return replace(failure, output=None)
+    return failure
 
 
 def expect_done(outcome: Outcome) -> Json:

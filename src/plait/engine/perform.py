@@ -23,6 +23,8 @@ from plait.engine.outcome import (
     OutOfTime,
     Skipped,
     StepError,
+    recordable,
+    recordable_failure,
     too_long,
 )
 from plait.engine.retry import ONCE_ONLY, Retry
@@ -337,11 +339,11 @@ def _deadline(turn: Turn, policy: Policy) -> float | None:
 
 def _tried(step: Step, turn: Turn) -> Outcome:
     try:
-        return Done(step.run(turn))
+        return Done(recordable(step.run(turn)))
     except Skip as skip:
         return Skipped(skip.why)
     except StepError as error:
-        failure = error.failure
+        failure = recordable_failure(error.failure)
         return Failed(failure if failure.path else replace(failure, path=turn.path))
     except (InternalError, TrustError, JournalError):
         # No outcome: no handler may go on after it, and once it is put right the step is done anew.

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 
+from plait.engine.choice import CHOOSER
 from plait.engine.events import (
     ItemsRemembered,
     Noted,
@@ -29,7 +30,7 @@ from plait.engine.events import (
     StepTitled,
 )
 from plait.engine.journal import Recorded, Stamped, is_below
-from plait.engine.outcome import IN_VAIN, Done, Failed, Failure, Outcome, Skipped
+from plait.engine.outcome import IN_VAIN, TOO_MANY, Done, Failed, Failure, Outcome, Skipped
 from plait.hints import Final, Literal, TypeAlias
 from plait.records import dataclass, field, replace
 from plait.values import Json
@@ -44,6 +45,8 @@ CALL: Final = "call"
 """The kind of a step in which a tool is called for a model."""
 HOOK: Final = "hook"
 """The kind of a step that a hook takes: none of the flow."""
+SNAPSHOT: Final = "snapshot"
+"""The kind of a step beside the parts, which keeps what a run began with."""
 ISOLATION: Final = "isolation"
 """The kind of a step that is about all items of a fan, and is none of them."""
 AGENT: Final = "agent"
@@ -59,7 +62,7 @@ MOST_KEPT: Final = 50
 """Failures, and notes, that are kept; all are counted."""
 LAST_LINES: Final = 5
 LINE_LENGTH: Final = 400
-OWN_WORDS: Final = frozenset({"refused", "timeout", "network", "capture", "incomplete", "stopped"})
+OWN_WORDS: Final = frozenset({"refused", "timeout", "network", "capture", "incomplete", "stopped", TOO_MANY})
 """Kinds of failures whose message is written by Plait, and not by a program."""
 WINDOW: Final = 30.0
 """Seconds whose finishes make the rate …"""
@@ -618,6 +621,8 @@ class Progress:
         if step is not None and event.attempt > 1:
             step.attempt, step.again_at = event.attempt, None
             return ()
+        if event.kind == SNAPSHOT:
+            return ()
         step = self._running[path] = Running(path, event.kind, event.title, at, event.attempt)
         parent = _parent(path)
         if not parent:
@@ -643,6 +648,10 @@ class Progress:
             self._unlist(path)  # it had failed in an earlier life
         if event.kind in ASKING:
             self._count_turn(event)
+        if event.kind == CHOOSER and not event.replayed:
+            self._choose(parent)
+        if event.kind == SNAPSHOT:
+            return ()
         if not parent:
             part = self._part(path)
             part.end(event)
@@ -654,11 +663,13 @@ class Progress:
             if fan is None:
                 return self._told_of_agent(event) if event.kind in (TURN, CALL) else ()
             fan.finish(event, at)
+            self._unlist_inside(event)
             return self._failed(event, at, reported=True)
         if event.kind == HOOK:
             return ()
         group = part_above.group
         group.finish(event, at)
+        self._unlist_inside(event)
         failed = self._failed(event, at, reported=group.is_open)
         if not group.is_open:
             return ()
@@ -670,6 +681,13 @@ class Progress:
             return (*failed, RowEnded(part_above, "", row))
         ended = StepEnded(part_above, event.title, event.outcome, event.duration, event.replayed)
         return (*failed, ended)
+
+    def _choose(self, fan: str) -> None:
+        """Items are chosen: what became of those of an older choice counts no more."""
+        for failed in [one for one in self.failures if one.path != fan and is_below(one.path, fan)]:
+            self._unlist(failed.path)
+        if (group := self._group(fan)) is not None:
+            group.forget_all()
 
     def _told_of_agent(self, event: StepFinished) -> Sequence[News]:
         """A turn or call of an agent somewhere inside a part; those of items are too many to be told."""
@@ -723,6 +741,15 @@ class Progress:
         self.failure_count += 1
         return (failed,)
 
+    def _unlist_inside(self, event: StepFinished) -> None:
+        """It fails because of one inside it, of which it tells: that one need not be listed, too."""
+        if not isinstance(event.outcome, Failed):
+            return
+        origin = event.outcome.failure.path
+        for failed in [one for one in self.failures if is_below(one.path, event.path)]:
+            if is_below(failed.path, origin) or is_below(origin, failed.path):
+                self._unlist(failed.path)
+
     def _count(self, path: str, total: int, at: float) -> Sequence[News]:
         part = self.parts.get(path)
         if part is None:
@@ -757,8 +784,17 @@ class Progress:
         part = self.parts.get(path)
         if part is not None:
             part.forget(below=event.below)
+            self._forget_behind(path)
         elif (group := self._group(_parent(path))) is not None:
             group.forget(path, None if own is None else own.order)
+
+    def _forget_behind(self, path: str) -> None:
+        """What follows a part that is done again will be done again, too."""
+        names = list(self.parts)
+        for name in names[names.index(path) + 1 :]:
+            self.parts[name].forget(below=True)
+            for failed in [one for one in self.failures if is_below(one.path, name)]:
+                self._unlist(failed.path)
 
     # ── the parts of those above ─────────────────────────────────────────
 

@@ -178,6 +178,7 @@ class _Composer:
             self.problems += format.problems(document, called=f"'{path}'")
             merged, known = self._file(document, path, (*chain, path))
             self.problems += _block_problems(merged, known)
+            self.problems += _dropped(merged)
             self.known[path] = known
         return known
 
@@ -237,6 +238,30 @@ class _Composer:
             self.whole = self.whole and read.whole
             self.files[relative] = read.node or Scalar(None, span)
         return self.files[relative]
+
+
+_HERE: Final = "write it in the file that imports it"
+_BESIDES: Final = {
+    "env": f"give the steps of its blocks an env, or {_HERE}",
+    "env_files": _HERE,
+    "secrets": _HERE,
+    "profiles": _HERE,
+    "vars": "hand it over where a block is used: with: {NAME: …}",
+    "parameters": "hand it over where a block is used: with: {NAME: …}",
+    "strict": _HERE,
+    "hooks": _HERE,
+    "limits": _HERE,
+}
+"""What the blocks of a file could rely on, were it not imported; and what to do instead."""
+
+
+def _dropped(document: Node) -> Iterator[Problem]:
+    """A block has the names and variables of the place where it is used; those of its file would be lost."""
+    for key, value in document.entries if isinstance(document, Mapping) else ():
+        if (fix := _BESIDES.get(str(key.value))) is not None:
+            first = str(value.entries[0][0].value) if isinstance(value, Mapping) and value.entries else "name"
+            what = f"of a file that is imported only the blocks are used, and not its {key.value}"
+            yield Problem(what, key.span, fix.replace("NAME", first), code="imports")
 
 
 def _at(problem: Problem, span: Span) -> Problem:

@@ -91,7 +91,7 @@ NAMES: Final = (
     ),
     Name("last", _WORKFLOW, "the output of the step before", _ENDED),
     Name("shell", _WORKFLOW, "the output of the last shell step", (*_ENDED, "attempt")),
-    Name("git", _WORKFLOW, "the state of the repository"),
+    Name("git", _WORKFLOW, "the state of the repository", ("branch", "commit", "root")),
     Name("state", _GRAPH, "what the nodes have assigned so far"),
     Name("inputs", _GRAPH, "what the graph was started with"),
     Name("result", _GRAPH, "what the action of this node returned"),

@@ -21,7 +21,6 @@ requests get to see it.  What an env file or the environment calls like a secret
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Set
@@ -36,7 +35,7 @@ from plait.records import dataclass, field, replace
 from plait.scope import Scope
 from plait.scope.computed import Sources
 from plait.source import Span
-from plait.values import UNDEFINED, Json, Secret, Undefined, revealed_text, text
+from plait.values import UNDEFINED, Json, Secret, Undefined, json_value, revealed_text, text
 
 if TYPE_CHECKING:
     from plait.tools.environment import DotEnv
@@ -188,13 +187,9 @@ def _parsed(text: str, wanted: str) -> Json | Undefined:
     ):
         return UNDEFINED
     try:
-        return json.loads(text.lstrip("0") or "0" if text.isdecimal() else text, parse_constant=_no_constant)
+        return json_value(text.lstrip("0") or "0" if text.isdecimal() else text)
     except (ValueError, RecursionError):
         return UNDEFINED
-
-
-def _no_constant(name: str) -> Json:
-    raise ValueError(name)
 
 
 def _is_number(value: Json) -> bool:

@@ -13,10 +13,10 @@ from base64 import b64encode
 from collections.abc import Iterable, Iterator, Mapping
 
 from plait.errors import RequestError
-from plait.hints import Final, NoReturn
+from plait.hints import Final
 from plait.records import dataclass
 from plait.tools.invocation import shown_header
-from plait.values import MASK, Json
+from plait.values import MASK, Json, json_value
 
 PIECE: Final = 64 << 10
 
@@ -131,23 +131,11 @@ def _json_content(body: bytes) -> Content:
     if not body:
         return Content(None)
     try:
-        return Content(_strict_json(body.decode("utf-8-sig")))
+        return Content(json_value(body.decode("utf-8-sig")))
     except (ValueError, RecursionError) as error:
         text = _decoded(body, "utf-8")
         data = b64encode(body).decode("ascii") if text is None else text
         return Content(data, base64=text is None, broken=_json_reason(error))
-
-
-def _strict_json(text: str) -> Json:
-    data = json.loads(text, parse_constant=_no_constant)
-    if "\\ud" in text or "\\uD" in text:
-        # Half a surrogate pair can be written in JSON, and then nowhere else.
-        json.dumps(data, ensure_ascii=False).encode("utf-8")
-    return data
-
-
-def _no_constant(_: str) -> NoReturn:
-    raise ValueError
 
 
 def _json_reason(error: Exception) -> str:

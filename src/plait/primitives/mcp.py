@@ -35,7 +35,7 @@ from plait.primitives.connect import Resolve, look_up
 from plait.primitives.mcp_pins import Approve, Offered, PinFile, Pins, not_approved, printable
 from plait.records import dataclass
 from plait.tools.invocation import McpCall, McpServer, Returned
-from plait.values import Json
+from plait.values import Json, json_value
 
 if TYPE_CHECKING:
     from mcp import Client
@@ -212,7 +212,7 @@ def _content(blocks: list[ContentBlock]) -> Json:
         return [block.model_dump(mode="json", by_alias=True, exclude_none=True) for block in blocks]
     if re.match(r"\s*[\[{]", text):
         try:
-            return json.loads(text)
+            return json_value(text)
         except (ValueError, RecursionError):
             return text
     return text

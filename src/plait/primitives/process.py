@@ -17,7 +17,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import itertools
-import json
 import os
 import select
 import sys
@@ -26,13 +25,13 @@ from _thread import LockType, allocate_lock
 from collections.abc import Iterator, Mapping, Sequence
 
 from plait.errors import ProcessError
-from plait.hints import TYPE_CHECKING, Final, Literal, NoReturn, Protocol, TypeAlias
+from plait.hints import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
 from plait.primitives import guardian, jobs
 from plait.primitives.jobs import FIRST_FILE, GRACE, Job, Report, Stdio, encoded, end_all, warm_up
 from plait.primitives.output import MAX_OVERFLOW, OnOutput, Printed
 from plait.records import dataclass, field
 from plait.tools.invocation import Limits, ProcessCall, Returned
-from plait.values import UNDEFINED, Json
+from plait.values import UNDEFINED, Json, json_value
 
 if TYPE_CHECKING:
     import signal
@@ -240,13 +239,9 @@ def _data(stdout: bytes) -> tuple[Json, str]:
 
 def _parsed(text: str) -> Json:
     try:
-        return json.loads(text, parse_constant=_not_json)
+        return json_value(text)
     except (ValueError, RecursionError):
         return UNDEFINED
-
-
-def _not_json(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} does not exist in JSON")
 
 
 def _failure(finished: Finished, data: Json) -> str | None:

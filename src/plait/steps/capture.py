@@ -10,15 +10,14 @@ nobody gets it for the whole.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping
 
 from plait.engine.outcome import Failure, StepError
-from plait.hints import Final, Literal, NoReturn, TypeAlias
+from plait.hints import Final, Literal, TypeAlias
 from plait.records import dataclass
 from plait.template.program import FACTS
-from plait.values import Json
+from plait.values import Json, json_value
 
 Format: TypeAlias = Literal["string", "json", "lines", "number", "boolean"]
 Stream: TypeAlias = Literal["stdout", "stderr", "both"]
@@ -152,14 +151,9 @@ def _stream(capture: Capture, ended: Mapping[str, Json]) -> Json:
 
 def _json(text: str) -> Json:
     try:
-        value: Json = json.loads(text, parse_constant=_not_json)
+        return json_value(text)
     except (ValueError, RecursionError):
         raise _Mismatch("JSON") from None
-    return value
-
-
-def _not_json(constant: str) -> NoReturn:
-    raise ValueError(constant)
 
 
 _NUMBER: Final = r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"

@@ -15,7 +15,7 @@ from plait.hints import TYPE_CHECKING, Final
 from plait.records import dataclass, replace
 from plait.steps.capture import STREAMS, expect_whole, facts_of
 from plait.template.program import FACTS
-from plait.values import UNDEFINED, Json
+from plait.values import UNDEFINED, Json, json_value
 
 if TYPE_CHECKING:
     from plait.engine.perform import Step, Turn
@@ -124,13 +124,11 @@ def _group(pattern: str, text: str) -> Json:
 
 
 def _inside_json(path: str, text: str) -> Json:
-    import json
-
     from plait.template.grammar import parse_path
     from plait.template.program import walk
 
     try:
-        data = json.loads(text)
+        data = json_value(text)
         keys = parse_path(
             "value" if path in ("$", "") else f"value.{path.removeprefix('$').lstrip('.')}"
         ).keys

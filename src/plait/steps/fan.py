@@ -13,9 +13,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from plait.engine.backend import Backend, Fanned, ItemWork
+from plait.engine.choice import chosen_at
 from plait.engine.events import ItemsRemembered, StepCounted
 from plait.engine.journal import Recorded
-from plait.engine.outcome import Done, Failed, Failure, Outcome, Skipped, StepError, expect_done
+from plait.engine.outcome import TOO_MANY, Done, Failed, Failure, Outcome, Skipped, StepError, expect_done
 from plait.engine.perform import PLAIN, Policy, Step, Turn, perform, remembered
 from plait.engine.retry import ONCE_ONLY, Retry
 from plait.errors import InputError
@@ -234,13 +235,21 @@ class _Watch:
     def while_wanted(self, work: Iterator[ItemWork]) -> Iterator[ItemWork]:
         rehearsed = working(self.turn.run).rehearsal is not None  # shows all that would fail
         for item in work:
-            while (left := self.paused_until - time.monotonic()) > 0:
+            while (left := self._pause_left()) > 0:
                 self.turn.run.pause(left)
             if (self.enough is not None and not rehearsed) or self.turn.run.is_stopping():
                 return
             if self.shelter is not None and not self.shelter.line.enter(item.order, self.turn.run):
                 return
             yield item
+
+    def _pause_left(self) -> float:
+        """Seconds; no longer than there is time: then the next item is told that it has none."""
+        rest = self.paused_until - time.monotonic()
+        if rest <= 0:
+            return 0.0
+        left = working(self.turn.run).time_left(self.turn)
+        return rest if left is None else min(rest, left)
 
     def perform(self, work: ItemWork) -> Outcome:
         item, turn = self.placed(work)
@@ -290,23 +299,23 @@ class _Watch:
                     self._consider_pausing()
         self._remembered.discard(work.order)
         if self._too_large_a_share():
-            self._stop(f"{self.failed} of {self.ended} items failed, more than failure_threshold allows")
+            share = f"{self.failed} of {self.ended} items failed"
+            self._stop(f"{share}, more than failure_threshold allows", TOO_MANY)
 
     def _consider(self, work: ItemWork) -> None:
         errors = self.fan.errors
         if errors.on_item_failure == "stop":
             self._stop(f"item {title_of(work.item)} failed, and the flow stops at the first failure")
         elif errors.max_failures is not None and self.failed >= errors.max_failures:
-            self._stop(f"{self.failed} items failed, and max_failures is {errors.max_failures}")
+            self._stop(f"{self.failed} items failed, and max_failures is {errors.max_failures}", TOO_MANY)
 
     def _consider_pausing(self) -> None:
         circuit = self.fan.errors.circuit
         if circuit is not None and self.in_a_row >= (1 if self.closing else circuit.failures):
             self.paused_until = time.monotonic() + circuit.pause
+            why = _why_pause(circuit.failures, again=self.closing > 0)
             self.closing, self.in_a_row = circuit.successes, 0
-            self.turn.run.note(
-                self.turn.path, f"{circuit.failures} failures in a row: no new items for {circuit.pause:g} s"
-            )
+            self.turn.run.note(self.turn.path, f"{why}: no new items for {circuit.pause:g} s")
 
     @property
     def ended(self) -> int:
@@ -316,8 +325,8 @@ class _Watch:
         threshold = self.fan.errors.failure_threshold
         return threshold is not None and self.ended >= FEW and self.failed / self.ended > threshold
 
-    def _stop(self, why: str) -> None:
-        self.enough = self.enough or Failure(self.turn.run.mask(why), "stopped", path=self.turn.path)
+    def _stop(self, why: str, kind: str = "stopped") -> None:
+        self.enough = self.enough or Failure(self.turn.run.mask(why), kind, path=self.turn.path)
 
     def expect_enough_successes(self) -> None:
         if self.enough is not None:
@@ -330,8 +339,12 @@ class _Watch:
         if run.fresh:
             return
         items = f"{self.turn.path}/item:"
-        recorded = run.journal.recorded_in(self.turn.path)
-        ended = Counter(type(known.outcome) for known in recorded if known.path.startswith(items))
+        chosen = chosen_at(run.journal, self.turn.path, self.fan.items.name)
+        ended = Counter(
+            type(known.outcome)
+            for known in run.journal.recorded_in(self.turn.path)
+            if known.path.startswith(items) and known.number > chosen
+        )
         self.successful, self.failed, self.skipped = ended[Done], ended[Failed], ended[Skipped]
 
     def counts(self) -> dict[str, Json]:
@@ -342,6 +355,12 @@ class _Watch:
             "skipped": self.skipped,
             "success_rate": round(100 * self.successful / self.total, 2) if self.total else 0,
         }
+
+
+def _why_pause(failures: int, *, again: bool) -> str:
+    if again:
+        return "a failure again after a pause"
+    return "1 failure" if failures == 1 else f"{failures} failures in a row"
 
 
 def _is_unknown(value: Json) -> bool:

@@ -28,7 +28,7 @@ from plait.template.program import Placed
 from plait.template.sinks import as_header, as_json, as_json_value, as_url, is_own_word
 from plait.template.template import Leaf, Template
 from plait.tools.invocation import DEFAULT_MAX_OUTPUT, Limits, RequestCall, Returned
-from plait.values import Json, Secret, revealed_text
+from plait.values import Json, Secret, revealed_text, utf8
 
 if TYPE_CHECKING:
     from plait.scope import Scope
@@ -118,10 +118,10 @@ class Http:
         if self.body is None:
             return None, ""
         if not isinstance(self.body.root, Leaf):
-            return as_json(self.body, scope, strict=self.strict).encode("utf-8", "surrogateescape"), JSON
+            return utf8(as_json(self.body, scope, strict=self.strict)), JSON
         value = as_json_value(self.body, scope, strict=self.strict)
         kind = "text/plain; charset=utf-8" if isinstance(value, str | Secret) else JSON
-        return revealed_text(value).encode("utf-8", "surrogateescape"), kind
+        return utf8(revealed_text(value)), kind
 
     def _expect_welcome(self, answer: Returned, turn: Turn) -> dict[str, Json]:
         status = answer.metadata.get("status")

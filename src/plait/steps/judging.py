@@ -7,15 +7,14 @@ names places and rules, never what the model wrote.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 
 from plait.errors import ValueRefusedError
-from plait.hints import Final, NoReturn
+from plait.hints import Final
 from plait.records import dataclass
 from plait.steps.offers import faults
-from plait.values import Json, json_text
+from plait.values import Json, json_text, json_value
 
 DEEPEST: Final = 100
 """Lists and maps inside one another."""
@@ -57,7 +56,7 @@ def judged_data(data: Json, schema: Mapping[str, Json]) -> Judged:
 def read_json(written: str) -> Json:
     """Raises ValueError."""
     try:
-        data = json.loads(written, parse_constant=_refuse)
+        data = json_value(written)
     except RecursionError:
         raise ValueError("nested too deeply") from None
     if not is_plain(data):
@@ -74,10 +73,6 @@ def is_plain(data: Json) -> bool:
     except (ValueRefusedError, UnicodeEncodeError):
         return False
     return True
-
-
-def _refuse(_: str) -> NoReturn:
-    raise ValueError("no number")
 
 
 def _is_deep(data: Json) -> bool:

@@ -18,7 +18,7 @@ from plait.steps.hands import working
 from plait.template.nodes import ContextHole, Path, Text, holes
 from plait.template.sinks import as_text
 from plait.template.template import Leaf, Template
-from plait.values import UNDEFINED, Json, detached, json_text, text
+from plait.values import UNDEFINED, Json, detached, json_text, json_value, text, utf8
 
 if TYPE_CHECKING:
     from plait.scope import Scope
@@ -43,7 +43,7 @@ class WriteFile:
         run = working(turn.run)
         path = as_text(self.path, turn.scope, strict=self.strict)
         _expect_name(path, self.path)
-        data = run.mask(self._written(turn.scope)).encode("utf-8", "surrogateescape")
+        data = utf8(run.mask(self._written(turn.scope)))
         if run.rehearsal is not None:
             size = "its size is not known yet" if _is_open(self.content, turn.scope) else f"{len(data)} bytes"
             run.rehearse(turn, "write_file", f"{path} ({size})")
@@ -113,7 +113,7 @@ def _parsed_json(pieces: Iterable[Piece]) -> Json:
         else:
             written.append(json_text(piece.value))
     try:
-        return json.loads("".join(written))
+        return json_value("".join(written))
     except (ValueError, RecursionError):
         raise _no_document("JSON") from None
 

@@ -85,6 +85,8 @@ def is_allowed(node: Scalar, kind: Kind) -> bool:
     match kind, node.value:
         case Word(_, pattern), str(text):
             return not pattern or re.fullmatch(pattern, text) is not None
+        case Shell(), str(text):
+            return bool(text.strip())
         case Choice(words), word:
             return word in words
         case ((Whole(least, most) | Number(least, most)), (int() | float()) as number):

@@ -120,8 +120,10 @@ def _schema(kind: Kind) -> dict[str, Json]:
     match kind:
         case Word(_, pattern):
             return {"type": "string", "pattern": f"^(?:{pattern})$"} if pattern else {"type": "string"}
-        case Text() | Shell():
+        case Text():
             return {"type": "string"}
+        case Shell():
+            return {"type": "string", "pattern": r"\S"}
         case OneHole():
             return {"type": "string", "pattern": "^[$]"}
         case Slash():

@@ -22,6 +22,7 @@ from plait.flows.format.kinds import (
     Number,
     OneOf,
     Refused,
+    Shell,
     Whole,
     Word,
 )
@@ -57,7 +58,10 @@ def _problems(node: Node, kind: Kind, called: str) -> Iterator[Problem]:
             for item in node.items:
                 yield from _problems(item, inner, f"a part of {called}")
         case _:
-            if isinstance(node, Scalar) and not is_allowed(node, picked):
+            if isinstance(node, Scalar) and isinstance(picked, Shell) and not is_allowed(node, picked):
+                what, fix = f"{called} is empty, so nothing would be done", "write a command, such as 'true'"
+                yield Problem(what, node.span, fix, code="missing-field")
+            elif isinstance(node, Scalar) and not is_allowed(node, picked):
                 yield _wrong_type(node, picked if isinstance(picked, Choice) else kind, called)
 
 

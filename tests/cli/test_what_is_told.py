@@ -1,0 +1,128 @@
+"""What people are told of real runs: each failure once, only what helps, and nothing that is no part of the flow."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from flows.running import Place, new_place
+
+DEADLINE = 30.0
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    return new_place(tmp_path, monkeypatch)
+
+
+def said(place: Place, *command: str) -> list[str]:
+    return place.plait(*command).stdout.splitlines()
+
+
+def after(lines: list[str], word: str) -> list[str]:
+    """What stands behind a word at the beginning of a line."""
+    return [line.strip().removeprefix(word).strip() for line in lines if line.strip().startswith(word)]
+
+
+STOPPED = [
+    # policy                      does resume go on?
+    ("max_failures: 2",           False),
+    ("failure_threshold: 0.1",    False),
+    ("on_item_failure: stop",     True),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("policy", "goes_on"), STOPPED)
+def test_to_go_on_is_offered_where_that_is_possible(place: Place, policy: str, goes_on: bool) -> None:
+    items = list(range(10))
+    place.write(
+        "flow.yaml", f"map: {{input: {items}, max_parallel: 1, {policy}, steps: [{{shell: exit 1}}]}}\n"
+    )
+    ran = said(place, "run", "flow.yaml")
+    run = after(ran, "flow: run ")[0].partition(",")[0]
+    more = "allow more failures in the file, then "
+    expected = [f"{'' if goes_on else more}plait resume {run}"]
+    assert after(ran, "go on") == expected
+    assert after(said(place, "show"), "go on") == expected
+    assert after(ran, "try again") == [f"plait retry {run} --failed"]
+
+
+def test_a_failure_inside_an_item_is_listed_once_under_the_item(place: Place) -> None:
+    place.write(
+        "flow.yaml",
+        """\
+map:
+  input: [{name: x}, {name: y}]
+  steps: [{foreach: ['in ${item.name}'], do: [{shell: 'test ${item} != "in x"'}]}]
+""",
+    )
+    ran = said(place, "run", "flow.yaml")
+    end = next(at for at, line in enumerate(ran) if line.startswith("✓ done"))
+    assert after(ran[end:], "✗") == ["x   stopped"]
+
+
+def test_a_failure_inside_a_step_is_listed_once_under_the_step(place: Place) -> None:
+    place.write("flow.yaml", "steps: [{id: each, foreach: [x], do: [{shell: exit 1}]}]\n")
+    ran = said(place, "run", "flow.yaml")
+    end = next(at for at, line in enumerate(ran) if line.startswith("✗ failed"))
+    assert after(ran[end + 1 :], "✗") == ["each   stopped"]
+
+
+def test_what_looks_at_the_repository_is_no_part_of_the_flow(place: Place) -> None:
+    place.repository()
+    place.write("flow.yaml", "setup: [{shell: 'true'}]\nmerge: [{shell: 'echo ${merge.commit_count}'}]\n")
+    ran = said(place, "run", "flow.yaml")
+    assert [line for line in ran if "beginning" in line] == []
+    assert ran[-2:] == ["✓ done in 0:00   2 steps", "  0"]
+    assert [line for line in said(place, "show") if "beginning" in line] == []
+
+
+RETRIED = """\
+map:
+  input: [a, b]
+  id: ${item}
+  steps: [{shell: '[ ${item} != b ] || { [ -e again ] && touch here && sleep 60; }'}]
+reduce: [{shell: echo report}]
+"""
+
+
+def test_what_follows_items_that_are_being_retried_is_not_done(place: Place) -> None:
+    run = place.run(RETRIED).result.run
+    assert after(said(place, "show", run), "✓ reduce")
+    place.write("again", "")
+    retry = subprocess.Popen(
+        [sys.executable, "-m", "plait", "retry", run, "--failed"], cwd=place.root, stdout=subprocess.DEVNULL
+    )
+    end = time.monotonic() + DEADLINE
+    while not (place.root / "here").exists() and time.monotonic() < end:
+        time.sleep(0.01)
+    os.kill(retry.pid, signal.SIGINT)
+    assert retry.wait(DEADLINE) == 130
+    shown = said(place, "show", run)
+    assert after(shown, "● map") == ["1/2"]
+    assert after(shown, "○ reduce") == ["not begun"]
+    assert [line for line in shown if "echo report" in line] == []
+
+
+def test_a_dry_run_says_that_a_changed_file_would_be_refused(place: Place) -> None:
+    flow = "steps: [{id: a, shell: echo ONE}, {id: b, shell: 'test -e ok'}]\n"
+    place.run(flow)
+    assert place.plait("resume", "--dry-run").stderr == ""
+    place.write("flow.yaml", flow.replace("ONE", "TWO"))
+    dry = place.plait("resume", "--dry-run")
+    assert dry.stderr == (
+        "note: plait resume would refuse this: "
+        "the file has changed since these steps were done: steps/a (a)\n"
+        "fix: plait resume --accept-changes does them again, and all that follows them; "
+        "or put the file back as it was\n"
+    )
+    assert dry.returncode == 0
+    assert "echo TWO" in dry.stdout
+    accepted = place.plait("resume", "--dry-run", "--accept-changes")
+    assert (accepted.stdout, accepted.stderr) == (dry.stdout, "")
