@@ -19,14 +19,14 @@ from functools import cache
 
 from plait.digests import sha256_hex
 from plait.engine.backend import Fanned, ItemWork
-from plait.engine.events import Event, StepFinished, StepStarted
+from plait.engine.events import Event, StepFinished, StepStarted, Used
 from plait.engine.journal import Recorded
 from plait.engine.outcome import Failure, Outcome
 from plait.hints import Any, Final, Protocol, TypeAlias
 from plait.records import dataclass, field
 from plait.values import Json, Secret
 
-WIRE: Final = 1
+WIRE: Final = 2
 """Of these messages; to be raised when they change."""
 
 
@@ -159,6 +159,8 @@ class Errand:
     replaying: bool
     known: tuple[Recorded, ...] = field(default=(), repr=False)
     """Steps of it that an earlier life of the run has finished."""
+    used: tuple[tuple[str, Used], ...] = ()
+    """By path: what earlier lives have used up in it."""
 
 
 class Unshown(bytes):

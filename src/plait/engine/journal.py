@@ -10,7 +10,7 @@ import time
 from collections.abc import Collection, Iterable, Iterator
 from threading import Lock
 
-from plait.engine.events import Event, StepFinished, StepForgotten, StepStarted
+from plait.engine.events import Event, StepFinished, StepForgotten, StepRetrying, StepStarted, Used
 from plait.engine.outcome import Done, Failed, Outcome
 from plait.hints import Final, Protocol
 from plait.records import dataclass, field
@@ -29,6 +29,8 @@ class Recorded:
     order: int
     duration: float
     title: str = ""
+    used: Used | None = None
+    """What it has used up itself, when it ended."""
     number: int = field(default=0, compare=False)
     """The place of its end in the journal: what was done later has a larger one."""
 
@@ -56,8 +58,8 @@ class Journal(Protocol):
     def recorded(self, path: str) -> Recorded | None:
         """The step that finished at this path, unless it was forgotten since."""
 
-    def recorded_in(self, path: str) -> Iterator[Recorded]:
-        """The finished steps directly below a path, by `order`; read as they are asked for."""
+    def recorded_in(self, path: str, begins: str = "") -> Iterator[Recorded]:
+        """The finished steps directly below a path whose names begin so, by `order`; read as asked for."""
 
     def failed_in(self, path: str) -> Iterator[Recorded]:
         """Those of them that failed; of a million items these are found at once."""
@@ -70,6 +72,9 @@ class Journal(Protocol):
 
     def unfinished(self) -> Iterator[str]:
         """The paths of all steps of which `was_started` says so, in the order of their letters."""
+
+    def used_up(self, before: int) -> Iterator[tuple[str, Used]]:
+        """By path: what events with smaller numbers than this say was used up; a path may come often."""
 
     def is_fresh(self) -> bool:
         """Had nothing been recorded when this journal was opened?"""
@@ -120,13 +125,13 @@ class MemoryJournal:
     def recorded(self, path: str) -> Recorded | None:
         return self._finished.get(path)
 
-    def recorded_in(self, path: str) -> Iterator[Recorded]:
+    def recorded_in(self, path: str, begins: str = "") -> Iterator[Recorded]:
         prefix = f"{path}/"
         with self._lock:
             found = [
                 known
                 for known in self._finished.values()
-                if known.path.startswith(prefix) and "/" not in known.path[len(prefix) :]
+                if known.path.startswith(prefix + begins) and "/" not in known.path[len(prefix) :]
             ]
         yield from sorted(found, key=lambda known: known.order)
 
@@ -149,6 +154,12 @@ class MemoryJournal:
 
     def unfinished(self) -> Iterator[str]:
         yield from sorted(self._started - self._finished.keys())
+
+    def used_up(self, before: int) -> Iterator[tuple[str, Used]]:
+        for stamped in self._events[: before - 1]:
+            event = stamped.event
+            if isinstance(event, StepFinished | StepRetrying) and event.used:
+                yield event.path, event.used
 
     def is_fresh(self) -> bool:
         return self._fresh
@@ -186,9 +197,9 @@ class Overlay(MemoryJournal):
     def recorded(self, path: str) -> Recorded | None:
         return super().recorded(path) or self._below.recorded(path)
 
-    def recorded_in(self, path: str) -> Iterator[Recorded]:
-        mine = {known.path: known for known in super().recorded_in(path)}
-        for known in self._below.recorded_in(path):
+    def recorded_in(self, path: str, begins: str = "") -> Iterator[Recorded]:
+        mine = {known.path: known for known in super().recorded_in(path, begins)}
+        for known in self._below.recorded_in(path, begins):
             yield mine.pop(known.path, known)
         yield from mine.values()
 
@@ -204,7 +215,14 @@ class Overlay(MemoryJournal):
 
 def as_recorded(event: StepFinished, number: int = 0) -> Recorded:
     return Recorded(
-        event.path, event.fingerprint, event.outcome, event.order, event.duration, event.title, number
+        event.path,
+        event.fingerprint,
+        event.outcome,
+        event.order,
+        event.duration,
+        event.title,
+        event.used,
+        number,
     )
 
 

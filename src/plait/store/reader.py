@@ -13,7 +13,7 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from threading import RLock
 
-from plait.engine.events import StepFinished, StepForgotten, StepStarted
+from plait.engine.events import StepFinished, StepForgotten, StepStarted, Used
 from plait.engine.journal import ITEM, Recorded, Stamped, as_recorded, is_below, marked
 from plait.engine.outcome import Done, Failed, Failure, Outcome
 from plait.errors import JournalError
@@ -39,6 +39,7 @@ from plait.store.rows import (
     storable,
     to_recorded,
     to_stamped,
+    to_used,
 )
 from plait.store.schema import open_to_read
 
@@ -76,6 +77,12 @@ _LIST: Final = (
     "INSERT INTO temp.listed(number) SELECT number FROM temp.known "
     "WHERE parent = ? AND number NOT NULL ORDER BY place, number"
 )
+_LIST_NAMED: Final = (
+    "INSERT INTO temp.listed(number) SELECT number FROM temp.known "
+    "WHERE parent = ? AND name >= ? AND name < ? AND number NOT NULL ORDER BY place, number"
+)
+_LAST: Final = "\U0010ffff"
+"""Behind every character of a name."""
 _BEHIND_ITEMS: Final = "item;"
 """Every name of an item is between `item:` and this: `;` follows `:`."""
 _COUNT: Final = (
@@ -89,6 +96,10 @@ _SAID: Final = {"done": "successful", "failed": "failed", "skipped": "skipped"}
 _MARKS: Final = "SELECT number, log.what, parent, name FROM marks JOIN log USING(number) ORDER BY number"
 _EVENTS: Final = (
     f"SELECT number, {COLUMNS} FROM log WHERE number > ? AND number <= ? ORDER BY number LIMIT {PAGE}"
+)
+_USED_UP: Final = (
+    "SELECT number, parent, name, used FROM log WHERE used IS NOT NULL AND number > ? AND number < ? "
+    f"ORDER BY number LIMIT {PAGE}"
 )
 _LIST_FAILED: Final = (
     "SELECT number FROM temp.known "
@@ -160,6 +171,15 @@ class Reader:
         while rows := self._all(query, after):
             for number, *row in rows:
                 yield to_stamped(number, tuple(row), self._unpacking)
+            after = rows[-1][0]
+
+    def used_up(self, before: int) -> Iterator[tuple[str, Used]]:
+        """By path: what events before this one say was used up."""
+        after = 0
+        while rows := self._all(_USED_UP, after, before):
+            for _, parent, name, text in rows:
+                if used := to_used(text):
+                    yield original(parent + name), used
             after = rows[-1][0]
 
     def outline(self) -> Iterator[Stamped]:
@@ -237,8 +257,8 @@ class Reader:
         number = self._known(path)[0]
         return None if number is None else self._recorded_at([number])[0]
 
-    def recorded_in(self, path: str) -> Iterator[Recorded]:
-        before, last = self._list_below(path)
+    def recorded_in(self, path: str, begins: str = "") -> Iterator[Recorded]:
+        before, last = self._list_below(path, storable(begins))
         try:
             at = before
             while at < last:
@@ -309,7 +329,7 @@ class Reader:
         found = self._all("SELECT value FROM about WHERE name = ?", name)
         return found[0][0] if found else None
 
-    def _list_below(self, path: str) -> tuple[int, int]:
+    def _list_below(self, path: str, begins: str) -> tuple[int, int]:
         """Put the steps below a path into a list; it goes from behind the first number to the second.
 
         A query that is read from bit by bit would do, but as long as it lasts this
@@ -319,7 +339,10 @@ class Reader:
         with self._lock:
             self._catch_up()
             ((before,),) = self._all(end)
-            self._all(_LIST, f"{storable(path)}/")
+            if begins:
+                self._all(_LIST_NAMED, f"{storable(path)}/", begins, f"{begins}{_LAST}")
+            else:
+                self._all(_LIST, f"{storable(path)}/")
             ((last,),) = self._all(end)
         return before, last
 
