@@ -31,6 +31,7 @@ from plait.store.rows import (
     MAP,
     RUN_ENDED,
     RUN_STARTED,
+    SOMETHING_USED,
     STARTED,
     STATUS_NAMES,
     Unpacking,
@@ -98,7 +99,7 @@ _EVENTS: Final = (
     f"SELECT number, {COLUMNS} FROM log WHERE number > ? AND number <= ? ORDER BY number LIMIT {PAGE}"
 )
 _USED_UP: Final = (
-    "SELECT number, parent, name, used FROM log WHERE used IS NOT NULL AND number > ? AND number < ? "
+    "SELECT number, parent, name, used FROM log WHERE number > ? AND number < ? AND used IS NOT NULL "
     f"ORDER BY number LIMIT {PAGE}"
 )
 _LIST_FAILED: Final = (
@@ -175,6 +176,8 @@ class Reader:
 
     def used_up(self, before: int) -> Iterator[tuple[str, Used]]:
         """By path: what events before this one say was used up."""
+        if not self.knows_word([SOMETHING_USED]):
+            return
         after = 0
         while rows := self._all(_USED_UP, after, before):
             for _, parent, name, text in rows:

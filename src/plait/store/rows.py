@@ -66,6 +66,8 @@ IS_MARKED: Final = (
 )
 """Events that are looked for among all others; there are few of them: what failed, and what is not inside
 parts, or in the map and yet not of an item."""
+SOMETHING_USED: Final = "something used up"
+"""The word that a journal has if one of its events says so: an index would cost all others too much."""
 STATUS_NAMES: Final = ("done", "failed", "skipped")
 
 COLUMNS: Final = (
@@ -141,7 +143,7 @@ def to_row(event: Event, at: float, packing: Packing) -> Row:
                 event.duration,
                 status,
                 event.replayed or None,
-                None if event.used is None else to_json(event.used),
+                None if event.used is None else _packed_used(event.used, packing),
                 _packed(value, packing),
             )
         case StepStarted():
@@ -151,7 +153,7 @@ def to_row(event: Event, at: float, packing: Packing) -> Row:
                     None, None, None, None, None, None)  # fmt: skip
         case StepRetrying():
             parent, name = split(event.path)
-            used = None if event.used is None else to_json(event.used)
+            used = None if event.used is None else _packed_used(event.used, packing)
             body = _packed(event.failure.record(), packing)
             return (at, RETRYING, parent, name, None, None, event.of, event.attempt,
                     None, event.delay, None, None, used, body)  # fmt: skip
@@ -189,6 +191,12 @@ def _status(outcome: Outcome) -> tuple[int, Json]:
             return FAILED, failure.record()
         case Skipped(why):
             return SKIPPED, why
+
+
+def _packed_used(used: Used, packing: Packing) -> str:
+    if SOMETHING_USED not in packing.words:
+        packing.learned(SOMETHING_USED)
+    return to_json(used)
 
 
 def _packed(value: Json, packing: Packing) -> str | bytes | None:

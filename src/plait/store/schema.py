@@ -66,11 +66,7 @@ _VERSION_1: Final = (
 
 _VERSION_2: Final = (f"INSERT OR IGNORE INTO marks SELECT what, number FROM log WHERE {IS_MARKED}",)
 
-_VERSION_3: Final = (
-    "ALTER TABLE log ADD COLUMN used TEXT",
-    # Of a record that uses nothing up an index over the others costs nothing.
-    "CREATE INDEX used ON log(number) WHERE used IS NOT NULL",
-)
+_VERSION_3: Final = ("ALTER TABLE log ADD COLUMN used TEXT",)
 
 Migration = Sequence[str] | Callable[[sqlite3.Connection], None]
 MIGRATIONS: Final[Sequence[Migration]] = (_VERSION_1, _VERSION_2, _VERSION_3)
