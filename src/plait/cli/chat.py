@@ -124,8 +124,8 @@ class Person:
                 with self._heard:
                     self._ends += 1
                     self._heard.notify_all()
-            case Spoken(text=text):
-                self._say(clean_block(text))
+            case Spoken(path=path, text=text) if path.count("/") == 1:
+                self._say(clean_block(text))  # deeper down others speak: whoever a hook or a call asks
             case StepStarted(kind="call", title=title):
                 self._line(f"· {clean(title, None)}", "dim")
                 with self._heard:
