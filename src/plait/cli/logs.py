@@ -234,10 +234,12 @@ class _Reader:
         path = event.path
         holds_others = path in self._holding
         has_words = _has_own_words(event, holds_others=holds_others)
-        if has_words or holds_others:
-            self._holding.add(path.rpartition("/")[0])
+        above, _, name = path.rpartition("/")
+        if (has_words or holds_others) and not name.startswith("hook:"):
+            # What a hook printed is not what the step gave that it is about.
+            self._holding.add(above)
         attempt, of = self._attempt(path, following)
-        above = self._title_above(path)
+        title_above = self._title_above(path)
         self._holding.discard(path)
         self._running.pop(path, None)
         self._retried.pop(path, None)
@@ -248,7 +250,7 @@ class _Reader:
             path,
             event.kind,
             event.title,
-            above,
+            title_above,
             event.outcome,
             spent,
             attempt,
