@@ -134,6 +134,22 @@ def test_hooks_of_every_layer_catch_up(place: Place, layer: str) -> None:
     assert "asked   2 turns, 24 tokens, $1.00" in place.plait("show", stopped.result.run).stdout
 
 
+def test_what_a_hook_was_to_be_told_is_recorded_without_secrets(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKEN", "s3cr3t-value")
+    flow = HOOK + "secrets: {T: TOKEN}\nlimits: {turns: %d}\nsteps: [{id: ask, prompt: 'one ${T}'}]\n"
+    script(place, ("one ***", "It is s3cr3t-value."), ("Judge.", "Fine."))
+    stopped = place.run(flow % 1)
+    assert stopped.message == "the run has reached its limit of 1 turns (1 used)"
+    state = b"".join(p.read_bytes() for p in (place.root / ".ai" / "state").rglob("*") if p.is_file())
+    assert b"s3cr3t-value" not in state
+    assert b"It is ***." in state
+    place.write("flow.yaml", flow % 9)
+    done = place.resume(stopped.result.run)
+    assert (done.result.status, place.text("notes")) == ("done", "1 ask It is ***.\n")
+
+
 XML = """\
 # Talk
 

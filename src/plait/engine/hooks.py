@@ -448,6 +448,8 @@ class Hooks:
             return
         step = self._reaction(name, hook, turn, names)
         inner = _place(step, turn)
+        if _is_known(inner):
+            return
         with suppress(ConditionError):  # it will fail by that when it is asked about something else
             if hook.condition is None or hook.condition.holds(_scope(names, turn)):
                 with suppress(OutOfLimit):
