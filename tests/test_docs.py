@@ -381,6 +381,18 @@ def page_of(name: str) -> str:
     return (DOCS / name).read_text(encoding="utf-8")
 
 
+def test_the_example_of_a_recording_calls_a_tool_by_the_name_under_which_it_is_offered(
+    tmp_path: Path,
+) -> None:
+    from plait import app
+    from plait.app.offers import offers
+
+    known = {offer.name for offer in offers(app.toolbox(str(tmp_path)), ["core/*"])}
+    called = re.findall(r"uses: \[\{name: (\w+)", page_of("providers.md"))
+    assert called
+    assert set(called) <= known
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_page_of_the_command_line_lists_every_option(command: str) -> None:
     rows = table(page_of("cli.md"), f"## plait {command}")

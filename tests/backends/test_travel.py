@@ -233,3 +233,15 @@ def test_what_a_worker_does_not_trust_is_to_be_trusted_there() -> None:
         "on a worker: nobody you trust has signed hello.py\n"
         "fix: there, as the user who runs the worker: type: plait trust /p"
     )
+
+
+def test_what_earlier_lives_used_in_an_item_is_known_where_it_is_performed_and_ends_nothing() -> None:
+    from plait.app.errands import _as_used
+    from plait.engine.journal import MemoryJournal
+    from plait.engine.limits import Earlier
+
+    journal = MemoryJournal()
+    question = "map/item:1/0/agent/turn:1"
+    journal.append(_as_used((question, {"turns": 2, "tokens": 30})))
+    assert Earlier(journal.reopened()).inside("map/item:1/0/agent") == {"turns": 2, "tokens": 30}
+    assert journal.recorded(question) is None

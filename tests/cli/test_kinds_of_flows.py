@@ -12,11 +12,21 @@ import pytest
 from plait.cli import logs, main, show
 from plait.cli.lines import JsonView, PlainView, summary
 from plait.cli.live import frame
-from plait.engine.events import Event, RunEnded, RunStarted, Spoken, StepCounted, StepFinished, StepStarted
+from plait.engine.events import (
+    Event,
+    RunEnded,
+    RunStarted,
+    Spoken,
+    StepCounted,
+    StepFinished,
+    StepRetrying,
+    StepStarted,
+    UsedBefore,
+)
 from plait.engine.journal import MemoryJournal, Stamped
 from plait.engine.outcome import Done, Failed, Failure, Outcome
 from plait.engine.progress import Progress, fold
-from plait.records import dataclass, field
+from plait.records import dataclass, field, replace
 from plait.values import Json
 
 Capsys = pytest.CaptureFixture[str]
@@ -43,7 +53,13 @@ def begun(path: str, kind: str, title: str, order: int = 0) -> Event:
 
 def over(path: str, kind: str, title: str, value: Json, order: int = 0, took: float = 1.0) -> Event:
     outcome: Outcome = value if isinstance(value, Failed) else Done(value)
-    return StepFinished(path, kind, title, "f", outcome, took, order)
+    usage = value.get("usage") if kind == "turn" and isinstance(value, dict) else None
+    return StepFinished(path, kind, title, "f", outcome, took, order, used=usage and used(usage))
+
+
+def used(usage: Mapping[str, Json]) -> dict[str, float]:
+    """What an answer took, as it is recorded beside it."""
+    return {"turns": 1, "tokens": usage["input"] + usage["output"], "spend": usage["cost"] or 0.0}
 
 
 def answer(text: str, tokens: int, cost: float | None = None, **more: Json) -> Json:
@@ -218,21 +234,36 @@ def test_the_turns_of_many_items_are_counted_and_not_told() -> None:
     assert not any("turn" in line for line in plain(story))
 
 
-def test_a_single_question_counts_as_a_turn_and_one_with_turns_inside_does_not_count_twice() -> None:
+def test_what_is_recorded_as_used_counts_and_not_what_a_value_says() -> None:
     usage = {"input": 5, "output": 2, "cost": 0.25}
+    failure = Failure("it broke off", "network")
+    end = over("steps/0", "prompt", "ask", {"output": "x", "facts": {"usage": usage}})
+    assert isinstance(end, StepFinished)
     story: Story = [
         (0.0, opened(("steps", 2))),
         (0.0, begun("steps", "phase", "steps")),
-        (1.0, over("steps/0", "prompt", "ask", {"output": "x", "facts": {"usage": usage}})),
+        (0.5, StepRetrying("steps/0", 1, failure, 0.1, used={"turns": 1, "tokens": 3})),
+        (1.0, replace(end, used=used(usage))),
         (2.0, over("steps/1", "prompt", "ask", {"output": "x", "facts": {"usage": usage, "turns": 3}}, 1)),
     ]
-    assert fold(stamped(story)).asked.record() == {"turns": 1, "tokens": 7, "cost": 0.25}
+    progress = fold(stamped(story))
+    assert progress.asked.record() == {"turns": 2, "tokens": 10, "cost": 0.25}
+    assert progress.parts["steps"].asked.turns == 2
 
 
-def test_what_was_paid_for_an_answer_of_no_use_counts() -> None:
-    failure = Failure("no JSON", "bad_answer", output={"text": "?", "usage": {"input": 1, "output": 2}})
-    story: Story = [*AGENT[:3], (1.0, over("agent/turn:1", "turn", "turn 1", Failed(failure)))]
-    assert fold(stamped(story)).asked.tokens == 3
+def test_what_earlier_lives_used_is_said_once_and_what_is_replayed_adds_nothing() -> None:
+    end = over("agent/turn:1", "turn", "turn 1", answer("x", 90))
+    assert isinstance(end, StepFinished)
+    story: Story = [
+        (0.0, RunStarted("7f3a", "review", "/p/review.md", "/p", True, (("agent", 0),))),
+        (0.0, UsedBefore({"agent": {"turns": 3, "tokens": 30, "spend": 0.5, "steps": 9}})),
+        (0.0, begun("agent", "agent", "review")),
+        (1.0, replace(end, replayed=True)),
+        (2.0, replace(end, path="agent/turn:2")),
+    ]
+    progress = fold(stamped(story))
+    assert progress.asked.record() == {"turns": 4, "tokens": 120, "cost": 0.5}
+    assert progress.parts["agent"].asked.turns == 4
 
 
 # ── events as JSON ───────────────────────────────────────────────────────
@@ -325,6 +356,7 @@ def test_show_has_a_table_of_tasks() -> None:
         "      ✓ text       done             Writer   2       120      $0.50   0:03",
         "      ✓ edit       done, 2 rounds   —        —       —        —       0:03",
         "          polish                    Writer   2       120      $0.50   0:02",
+        "  asked   1 turn, 50 tokens",
     ]
 
 

@@ -10,10 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plait.engine.events import StepFinished
-from plait.engine.hooks import is_counted
 from plait.engine.journal import MemoryJournal, Stamped
 from plait.engine.limits import COUNTED, NAMES, NO_LIMITS, Earlier, Limits, Spent, limits_of
-from plait.engine.outcome import Done, Failed, Failure, Outcome, StepError
+from plait.engine.outcome import Done, Failure, StepError
 
 
 class Clock:
@@ -178,50 +177,62 @@ class Told:
     def events(self, after: int = 0) -> Any:
         return (Stamped(at, when, end) for at, (when, end) in enumerate(self.ends[after:], after + 1))
 
-
-def end(
-    path: str, kind: str = "shell", *, at: float = 0, took: float = 0, outcome: Outcome | None = None
-) -> tuple[float, StepFinished]:
-    return at, StepFinished(path, kind, "", "", outcome or Done(None), took)
+    def used_up(self, before: int) -> Any:
+        return ((end.path, end.used) for _, end in self.ends[: before - 1] if end.used)
 
 
-def usage(tokens: int, cost: float | None = None, calls: int = 1) -> Done:
-    return Done({"usage": {"input": tokens, "output": 1, "cached": 0, "cost": cost, "calls": calls}})
+def end(path: str, *, at: float = 0, took: float = 0, **used: float) -> tuple[float, StepFinished]:
+    return at, StepFinished(path, "shell", "", "", Done(None), took, used=used or None)
 
 
-def earlier(*ends: tuple[float, StepFinished]) -> Earlier:
+def earlier(*ends: tuple[float, StepFinished], **given: int) -> Earlier:
     journal: Any = Told(*ends)
-    return Earlier(journal, is_counted)
+    return Earlier(journal, **given)
 
 
 def test_what_earlier_lives_used_up_is_found_for_all_and_for_each_place() -> None:
     known = earlier(
-        end("steps/0"),
-        end("steps/1/run", "attempt"),
-        end("steps/1"),
-        end("steps/10"),
-        end("steps/1-b"),
-        end("steps/2/turn:1", "model", outcome=usage(10, 0.5)),
-        end("steps/2/turn:1.call:1", "tool"),
-        end("steps/2/turn:2", "model", outcome=usage(20)),
-        end("steps/2", "agent", outcome=usage(30, 0.5, 2)),
-        end("steps/2/hook:x", "hook"),
-        end("steps", "phase"),
+        end("steps/0", steps=1),
+        end("steps/1/run"),
+        end("steps/1", steps=1),
+        end("steps/10", steps=1),
+        end("steps/1-b", steps=1),
+        end("steps/2/turn:1", turns=1, tokens=11, spend=0.5),
+        end("steps/2/turn:1/hook:x/turn:1", turns=1, tokens=1),
+        end("steps/2/turn:1.call:1", steps=1),
+        end("steps/2/turn:2", turns=1, tokens=21),
+        end("steps/2"),
+        end("steps/2/hook:x/turn:1", turns=1, tokens=7),
+        end("steps"),
     )
-    whole = {"steps": 5, "turns": 2, "tokens": 32, "spend": 0.5}
+    whole = {"steps": 5, "turns": 4, "tokens": 40, "spend": 0.5}
     assert known.inside("") == known.inside("steps") == whole
     assert known.inside("steps/1") == {}
-    assert known.inside("steps/2") == {"steps": 1, "turns": 2, "tokens": 32, "spend": 0.5}
+    inside = {"steps": 1, "turns": 3, "tokens": 33, "spend": 0.5}
+    assert known.inside("steps/2") == inside, "without the hook that is about it"
     assert known.inside("steps/2/turn:1") == {}
+    assert known.by_part() == {"steps": whole}
+    assert [path for path, _ in known.below("steps/1")] == ["steps/1"]
     paths = ("steps/1", "steps/2/turn:1.call:1", "steps/2/turn:1", "steps/1/run", "steps", "steps/3", "")
     assert [path for path in paths if known.has_step(path)] == ["steps/1", "steps/2/turn:1.call:1"]
 
 
-def test_what_a_failure_was_paid_for_counts() -> None:
-    paid = Failed(Failure("no JSON", "bad_answer", output=usage(7, 0.25).value))
-    assert earlier(end("a", "prompt", outcome=paid)).inside("") == {
-        "steps": 1, "turns": 1, "tokens": 8, "spend": 0.25
-    }  # fmt: skip
+def test_what_is_used_up_at_one_path_in_several_lives_is_added_up_and_that_of_this_life_left_out() -> None:
+    ends = [end("a", turns=1, spend=0.1), end("a", turns=1, spend=0.2), end("a", turns=1)]
+    assert earlier(*ends).inside("") == {"turns": 3, "spend": 0.3}
+    assert earlier(*ends, before=3).inside("") == {"turns": 2, "spend": 0.3}
+
+
+@given(
+    ends=st.lists(st.tuples(st.lists(st.sampled_from(["a", "b", "hook:h"]), min_size=1, max_size=4), AMOUNTS))
+)
+def test_places_beside_each_other_add_up_to_what_they_are_inside_of(
+    ends: list[tuple[list[str], dict[str, int]]],
+) -> None:
+    known = earlier(*(end("/".join(["top", *path]), **used) for path, used in ends))
+    for name in COUNTED:
+        own = sum(used.get(name, 0) for path, used in ends if path[0] != "hook:h")
+        assert known.inside("top").get(name, 0) == own
 
 
 def test_what_earlier_lives_used_up_counts_where_it_is_counted_and_nowhere_else() -> None:
@@ -253,5 +264,5 @@ def test_a_clock_that_jumps_makes_nothing_longer_than_it_was(ends: list[tuple[in
 
 def test_a_journal_of_memory_tells_it_as_well() -> None:
     journal = MemoryJournal()
-    journal.append(end("a")[1], end("b", "phase")[1])
-    assert Earlier(journal, is_counted).inside("") == {"steps": 1}
+    journal.append(end("a", steps=1)[1], end("b")[1])
+    assert Earlier(journal).inside("") == {"steps": 1}

@@ -224,6 +224,17 @@ def test_an_answer_that_fails_does_not_end_a_chat(place: Place) -> None:
     assert "knows no answer" in person.err
 
 
+def test_what_a_model_says_to_a_hook_is_no_answer_in_a_chat(place: Place) -> None:
+    judge = place.root.parent / "home" / ".ai" / "directives" / "judge.md"
+    judge.parent.mkdir(mode=0o700)
+    judge.write_text("---\n---\nJudge.\n")
+    hook = '{id: j, event: turn_finished, action: {tool: "directive:judge"}}'
+    place.write("review.md", REVIEW.replace("permissions:", f"hooks: [{hook}]\npermissions:"))
+    script(place, ("Look at it.", "Seen."), ("Judge.", "Fine."))
+    heard, person = talk(place, "")
+    assert (heard.status, person.out) == ("done", "Seen.\n")
+
+
 def test_the_limits_of_a_directive_are_those_of_the_whole_chat(place: Place) -> None:
     place.write("review.md", REVIEW.replace("permissions:", "limits: {turns: 2}\npermissions:"))
     script(place, ("Look at it.", "Seen."), ("again", "Yes."), ("more", "No."))

@@ -136,9 +136,9 @@ def test_a_plain_prompt_is_one_question(place: Place) -> None:
     script(place, ("hello", "hi"))
     told = told_by(place, "steps: [{prompt: hello}]")
     (began,), (ended,) = told.of("turn_started"), told.of("turn_finished")
-    assert (began["path"], began["turn"], ended["result"]["output"]) == ("steps/0", 1, "hi")
+    assert (began["path"], began["turn"], ended["result"]["output"]) == ("steps/0/turn:1", 1, "hi")
     ran = place.done("hooks: [{id: no, event: turn_started, verb: skip}]\nsteps: [{prompt: never}]\n")
-    assert ran.skipped == ["steps/0"]
+    assert ran.skipped == ["steps/0/turn:1", "steps/0"]
 
 
 @pytest.mark.parametrize(("wanted", "calls"), [("demo/echo", False), ("demo/other", True)])

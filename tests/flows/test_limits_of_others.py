@@ -3,62 +3,26 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from plait.app.hooks import begin
-from plait.engine.events import Noted, StepFinished
+from flows.lives import CHILD, SUB, Hands, failures, life, said, steady
+from plait.engine.events import Noted
 from plait.engine.hooks import Hooks
 from plait.engine.journal import MemoryJournal, Stamped
 from plait.engine.limits import Limits, Spent
 from plait.engine.outcome import Aborted, Done, Failed, Outcome, StepError
 from plait.engine.progress import fold
-from plait.flows.directive import load_directive
-from plait.flows.graph import load_graph
 from plait.flows.load import load_flow
 from plait.steps.call import ToolResult
-from plait.steps.hands import Inside
 from plait.steps.model import Answer, Ask, Usage
 from plait.steps.tool import called
 from plait.values import Json
 from steps.fakes import new_run, turn_of
-from steps.scripted import Says, Scripted, ToolHands, says, wants
-
-SUB = """\
-start: a
-nodes:
-  a: {tool: log, params: {x: a}, next: b}
-  b: {tool: log, params: {x: b}, next: c}
-  c: {tool: log, params: {x: c}}
-"""
-CHILD = "---\npermissions: ['*']\n---\nchild\n"
-
-
-class Hands(ToolHands):
-    """`log` keeps what it is called with; files of a folder are tools."""
-
-    def __init__(self, top: Path, model: Says, log: Callable[[Json], Json] = lambda _: "logged") -> None:
-        flows = dict.fromkeys(["sub", *(f"directive:{one.stem}" for one in top.glob("*.md"))], log)
-        super().__init__(Scripted(model), {"log": lambda params: log(params.get("x")), **flows})
-        self._top = top
-
-    def program(self, tool_id: str, params: Mapping[str, Json]) -> Inside | None:  # noqa: ARG002
-        if tool_id == "sub":
-            return load_graph(str(self._top / "sub.yaml"), environ={}).program
-        if tool_id.startswith("directive:"):
-            return load_directive(str(self._top / f"{tool_id[10:]}.md"), environ={}).program
-        return None
-
-    @property
-    def logged(self) -> list[Json]:
-        return [params.get("x") for _, params in self.calls]
-
-    @property
-    def questions(self) -> int:
-        return len(self.scripted.asks)  # type: ignore[union-attr]
+from steps.scripted import Says, Scripted, says, wants
 
 
 @pytest.fixture
@@ -68,44 +32,7 @@ def top(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def life(
-    top: Path, file: str, text: str, hands: Hands, journal: MemoryJournal, spent: Spent | None = None
-) -> Outcome:
-    """One life of a run, to its end."""
-    (top / file).write_text(text)
-    loaded = load_flow(str(top / file), environ={})
-    run = new_run(hands, journal.reopened(), folder=str(top))
-    if spent is None:
-        begin(loaded, run)
-    else:
-        run.spent = spent
-    try:
-        return Done(loaded.program.run(turn_of(run)))
-    except (StepError, Aborted) as error:
-        return Failed(error.failure)
-    finally:
-        run.close()
-
-
-def said(outcome: Outcome) -> str:
-    return outcome.failure.message if isinstance(outcome, Failed) else "done"
-
-
-def failures(journal: MemoryJournal) -> list[str]:
-    """The paths of what is recorded as failed."""
-    ends = [stamped.event for stamped in journal.events() if isinstance(stamped.event, StepFinished)]
-    return [end.path for end in ends if isinstance(end.outcome, Failed)]
-
-
 # ── no outcome of those inside ───────────────────────────────────────────
-
-
-def steady(ask: Ask) -> Answer:
-    """A parent calls a child twice, a child calls a tool three times."""
-    results = sum(message.role == "tool" for message in ask.messages)
-    if ask.messages[0].text.startswith("parent"):
-        return wants(("directive:child", {})) if results < 2 else says("parent done")
-    return wants(("log", {"x": results})) if results < 3 else says("child done")
 
 
 PARENT = "---\npermissions: ['*', 'directive:*']\nlimits: {%s}\n---\nparent\n"
@@ -557,13 +484,9 @@ def test_a_manager_without_the_work_that_is_required_is_asked_again(top: Path) -
 
 def test_the_answers_inside_a_call_that_is_remembered_count_for_those_who_watch(top: Path) -> None:
     journal, hands = MemoryJournal(), Hands(top, steady)
-    (top / "p.md").write_text(PARENT % "turns: 5")
     life(top, "p.md", PARENT % "turns: 5", hands, journal)
     told: list[Stamped] = []
-    (top / "p.md").write_text(PARENT % "turns: 99")
-    run = new_run(hands, journal.reopened(), watchers=[told.append])
-    load_flow(str(top / "p.md"), environ={}).program.run(turn_of(run))
-    run.close()
+    life(top, "p.md", PARENT % "turns: 99", hands, journal, watchers=[told.append])
     assert fold(told).asked.turns == hands.questions == 11
 
 

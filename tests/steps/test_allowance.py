@@ -28,6 +28,10 @@ PRICE = 0.001
 """Of a token."""
 
 
+def no_record(**_: float) -> None:
+    """Nobody keeps what was used up."""
+
+
 class Priced(Scripted):
     """A model that uses all the room it is given, and knows how many are asking at the same time."""
 
@@ -61,7 +65,7 @@ class Priced(Scripted):
 def asked(spent: Spent, model: Any, question: Ask = HI, **more: Any) -> Answer | Failure:
     given = {"timeout": 20.0, "stop": Stop(), "on_text": None, **more}
     try:
-        return Bill(spent).ask(model, question, **given)
+        return Bill(spent, no_record).ask(model, question, **given)
     except StepError as error:
         return error.failure
 
@@ -169,7 +173,7 @@ def test_nobody_waits_for_others_longer_than_it_may(who: str, more: dict[str, An
     if end is Interrupted:
         stop.ask()
         with pytest.raises(Interrupted):
-            Bill(spent).ask(Priced(), HI, timeout=None, stop=stop, on_text=None)
+            Bill(spent, no_record).ask(Priced(), HI, timeout=None, stop=stop, on_text=None)
     else:
         failed = asked(spent, Priced(), stop=stop, **more)
         assert isinstance(failed, Failure)
@@ -187,7 +191,7 @@ def test_what_a_failed_question_had_set_aside_is_there_for_the_next() -> None:
 
 def test_a_question_that_is_asked_again_takes_a_turn_of_its_own() -> None:
     spent, model = Spent(Limits(turns=2)), Priced()
-    bill = Bill(spent)
+    bill = Bill(spent, no_record)
     assert spent.take("turns", turns=1) is None
     for _ in range(2):
         bill.ask(model, HI, timeout=None, stop=Stop(), on_text=None)

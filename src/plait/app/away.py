@@ -155,7 +155,8 @@ class Away:
             return travel.Errand(work, turn.time_left(), turn.replaying)
         step, turn = fanned.placed(work)
         known = tuple(_known_below(self._run.journal, step, turn.path, turn.after))
-        return travel.Errand(work, turn.time_left(), turn.replaying, known)
+        used = tuple(self._run.earlier.below(turn.path))
+        return travel.Errand(work, turn.time_left(), turn.replaying, known, used)
 
 
 def _known_below(journal: Journal, step: Step | None, path: str, after: int) -> Iterator[Recorded]:

@@ -9,7 +9,7 @@ from itertools import count, takewhile
 from plait.app import env_changes
 from plait.engine.choice import chosen_at
 from plait.engine.events import StepForgotten
-from plait.engine.journal import is_below, is_item
+from plait.engine.journal import is_below, is_item, number_of
 from plait.engine.outcome import Failed
 from plait.engine.perform import Step, inside
 from plait.engine.run import changed_steps
@@ -141,7 +141,9 @@ def _counts(known: Recorded, step: Step, journal: Journal) -> bool:
     from plait.steps.work import Attempt
 
     if isinstance(step, Attempt) and isinstance(known.outcome, Failed):
-        return step.policy.failure_is_final and known.number > journal.last_end(known.path.rpartition("/")[0])
+        return step.policy.failure_is_final and known.number > number_of(
+            journal.last_end(known.path.rpartition("/")[0])
+        )
     return _is_done(known, step)
 
 

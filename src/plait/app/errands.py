@@ -20,9 +20,9 @@ from plait.app.workplace import Place, Places
 from plait.backends import travel
 from plait.backends.dask_worker import task_watch, worker_name
 from plait.engine.backend import Fanned, ItemWork
-from plait.engine.events import Event, StepFinished
+from plait.engine.events import Event, StepFinished, StepRetrying, Used
 from plait.engine.journal import MemoryJournal, Recorded
-from plait.engine.outcome import Aborted, Failed, Interrupted, Outcome, OutOfTime
+from plait.engine.outcome import Aborted, Failed, Failure, Interrupted, Outcome, OutOfTime
 from plait.engine.perform import Turn
 from plait.engine.run import Stop
 from plait.errors import PlaitError
@@ -109,10 +109,10 @@ def _performed(place: Place, errand: travel.Errand, left: float | None) -> Singl
     from plait.steps.fan import elsewhere
 
     journal = MemoryJournal()
-    if errand.known:
-        journal.append(*map(_as_finished, errand.known))
+    if errand.known or errand.used:
+        journal.append(*map(_as_finished, errand.known), *map(_as_used, errand.used))
         journal.reopened()
-    known = len(errand.known)
+    known = journal.last()
     stop = Stop()
     path = f"{place.fan.name}/item:{errand.work.key}"
     with _at_work(place, path, stop):
@@ -178,6 +178,12 @@ def _as_finished(known: Recorded) -> StepFinished:
     return StepFinished(
         known.path, "", known.title, known.fingerprint, known.outcome, known.duration, known.order
     )
+
+
+def _as_used(one: tuple[str, Used]) -> StepRetrying:
+    """What was used up at a path before, as an attempt: no end of it that would count."""
+    path, used = one
+    return StepRetrying(path, 0, Failure(""), 0.0, used=used)
 
 
 # ── cancelling ───────────────────────────────────────────────────────────

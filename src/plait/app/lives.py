@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from plait.app import env_changes
-from plait.engine.events import RunEnded, RunStarted, Status
+from plait.engine.events import RunEnded, RunStarted, Status, UsedBefore
 from plait.engine.outcome import Aborted, Done, Failed, Failure, Interrupted, OutOfTime, StepError, too_long
 from plait.engine.perform import Turn
 from plait.engine.run import Run, Stop, Watch
@@ -119,6 +119,8 @@ def worked(
         run.unanswered = dict(unanswered(loaded, opened.journal))
     program = loaded.program
     run.emit(RunStarted(opened.id, program.name, flow.path, flow.project, resumed, program.phases))
+    if resumed:
+        run.tell(UsedBefore(run.earlier.by_part()))
     for finding in loaded.warnings:
         if finding.code in NOTED:
             run.note("", str(finding.problem))

@@ -20,7 +20,7 @@ from pkgutil import resolve_name
 
 from plait.digests import sha256_hex
 from plait.engine.backend import Fanned, ItemWork
-from plait.engine.events import Event, StepFinished, StepStarted
+from plait.engine.events import Event, StepFinished, StepStarted, Used
 from plait.engine.journal import Recorded
 from plait.engine.outcome import Failure, Outcome
 from plait.hints import Any, Final, Protocol, TypeAlias
@@ -29,7 +29,7 @@ from plait.values import Json, Secret
 
 VERSION: Final = "plait:__version__"
 """Where a worker finds its version, by `pkgutil.resolve_name`: it may have no function of ours to call."""
-WIRE: Final = 1
+WIRE: Final = 2
 """Of these messages; to be raised when they change."""
 
 
@@ -161,6 +161,8 @@ class Errand:
     replaying: bool
     known: tuple[Recorded, ...] = field(default=(), repr=False)
     """Steps of it that an earlier life of the run has finished."""
+    used: tuple[tuple[str, Used], ...] = ()
+    """By path: what earlier lives have used up in it."""
 
 
 class Unshown(bytes):

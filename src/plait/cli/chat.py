@@ -20,7 +20,7 @@ from plait.engine.events import Noted, Spoken, StepFinished, StepStarted
 from plait.engine.journal import Stamped
 from plait.engine.limits import Limits
 from plait.engine.outcome import Done, Failure
-from plait.engine.progress import TURN, Tally
+from plait.engine.progress import Tally
 from plait.engine.run import Stop
 from plait.errors import InputError
 from plait.hints import TYPE_CHECKING, Final, TextIO
@@ -118,13 +118,14 @@ class Person:
 
     def watch(self, stamped: Stamped) -> None:
         """Called by one thread at a time."""
+        self._asked.hear(stamped.event)
         match stamped.event:
             case Spoken(text=""):
                 with self._heard:
                     self._ends += 1
                     self._heard.notify_all()
-            case Spoken(text=text):
-                self._say(clean_block(text))
+            case Spoken(path=path, text=text) if path.count("/") == 1:
+                self._say(clean_block(text))  # deeper down others speak: whoever a hook or a call asks
             case StepStarted(kind="call", title=title):
                 self._line(f"· {clean(title, None)}", "dim")
                 with self._heard:
@@ -132,8 +133,6 @@ class Person:
                     self._heard.notify_all()
             case StepFinished(kind="call", outcome=Done({"failed": True, "output": str(why)})):
                 self._line(f"  {clean(why.splitlines()[0], None)}", "yellow")
-            case StepFinished(kind=kind, outcome=outcome) if kind == TURN:
-                self._asked.take(outcome)  # also one that was paid for and is of no use
             case Noted(message=message):
                 self._line(f"note: {clean(message, None)}", "yellow")
 

@@ -30,12 +30,12 @@ from plait.engine.events import (
     StepRetrying,
     StepStarted,
     StepTitled,
+    UsedBefore,
 )
 from plait.engine.journal import Stamped
 from plait.engine.outcome import TOO_MANY, Done, Failed, Failure, Outcome, Skipped, to_record
 from plait.engine.progress import (
     AGENT,
-    ASKING,
     CALL,
     ENSEMBLE,
     GRAPH,
@@ -251,8 +251,7 @@ class JsonView:
         self._stream.flush()
 
     def watch(self, stamped: Stamped) -> None:
-        if isinstance(stamped.event, StepFinished) and stamped.event.kind in ASKING:
-            self._asked.take(stamped.event.outcome)
+        self._asked.hear(stamped.event)
         self._write({"number": stamped.number, "at": round(stamped.at, 6), **event_record(stamped.event)})
 
     def stopping(self, *, at_once: bool) -> None:
@@ -286,11 +285,13 @@ def event_record(event: Event) -> dict[str, Json]:
                 "event": "step_retrying",
                 **_fields(event, "path", "attempt", "of", "delay"),
                 "failure": event.failure.record(),
+                **_used(event),
             }
         case StepFinished():
             return {
                 "event": "step_finished",
                 **_fields(event, "path", "kind", "title", "order", "duration", "replayed"),
+                **_used(event),
                 **to_record(event.outcome),
             }
         case Spoken():
@@ -301,6 +302,8 @@ def event_record(event: Event) -> dict[str, Json]:
             return {"event": "step_counted", **_fields(event, "path", "total")}
         case ItemsRemembered():
             return {"event": "items_remembered", "path": event.path, "count": event.done.count(1)}
+        case UsedBefore():
+            return {"event": "used_before", "parts": {name: dict(used) for name, used in event.parts.items()}}
         case StepForgotten():
             return {"event": "step_forgotten", **_fields(event, "path", "why", "below")}
         case Noted():
@@ -311,6 +314,10 @@ def event_record(event: Event) -> dict[str, Json]:
                 **_fields(event, "status", "facts"),
                 "failure": event.failure and event.failure.record(),
             }
+
+
+def _used(event: StepFinished | StepRetrying) -> dict[str, Json]:
+    return {} if event.used is None else {"used": dict(event.used)}
 
 
 def _fields(event: Event, *names: str) -> dict[str, Json]:

@@ -23,7 +23,7 @@ from plait.cli.lines import (
     write_lines,
 )
 from plait.cli.run import expect_folder
-from plait.engine.events import Event, RunStarted, StepFinished, StepRetrying, StepStarted
+from plait.engine.events import Event, RunStarted, StepFinished, StepRetrying, StepStarted, Used
 from plait.engine.journal import Journal, Stamped, is_below
 from plait.engine.outcome import Done, Failed, Failure, Outcome, Skipped, to_record
 from plait.engine.progress import CALL, TURN, row_of, told
@@ -103,6 +103,8 @@ class Entry:
     """What it gave is what those inside it printed."""
     is_repeated: bool = False
     """Another attempt follows, by its own policy or because a hook said so."""
+    used: Used | None = None
+    """What it has used up itself."""
 
     def record(self) -> dict[str, Json]:
         return {
@@ -232,10 +234,12 @@ class _Reader:
         path = event.path
         holds_others = path in self._holding
         has_words = _has_own_words(event, holds_others=holds_others)
-        if has_words or holds_others:
-            self._holding.add(path.rpartition("/")[0])
+        above, _, name = path.rpartition("/")
+        if (has_words or holds_others) and not name.startswith("hook:"):
+            # What a hook printed is not what the step gave that it is about.
+            self._holding.add(above)
         attempt, of = self._attempt(path, following)
-        above = self._title_above(path)
+        title_above = self._title_above(path)
         self._holding.discard(path)
         self._running.pop(path, None)
         self._retried.pop(path, None)
@@ -243,7 +247,17 @@ class _Reader:
             return None
         spent, again = event.duration, isinstance(following, StepRetrying) and is_below(path, following.path)
         return Entry(
-            path, event.kind, event.title, above, event.outcome, spent, attempt, of, holds_others, again
+            path,
+            event.kind,
+            event.title,
+            title_above,
+            event.outcome,
+            spent,
+            attempt,
+            of,
+            holds_others,
+            again,
+            event.used,
         )
 
     def _attempt(self, path: str, following: Event | None) -> tuple[int, int]:
@@ -316,8 +330,8 @@ def _how(entry: Entry) -> tuple[str, str]:
 
 def _how_of_agent(entry: Entry) -> tuple[str, str]:
     """What a turn took; whether a call was made, and came to something."""
-    ended = StepFinished(entry.path, entry.kind, entry.title, "", entry.outcome, entry.duration or 0.0)
-    row = row_of(ended)
+    said = entry.path, entry.kind, entry.title
+    row = row_of(StepFinished(*said, "", entry.outcome, entry.duration or 0.0, used=entry.used))
     if row.asked is not None:
         return asked_words(row.asked, turns=False), "green"
     return row_state(row), "red" if row.state == "failed" else "green"
@@ -345,7 +359,7 @@ def _conversation(value: Mapping[str, Json]) -> Iterator[str]:
     """What a model was asked first, and what it said; the calls that it wants follow by themselves."""
     asked = value.get("asked")
     if not isinstance(asked, Mapping):
-        yield from _text(value.get("text"))
+        yield from _text(value.get("text", value.get("output")))  # of a plain prompt it is the output
         return
     for name, said in {**asked, "model": value.get("text")}.items():
         if words := _text(said):

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from plait.cli.consent import add_project
 from plait.cli.lines import (
     Line,
+    asked_line,
     clean,
     clock,
     counted,
@@ -237,6 +238,8 @@ def lines(
     for part in progress.parts.values():
         yield from _part(part, status, progress, now)
         yield from _steps(part, journal, tries)
+    if progress.asked.turns and any(part.kind != AGENT for part in progress.parts.values()):
+        yield f"  asked   {asked_line(progress.asked)}", "bold"
     for note in progress.notes:
         yield f"  {note_line(note)}", "yellow"
     if progress.failure is not None and not progress.failure_count:
@@ -274,7 +277,7 @@ def _steps(part: Part, journal: Steps, tries: Tries) -> Iterator[Line]:
     if part.kind in LISTED:
         from plait.cli import show_rows
 
-        yield from show_rows.lines(part.kind, list(journal.recorded_in(part.name)))
+        yield from show_rows.lines(part.kind, list(journal.recorded_in(part.name)), part.asked)
         return
     for shown, step in enumerate(_shown(part, journal)):
         if shown >= MOST_FAILURES and part.group.is_fan:

@@ -25,11 +25,11 @@ NOTHING: Final = "—"
 Cells: TypeAlias = tuple[str, ...]
 
 
-def lines(kind: str, steps: Sequence[Recorded]) -> Iterator[Line]:
-    """The steps directly below a part of that kind."""
+def lines(kind: str, steps: Sequence[Recorded], asked: Tally) -> Iterator[Line]:
+    """The steps directly below a part of that kind; and what all lives of the run asked in it."""
     steps = [step for step in steps if _kind_of(step) != HOOK]
     if kind == AGENT:
-        yield from _turns(steps)
+        yield from _turns(steps, asked)
     elif kind == ENSEMBLE:
         yield from _tasks(steps)
     else:
@@ -53,12 +53,11 @@ def _table(rows: Sequence[tuple[Cells, str]]) -> Iterator[Line]:
 TURN_HEAD: Final = ("TURN", "IN", "OUT", "COST", "TIME")
 
 
-def _turns(steps: Sequence[Recorded]) -> Iterator[Line]:
+def _turns(steps: Sequence[Recorded], asked: Tally) -> Iterator[Line]:
     rows: list[tuple[Cells, str]] = [(TURN_HEAD, "dim")]
-    asked, calls = Tally(), 0
+    calls = 0
     for step in steps:
         if _kind_of(step) == TURN:
-            asked.take(step.outcome)
             rows.append(_turn(step))
         else:
             calls += 1
@@ -148,14 +147,12 @@ def _inner_task(name: str, value: Mapping[str, Json]) -> tuple[Cells, str]:
 def _spent(value: Mapping[str, Json], usage: Mapping[str, Json]) -> Cells:
     """Who did it, and what it took: of a task that asked no model, nothing."""
     agent, turns = value.get("agent"), value.get("turns")
-    asked = Tally()
-    if usage.get("calls"):
-        asked.add(usage)
+    tokens = [usage.get(name) for name in ("input", "output")]
     return (
         clean(agent) if isinstance(agent, str) and agent else NOTHING,
         str(turns) if isinstance(turns, int) else NOTHING,
-        short(asked.tokens) if asked.turns else NOTHING,
-        _cost(usage) if asked.turns else NOTHING,
+        short(sum(one for one in tokens if isinstance(one, int))) if usage.get("calls") else NOTHING,
+        _cost(usage) if usage.get("calls") else NOTHING,
     )
 
 

@@ -6,7 +6,7 @@ recorded of items of an older choice stays in the journal, and means nothing any
 
 from __future__ import annotations
 
-from plait.engine.journal import Recorded
+from plait.engine.journal import Recorded, number_of
 from plait.hints import Final, Protocol
 
 CHOOSER: Final = "items"
@@ -19,5 +19,4 @@ class Remembering(Protocol):
 
 def chosen_at(journal: Remembering, fan: str, chooser: str = CHOOSER) -> int:
     """The event with which the items of a fan were chosen; 0 if nothing is known of that."""
-    known = journal.recorded(f"{fan}/{chooser}")
-    return 0 if known is None else known.number
+    return number_of(journal.recorded(f"{fan}/{chooser}"))

@@ -5,12 +5,16 @@ Order is that of the journal; `at` is the wall clock, for people only.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from plait.engine.outcome import Failure, Outcome
 from plait.hints import Literal, TypeAlias
 from plait.records import dataclass, field
 from plait.values import Json
 
 Status: TypeAlias = Literal["running", "done", "failed", "interrupted"]
+Used: TypeAlias = Mapping[str, float]
+"""What was used up: `turns`, `tokens`, `spend`, `steps`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,8 @@ class StepRetrying:
     delay: float
     of: int = 0
     """How many attempts there may be in all; 0 if that was not recorded."""
+    used: Used | None = None
+    """What that attempt itself has used up, as with an end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +88,11 @@ class StepFinished:
     order: int = 0
     replayed: bool = False
     """It was finished in an earlier life of the run; such an event is shown and not recorded again."""
+    used: Used | None = None
+    """What the step itself has used up since the last event of its path, without those inside it.
+
+    It is what was taken from the budgets around it, so whoever adds these up knows what is left.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +113,16 @@ class ItemsRemembered:
     path: str
     done: bytes = field(repr=False)
     """By order: 1 for each of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class UsedBefore:
+    """What earlier lives of the run have used up, by part; what is `replayed` is in it.
+
+    For those who watch: it is not recorded.
+    """
+
+    parts: Mapping[str, Used]
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +159,7 @@ Event: TypeAlias = (
     | StepFinished
     | StepCounted
     | ItemsRemembered
+    | UsedBefore
     | StepForgotten
     | Noted
     | RunEnded

@@ -21,10 +21,10 @@ The limits of a run are looked at in the same place: before each of its steps.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from threading import Lock
 
-from plait.engine.journal import is_below
+from plait.engine.journal import is_below, number_of
 from plait.engine.limits import NAMES as LIMITS
 from plait.engine.limits import Reached, Spent
 from plait.engine.outcome import (
@@ -62,6 +62,8 @@ LAYERS: Final[dict[str, int]] = {"user": 0, "flow": 1, "project": 3}
 _BESIDE_STEPS: Final = tuple(name for name in LIMITS if name != "steps")
 SAID_NO: Final = "verdict"
 """The kind of the failure with which a hook ends that says fail or abort."""
+HOOK: Final = "hook:"
+"""The name of what a hook does begins with it."""
 CUT: Final = "cut"
 """The kind of the failure of a hook that a limit kept from hearing of what is done."""
 OWED: Final = ("step_finished", "item_finished", "turn_finished", "tool_result")
@@ -167,14 +169,6 @@ def family(step: Step) -> str | None:
     if step.kind in _INSIDE or is_of_agent(step.name):
         return None
     return "item" if step.kind == "item" else "step"
-
-
-def is_counted(path: str, kind: str) -> bool:
-    """Does a recorded step count against a limit of `steps`?  The calls of an agent do, and not its turns."""
-    above, _, name = path.rpartition("/")
-    if is_of_agent(name):
-        return ".call:" in name
-    return kind not in _INSIDE and kind != "item" and not above.rpartition("/")[2].startswith("hook:")
 
 
 def is_of_agent(name: str) -> bool:
@@ -317,11 +311,15 @@ class Hooks:
         if isinstance(attempt, int) and attempt != turn.attempt:
             turn = replace(turn, attempt=attempt)
         found: list[Verdict] = []
-        names: dict[Hooks, dict[str, Json]] = {}
-        for whose, name, hook in hooks:
-            if whose not in names:
-                names[whose] = whose._names_of(event, turn, context)
-            verdict = whose._asked(name, hook, turn, names[whose])
+        names = {whose: whose._names_of(event, turn, context) for whose, _, _ in hooks}
+        for number, (whose, name, hook) in enumerate(hooks, 1):
+            try:
+                verdict = whose._asked(name, hook, turn, names[whose])
+            except OutOfLimit as end:
+                if event in OWED:
+                    for other, called, unasked in hooks[number:]:
+                        other._owe(called, unasked, turn, names[other], end)
+                raise
             if verdict is not None:
                 found.append(verdict)
         return _strongest(found)
@@ -424,24 +422,47 @@ class Hooks:
         """Ask those that a limit had kept from hearing of a step which is now remembered."""
         if not isinstance(outcome, Done) or _is_inside_hook(turn):
             return
-        facts = getattr(step, "context", _NOTHING)
-        context = {**step_names(step, turn), **facts, "result": outcome.value}
-        for event in OWED:
-            cut = [one for one in self._to_ask(event, turn.path) if _is_cut(turn, one[1])]
+        if not any(self.has(event, turn.path) for event in OWED):
+            return
+        owed = _owed_at(turn)
+        plain = {**step_names(step, turn), "result": outcome.value} if owed else {}
+        for event in OWED if owed else ():
             verdicts = [
-                whose._asked(name, hook, turn, whose._names_of(event, turn, context), again=True)
-                for whose, name, hook in cut
+                whose._told_later(owed[name], hook, turn, plain)
+                for whose, name, hook in self._to_ask(event, turn.path)
+                if name in owed
             ]
             verdict = _strongest([one for one in verdicts if one is not None])
             if verdict is not None and verdict.verb == "abort":
                 raise verdict.aborted()
 
+    def _told_later(self, owed: _Owed, hook: Hook, turn: Turn, plain: Mapping[str, Json]) -> Verdict | None:
+        """`plain`: what is known of the step, for a record that does not say what was to be told."""
+        turn = turn if owed.attempt == turn.attempt else replace(turn, attempt=owed.attempt)
+        names = {**self._names, **owed.told} if owed.told else self._names_of(hook.event, turn, plain)
+        return self._asked(owed.name, hook, turn, names, again=True)
+
+    def _owe(self, name: str, hook: Hook, turn: Turn, names: Mapping[str, Json], end: OutOfLimit) -> None:
+        """Record of a hook behind the one which met a limit that it has not heard, either."""
+        if name in self._dropped:
+            return
+        step = self._reaction(name, hook, turn, names)
+        inner = _place(step, turn)
+        if _is_known(inner):
+            return
+        with suppress(ConditionError):  # it will fail by that when it is asked about something else
+            if hook.condition is None or hook.condition.holds(_scope(names, turn)):
+                with suppress(OutOfLimit):
+                    cut = OutOfLimit(end.reached, inner.path)
+                    perform(replace(step, cut_by=cut), replace(inner, replaying=False))
+
     # ── limits ───────────────────────────────────────────────────────────
 
     def _expect_within_limits(self, spent: Spent, step: Step, turn: Turn) -> None:
-        counted = family(step) == "step" and not counts_itself(step) and not turn.run.was_counted(turn.path)
         # Who counts itself has taken what it needs of the steps: they may be used up by that.
-        reached = spent.take(steps=1) if counted else spent.reach(*_BESIDE_STEPS)
+        reached = spent.reach(*_BESIDE_STEPS)
+        if reached is None and family(step) == "step" and not counts_itself(step):
+            reached = turn.run.take_step(turn.path, turn.run.spent_around(turn.path) or spent)
         if reached is None:
             return
         self.reach(turn, reached, step_names(step, turn))
@@ -455,7 +476,7 @@ class Hooks:
         """`again`: about the very event of which an earlier life could not tell it."""
         if name in self._dropped:
             return None
-        step = Reaction(name if turn.attempt == 1 else f"{name}@{turn.attempt}", hook, names, self._call)
+        step = self._reaction(name, hook, turn, names)
         inner = turn.inner(step) if again else _place(step, turn)
         try:
             if not (_is_known(inner) or hook.condition is None or hook.condition.holds(_scope(names, turn))):
@@ -471,6 +492,10 @@ class Hooks:
             case Failed(failure):
                 return self._broken(name, hook, inner, failure.message)
         return None
+
+    def _reaction(self, name: str, hook: Hook, turn: Turn, names: Mapping[str, Json]) -> Reaction:
+        called = name if turn.attempt == 1 else f"{name}@{turn.attempt}"
+        return Reaction(called, hook, names, self._call, self._names)
 
     def _allowed(self, name: str, hook: Hook, turn: Turn, value: Mapping[str, Json]) -> Verdict | None:
         """The verdict in a recorded value, if the event knows such a one."""
@@ -517,11 +542,15 @@ class Reaction:
     hook: Hook
     names: Mapping[str, Json] = field(repr=False)
     call: CallTool = field(repr=False)
+    known: Mapping[str, Json] = field(default_factory=dict, repr=False)
+    """Those of the names that are the same for every event, in every life of the run."""
+    cut_by: OutOfLimit | None = field(default=None, repr=False)
+    """The limit that keeps it from being asked at all."""
     kind: str = "hook"
 
     @property
     def name(self) -> str:
-        return f"hook:{self.called}"
+        return f"{HOOK}{self.called}"
 
     @property
     def title(self) -> str:
@@ -540,12 +569,14 @@ class Reaction:
         return ()
 
     def run(self, turn: Turn) -> Json:
+        if self.cut_by is not None:
+            self._cut(self.cut_by, turn)
+            raise self.cut_by
         try:
             outputs = [self._output(turn, number) for number in range(len(self.hook.calls))]
         except OutOfLimit as end:
             if self.hook.event in OWED:
-                # The step that it is about is done, and stays so: this says who has not heard of it.
-                end.path, end.outcome = turn.path, Failed(replace(end.failure, kind=CUT, path=turn.path))
+                self._cut(end, turn)
             raise
         said = self._said(outputs)
         value: dict[str, Json] = {
@@ -558,6 +589,13 @@ class Reaction:
             assert verdict is not None
             raise StepError(Failure(verdict.said, SAID_NO, output=value))
         return value
+
+    def _cut(self, end: OutOfLimit, turn: Turn) -> None:
+        """The step that it is about is done, and stays so: this says who has not heard of it, and of what."""
+        told = {name: value for name, value in self.names.items() if value is not self.known.get(name)}
+        output = {"told": masked(told, turn.run.mask)}
+        end.path = turn.path
+        end.outcome = Failed(replace(end.failure, kind=CUT, path=turn.path, output=output))
 
     def _output(self, turn: Turn, number: int) -> Json:
         one = OneCall(str(number + 1), self)
@@ -717,18 +755,40 @@ def _place(step: Reaction, turn: Turn) -> Turn:
     run = turn.run
     if run.fresh or not inner.replaying:
         return inner
+    if step.hook.event == "limit":
+        return replace(inner, replaying=False)  # it is reached anew in each life
     known = run.journal.recorded(inner.path)
     is_edited = known is not None and known.fingerprint != step.fingerprint
     if is_edited:
         return replace(inner, replaying=False)
     # A step that had ended and is done again begins, fails or ends another time.
-    ended = run.journal.last_end(turn.path) if turn.path else 0
+    ended = number_of(run.journal.last_end(turn.path)) if turn.path else 0
     return inner if ended <= inner.after else replace(inner, after=ended)
 
 
-def _is_cut(turn: Turn, name: str) -> bool:
-    known = turn.run.journal.recorded(f"{turn.path}/hook:{name}")
-    return known is not None and isinstance(known.outcome, Failed) and known.outcome.failure.kind == CUT
+@dataclass(frozen=True, slots=True)
+class _Owed:
+    """A hook that a limit kept from hearing of what is done."""
+
+    name: str
+    attempt: int
+    told: Mapping[str, Json]
+    """What it was to be told; empty if that was not recorded."""
+
+
+def _owed_at(turn: Turn) -> dict[str, _Owed]:
+    """By name: those of the hooks at a turn; also one that was being told later when the run was killed."""
+    found: dict[str, _Owed] = {}
+    journal = turn.run.journal
+    ends = [end for path in journal.begun_in(turn.path, HOOK) if (end := journal.last_end(path)) is not None]
+    for known in ends:
+        match known.outcome:
+            case Failed(Failure(kind=kind, output=output)) if kind == CUT:
+                called = known.path.rpartition("/")[2].removeprefix(HOOK)
+                name, _, attempt = called.partition("@")
+                told = output.get("told") if isinstance(output, Mapping) else None
+                found[name] = _Owed(name, int(attempt or 1), told if isinstance(told, Mapping) else {})
+    return found
 
 
 def _is_known(turn: Turn) -> bool:

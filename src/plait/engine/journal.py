@@ -10,7 +10,7 @@ import time
 from collections.abc import Collection, Iterable, Iterator
 from threading import Lock
 
-from plait.engine.events import Event, StepFinished, StepForgotten, StepStarted
+from plait.engine.events import Event, StepFinished, StepForgotten, StepRetrying, StepStarted, Used
 from plait.engine.outcome import Done, Failed, Outcome
 from plait.hints import Final, Protocol
 from plait.records import dataclass, field
@@ -29,6 +29,8 @@ class Recorded:
     order: int
     duration: float
     title: str = ""
+    used: Used | None = None
+    """What it has used up itself, when it ended."""
     number: int = field(default=0, compare=False)
     """The place of its end in the journal: what was done later has a larger one."""
 
@@ -56,8 +58,8 @@ class Journal(Protocol):
     def recorded(self, path: str) -> Recorded | None:
         """The step that finished at this path, unless it was forgotten since."""
 
-    def recorded_in(self, path: str) -> Iterator[Recorded]:
-        """The finished steps directly below a path, by `order`; read as they are asked for."""
+    def recorded_in(self, path: str, begins: str = "") -> Iterator[Recorded]:
+        """The finished steps directly below a path whose names begin so, by `order`; read as asked for."""
 
     def failed_in(self, path: str, *, after: int = 0) -> Iterator[Recorded]:
         """Those of them that failed; of a million items these are found at once."""
@@ -71,17 +73,20 @@ class Journal(Protocol):
     def has_begun(self, path: str) -> bool:
         """Was this step ever begun, whatever counts of it now?"""
 
-    def begun_in(self, path: str) -> Iterator[str]:
-        """The paths of all such steps directly below one."""
+    def begun_in(self, path: str, begins: str = "") -> Iterator[str]:
+        """The paths of all such steps directly below one, whose names begin so."""
 
-    def last_end(self, path: str) -> int:
-        """The number of the last end of a step, also if it was begun again since; 0 if it has none."""
+    def last_end(self, path: str) -> Recorded | None:
+        """The last end of a step unless it was forgotten, also if it was begun again since."""
 
     def was_started(self, path: str) -> bool:
         """Was this step begun, and its end not recorded since?"""
 
     def unfinished(self) -> Iterator[str]:
         """The paths of all steps of which `was_started` says so, in the order of their letters."""
+
+    def used_up(self, before: int) -> Iterator[tuple[str, Used]]:
+        """By path: what events with smaller numbers than this say was used up; a path may come often."""
 
     def is_fresh(self) -> bool:
         """Had nothing been recorded when this journal was opened?"""
@@ -104,7 +109,7 @@ class MemoryJournal:
         self._lock = Lock()
         self._events: list[Stamped] = []
         self._finished: dict[str, Recorded] = {}
-        self._ends: dict[str, int] = {}
+        self._ends: dict[str, Recorded] = {}
         self._started: set[str] = set()
         self._begun: dict[str, None] = {}
         self._data: dict[str, bytes] = {}
@@ -122,12 +127,12 @@ class MemoryJournal:
                         self._finished.pop(path, None)
                     case StepFinished():
                         self._started.discard(event.path)
-                        self._finished[event.path] = as_recorded(event, len(self._events))
-                        self._ends[event.path] = len(self._events)
+                        known = as_recorded(event, len(self._events))
+                        self._finished[event.path] = self._ends[event.path] = known
                     case StepForgotten(path=path, below=below):
-                        for known in [p for p in self._ends if is_below(p, path) and (below or p == path)]:
-                            self._finished.pop(known, None)
-                            del self._ends[known]
+                        for gone in [p for p in self._ends if is_below(p, path) and (below or p == path)]:
+                            self._finished.pop(gone, None)
+                            del self._ends[gone]
 
     def sync(self) -> None:
         """Memory has no second, safer place."""
@@ -138,13 +143,13 @@ class MemoryJournal:
     def recorded(self, path: str) -> Recorded | None:
         return self._finished.get(path)
 
-    def recorded_in(self, path: str) -> Iterator[Recorded]:
+    def recorded_in(self, path: str, begins: str = "") -> Iterator[Recorded]:
         prefix = f"{path}/"
         with self._lock:
             found = [
                 known
                 for known in self._finished.values()
-                if known.path.startswith(prefix) and "/" not in known.path[len(prefix) :]
+                if known.path.startswith(prefix + begins) and "/" not in known.path[len(prefix) :]
             ]
         yield from sorted(found, key=lambda known: known.order)
 
@@ -169,17 +174,24 @@ class MemoryJournal:
     def has_begun(self, path: str) -> bool:
         return path in self._begun
 
-    def begun_in(self, path: str) -> Iterator[str]:
-        return (one for one in [*self._begun] if one.rpartition("/")[0] == path)
+    def begun_in(self, path: str, begins: str = "") -> Iterator[str]:
+        first = f"{path}/{begins}"
+        return (one for one in [*self._begun] if one.startswith(first) and one.rpartition("/")[0] == path)
 
-    def last_end(self, path: str) -> int:
-        return self._ends.get(path, 0)
+    def last_end(self, path: str) -> Recorded | None:
+        return self._ends.get(path)
 
     def was_started(self, path: str) -> bool:
         return path in self._started
 
     def unfinished(self) -> Iterator[str]:
         yield from sorted(self._started)
+
+    def used_up(self, before: int) -> Iterator[tuple[str, Used]]:
+        for stamped in self._events[: before - 1]:
+            event = stamped.event
+            if isinstance(event, StepFinished | StepRetrying) and event.used:
+                yield event.path, event.used
 
     def is_fresh(self) -> bool:
         return self._fresh
@@ -226,9 +238,9 @@ class Overlay(MemoryJournal):
     def recorded(self, path: str) -> Recorded | None:
         return super().recorded(path) or (None if self._is_gone(path) else self._below.recorded(path))
 
-    def recorded_in(self, path: str) -> Iterator[Recorded]:
-        mine = {known.path: known for known in super().recorded_in(path)}
-        for known in self._below.recorded_in(path):
+    def recorded_in(self, path: str, begins: str = "") -> Iterator[Recorded]:
+        mine = {known.path: known for known in super().recorded_in(path, begins)}
+        for known in self._below.recorded_in(path, begins):
             if known.path in mine or not self._is_gone(known.path):
                 yield mine.pop(known.path, known)
         yield from mine.values()
@@ -236,10 +248,10 @@ class Overlay(MemoryJournal):
     def has_begun(self, path: str) -> bool:
         return self._below.has_begun(path)
 
-    def begun_in(self, path: str) -> Iterator[str]:
-        return self._below.begun_in(path)
+    def begun_in(self, path: str, begins: str = "") -> Iterator[str]:
+        return self._below.begun_in(path, begins)
 
-    def last_end(self, path: str) -> int:
+    def last_end(self, path: str) -> Recorded | None:
         return self._below.last_end(path)
 
     def was_started(self, path: str) -> bool:
@@ -254,8 +266,20 @@ class Overlay(MemoryJournal):
 
 def as_recorded(event: StepFinished, number: int = 0) -> Recorded:
     return Recorded(
-        event.path, event.fingerprint, event.outcome, event.order, event.duration, event.title, number
+        event.path,
+        event.fingerprint,
+        event.outcome,
+        event.order,
+        event.duration,
+        event.title,
+        event.used,
+        number,
     )
+
+
+def number_of(known: Recorded | None) -> int:
+    """Of an end; 0 if there is none, which is before all others."""
+    return 0 if known is None else known.number
 
 
 def is_item(path: str) -> bool:

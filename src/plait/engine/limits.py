@@ -14,12 +14,15 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from math import inf
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
+from itertools import accumulate
+from operator import add, sub
+from sys import maxsize
 from threading import Condition, Lock
 
-from plait.engine.events import StepFinished, StepRetrying
-from plait.engine.outcome import Done, Failed, Failure, Outcome, StepError
+from plait.engine.events import StepFinished, Used
+from plait.engine.outcome import Failure, StepError
 from plait.hints import TYPE_CHECKING, Final, TypeAlias
 from plait.records import dataclass, field, replace
 from plait.values import Json
@@ -29,8 +32,6 @@ if TYPE_CHECKING:
 
 NAMES: Final = ("turns", "tokens", "spend", "seconds", "steps", "depth")
 COUNTED: Final = ("turns", "tokens", "spend", "steps")
-LAST: Final = "\U0010ffff"
-"""Behind every path."""
 LOOK: Final = 0.05
 """Seconds between two looks of a call that waits for others."""
 
@@ -284,95 +285,86 @@ def limits_of(said: Mapping[str, Json]) -> Limits:
 class Earlier:
     """What the earlier lives of a run have used up, as a whole and inside each place.
 
-    What was paid for attempts that came to nothing is paid for whatever follows.  A step counts
-    once, however often it is done again in later lives.  `is_counted` says of a path and a kind
-    whether that step counts as one of `steps`; `before` is the number of the first event of this life.
+    It is what they took from their budgets, as they recorded it; nothing is made out of what came of a step.
+    `before` is the number of the first event of this life.
     """
 
-    def __init__(
-        self, journal: Journal, is_counted: Callable[[str, str], bool], *, before: float = inf
-    ) -> None:
-        self.seconds = 0.0
-        counted: set[str] = set()
-        self._paid: dict[str, _Paid] = {}
-        asked: set[str] = set()
-        worked = _Union()
-        for stamped in journal.events():
-            if stamped.number >= before:
-                break
-            match stamped.event:
-                case StepFinished(path=path, kind=kind, outcome=outcome, duration=duration):
-                    worked.add(stamped.at - duration, stamped.at)
-                    if is_counted(path, kind):
-                        counted.add(path)
-                    self._pay(path, outcome)
-                    if _is_turn(path):
-                        asked.add(path.rpartition("/")[0])
-                case StepRetrying(path=path, failure=failure):
-                    self._pay(path, Failed(failure))
-        self.seconds = worked.length
-        self._steps = sorted(counted - asked)
-        self._usages = sorted(self._paid.items())
+    def __init__(self, journal: Journal, *, before: int = maxsize) -> None:
+        self._journal = journal
+        self._before = before
+        self._at: dict[str, dict[str, float]] = {}
+        for path, used in journal.used_up(before):
+            _add(self._at.setdefault(path, {}), used)
+        self._paths = sorted(self._at)
+        self._sums = list(accumulate((_row(self._at[path]) for path in self._paths), _plus, initial=_NOTHING))
 
-    def _pay(self, path: str, outcome: Outcome) -> None:
-        if (usage := _usage(outcome)) is not None:
-            self._paid[path] = _sum([self._paid.get(path, _NOTHING), usage])
+    @cached_property
+    def seconds(self) -> float:
+        """What their steps took, side by side counted once."""
+        worked = _Union()
+        for stamped in self._journal.events():
+            if stamped.number >= self._before:
+                break
+            if isinstance(stamped.event, StepFinished):
+                worked.add(stamped.at - stamped.event.duration, stamped.at)
+        return worked.length
 
     def inside(self, path: str) -> dict[str, float]:
-        """What was used up inside the step at a path; of all steps, where the path is empty."""
-        first, end = (f"{path}/", f"{path}0") if path else ("", LAST)  # "0" is the character behind "/"
-        steps = bisect_left(self._steps, end) - bisect_left(self._steps, first)
-        usages = dict(self._usages[bisect_left(self._usages, (first,)) : bisect_left(self._usages, (end,))])
-        # Whoever sums up what is inside it is not counted as well.
-        summed = {above for one in usages for above in _above(one)}
-        turns, tokens, spend = _sum([usage for one, usage in usages.items() if one not in summed])
-        return _amounts(steps=steps, turns=turns, tokens=tokens, spend=spend)
+        """What was used up inside the step at a path; of all steps, where the path is empty.
+
+        What hooks about the step itself used is used around it: see `WorkingRun.spent_around`.
+        """
+        if not path:
+            return _amounts(self._sums[-1])
+        whole = self._between(f"{path}/", f"{path}0")  # "0" is the character behind "/"
+        return _amounts(_minus(whole, self._between(f"{path}/hook:", f"{path}/hook;")))  # and ";" behind ":"
+
+    def _between(self, first: str, end: str) -> _Row:
+        return _minus(self._sums[bisect_left(self._paths, end)], self._sums[bisect_left(self._paths, first)])
 
     def has_step(self, path: str) -> bool:
         """Is the step at a path one of those that were counted?"""
-        at = bisect_left(self._steps, path)
-        return at < len(self._steps) and self._steps[at] == path
+        return "steps" in self._at.get(path, ())
+
+    def below(self, path: str) -> list[tuple[str, Used]]:
+        """What was used up at a path and at each one below it."""
+        first, end = bisect_left(self._paths, f"{path}/"), bisect_left(self._paths, f"{path}0")
+        return [(one, self._at[one]) for one in (path, *self._paths[first:end]) if one in self._at]
+
+    def by_part(self) -> Mapping[str, Used]:
+        """What was used up in each part of the flow."""
+        parts: dict[str, dict[str, float]] = {}
+        for path, used in self._at.items():
+            _add(parts.setdefault(path.partition("/")[0], {}), used)
+        return parts
 
 
-_Paid: TypeAlias = tuple[float, float, float]
-"""Questions, tokens, money."""
-_NOTHING: Final[_Paid] = (0, 0, 0)
+_Row: TypeAlias = tuple[float, ...]
+"""An amount for each of `COUNTED`."""
+_NOTHING: Final[_Row] = (0,) * len(COUNTED)
 
 
-def _sum(all_paid: Sequence[_Paid]) -> _Paid:
-    turns, tokens, spend = (sum(one[at] for one in all_paid) for at in range(3))
-    return turns, tokens, spend
+def _add(sums: dict[str, float], used: Used) -> None:
+    for name, amount in used.items():
+        sums[name] = sums.get(name, 0) + amount
 
 
-def _amounts(**used: float) -> dict[str, float]:
-    return {name: amount for name, amount in used.items() if amount}
+def _row(used: Used) -> _Row:
+    return tuple(used.get(name, 0) for name in COUNTED)
 
 
-def _is_turn(path: str) -> bool:
-    return path.rpartition("/")[2].startswith("turn:")
+def _plus(one: _Row, other: _Row) -> _Row:
+    return tuple(map(add, one, other))
 
 
-def _above(path: str) -> Iterator[str]:
-    while path := path.rpartition("/")[0]:
-        yield path
+def _minus(one: _Row, other: _Row) -> _Row:
+    return tuple(map(sub, one, other))
 
 
-def _usage(outcome: Outcome) -> _Paid | None:
-    """What a step says it took: an agent and its turns as such, a step of a workflow among its facts."""
-    match outcome:
-        case (
-            Done({"usage": dict(usage)})
-            | Done({"facts": {"usage": dict(usage)}})
-            | Failed(Failure(output={"usage": dict(usage)}))
-            | Failed(Failure(output={"facts": {"usage": dict(usage)}}))
-        ):
-            tokens = _number(usage.get("input")) + _number(usage.get("output"))
-            return _number(usage.get("calls", 1)), tokens, _number(usage.get("cost"))
-    return None
-
-
-def _number(value: Json) -> float:
-    return value if isinstance(value, int | float) else 0
+def _amounts(row: _Row) -> dict[str, float]:
+    # Differences of sums of fractions leave crumbs.
+    amounts = {name: round(amount, 9) for name, amount in zip(COUNTED, row, strict=True)}
+    return {name: amount for name, amount in amounts.items() if amount}
 
 
 class _Union:

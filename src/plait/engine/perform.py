@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from plait.engine.events import StepFinished, StepRetrying, StepStarted
+from plait.engine.events import StepFinished, StepRetrying, StepStarted, Used
 from plait.engine.outcome import (
     Aborted,
     Done,
@@ -209,6 +209,22 @@ def remembered(step: Step, turn: Turn) -> Outcome | None:
 
 
 def _performed(step: Step, turn: Turn, *, is_last: bool = False) -> Outcome:
+    try:
+        return _recorded(step, turn, is_last=is_last)
+    finally:
+        # Of a step that has no end in this life only what was paid: it is done, and counted, again.
+        used = turn.run.charged(turn.path)
+        if used is not None and "turns" in used:
+            _record_paid(step, turn, used)
+
+
+def _record_paid(step: Step, turn: Turn, used: Used) -> None:
+    outcome = Failed(Failure("was ended", "stopped", path=turn.path))
+    said = turn.path, step.kind, step.title, step.fingerprint
+    turn.run.emit_in_vain(StepFinished(*said, outcome, 0.0, turn.order, used=used), "it was ended")
+
+
+def _recorded(step: Step, turn: Turn, *, is_last: bool) -> Outcome:
     if turn.is_over():
         raise OutOfTime
     began = time.monotonic()
@@ -240,6 +256,7 @@ def _performed(step: Step, turn: Turn, *, is_last: bool = False) -> Outcome:
         outcome,
         time.monotonic() - began,
         turn.order,
+        used=turn.run.charged(turn.path),
     )
     if ends_run is not None and _would_count(ends_run, step, outcome):
         turn.run.emit_in_vain(end, "a limit cut it off")
@@ -284,7 +301,7 @@ def _attempted(step: Step, turn: Turn, began: float) -> Outcome:
         if delay is None or not isinstance(outcome, Failed):
             return outcome
         of = policy.retry.attempts if attempt < policy.retry.attempts else 0
-        run.emit(StepRetrying(turn.path, attempt, outcome.failure, delay, of))
+        run.emit(StepRetrying(turn.path, attempt, outcome.failure, delay, of, run.charged(turn.path)))
         run.pause_at(turn, delay)
         attempt += 1
 

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from plait.engine.choice import CHOOSER
 from plait.engine.events import (
+    Event,
     ItemsRemembered,
     Noted,
     RunEnded,
@@ -28,6 +29,8 @@ from plait.engine.events import (
     StepRetrying,
     StepStarted,
     StepTitled,
+    Used,
+    UsedBefore,
 )
 from plait.engine.journal import Recorded, Stamped, is_below
 from plait.engine.outcome import IN_VAIN, TOO_MANY, Done, Failed, Failure, Outcome, Skipped
@@ -105,23 +108,27 @@ class Note:
 
 @dataclass(slots=True, eq=False)
 class Tally:
-    """What models have been asked, and what that took."""
+    """What models have been asked, and what that took: the same that counts against limits."""
 
     turns: int = 0
     tokens: int = 0
     cost: float = 0.0
 
-    def add(self, usage: Mapping[str, Json]) -> None:
-        """One answer."""
-        tokens, cost = [usage.get(name) for name in ("input", "output")], usage.get("cost")
-        self.turns += 1
-        self.tokens += sum(one for one in tokens if isinstance(one, int))
-        self.cost += cost if isinstance(cost, int | float) else 0.0
+    def add(self, used: Used) -> None:
+        self.turns += int(used.get("turns", 0))
+        self.tokens += int(used.get("tokens", 0))
+        self.cost += used.get("spend", 0.0)
 
-    def take(self, outcome: Outcome) -> None:
-        """The answer of a turn, if it says what it took."""
-        if (usage := _usage_of(outcome)) is not None:
-            self.add(usage)
+    def hear(self, event: Event) -> None:
+        """Count what an event says was used up; what is replayed was counted with the earlier lives."""
+        match event:
+            case StepFinished(used=used, replayed=False) | StepRetrying(used=used):
+                if used is not None:
+                    self.add(used)
+            case UsedBefore(parts=parts):
+                self.turns, self.tokens, self.cost = 0, 0, 0.0
+                for used in parts.values():
+                    self.add(used)
 
     def record(self) -> dict[str, Json]:
         return {"turns": self.turns, "tokens": self.tokens, "cost": round(self.cost, 6)}
@@ -507,6 +514,7 @@ class Progress:
     def add(self, stamped: Stamped) -> Sequence[News]:
         """Take one event in; what there is to say about it."""
         at = self.last_at = stamped.at
+        self._count_used(stamped.event)
         match stamped.event:
             case StepStarted() as event:
                 return self._begin(event, at)
@@ -646,8 +654,6 @@ class Progress:
         self._drop(path, parent)
         if self.lives > 1 and not isinstance(event.outcome, Failed):
             self._unlist(path)  # it had failed in an earlier life
-        if event.kind in ASKING:
-            self._count_turn(event)
         if event.kind == CHOOSER and not event.replayed:
             self._choose(parent)
         if event.kind == SNAPSHOT:
@@ -707,19 +713,23 @@ class Progress:
             path = _parent(path)
         return False
 
-    def _count_turn(self, event: StepFinished) -> None:
+    def _count_used(self, event: Event) -> None:
         """A model has answered: that counts for every agent around it."""
-        usage = _usage_of(event.outcome)
-        if usage is None:
-            return
-        self.asked.add(usage)
-        if (part := self.parts.get(event.path.partition("/")[0])) is not None:
-            part.asked.add(usage)
-        above = _parent(event.path)
-        while above:
-            if (step := self._running.get(above)) is not None:
-                step.asked.add(usage)
-            above = _parent(above)
+        match event:
+            case StepFinished(path=path, used=used) | StepRetrying(path=path, used=used):
+                if used is None or "turns" not in used:
+                    return
+                if (part := self.parts.get(path.partition("/")[0])) is not None:
+                    part.asked.hear(event)
+                while path := _parent(path):
+                    if (step := self._running.get(path)) is not None:
+                        step.asked.add(used)
+            case UsedBefore(parts=parts):
+                for name, part in self.parts.items():
+                    part.asked.hear(UsedBefore({name: parts.get(name, {})}))
+            case _:
+                return
+        self.asked.hear(event)
 
     def _failed(self, event: StepFinished, at: float, *, reported: bool) -> tuple[FailedStep, ...]:
         if not reported or not isinstance(event.outcome, Failed):
@@ -851,25 +861,11 @@ def row_of(event: StepFinished | Recorded, asked: Tally | None = None, kind: str
             return replace(plain, state="failed", how=how)
         case Done({"next": str(name)}):
             return replace(plain, to=name)
-    if kind == TURN:
+    if kind == TURN and event.used:
         tally = Tally()
-        tally.take(event.outcome)
-        return replace(plain, asked=tally if tally.turns else None)
+        tally.add(event.used)
+        return replace(plain, asked=tally)
     return plain
-
-
-def _usage_of(outcome: Outcome) -> Mapping[str, Json] | None:
-    """What a model has used up, of an answer that could not be used as well: it was paid for."""
-    value = outcome.value if isinstance(outcome, Done) else None
-    if isinstance(outcome, Failed):
-        value = outcome.failure.output
-    match value:
-        # Of what has turns inside it, each of them has told its own.
-        case {"usage": dict(usage), **facts} if "turns" not in facts:
-            return usage
-        case {"facts": {"usage": dict(usage), **facts}} if "turns" not in facts:
-            return usage
-    return None
 
 
 def told(failure: Failure) -> tuple[str, tuple[str, ...]]:

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 
-from plait.engine.events import Event, Noted, StepFinished, StepForgotten, StepStarted, StepTitled
+from plait.engine.events import Event, Noted, StepFinished, StepForgotten, StepStarted, StepTitled, Used
 from plait.engine.journal import Journal, Stamped
 from plait.engine.outcome import Failed, Interrupted, Outcome
 from plait.errors import InputError, Problem
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from random import Random
 
     from plait.engine.hooks import Hooks
+    from plait.engine.limits import Reached, Spent
     from plait.engine.perform import Step, Turn
 
 SYNC_PAUSE: Final = 0.02
@@ -104,6 +105,8 @@ class Run:
         """By the path of its list: the end of a list's last step, recorded with that of the list."""
         self.titles: dict[str, str] = {}
         """By path: what steps that run are called, if that is not what their authors wrote."""
+        self._used: dict[str, dict[str, float]] = {}
+        """By path: what was used up there, and is not recorded yet."""
         self.hooks: Hooks | None = None
         """What is asked and told when something happens, and the limits of the run; None costs nothing."""
         self.reacting: set[str] = set()
@@ -154,6 +157,17 @@ class Run:
         self.settle(event.path)
         self._ends[event.path] = event
         self.emit(StepForgotten(event.path, why, below=False))
+
+    def charge(self, path: str, **used: float) -> None:
+        """What was taken from the budgets around a path; the next end or attempt of that path records it."""
+        here = self._used.setdefault(path, {})
+        for name, amount in used.items():
+            if amount:
+                here[name] = here.get(name, 0) + amount
+
+    def charged(self, path: str) -> Used | None:
+        """The same for whoever records it now."""
+        return (self._used.pop(path, None) or None) if self._used else None
 
     def entitle(self, path: str, title: str) -> None:
         """Call a step that has begun by what it does with its values put in; secrets are masked before."""
@@ -260,6 +274,7 @@ class Run:
                 recorded.duration,
                 turn.order,
                 replayed=True,
+                used=recorded.used,
             )
         )
         return recorded.outcome
@@ -267,6 +282,22 @@ class Run:
     def has_ended(self, turn: Turn) -> bool:
         """May there be an older end of the step, which counts no more as soon as it is begun again?"""
         return not turn.replaying if self.fresh else self.journal.recorded(turn.path) is not None
+
+    def take_step(self, path: str, spent: Spent, *names: str) -> Reached | None:
+        """One of the steps that may be done, for a path; or which of these limits (that of steps) is reached.
+
+        A step that an earlier life has counted is not counted again when it is done again, once.
+        """
+        if self.was_counted(path):
+            return None
+        reached = spent.take(*(names or ("steps",)), steps=1)
+        if reached is None:
+            self.charge(path, steps=1)
+        return reached
+
+    def spent_around(self, path: str) -> Spent | None:  # noqa: ARG002
+        """What is used up by whoever is at a path; None: that of the run."""
+        return None
 
     def was_counted(self, path: str) -> bool:  # noqa: ARG002
         """Has an earlier life used up one of the limited steps for it, and is it now done again, once?"""

@@ -9,12 +9,12 @@ the last one gets as much room as is left.  What a question used counts as soon 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from plait.engine.limits import Aside, Reached, Spent
 from plait.engine.outcome import Failure, Interrupted, StepError
 from plait.engine.run import Stop
-from plait.hints import TYPE_CHECKING, Final
+from plait.hints import TYPE_CHECKING, Final, TypeAlias
 from plait.records import dataclass, replace
 from plait.steps.model import Answer, Ask, OnText, Provider, Usage
 from plait.values import Json, json_text
@@ -34,11 +34,16 @@ NEARLY_ALL: Final = 0.9
 MEASURED: Final = ("tokens", "spend")
 
 
+Charge: TypeAlias = Callable[..., None]
+"""Told what was used up, for the record."""
+
+
 class Bill:
     """What becomes of a question for which a turn was taken; whoever took it looks at this afterwards."""
 
-    def __init__(self, spent: Spent, *, is_taken: bool = True) -> None:
+    def __init__(self, spent: Spent, charge: Charge, *, is_taken: bool = True) -> None:
         self.spent = spent
+        self._charge = charge
         self.is_taken = is_taken
         """Is there a turn for it?  If not, one is taken when it is asked."""
         self.is_paid = False
@@ -62,10 +67,23 @@ class Bill:
             raise
         finally:
             self.is_paid = True
-            aside.settle(**_amounts(used))
+            self._settle(aside, used)
         if aside.short is not None and _used_all(answer, ask):
             self.reached = replace(aside.short.now(), why=CUT_OFF)
         return answer
+
+    def give_back(self) -> None:
+        """The turn that was taken, if nobody was asked."""
+        if self.is_taken and not self.is_paid:
+            self.is_taken = False
+            self.spent.add(turns=-1)
+
+    def _settle(self, aside: Aside, usage: Usage | None) -> None:
+        """What was taken from the budgets is what is recorded; of a question without an answer nothing."""
+        used = {} if usage is None else paid(usage)
+        aside.settle(**{**used, "turns": used.get("turns", 0) - 1})
+        if used:
+            self._charge(**used)
 
     def over(self, failure: Failure, turn: Turn) -> Reached | None:
         """The limit because of which there is no answer; None if that has another reason."""
@@ -106,11 +124,6 @@ def _used_all(answer: Answer, ask: Ask) -> bool:
     """Was it cut off by the room that it was given, and not by some bound of the server's?"""
     room, used = ask.options.get("max_tokens"), answer.usage.output
     return answer.ending == "length" and (not used or used >= NEARLY_ALL * float(room or 0))
-
-
-def count(usage: Usage | None, spent: Spent) -> None:
-    """What came of a question for which a turn was taken: nothing, or what was paid for it."""
-    spent.add(**_amounts(usage))
 
 
 def paid_for(output: Json) -> Usage | None:
@@ -197,8 +210,6 @@ def _no_price(provider: str, model: str | None) -> str:
     )
 
 
-def _amounts(usage: Usage | None) -> dict[str, float]:
-    """What is used up beyond the turn that was taken."""
-    if usage is None:
-        return {"turns": -1}
-    return {"turns": usage.calls - 1, "tokens": usage.tokens, "spend": usage.cost or 0.0}
+def paid(usage: Usage) -> dict[str, float]:
+    """What a question has used up."""
+    return {"turns": usage.calls, "tokens": usage.tokens, "spend": usage.cost or 0.0}

@@ -12,10 +12,9 @@ that is recorded like a result.  What a model or a tool says is a value: it is n
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
-from plait.digests import sha256_hex
 from plait.engine.backend import ItemWork
 from plait.engine.hooks import step_names
 from plait.engine.limits import NO_LIMITS, Limits, Reached, Spent
@@ -35,13 +34,14 @@ from plait.errors import InternalError, JournalError, PlaitError, TrustError
 from plait.hints import TYPE_CHECKING, Final
 from plait.masking import masked
 from plait.records import dataclass, field, replace
-from plait.steps.allowance import CUT_OFF, Bill, count, paid_for
+from plait.steps.allowance import CUT_OFF, Bill
+from plait.steps.essence import beside_room, digest, provider_key
 from plait.steps.hands import out_of_limit, working
 from plait.steps.judging import Judged, judged, judged_data
 from plait.steps.model import Answer, Ask, Message, Offer, Provider, ToolUse, Usage, total
 from plait.steps.offers import faults, id_of, not_offered, told_to_model
 from plait.steps.permissions import Permissions, matches_any
-from plait.steps.prompt import ASKING, NOBODY
+from plait.steps.prompt import ASKING, FIRST, NOBODY
 from plait.steps.speaking import Speaking
 from plait.steps.tool import called
 from plait.values import Json, json_text
@@ -53,7 +53,6 @@ if TYPE_CHECKING:
 MOST_AT_ONCE: Final = 4
 """Calls of one turn that run at the same time."""
 TITLE_LENGTH: Final = 100
-FIRST: Final = "turn:1"
 Consent = Callable[[str, Mapping[str, Json]], bool]
 """Asks a person whether a tool may be called that nobody has permitted."""
 
@@ -259,7 +258,8 @@ class Talk:
 
     def _asked(self, provider: Provider, offers: tuple[Offer, ...]) -> Answer:
         number = len(self.answers) + 1
-        bill = Bill(self.spent, is_taken=not self._seems_known(f"turn:{number}"))
+        path = f"{self.turn.path}/turn:{number}"
+        bill = Bill(self.spent, partial(self.run.charge, path), is_taken=not self._seems_known(path))
         # Taken before it is asked: of agents side by side no two have the last question.
         if bill.is_taken and (reached := self.spent.take(*ASKING, turns=1)) is not None:
             raise self._limit(reached)
@@ -284,7 +284,10 @@ class Talk:
             context=self._context(number),
             judge=self._useless,
         )
-        outcome = self._perform(question)
+        try:
+            outcome = self._perform(question)
+        finally:
+            bill.give_back()
         if not isinstance(outcome, Done):
             raise self._unanswered(outcome, bill)
         answer = Answer.of(outcome.value)
@@ -298,11 +301,11 @@ class Talk:
         if (useless := self._useless(answer)) is not None:
             raise StepError(replace(useless, output=self.record(useless.kind)))
 
-    def _seems_known(self, name: str) -> bool:
+    def _seems_known(self, path: str) -> bool:
         """Is there an answer of an earlier life?  Should it not count, a turn is taken later."""
         if self.run.fresh or not self.turn.replaying:
             return False
-        known = self.run.journal.recorded(f"{self.turn.path}/{name}")
+        known = self.run.journal.recorded(path)
         return known is not None and not isinstance(known.outcome, Failed)
 
     def _offered(self, offers: Sequence[Offer]) -> Json:
@@ -314,8 +317,6 @@ class Talk:
             return StepError(Failure(said, "refused", output=self.record("skipped")))
         failure = outcome.failure
         output = failure.output if isinstance(failure.output, Mapping) else {}
-        if bill.is_taken and not bill.is_paid:
-            count(paid_for(output), self.spent)
         if (over := bill.over(failure, self.turn)) is not None:
             return self._limit(over)
         if "ending" in output:
@@ -387,9 +388,7 @@ class Talk:
         """How many calls may be made, taken before they are made; and the limit, if that is fewer."""
         for taken in range(wanted):
             path = f"{self.turn.path}/turn:{len(self.answers)}.call:{taken + 1}"
-            if self.run.was_counted(path):
-                continue
-            if (reached := self.spent.take("steps", steps=1)) is not None:
+            if (reached := self.run.take_step(path, self.spent)) is not None:
                 return taken, reached
         return wanted, None
 
@@ -680,20 +679,6 @@ def title_of(tool: str, arguments: Json) -> str:
     said = json_text(arguments) if arguments not in ({}, None) else ""
     whole = f"{tool} {said}".strip()
     return whole if len(whole) <= TITLE_LENGTH else f"{whole[: TITLE_LENGTH - 1]}…"
-
-
-def provider_key(provider: str | Provider | None) -> Json:
-    """What tells one provider from another, in a fingerprint."""
-    return provider if isinstance(provider, str | None) else [provider.name, provider.fingerprint]
-
-
-def beside_room(options: Mapping[str, Json]) -> Json:
-    """What of the options an answer depends on; its room is a limit: a run may go on with more of it."""
-    return {name: value for name, value in options.items() if name != "max_tokens"}
-
-
-def digest(data: Json) -> str:
-    return sha256_hex(json.dumps(data, sort_keys=True, default=str).encode())[:16]
 
 
 def _record(message: Message) -> Json:

@@ -23,7 +23,7 @@ from plait.errors import InputError, nearest
 from plait.hints import TYPE_CHECKING, Final
 from plait.masking import masked
 from plait.records import dataclass, replace
-from plait.steps.conversation import Agency, Conversation, OwnTool, Talk, digest
+from plait.steps.conversation import Agency, Conversation, OwnTool, Talk
 from plait.steps.ensemble_parts import (
     PLAIN_AGENT,
     PLAIN_MANAGER,
@@ -43,6 +43,7 @@ from plait.steps.ensemble_task import (
     task_step,
 )
 from plait.steps.ensemble_text import system_of
+from plait.steps.essence import digest
 from plait.steps.hands import working
 from plait.steps.model import Answer, Offer, ToolUse
 from plait.steps.offers import faults

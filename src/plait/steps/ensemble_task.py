@@ -19,10 +19,11 @@ from plait.masking import masked
 from plait.records import dataclass, field, replace
 from plait.scope import Scope
 from plait.steps.authored import by_author
-from plait.steps.conversation import Conversation, Talk, beside_room, digest, provider_key
+from plait.steps.conversation import Conversation, Talk
 from plait.steps.ensemble_handlers import fingerprint_of, qualified
 from plait.steps.ensemble_parts import PLAIN_AGENT, Agent, Task, TaskOutput, as_limits
 from plait.steps.ensemble_text import prompt_of, system_of
+from plait.steps.essence import beside_room, digest, provider_key
 from plait.steps.hands import working
 from plait.steps.model import Provider, Usage
 from plait.steps.tool import called

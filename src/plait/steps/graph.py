@@ -212,11 +212,10 @@ class _Way:
 
     def _take_a_step(self, visit: Visit) -> None:
         """Taken before the node is visited: of graphs side by side no two have the last step."""
-        if self.turn.run.was_counted(self.turn.inner(visit).path):
-            return
-        if not self.limited:
-            self.spent.add(steps=1)
-        elif (reached := self.spent.take(*self.limited, steps=1)) is not None:
+        if not self.limited and self.hooks is None:
+            return  # nobody asks
+        path = f"{self.turn.path}/{visit.name}"
+        if (reached := self.turn.run.take_step(path, self.spent, *self.limited)) is not None:
             raise out_of_limit(reached, self.turn, self.facts())
 
     def partial(self) -> dict[str, Json]:

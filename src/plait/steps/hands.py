@@ -390,13 +390,18 @@ class WorkingRun(Run):
         return {}
 
     def spent_around(self, path: str) -> Spent:
-        """What is used up by whoever is at a path: the nearest that has limits of its own."""
+        """What is used up by whoever is at a path: the nearest that has limits of its own.
+
+        A hook about somebody is asked from outside, whether that one still runs or not.
+        """
+        is_about = False
         while path:
-            if (found := self._budgets.get(path)) is not None:
+            if not is_about and (found := self._budgets.get(path)) is not None:
                 return found
-            if (agent := self.agents.get(path)) is not None:
+            if not is_about and (agent := self.agents.get(path)) is not None:
                 return agent.spent
-            path = path.rpartition("/")[0]
+            path, _, name = path.rpartition("/")
+            is_about = name.startswith("hook:")
         if self.spent is None:
             self.spent = Spent()
         return self.spent
@@ -469,9 +474,7 @@ class WorkingRun(Run):
     @cached_property
     def earlier(self) -> Earlier:
         """What was used up before this life of the run."""
-        from plait.engine.hooks import is_counted
-
-        return Earlier(self.journal, is_counted, before=self.first)
+        return Earlier(self.journal, before=self.first)
 
     def _count_earlier(self, path: str, spent: Spent) -> None:
         """What earlier lives used up inside a place is used up there: once in this life."""
@@ -523,27 +526,9 @@ class WorkingRun(Run):
             self._recount_time(turn.path)
         if outcome is not None and self.hooks is not None:
             self.hooks.catch_up(step, turn, outcome)
-        if outcome is not None and step.kind in ASKING_INSIDE:
-            self._tell_asked(turn.path)
         if outcome is not None and self.rehearsal is not None:
             self.rehearsal.append(Rehearsed(turn.path, step.kind, step.title, remembered=True))
         return outcome
-
-    def _tell_asked(self, path: str) -> None:
-        """Tell of the answers inside something that is remembered as a whole, for those who count them."""
-        for known in self.journal.recorded_in(path):
-            name = known.path.rpartition("/")[2]
-            if name.startswith("item:"):
-                return  # they may be a million
-            if not name.startswith("turn:") or ".call:" in name:
-                self._tell_asked(known.path)
-                continue
-            ended = known.title, known.fingerprint, known.outcome, known.duration, known.order
-            self.tell(StepFinished(known.path, "turn", *ended, replayed=True))
-
-
-ASKING_INSIDE: Final = frozenset({"call", "agent", "task", "prompt"})
-"""Kinds of steps in which models may have been asked, and that are not many."""
 
 
 class RehearsedRun(WorkingRun):

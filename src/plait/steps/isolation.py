@@ -229,7 +229,7 @@ class Shelter:
     def _forget(self, turn: Turn) -> None:
         """What was done in another place was not done in the new one."""
         journal, path = turn.run.journal, turn.path
-        recorded = journal.recorded(f"{path}/worktree")
+        recorded = journal.last_end(f"{path}/worktree")
         if recorded is not None and (earlier := _spot(recorded.outcome)) is not None:
             self.tidy(earlier, just_left=turn.attempt > 1)
         if next(iter(journal.recorded_in(path)), None) is not None:
@@ -384,7 +384,7 @@ class Shelter:
         journal = self._turn.run.journal
         needed = set()
         for item in journal.recorded_in(self._turn.path):
-            spot = _spot_of(journal.recorded(f"{item.path}/worktree"))
+            spot = _spot_of(journal.last_end(f"{item.path}/worktree"))
             facts = value_of(item).get("isolation")
             kept = not isinstance(facts, dict) or facts.get("kept")
             if spot is not None and kept:

@@ -1,22 +1,35 @@
-"""A step that asks a language model one question; the answer's text is its output."""
+"""A step that asks a language model one question; the answer's text is its output.
+
+Where hooks hear of answers, the question is a step of its own (`…/turn:1`), as the turns of an agent are:
+if the run ends behind the answer, the answer is kept, and what the step does with it is done when the
+run goes on.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 
-from plait.engine.outcome import Done, Failed, Failure, OutOfLimit, StepError
-from plait.engine.perform import Turn
+from plait.engine.journal import Recorded
+from plait.engine.outcome import Done, Failed, Failure, OutOfLimit, Skipped, StepError, expect_done
+from plait.engine.perform import PLAIN, Policy, Skip, Step, Turn
 from plait.hints import Final
 from plait.masking import masked
 from plait.records import dataclass, field, replace
-from plait.steps.allowance import Bill, count
+from plait.steps.allowance import Bill
+from plait.steps.essence import beside_room, digest
 from plait.steps.hands import WorkingRun, out_of_limit, working
-from plait.steps.model import Ask, Message
+from plait.steps.model import Ask, Message, Provider
 from plait.steps.speaking import Speaking
 from plait.template.sinks import as_text
 from plait.template.template import Template
 from plait.values import Json
+
+FIRST: Final = "turn:1"
+"""The only question of such a step, whichever attempt asks it."""
+ATTEMPT: Final = "attempt"
+"""In the record of an answer: at which attempt it came, if it was not the first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,41 +51,102 @@ class Prompt:
         if run.rehearsal is not None:
             run.rehearse(turn, "prompt", text)
             return {}
-        if run.hooks is None:
-            return self._answered(asked, turn, run)
-        name = turn.path.rpartition("/")[2]
-        step: Json = {"name": name, "kind": "prompt", "title": name, "attempt": turn.attempt}
-        context: dict[str, Json] = {"step": step, "model": self.model, "turn": 1}
-        run.hooks.expect("turn_started", turn, context)
-        value = self._answered(asked, turn, run)
-        run.hooks.expect_going_on("turn_finished", turn, {**context, "result": value}, Done(value))
-        return value
-
-    def _answered(self, asked: Ask, turn: Turn, run: WorkingRun) -> dict[str, Json]:
         provider = run.hands.provider(self.provider)
         if provider is None:
             raise StepError(Failure(NOBODY, "refused"))
-        spent = run.spent_around(turn.path)
-        if (reached := spent.take(*ASKING, turns=1)) is not None:
-            raise out_of_limit(reached, turn)
-        bill = Bill(spent)
-        began = time.monotonic()
-        speaking = Speaking(run, turn.path)
-        try:
-            timeout = run.time_left(turn)
-            answer = bill.ask(provider, asked, timeout=timeout, stop=run.stop, on_text=speaking.hear)
-        except StepError as error:
-            if not bill.is_paid:
-                count(None, spent)
-            output = error.failure.output if isinstance(error.failure.output, Mapping) else {}
-            failure = _failure(error.failure, output, time.monotonic() - began, run)
-            raise _ended(failure, bill, turn) from None
-        speaking.finish()
-        if (why := ENDED_EARLY.get(answer.ending)) is not None:
-            output = {"text": answer.text, "model": answer.model, "usage": answer.usage.record()}
-            failure = _failure(Failure(why, answer.ending), output, time.monotonic() - began, run)
-            raise _ended(failure, bill, turn)
-        return _value(run, answer.text, time.monotonic() - began, answer.model, answer.usage.record())
+        if run.hooks is None and not _was_asked(turn):
+            return _answered(asked, provider, turn)
+        return self._remembered(Question(asked, provider, turn.attempt), _after_misread(turn))
+
+    def _remembered(self, question: Question, turn: Turn) -> dict[str, Json]:
+        outcome = turn.perform(question)
+        if isinstance(outcome, Skipped):
+            raise Skip(outcome.why)
+        return dict(expect_done(outcome))
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """The question as a step of its own, of which hooks hear."""
+
+    ask: Ask
+    provider: Provider
+    attempt: int = 1
+    """Of the step that asks it."""
+    name: str = FIRST
+    title: str = "turn 1"
+    kind: str = "turn"
+    policy: Policy = PLAIN
+    inner: Sequence[Step] = ()
+
+    @property
+    def fingerprint(self) -> str:
+        ask, provider = self.ask, self.provider
+        said = [message.text for message in ask.messages]
+        return digest(
+            [provider.name, provider.fingerprint, ask.model, ask.system, said, beside_room(ask.options)]
+        )
+
+    def run(self, turn: Turn) -> Json:
+        hooks, context = turn.run.hooks, self._context(turn)
+        if hooks is not None:
+            hooks.expect("turn_started", turn, context)
+        value = _answered(self.ask, self.provider, turn)
+        if self.attempt > 1:
+            value = {**value, ATTEMPT: self.attempt}
+        if hooks is not None:
+            hooks.expect_going_on("turn_finished", turn, {**context, "result": value}, Done(value))
+        return value
+
+    def _context(self, turn: Turn) -> dict[str, Json]:
+        """What hooks know of it: the step is the one that somebody wrote."""
+        name = turn.path.split("/")[-2]
+        step: Json = {"name": name, "kind": "prompt", "title": name, "attempt": self.attempt}
+        return {"step": step, "model": self.ask.model, "turn": 1}
+
+
+def _was_asked(turn: Turn) -> bool:
+    """Has an earlier life an answer, in which hooks heard of it?"""
+    if turn.run.fresh or not turn.replaying:
+        return False
+    known = turn.run.journal.recorded(f"{turn.path}/{FIRST}")
+    return known is not None and isinstance(known.outcome, Done)
+
+
+def _after_misread(turn: Turn) -> Turn:
+    """An answer that could not be captured is of no use: a run that goes on asks for another one."""
+    journal = turn.run.journal
+    if turn.run.fresh or (answer := journal.recorded(f"{turn.path}/{FIRST}")) is None:
+        return turn
+    match journal.last_end(turn.path):
+        case Recorded(outcome=Failed(Failure(kind="capture")), number=number) if number > answer.number:
+            return replace(turn, replaying=False)
+    return turn
+
+
+def _answered(asked: Ask, provider: Provider, turn: Turn) -> dict[str, Json]:
+    run = working(turn.run)
+    spent = run.spent_around(turn.path)
+    if (reached := spent.take(*ASKING, turns=1)) is not None:
+        raise out_of_limit(reached, turn)
+    bill = Bill(spent, partial(run.charge, turn.path))
+    began = time.monotonic()
+    speaking = Speaking(run, turn.path)
+    try:
+        timeout = run.time_left(turn)
+        answer = bill.ask(provider, asked, timeout=timeout, stop=run.stop, on_text=speaking.hear)
+    except StepError as error:
+        output = error.failure.output if isinstance(error.failure.output, Mapping) else {}
+        failure = _failure(error.failure, output, time.monotonic() - began, run)
+        raise _ended(failure, bill, turn) from None
+    finally:
+        bill.give_back()
+    speaking.finish()
+    if (why := ENDED_EARLY.get(answer.ending)) is not None:
+        output = {"text": answer.text, "model": answer.model, "usage": answer.usage.record()}
+        failure = _failure(Failure(why, answer.ending), output, time.monotonic() - began, run)
+        raise _ended(failure, bill, turn)
+    return _value(run, answer.text, time.monotonic() - began, answer.model, answer.usage.record())
 
 
 def _ended(failure: Failure, bill: Bill, turn: Turn) -> StepError | OutOfLimit:

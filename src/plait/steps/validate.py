@@ -9,7 +9,6 @@ does a file that an earlier check left behind, when this one failed without writ
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 
@@ -21,7 +20,7 @@ from plait.records import dataclass
 from plait.steps.capture import stripped, whole_output
 from plait.steps.hands import working
 from plait.template.sinks import as_text
-from plait.values import Json
+from plait.values import Json, json_value
 
 if TYPE_CHECKING:
     from plait.scope import Scope
@@ -168,7 +167,7 @@ def read_result(
     data = output
     if isinstance(output, str):
         try:
-            data = json.loads(output)
+            data = json_value(output)
         except (ValueError, RecursionError):
             if output.strip().startswith(("{", "[")):
                 raise _unreadable() from None

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from plait.engine.journal import number_of
 from plait.engine.outcome import (
     Done,
     Failed,
@@ -243,7 +244,11 @@ class Work:
         if turn.run.fresh or not turn.replaying:
             return turn
         known = journal.recorded(f"{turn.path}/{attempt.name}")
-        if known is None or isinstance(known.outcome, Done) or known.number > journal.last_end(turn.path):
+        if (
+            known is None
+            or isinstance(known.outcome, Done)
+            or known.number > number_of(journal.last_end(turn.path))
+        ):
             return turn
         return replace(turn, replaying=False)
 

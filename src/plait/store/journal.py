@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 
-from plait.engine.events import Event
+from plait.engine.events import Event, Used
 from plait.engine.journal import Recorded, Stamped
 from plait.errors import InternalError
 from plait.store.blobs import Blobs
@@ -52,9 +52,9 @@ class SqliteJournal:
         self._expect_sound()
         return self.reader.recorded(path)
 
-    def recorded_in(self, path: str) -> Iterator[Recorded]:
+    def recorded_in(self, path: str, begins: str = "") -> Iterator[Recorded]:
         self._expect_sound()
-        return self.reader.recorded_in(path)
+        return self.reader.recorded_in(path, begins)
 
     def failed_in(self, path: str, *, after: int = 0) -> Iterator[Recorded]:
         self._expect_sound()
@@ -64,6 +64,10 @@ class SqliteJournal:
         self._expect_sound()
         return self.reader.failed_titles(path, after=after)
 
+    def used_up(self, before: int) -> Iterator[tuple[str, Used]]:
+        self._expect_sound()
+        return self.reader.used_up(before)
+
     def done_in(self, path: str, fingerprint: str | None, *, after: int = 0) -> bytes:
         self._expect_sound()
         return self.reader.done_in(path, fingerprint, after=after)
@@ -72,11 +76,11 @@ class SqliteJournal:
         self._expect_sound()
         return self.reader.has_begun(path)
 
-    def begun_in(self, path: str) -> Iterator[str]:
+    def begun_in(self, path: str, begins: str = "") -> Iterator[str]:
         self._expect_sound()
-        return self.reader.begun_in(path)
+        return self.reader.begun_in(path, begins)
 
-    def last_end(self, path: str) -> int:
+    def last_end(self, path: str) -> Recorded | None:
         self._expect_sound()
         return self.reader.last_end(path)
 

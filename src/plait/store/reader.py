@@ -16,6 +16,7 @@ from heapq import merge
 from threading import RLock
 from typing import NamedTuple
 
+from plait.engine.events import Used
 from plait.engine.journal import ITEM, Recorded, Stamped, is_below, marked
 from plait.engine.outcome import Done, Failed, Failure, Outcome
 from plait.errors import JournalError
@@ -37,6 +38,7 @@ from plait.store.rows import (
     RETRYING,
     RUN_ENDED,
     RUN_STARTED,
+    SOMETHING_USED,
     STARTED,
     STATUS_NAMES,
     Unpacking,
@@ -45,6 +47,7 @@ from plait.store.rows import (
     storable,
     to_recorded,
     to_stamped,
+    to_used,
 )
 from plait.store.schema import open_to_read
 
@@ -84,6 +87,15 @@ _FORGET: Final = (
 _LIST: Final = (
     "INSERT INTO temp.listed(number) SELECT number FROM temp.known "
     "WHERE parent = ? AND number NOT NULL ORDER BY place, number"
+)
+_LIST_NAMED: Final = (
+    "INSERT INTO temp.listed(number) SELECT number FROM temp.known "
+    "WHERE parent = ? AND name >= ? AND name < ? AND number NOT NULL ORDER BY place, number"
+)
+_LAST: Final = "\U0010ffff"
+"""Behind every character of a name."""
+_BEGUN_IN: Final = (
+    "SELECT parent || name FROM temp.known WHERE parent = ? AND name >= ? AND substr(name, 1, ?) = ?"
 )
 _BEHIND_ITEMS: Final = "item;"
 """Every name of an item is between `item:` and this: `;` follows `:`."""
@@ -132,6 +144,10 @@ _FAILED: Final = (
     "WHERE ended.number > max(?2, coalesce(dropped.number, 0)) ORDER BY place, ended.number"
 )
 """The ends of those directly below a path that failed and were not forgotten since, by marks alone."""
+_USED_UP: Final = (
+    "SELECT number, parent, name, used FROM log WHERE number > ? AND number < ? AND used IS NOT NULL "
+    f"ORDER BY number LIMIT {PAGE}"
+)
 _LIST_FAILED: Final = (
     "SELECT number, known.name, title FROM temp.known JOIN log USING(number) "
     f"WHERE known.parent = ? AND known.status = {FAILED} ORDER BY known.place, number"
@@ -281,6 +297,17 @@ class Reader:
                 yield to_stamped(number, tuple(row), self._unpacking)
             after = rows[-1][0]
 
+    def used_up(self, before: int) -> Iterator[tuple[str, Used]]:
+        """By path: what events before this one say was used up."""
+        if not self.knows_word([SOMETHING_USED]):
+            return
+        after = 0
+        while rows := self._all(_USED_UP, after, before):
+            for _, parent, name, text in rows:
+                if used := to_used(text):
+                    yield original(parent + name), used
+            after = rows[-1][0]
+
     def outline(self, items: Iterable[int] | None = None) -> Iterator[Stamped]:
         """The events, but of those between the count of the map's items and its end only what is marked.
 
@@ -399,20 +426,22 @@ class Reader:
     def has_begun(self, path: str) -> bool:
         return self._known(path) is not _NOTHING
 
-    def begun_in(self, path: str) -> Iterator[str]:
+    def begun_in(self, path: str, begins: str = "") -> Iterator[str]:
+        names = storable(begins)
         with self._lock:
             self._catch_up()
-            found = self._all("SELECT parent || name FROM temp.known WHERE parent = ?", f"{storable(path)}/")
+            found = self._all(_BEGUN_IN, f"{storable(path)}/", names, len(names), names)
         return (original(one) for (one,) in found)
 
-    def last_end(self, path: str) -> int:
-        return self._known(path).ended or 0
+    def last_end(self, path: str) -> Recorded | None:
+        number = self._known(path).ended
+        return None if number is None else self._recorded_at([number])[0]
 
-    def recorded_in(self, path: str) -> Iterator[Recorded]:
-        if "/" not in path and path != MAP and self._is_behind():
+    def recorded_in(self, path: str, begins: str = "") -> Iterator[Recorded]:
+        if "/" not in path and path != MAP and not begins and self._is_behind():
             yield from self._recorded_outside(path)
             return
-        before, last = self._list_below(path)
+        before, last = self._list_below(path, storable(begins))
         try:
             at = before
             while at < last:
@@ -518,7 +547,7 @@ class Reader:
         found = self._all("SELECT value FROM about WHERE name = ?", name)
         return found[0][0] if found else None
 
-    def _list_below(self, path: str) -> tuple[int, int]:
+    def _list_below(self, path: str, begins: str) -> tuple[int, int]:
         """Put the steps below a path into a list; it goes from behind the first number to the second.
 
         A query that is read from bit by bit would do, but as long as it lasts this
@@ -528,7 +557,10 @@ class Reader:
         with self._lock:
             self._catch_up()
             ((before,),) = self._all(end)
-            self._all(_LIST, f"{storable(path)}/")
+            if begins:
+                self._all(_LIST_NAMED, f"{storable(path)}/", begins, f"{begins}{_LAST}")
+            else:
+                self._all(_LIST, f"{storable(path)}/")
             ((last,),) = self._all(end)
         return before, last
 

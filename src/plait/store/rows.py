@@ -28,6 +28,8 @@ from plait.engine.events import (
     StepRetrying,
     StepStarted,
     StepTitled,
+    Used,
+    UsedBefore,
 )
 from plait.engine.journal import Recorded, Stamped
 from plait.engine.outcome import Done, Failed, Failure, Outcome, Skipped
@@ -64,10 +66,12 @@ IS_MARKED: Final = (
 )
 """Events that are looked for among all others; there are few of them: what failed, and what is not inside
 parts, or in the map and yet not of an item."""
+SOMETHING_USED: Final = "something used up"
+"""The word that a journal has if one of its events says so: an index would cost all others too much."""
 STATUS_NAMES: Final = ("done", "failed", "skipped")
 
 COLUMNS: Final = (
-    "at, what, parent, name, kind, title, place, attempt, fingerprint, duration, status, replayed, body"
+    "at, what, parent, name, kind, title, place, attempt, fingerprint, duration, status, replayed, used, body"
 )
 Row: TypeAlias = tuple[
     float,  # at
@@ -82,6 +86,7 @@ Row: TypeAlias = tuple[
     float | None,  # duration, or delay
     int | None,  # status
     bool | None,  # replayed
+    str | None,  # used
     str | bytes | None,  # body
 ]
 
@@ -110,7 +115,7 @@ _BELOW_MAP: Final = f"{MAP}/"
 
 def is_marked(row: Row) -> bool:
     """The same as `IS_MARKED`, of a row that is to be written."""
-    _, what, parent, name, _, _, _, _, _, _, status, _, _ = row
+    _, what, parent, name, _, _, _, _, _, _, status, _, _, _ = row
     if what in MARKED or (what == FINISHED and status == FAILED) or parent == "":
         return True
     return parent == _BELOW_MAP and name is not None and not name.startswith("item:")
@@ -138,17 +143,20 @@ def to_row(event: Event, at: float, packing: Packing) -> Row:
                 event.duration,
                 status,
                 event.replayed or None,
+                None if event.used is None else _packed_used(event.used, packing),
                 _packed(value, packing),
             )
         case StepStarted():
             parent, name = split(event.path)
             kind = packing.words.get(event.kind) or packing.learned(event.kind)
             return (at, STARTED, parent, name, kind, storable(event.title), event.order, event.attempt,
-                    None, None, None, None, None)  # fmt: skip
+                    None, None, None, None, None, None)  # fmt: skip
         case StepRetrying():
             parent, name = split(event.path)
+            used = None if event.used is None else _packed_used(event.used, packing)
+            body = _packed(event.failure.record(), packing)
             return (at, RETRYING, parent, name, None, None, event.of, event.attempt,
-                    None, event.delay, None, None, _packed(event.failure.record(), packing))  # fmt: skip
+                    None, event.delay, None, None, used, body)  # fmt: skip
         case StepCounted():
             return _plain_row(at, COUNTED, event.path, event.total, packing)
         case StepForgotten():
@@ -163,7 +171,7 @@ def to_row(event: Event, at: float, packing: Packing) -> Row:
             failure = None if event.failure is None else event.failure.record()
             said = [failure, event.value, event.facts]
             return _plain_row(at, RUN_ENDED, None, said, packing, title=event.status)
-        case StepTitled() | Spoken() | ItemsRemembered():
+        case StepTitled() | Spoken() | ItemsRemembered() | UsedBefore():
             raise InternalError("this is told, and not recorded", code="journal")
 
 
@@ -172,7 +180,7 @@ def _plain_row(
 ) -> Row:
     parent, name = (None, None) if path is None else split(path)
     body = _packed(said, packing)
-    return (at, what, parent, name, None, title, None, None, None, None, None, None, body)
+    return (at, what, parent, name, None, title, None, None, None, None, None, None, None, body)
 
 
 def _status(outcome: Outcome) -> tuple[int, Json]:
@@ -183,6 +191,12 @@ def _status(outcome: Outcome) -> tuple[int, Json]:
             return FAILED, failure.record()
         case Skipped(why):
             return SKIPPED, why
+
+
+def _packed_used(used: Used, packing: Packing) -> str:
+    if SOMETHING_USED not in packing.words:
+        packing.learned(SOMETHING_USED)
+    return to_json(used)
 
 
 def _packed(value: Json, packing: Packing) -> str | bytes | None:
@@ -242,19 +256,19 @@ def to_json(value: Json) -> str:
 
 
 def to_event(row: Row, unpacking: Unpacking) -> Event:
-    _, what, parent, name, kind, title, place, attempt, fingerprint, duration, _, replayed, _ = row
+    _, what, parent, name, kind, title, place, attempt, fingerprint, duration, _, replayed, used, _ = row
     path = "" if parent is None or name is None else original(parent + name)
     shown = original(title or "")
     if what == STARTED:
         return StepStarted(path, unpacking.word(kind or 0), shown, attempt or 0, place or 0)
     if what == FINISHED:
         known = unpacking.word(kind or 0), shown, unpacking.word(fingerprint or 0)
-        return StepFinished(
-            path, *known, _outcome(row, unpacking), duration or 0.0, place or 0, replayed=bool(replayed)
-        )
+        ended = _outcome(row, unpacking), duration or 0.0, place or 0
+        return StepFinished(path, *known, *ended, replayed=bool(replayed), used=to_used(used))
     said = _unpacked(row[-1], unpacking)
     if what == RETRYING:
-        return StepRetrying(path, attempt or 0, Failure(**said), duration or 0.0, place or 0)
+        failed = Failure(**said), duration or 0.0, place or 0
+        return StepRetrying(path, attempt or 0, *failed, to_used(used))
     if what == RUN_STARTED:
         run, flow, file, project, resumed, phases = said
         parts = tuple((part, count) for part, count in phases)
@@ -267,6 +281,10 @@ def to_event(row: Row, unpacking: Unpacking) -> Event:
     if what in _PLAIN:
         return _PLAIN[what](path, said)
     raise InternalError(f"no event has the number {what}", code="journal")
+
+
+def to_used(used: str | None) -> Used | None:
+    return None if used is None else json.loads(used)
 
 
 _PLAIN: Final[dict[int, Callable[[str, Json], Event]]] = {
@@ -287,7 +305,7 @@ def to_stamped(number: int, row: Row, unpacking: Unpacking) -> Stamped:
 
 
 def to_recorded(number: int, row: Row, unpacking: Unpacking) -> Recorded:
-    _, _, parent, name, _, title, place, _, fingerprint, duration, _, _, _ = row
+    _, _, parent, name, _, title, place, _, fingerprint, duration, _, _, used, _ = row
     return Recorded(
         original(f"{parent}{name}"),
         unpacking.word(fingerprint or 0),
@@ -295,6 +313,7 @@ def to_recorded(number: int, row: Row, unpacking: Unpacking) -> Recorded:
         place or 0,
         duration or 0.0,
         original(title or ""),
+        to_used(used),
         number,
     )
 

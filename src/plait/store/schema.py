@@ -66,11 +66,16 @@ _VERSION_1: Final = (
 
 _VERSION_2: Final = (f"INSERT OR IGNORE INTO marks SELECT what, number FROM log WHERE {IS_MARKED}",)
 
+_VERSION_3: Final = ("ALTER TABLE log ADD COLUMN used TEXT",)
+
 Migration = Sequence[str] | Callable[[sqlite3.Connection], None]
-MIGRATIONS: Final[Sequence[Migration]] = (_VERSION_1, _VERSION_2)
+MIGRATIONS: Final[Sequence[Migration]] = (_VERSION_1, _VERSION_2, _VERSION_3)
 """What leads from each version to the next; a file that was only just made has version 0."""
 OLDEST: Final = 1
 """The first version that can be read as it is."""
+WITH_USED: Final = 3
+_AS_IF_WITH_USED: Final = "CREATE TEMP VIEW log AS SELECT *, NULL AS used FROM main.log"
+"""Hides the table of an older version: what was used up then nobody wrote down."""
 
 
 # ── opening ──────────────────────────────────────────────────────────────
@@ -100,7 +105,10 @@ def open_to_read(path: str) -> sqlite3.Connection:
         connection = _readable(path)
         try:
             connection.execute("PRAGMA trusted_schema=0")
-            _expect_version(_version(connection), path)
+            version = _version(connection)
+            _expect_version(version, path)
+            if version < WITH_USED:
+                connection.execute(_AS_IF_WITH_USED)
         except BaseException:
             connection.close()
             raise

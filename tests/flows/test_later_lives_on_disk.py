@@ -1,0 +1,213 @@
+"""Later lives of runs in real projects: with a journal on disk, after a kill, with hooks of every layer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import plait
+from flows.running import Place, new_place
+from plait import Ensemble, EnsembleError, Task, TaskOutput
+from plait.app.flows import flow_runs
+
+NOTE = """\
+__version__ = "1.0.0"
+__tool_type__ = "python"
+__executor_id__ = "core/runtimes/python/function"
+__tool_description__ = "Keep a note."
+
+def execute(params, project_path):
+    import os, signal
+    text = str(params["text"])
+    with open(project_path + "/notes", "a") as file:
+        file.write(text + "\\n")
+    mark = project_path + "/die-at-" + text
+    if os.path.exists(mark):
+        os.unlink(mark)
+        os.kill(os.getpid(), signal.SIGKILL)
+    return "kept " + text
+"""
+JUDGE = "---\n---\nJudge.\n"
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    """A user with a tool and a directive of his own, and a model that is played back."""
+    made = new_place(tmp_path, monkeypatch, PLAIT_PROVIDER="replay")
+    for name, text in (("tools/team/note.py", NOTE), ("directives/judge.md", JUDGE)):
+        file = tmp_path / "home" / ".ai" / name
+        file.parent.mkdir(parents=True, mode=0o700)
+        file.write_text(text)
+    return made
+
+
+def script(place: Place, *exchanges: tuple[str, Any]) -> None:
+    """What the model answers to a question that ends with a text, each at 12 tokens."""
+    used = {"input": 10, "output": 2, "cost": 0.5}
+    answers = [
+        {"ask": ask, "answer": {"usage": used, **({"text": answer} if isinstance(answer, str) else answer)}}
+        for ask, answer in exchanges
+    ]
+    place.write("replay.yaml", answers)
+
+
+def notes(text: str) -> dict[str, Any]:
+    return {"uses": [{"name": "team__note", "arguments": {"text": text}}]}
+
+
+def last_line(printed: str) -> str:
+    return next(line for line in printed.splitlines() if line.startswith(("✓ done", "✗ failed")))
+
+
+TALK = """\
+---
+permissions: [team/note]
+limits: {turns: %d}
+hooks: [{id: j, event: tool_result, action: {tool: "directive:judge"}}]
+---
+Talk.
+"""
+
+
+def test_a_kill_between_turns_forgets_nothing_that_was_used(place: Place) -> None:
+    place.write("talk.md", TALK % 4)
+    script(
+        place,
+        ("Talk.", notes("a")),
+        ("kept a", notes("b")),
+        ("kept b", "The end."),
+        ("Judge.", "Fine."),
+        ("Judge.", "Fine."),
+    )
+    place.write("die-at-b", "")
+    assert place.plait("run", "talk.md").returncode == -9
+    run = flow_runs(str(place.root))[0].id
+    for _ in range(2):
+        stopped = place.plait("resume", run)
+        assert "'talk' has reached its limit of 4 turns (4 used)" in stopped.stdout
+        assert last_line(stopped.stdout).endswith("4 turns, 48 tokens, $2.00")
+    assert place.text("notes") == "a\nb\nb\n", "the one that was killed is called again, and no other"
+    place.write("talk.md", TALK % 9)
+    done = place.plait("resume", run)
+    assert last_line(done.stdout).endswith("5 turns, 60 tokens, $2.50")
+    assert "5 turns, 60 tokens, $2.50, 2 calls" in place.plait("show", run).stdout
+
+
+HOOK = """\
+hooks:
+  - id: told
+    event: turn_finished
+    actions:
+      - {tool: "directive:judge"}
+      - {tool: team/note, params: {text: "${turn} ${step.name} ${result.output}"}}
+"""
+
+
+@pytest.mark.parametrize("layer", ["user", "project", "flow"])
+def test_hooks_of_every_layer_catch_up(place: Place, layer: str) -> None:
+    flow = "limits: {turns: %d}\nsteps: [{id: ask, prompt: one, output_file: out.txt}]\n"
+    if layer == "user":
+        config = place.root.parent / "home" / ".ai" / "config"
+        config.mkdir(mode=0o700)
+        (config / "hooks.yaml").write_text(HOOK)
+    elif layer == "project":
+        from plait import app
+
+        place.write(".ai/config/hooks.yaml", HOOK)
+        app.toolbox(str(place.root)).trust.trust_project(origin="test")
+    else:
+        flow = HOOK + flow
+    script(place, ("one", "An answer."), ("Judge.", "Fine."))
+    stopped = place.run(flow % 1)
+    assert stopped.message == "the run has reached its limit of 1 turns (1 used)"
+    assert not (place.root / "out.txt").exists()
+    place.write("flow.yaml", flow % 9)
+    done = place.resume(stopped.result.run)
+    assert (done.result.status, place.text("out.txt")) == ("done", "An answer.")
+    assert place.text("notes") == "1 ask An answer.\n"
+    said = place.plait("logs", stopped.result.run).stdout
+    assert re.search(r"── steps/ask/turn:1 .* 12 tokens, \$0\.50 .*\nAn answer\.\n", said), said
+    assert "asked   2 turns, 24 tokens, $1.00" in place.plait("show", stopped.result.run).stdout
+
+
+def test_what_a_hook_was_to_be_told_is_recorded_without_secrets(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKEN", "s3cr3t-value")
+    flow = HOOK + "secrets: {T: TOKEN}\nlimits: {turns: %d}\nsteps: [{id: ask, prompt: 'one ${T}'}]\n"
+    script(place, ("one ***", "It is s3cr3t-value."), ("Judge.", "Fine."))
+    stopped = place.run(flow % 1)
+    assert stopped.message == "the run has reached its limit of 1 turns (1 used)"
+    state = b"".join(p.read_bytes() for p in (place.root / ".ai" / "state").rglob("*") if p.is_file())
+    assert b"s3cr3t-value" not in state
+    assert b"It is ***." in state
+    place.write("flow.yaml", flow % 9)
+    done = place.resume(stopped.result.run)
+    assert (done.result.status, place.text("notes")) == ("done", "1 ask It is ***.\n")
+
+
+XML = """\
+# Talk
+
+```xml
+<directive name="talk" version="1.0.0">
+  <metadata>
+    <limits turns="%d" />
+    <permissions><execute><tool>team/note</tool></execute></permissions>
+    <hooks><hook><id>j</id><event>turn_finished</event><action tool="directive:judge" /></hook></hooks>
+  </metadata>
+  <inputs><input name="who" type="string" required="true">whom</input></inputs>
+</directive>
+```
+
+Greet {input:who}.
+"""
+
+
+def test_limits_and_hooks_of_an_xml_head_hold_in_every_life(place: Place) -> None:
+    place.write("talk.md", XML % 1)
+    script(place, ("Greet Ada.", "Hello."), ("Judge.", "Fine."))
+    assert place.plait("run", "talk.md", "-i", "who=Ada", "--prompt-only").stdout == "Greet Ada.\n"
+    place.plait("run", "talk.md", "-i", "who=Ada")
+    stopped = place.plait("resume")
+    assert "'talk' has reached its limit of 1 turns (1 used)" in stopped.stdout
+    place.write("talk.md", XML % 2)
+    done = place.plait("resume")
+    assert last_line(done.stdout).endswith("2 turns, 24 tokens, $1.00")
+
+
+class Tried:
+    """A function that fails until it is mended."""
+
+    def __init__(self) -> None:
+        self.ran: list[str] = []
+        self.is_mended = False
+
+    def do(self, task: Task, context: Sequence[TaskOutput]) -> str:  # noqa: ARG002
+        self.ran.append(str(task.name))
+        if task.name == "b" and not self.is_mended:
+            raise ValueError("not yet")
+        return str(task.name)
+
+
+@pytest.mark.parametrize("workflow", ["sequential", "parallel"])
+def test_an_ensemble_in_python_with_limits_goes_on(
+    place: Place, monkeypatch: pytest.MonkeyPatch, workflow: Any
+) -> None:
+    monkeypatch.chdir(place.root)
+    tried = Tried()
+    first = Task("a", handler=tried.do, name="a")
+    second = Task("b", handler=tried.do, name="b", context=[first])
+    third = Task("c", handler=tried.do, name="c", context=[second])
+    ensemble = Ensemble([first, second, third], workflow=workflow, limits={"seconds": 600, "steps": 3})
+    with pytest.raises(EnsembleError) as caught:
+        ensemble.run()
+    output = caught.value.output
+    assert isinstance(output, plait.EnsembleOutput)
+    tried.is_mended = True
+    assert ensemble.run(resume=output.run).raw == "c"
+    assert tried.ran == ["a", "b", "b", "c"]
