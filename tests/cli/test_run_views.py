@@ -478,6 +478,16 @@ def test_a_picture_whose_lines_were_broken_by_a_narrower_terminal_is_erased_whol
     assert max(len(one) // len("\x1b[1A\x1b[2K") for one in erased) >= height - 1 + 3
 
 
+def test_what_a_terminal_shows_of_two_ctrl_c_does_not_break_the_picture() -> None:
+    console = terminal()
+    view = LiveView(console, now=lambda: 15.0)
+    for one in stamped(STORY):
+        view.progress.add(one)
+    widest = max(len(str(line).rstrip()) for line in view._drawn().renderables)
+    # The cursor stands behind the last line, and there `^C` appears: a row more would not be erased.
+    assert widest + len("^C^C") <= console.width
+
+
 # ── the last lines ───────────────────────────────────────────────────────
 
 

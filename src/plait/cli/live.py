@@ -57,6 +57,8 @@ WIDEST_BAR: Final = 30
 NARROWEST_BAR: Final = 10
 WIDEST_NAME: Final = 16
 INDENT: Final = 6
+ECHO: Final = "^C^C"
+"""What a terminal shows of two Ctrl-C behind the last line: one that breaks is a row that nobody erases."""
 MOST_ROWS: Final = 10
 """Steps that have ended and are still shown, of an agent, a graph or an ensemble."""
 
@@ -182,9 +184,10 @@ class LiveView:
     def _drawn(self) -> Group:
         size = self.console.size
         self._mind_the_width(size.width)
+        width = size.width - len(ECHO)
         with self._lock:
             lines = frame(
-                self.progress, now=self._now(), width=size.width, height=size.height - 1, signs=self._signs
+                self.progress, now=self._now(), width=width, height=size.height - 1, signs=self._signs
             )
         self._drawn_before = (size.width, [line.cell_len for line in lines])
         return Group(*lines)
