@@ -58,7 +58,7 @@ NARROWEST_BAR: Final = 10
 WIDEST_NAME: Final = 16
 INDENT: Final = 6
 ECHO: Final = "^C^C"
-"""What a terminal shows of two Ctrl-C behind the last line, which must not be broken by it."""
+"""What a terminal shows of two Ctrl-C behind the last line: one that breaks is a row that nobody erases."""
 MOST_ROWS: Final = 10
 """Steps that have ended and are still shown, of an agent, a graph or an ensemble."""
 
