@@ -169,9 +169,9 @@ _UNLIKE: Final = (
     f"SELECT 1 FROM log WHERE what = {FINISHED} AND name = ? AND parent > ? AND parent < ? "
     "AND substr(parent, -?) = ? AND fingerprint IS NOT (SELECT id FROM words WHERE text = ?) LIMIT 1"
 )
-_NAMES_IN_ITEMS: Final = (
-    f"SELECT DISTINCT name FROM log WHERE what = {FINISHED} AND parent > ? AND parent < ? "
-    "AND instr(substr(parent, ?), '/') = length(substr(parent, ?))"
+_STEPS_IN_ITEMS: Final = (
+    f"SELECT name, min(place), max(place) FROM log WHERE what = {FINISHED} AND parent > ? AND parent < ? "
+    "AND instr(substr(parent, ?), '/') = length(substr(parent, ?)) AND number > ? GROUP BY name"
 )
 _ENDS_AND_BEGINS: Final = (
     "SELECT number, what FROM log WHERE number > ? AND number <= ? "
@@ -387,12 +387,12 @@ class Reader:
         values = (name, items, f"{storable(fan)}/{_BEHIND_ITEMS}", len(above) + 1, f"{above}/")
         return not self._all(_UNLIKE, *values, storable(fingerprint))
 
-    def names_in_items(self, fan: str) -> set[str]:
-        """What the steps of the items of a fan are called that have ended."""
+    def steps_in_items(self, fan: str, after: int) -> dict[str, tuple[int, int]]:
+        """By name: the first and last of the places of steps of a fan's items that ended behind an event."""
         items = f"{storable(fan)}/{ITEM}"
         behind = len(items) + 1
-        found = self._all(_NAMES_IN_ITEMS, items, f"{storable(fan)}/{_BEHIND_ITEMS}", behind, behind)
-        return {original(name) for (name,) in found}
+        found = self._all(_STEPS_IN_ITEMS, items, f"{storable(fan)}/{_BEHIND_ITEMS}", behind, behind, after)
+        return {original(name): (first, last) for name, first, last in found}
 
     def ended_in(self, fan: str) -> dict[str, int]:
         """How often items of a fan are recorded to have ended how; one that was done again counts twice."""
