@@ -119,7 +119,8 @@ class Kept(Steps, Protocol):
     def reader(self) -> Reading: ...
     def events(self, after: int = 0) -> Iterator[Stamped]: ...
     def failed_in(self, path: str) -> Iterator[Recorded]: ...
-    def done_in(self, path: str, fingerprint: str | None) -> bytes: ...
+    def done_in(self, path: str, fingerprint: str | None, *, after: int = 0) -> bytes: ...
+    def recorded(self, path: str) -> Recorded | None: ...
 
 
 class _Outline:
@@ -158,18 +159,30 @@ class _Outline:
         if self._journal.reader.ended_in(MAP).get("skipped"):  # seldom, and then each has to be looked at
             skipped = sum(isinstance(one.outcome, Skipped) for one in self._items())
         return {
-            "successful": self._journal.done_in(MAP, None).count(1),
-            "failed": sum(1 for _ in self._journal.failed_in(MAP)),
+            "successful": self._journal.done_in(MAP, None, after=self._choice()).count(1),
+            "failed": sum(1 for _ in self._of_this_choice(self._journal.failed_in(MAP))),
             "skipped": skipped,
         }
 
     def _items(self) -> Iterator[Recorded]:
-        return (one for one in self._journal.recorded_in(MAP) if is_item(one.path))
+        found = self._of_this_choice(self._journal.recorded_in(MAP))
+        return (one for one in found if is_item(one.path))
 
     def recorded_in(self, path: str) -> Iterator[Recorded]:
-        if self._whole or path != MAP:
+        if path != MAP:
             return self._journal.recorded_in(path)
-        return self._journal.failed_in(path)  # of a map nothing else is shown
+        # Of a map nothing but what failed is shown.
+        found = self._journal.recorded_in(path) if self._whole else self._journal.failed_in(path)
+        return self._of_this_choice(found)
+
+    def _of_this_choice(self, found: Iterator[Recorded]) -> Iterator[Recorded]:
+        """Without the items of an earlier choice, which count no more."""
+        chosen = self._choice()
+        return (one for one in found if one.number > chosen or not is_item(one.path))
+
+    def _choice(self) -> int:
+        chosen = self._journal.recorded(f"{MAP}/items")
+        return 0 if chosen is None else chosen.number
 
 
 class Tries:
@@ -321,7 +334,7 @@ def _part_record(part: Part, journal: Steps, tries: Tries) -> dict[str, Json]:
         "kind": part.kind,
         "status": part.state,
         "duration": part.duration,
-        "total": group.total,
+        "total": None if part.has_no_items_yet else group.total,
         "done": group.done,
         "failed": group.failed,
         "skipped": group.skipped,

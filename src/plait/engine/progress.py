@@ -45,6 +45,8 @@ CALL: Final = "call"
 HOOK: Final = "hook"
 """The kind of a step that a hook takes: none of the flow."""
 ISOLATION: Final = "isolation"
+CHOICE: Final = "items"
+"""The kind of the step that chooses the items of a fan."""
 """The kind of a step that is about all items of a fan, and is none of them."""
 AGENT: Final = "agent"
 GRAPH: Final = "graph"
@@ -226,6 +228,11 @@ class Group:
         self.is_fan = self.is_open = True
         self.total = total
         self._finishes = _Finishes(at)
+
+    def begin(self, event: StepStarted) -> None:
+        """One of its items is worked on: however it ended before, that counts no more."""
+        if self.is_fan and self.is_open and event.kind != ISOLATION and event.order < len(self._marks):
+            self._mark(event.order, "waiting")
 
     def finish(self, event: StepFinished, at: float) -> None:
         if not self.is_open or (self.is_fan and event.kind == ISOLATION):
@@ -630,7 +637,11 @@ class Progress:
         part_above = self.parts.get(parent)
         if part_above is None or event.kind == HOOK:
             return ()
-        if part_above.group.is_open and not part_above.group.is_fan:
+        group = part_above.group
+        group.begin(event)
+        if group.is_fan and self.lives > 1:
+            self._unlist(path)
+        if group.is_open and not group.is_fan:
             return (StepBegan(part_above, step),)
         return ()
 
@@ -658,6 +669,8 @@ class Progress:
         if event.kind == HOOK:
             return ()
         group = part_above.group
+        if event.kind == CHOICE and group.is_fan and not event.replayed:
+            self._forget_items(group)
         group.finish(event, at)
         failed = self._failed(event, at, reported=group.is_open)
         if not group.is_open:
@@ -670,6 +683,13 @@ class Progress:
             return (*failed, RowEnded(part_above, "", row))
         ended = StepEnded(part_above, event.title, event.outcome, event.duration, event.replayed)
         return (*failed, ended)
+
+    def _forget_items(self, group: Group) -> None:
+        """The items were chosen anew: what became of those before is nothing of these."""
+        group.forget_all()
+        group.total = None
+        for failed in [one for one in self.failures if _parent(one.path) == group.path]:
+            self._unlist(failed.path)
 
     def _told_of_agent(self, event: StepFinished) -> Sequence[News]:
         """A turn or call of an agent somewhere inside a part; those of items are too many to be told."""
