@@ -172,8 +172,9 @@ class _List:
     steps: Sequence[Step]
     since: int
     """Whatever was recorded in it before this number counts no more."""
+    done: bool = False
     followed: bool = False
-    """The list is done, and something behind it was begun."""
+    """It is done, and something behind it was begun."""
 
     def at(self, step: Step) -> str:
         return f"{self.path}/{step.name}" if self.path else step.name
@@ -243,7 +244,8 @@ def _misplaced_in_items(loaded: Loaded, opened: Opened) -> dict[str, str]:
     steps = fan.each.steps
     names = [step.name for step in steps]
     last = max((at for at, name in enumerate(names) if name in known), default=-1)
-    for step, later in zip(steps[: last + 1], [*steps[1 : last + 1], None], strict=True):
+    for at, step in enumerate(steps[: last + 1]):
+        later = steps[at + 1] if at < last else None
         if step.name not in known:
             found[step.name] = f"{step.title}, new"
         elif later is not None and later.name in known and known[step.name][0] > known[later.name][1]:
@@ -259,23 +261,31 @@ def _removed(loaded: Loaded, opened: Opened, retry: Retry, *, every: bool = True
         if _is_isolated(loaded, listed):
             continue
         names = {step.name for step in listed.steps}
-        known = list(_in_list(listed, opened.journal))
-        newest = max((one.number for one in known), default=0)
+        known = list(_in_list(listed.path, opened.journal))
         for one in known:
             name = one.path.rpartition("/")[2]
             was_gone = retry.items and starred(one.path) not in retry.fingerprints
             is_step = _ID.match(name) and name not in names and one.number > listed.since
-            # From a failure that was the last of its list nothing has followed.
-            has_ended = not isinstance(one.outcome, Failed) or one.number < newest
-            if is_step and has_ended and not was_gone and retry.concerns(one.path):
+            # From a failure that ended its list nothing has followed, nor from the last of the phases.
+            may_be_last = not listed.path or (isinstance(one.outcome, Failed) and not listed.done)
+            is_last = may_be_last and not any(_stood_after(one, other) for other in known)
+            if is_step and not is_last and not was_gone and retry.concerns(one.path):
                 yield one
 
 
-def _in_list(listed: _List, journal: Journal) -> Iterator[Recorded]:
-    if listed.path:
-        return journal.recorded_in(listed.path)
+def _in_list(path: str, journal: Journal) -> Iterator[Recorded]:
+    """What is recorded of the steps of a list; of that of the flow, of its phases."""
+    if path:
+        return journal.recorded_in(path)
     ended = (journal.recorded(name) for name in PHASES if journal.has_begun(name))
     return (known for known in ended if known is not None)
+
+
+def _stood_after(one: Recorded, other: Recorded) -> bool:
+    """Did another step of the same list follow one?"""
+    if "/" in one.path:
+        return other.number > one.number
+    return PHASES.index(other.path) > PHASES.index(one.path)
 
 
 def _is_isolated(loaded: Loaded, listed: _List) -> bool:
@@ -292,7 +302,7 @@ _ID: Final = re.compile(r"[\w-]+\Z")
 
 def _lists(loaded: Loaded, opened: Opened, *, every: bool = False) -> Iterator[_List]:
     """Those of the flow, of the items of its map, and of all that is inside its steps."""
-    from plait.steps.fan import Fan
+    from plait.steps.fan import Item
     from plait.steps.sequence import Sequence as Steps
 
     journal, parts = opened.journal, [part for part in loaded.program.inner if part.inner]
@@ -301,23 +311,24 @@ def _lists(loaded: Loaded, opened: Opened, *, every: bool = False) -> Iterator[_
     hidden = "" if every or not journal.reader.is_long() else "/item:*"
     for at, part in enumerate(parts):
         followed = any(journal.has_begun(later.name) for later in parts[at + 1 :])
-        fan = part.name if isinstance(part, Fan) else None
         for path, step in inside(part):
-            if not isinstance(step, Steps) or (hidden and hidden in path):
+            steps = step.fan.each if isinstance(step, Item) else step
+            if not isinstance(steps, Steps) or (hidden and hidden in path):
                 continue
-            is_outer = path in (part.name, f"{fan}/item:*")
+            is_outer = path in (part.name, f"{part.name}/item:*")
             for place, since in _instances(journal, path):
-                yield _list(place, step, journal, since, followed=followed and is_outer)
+                yield _list(place, steps, journal, since, followed=followed and is_outer)
 
 
 def _list(path: str, steps: Steps, journal: Journal, since: int, *, followed: bool) -> _List:
     end = journal.recorded(path)
     if end is None or end.number <= since:
         return _List(path, steps.steps, since)
+    done = not isinstance(end.outcome, Failed)
     # Whatever is older than the end of the list by the text of now was accepted then.
     if end.fingerprint == steps.fingerprint:
-        return _List(path, steps.steps, end.number)
-    return _List(path, steps.steps, since, followed and not isinstance(end.outcome, Failed))
+        return _List(path, steps.steps, end.number, done)
+    return _List(path, steps.steps, since, done, done and followed)
 
 
 def without_removed(loaded: Loaded, opened: Opened) -> list[StepForgotten]:
@@ -328,9 +339,8 @@ def without_removed(loaded: Loaded, opened: Opened) -> list[StepForgotten]:
     forgotten: dict[str, str] = {}
     for gone in _removed(loaded, opened, Retry.of(opened)):
         forgotten[gone.path] = "it is not in the file any more"
-        beside = _List(gone.path.rpartition("/")[0], (), 0)
-        for known in _in_list(beside, opened.journal):
-            if known.number > gone.number:
+        for known in _in_list(gone.path.rpartition("/")[0], opened.journal):
+            if _stood_after(gone, known):
                 forgotten.setdefault(known.path, "a step before it is not in the file any more")
     return [StepForgotten(path, why, below=True) for path, why in forgotten.items()]
 

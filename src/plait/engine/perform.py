@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from plait.engine.events import StepFinished, StepRetrying, StepStarted, Used
-from plait.engine.journal import number_of
 from plait.engine.outcome import (
     Aborted,
     Done,
@@ -210,15 +209,15 @@ def remembered(step: Step, turn: Turn) -> Outcome | None:
 
 
 def since_last_end(turn: Turn, name: str) -> Turn:
-    """The turn of a step from whose failure something follows: when all of that has ended, it is tried again."""
+    """The turn of a step from whose failure others follow: if they were in vain, it is tried again."""
     journal = turn.run.journal
     if turn.run.fresh or not turn.replaying:
         return turn
-    known = journal.recorded(f"{turn.path}/{name}")
-    is_failure = known is not None and isinstance(known.outcome, Failed)
-    if not is_failure or number_of(known) > number_of(journal.last_end(turn.path)):
+    known, end = journal.recorded(f"{turn.path}/{name}"), journal.last_end(turn.path)
+    if known is None or end is None or end.number < known.number:
         return turn
-    return replace(turn, replaying=False)
+    in_vain = isinstance(known.outcome, Failed) and isinstance(end.outcome, Failed)
+    return replace(turn, replaying=False) if in_vain else turn
 
 
 def _performed(step: Step, turn: Turn, *, is_last: bool = False) -> Outcome:

@@ -197,8 +197,9 @@ class Builder:
         assert isinstance(node, nodes.Mapping)
         said = Said("step", node, self.scope)
         older = said.inner("metadata")
-        strict = self.strict if (own := said.maybe("strict")) is None else own
-        told_strict, strict = strict, strict and not self.lenient
+        own = said.maybe("strict")
+        told_strict = self.strict if own is None else own
+        strict = told_strict and not (own is None and self.lenient)
         kind, action = action_of(self, said, place, strict)
         env = {**place.env, **(dict(older.entries("env")) if older else {}), **dict(said.entries("env"))}
         title = said.text("name") or said.text("id") or title_of(said, kind)

@@ -103,6 +103,10 @@ _COUNT: Final = (
     "SELECT status, count(*) FROM temp.known WHERE number NOT NULL "
     f"AND kind = (SELECT id FROM words WHERE text = 'item') AND instr(parent, '/{ITEM}') = 0 GROUP BY status"
 )
+_COUNT_OF_MAP: Final = (
+    f"SELECT status, count(*) FROM temp.known WHERE parent = '{MAP}/' "
+    f"AND name >= '{ITEM}' AND name < '{_BEHIND_ITEMS}' AND number > ? GROUP BY status"
+)
 _SAID: Final = {"done": "successful", "failed": "failed", "skipped": "skipped"}
 """By how items end: what a map calls their number."""
 
@@ -533,13 +537,17 @@ class Reader:
         yield from sorted(original(path) for (path,) in found)
 
     def item_counts(self) -> dict[str, int]:
-        """How many items ended how, without those inside other items; of a map that has ended, as it says."""
+        """How many items ended how, without those inside other items; of a map that has ended, as it says.
+
+        Where there is a map, those that it has chosen last, and no others.
+        """
         said = self.said_counts(MAP)
         if said is not None:
             return {status: said[name] for status, name in _SAID.items() if said.get(name)}
+        chosen = self._known(f"{MAP}/items").ended
         with self._lock:
             self._catch_up()
-            found = self._all(_COUNT)
+            found = self._all(_COUNT) if chosen is None else self._all(_COUNT_OF_MAP, chosen)
         return {STATUS_NAMES[status]: count for status, count in found}
 
     def about(self, name: str) -> object:
