@@ -191,6 +191,11 @@ class Edited(Scene):
         """The steps that are recorded by other words than those of now."""
         return {step for step in self.texts if known.counts(step) and self.texts[step] != self.text_of(step)}
 
+    def says_else(self, name: str) -> bool:
+        """Has the step of a command another text now?  If that is accepted, all behind it follows."""
+        step = _step(PATHS[name])
+        return step in self.texts and self.texts[step] != self.text_of(step)
+
     def text_of(self, step: str) -> list[int]:
         """The revisions of all that a step says, what follows its action included."""
         return [self.revisions[name] for name in NAMES if _step(PATHS[name]) == step]
@@ -203,7 +208,9 @@ class Edited(Scene):
             has_changed = self.texts.get(step) != self.text_of(step)
             is_recorded = before.counts(path) or before.counts(step)
             earlier = NAMES[: NAMES.index(name)]
-            is_first = not any(one in names[:at] or PATHS[one] in before.open for one in earlier)
+            is_first = not any(
+                one in names[:at] or PATHS[one] in before.open or self.says_else(one) for one in earlier
+            )
             if is_recorded and is_first and not has_changed:
                 self.faults.append(f"A: {name} was recorded and begun again")
             # What somebody said to be done is done again behind a change that was accepted.
@@ -212,7 +219,9 @@ class Edited(Scene):
                 self.faults.append("C: what may run once was begun again, and nobody was asked")
             if name == "sent":
                 self.said_done = False
-        self.texts |= {step: self.text_of(step) for step in (_step(PATHS[name]) for name in names)}
+        ended, steps = self.known().ended, {_step(path) for path in PATHS.values()}
+        anew = {step for step in steps if ended.get(step, 0) > before.ended.get(step, 0)}
+        self.texts |= {step: self.text_of(step) for step in {*anew, *(_step(PATHS[name]) for name in names)}}
         if names.count("sent") > 1:
             self.faults.append("C: what may run once was begun twice in one life")
 
