@@ -181,9 +181,9 @@ _ENDS_AND_BEGINS: Final = (
     "SELECT number, what FROM log WHERE number > ? AND number <= ? "
     f"AND what IN ({STARTED}, {FINISHED}) AND parent = ? AND name = ?"
 )
-_ENDS_BELOW: Final = (
-    "SELECT number, name, place FROM log WHERE number > ? AND number <= ? "
-    f"AND what = {FINISHED} AND parent = ? ORDER BY number"
+_BEGINS_AND_ENDS_BELOW: Final = (
+    "SELECT number, name, place, what FROM log WHERE number > ? AND number <= ? "
+    f"AND what IN ({STARTED}, {FINISHED}) AND parent = ? ORDER BY number"
 )
 _ENDED: Final = (
     "SELECT status, count(*) FROM log "
@@ -464,8 +464,12 @@ class Reader:
         ended: dict[str, tuple[int, int]] = {}
         for after, until, skipping in _stretches(frame, last):
             if not skipping:
-                found = self._all(_ENDS_BELOW, after, until, f"{storable(path)}/")
-                ended |= {name: (place or 0, number) for number, name, place in found}
+                found = self._all(_BEGINS_AND_ENDS_BELOW, after, until, f"{storable(path)}/")
+                for number, name, place, what in found:
+                    if what == FINISHED:
+                        ended[name] = (place or 0, number)
+                    else:
+                        ended.pop(name, None)  # it was begun again
         drops = [mark for mark in frame if mark.what == FORGOTTEN]
         kept = [
             one
