@@ -12,9 +12,7 @@ from __future__ import annotations
 import sqlite3
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from heapq import merge
 from threading import RLock
-from typing import NamedTuple
 
 from plait.engine.events import Used
 from plait.engine.journal import ITEM, Recorded, Stamped, is_below, marked
@@ -200,7 +198,8 @@ def counts_said(outcome: Outcome) -> Mapping[str, int] | None:
     return None
 
 
-class _Known(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class _Known:
     """What the index knows of a step."""
 
     number: int | None
@@ -317,6 +316,8 @@ class Reader:
 
         `items`: of the items of the map only these events, by their numbers.
         """
+        from heapq import merge
+
         last = self.last()
         frame = self._frame_up_to(last)
         marks = sorted(items) if items is not None else [number for (number,) in self._all(_MARKS, 0, last)]
