@@ -8,6 +8,8 @@ import json
 import os
 import re
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -1099,3 +1101,16 @@ def test_the_whole_of_a_long_output_is_named() -> None:
     assert (
         logged([*STORY[:3], (0.0, over("setup/0", "shell", "x", value))])[-1] == "… the whole is in /p/logs/x"
     )
+
+
+def test_a_run_of_one_step_loads_only_what_it_needs(tmp_path: Path) -> None:
+    (tmp_path / "flow.yaml").write_text("steps: [{shell: 'true'}]\n")
+    code = (
+        "import sys; from plait.cli import main; main(['run', 'flow.yaml', '--json']);"
+        "print([n for n in ('typing', 'inspect', 'dataclasses', 'difflib', 'subprocess', 'asyncio', 'rich', 'plait.app.changed')"
+        " if n in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.splitlines()[-1] == "[]"
