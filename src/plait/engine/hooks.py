@@ -438,8 +438,10 @@ class Hooks:
     # ── limits ───────────────────────────────────────────────────────────
 
     def _expect_within_limits(self, spent: Spent, step: Step, turn: Turn) -> None:
+        # A step that was begun before is no next one: what its question needs is looked at there.
+        is_begun = not turn.run.fresh and turn.run.journal.has_begun(turn.path)
+        reached = spent.reach("seconds") if is_begun else spent.reach(*_BESIDE_STEPS)
         # Who counts itself has taken what it needs of the steps: they may be used up by that.
-        reached = spent.reach(*_BESIDE_STEPS)
         if reached is None and family(step) == "step" and not counts_itself(step):
             reached = turn.run.take_step(turn.path, turn.run.spent_around(turn.path) or spent)
         if reached is None:

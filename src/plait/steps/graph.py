@@ -214,8 +214,12 @@ class _Way:
         """Taken before the node is visited: of graphs side by side no two have the last step."""
         if not self.limited and self.hooks is None:
             return  # nobody asks
-        path = f"{self.turn.path}/{visit.name}"
-        if (reached := self.turn.run.take_step(path, self.spent, *self.limited)) is not None:
+        run, path = self.turn.run, f"{self.turn.path}/{visit.name}"
+        limited = self.limited
+        if not run.fresh and run.journal.has_begun(path):
+            # It is no next one: what its call needs is looked at there.
+            limited = tuple(name for name in limited if name in ("steps", "seconds"))
+        if (reached := run.take_step(path, self.spent, *limited)) is not None:
             raise out_of_limit(reached, self.turn, self.facts())
 
     def partial(self) -> dict[str, Json]:
