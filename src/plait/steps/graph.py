@@ -18,6 +18,7 @@ import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
+from plait.engine.events import StepRetrying
 from plait.engine.hooks import Hook, Verdict, error_names
 from plait.engine.limits import NO_LIMITS, Limits, Reached, Spent
 from plait.engine.outcome import Done, Failed, Failure, OutOfLimit, Skipped, StepError, expect_done
@@ -408,6 +409,7 @@ class Visit:
             case Verdict("retry"):
                 if attempt > (verdict.max_retries or 0):
                     return False
+                turn.run.emit(StepRetrying(turn.path, attempt, failure, verdict.delay))
                 turn.run.pause_at(turn, verdict.delay)
                 return True
             case Verdict("continue" | "skip"):
