@@ -191,3 +191,28 @@ def test_a_step_that_is_searched_for_has_the_logs_that_it_has_anyway(project: Pa
         found = list(entries(reader.events_at(wanted), wanted))
         assert found == list(entries(journal.events(), wanted))
         assert found
+
+
+def test_a_map_that_has_found_no_items_yet_has_no_total(project: Path) -> None:
+    (project / "flow.yaml").write_text(
+        FLOW.replace("{items: [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]}", "{command: exit 3}")
+    )
+    assert run_flow(str(project / "flow.yaml"), Options()).status == "failed"
+    found, _ = shown(project, whole=True)
+    assert isinstance(found, dict)
+    assert isinstance(found["phases"], list)
+    totals = [(part["name"], part["total"]) for part in found["phases"] if isinstance(part, dict)]
+    assert totals == [("setup", 1), ("map", None), ("reduce", 1)]
+
+
+def test_failures_of_an_earlier_choice_of_items_are_not_shown(project: Path) -> None:
+    result = run_flow(str(project / "flow.yaml"), Options())
+    (project / "flow.yaml").write_text(FLOW.replace("2, 3, 4, 5", "2, 4"))
+    assert resume_flow(result.run, project=str(project), accept_changes=True).counts["failed"] == 0
+    for whole in (True, False):
+        found, _ = shown(project, whole=whole)
+        assert isinstance(found, dict)
+        assert isinstance(found["phases"], list)
+        assert [
+            part["failures"] for part in found["phases"] if isinstance(part, dict) and "failures" in part
+        ] == [[]]

@@ -39,6 +39,7 @@ from typing import Final
 
 from crash import cluster, power
 from crash.agent import Agent, moment
+from crash.edits import edited
 from crash.scene import LIMIT, Ended, Engine, Failed, Scene, is_locked, uninterrupted, wait_for
 from crash.trees import Trees
 from crash.trees import moment as moment_of_trees
@@ -630,9 +631,27 @@ def worktree_kills(stage: Stage, tally: Tally) -> None:
         shutil.rmtree(trees.folder)
 
 
+def edited_kills(stage: Stage, tally: Tally, *world: str) -> None:
+    """A flow that is killed at random moments and edited between its lives: see edits.py for what must hold."""
+    chance = stage.chance(tally.name)
+    wanted = max(6, stage.kills // 3)
+    while tally.deaths < wanted:
+        folder = Path(tempfile.mkdtemp(dir=stage.folder), "edited")
+        scene = edited(folder, chance, chance.randint(3, 8), *world)
+        tally.runs += 1
+        tally.deaths += len(scene.deaths)
+        tally.blame(*scene.end())
+        shutil.rmtree(scene.folder)
+
+
 def agent_amnesiac(stage: Stage, tally: Tally) -> None:
     """An engine that does not look up what is recorded calls again what was called."""
     agent_kills(stage, tally, flaw="amnesiac")
+
+
+def edited_amnesiac(stage: Stage, tally: Tally) -> None:
+    """An engine that does not look up what is recorded does again what was done."""
+    edited_kills(replace(stage, kills=min(stage.kills, 6)), tally, "--flaw", "amnesiac")
 
 
 # ── clusters ─────────────────────────────────────────────────────────────
@@ -672,6 +691,7 @@ WAYS: Final[dict[str, Way]] = {
     "clocks": clocks,
     "agent_kills": agent_kills,
     "worktree_kills": worktree_kills,
+    "edited_kills": edited_kills,
     "cluster_kills": cluster_kills,
 }
 CONTROLS: Final[dict[str, Way]] = {
@@ -679,6 +699,7 @@ CONTROLS: Final[dict[str, Way]] = {
     "control_amnesiac": amnesiac,
     "control_unsynced": unsynced,
     "control_agent": agent_amnesiac,
+    "control_edited": edited_amnesiac,
     "control_cluster": cluster_amnesiac,
 }
 

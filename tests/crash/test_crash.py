@@ -39,6 +39,7 @@ WAYS = [
     ("clocks", ITEMS),
     ("agent_kills", FEW),
     ("worktree_kills", FEW),
+    ("edited_kills", FEW),
     ("cluster_kills", FEW),
 ]
 

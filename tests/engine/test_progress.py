@@ -214,7 +214,7 @@ def test_the_journal_of_a_resumed_run_counts_what_both_lives_did() -> None:
         *counted(3, 1.0),
         begun("map/item:a", 1.0),
         ended("map/item:a", 2.0),
-        begun("map/item:b", 2.0),
+        begun("map/item:b", 2.0, order=1),
     ]
     second = [opened(10.0, resumed=True), begun("map", 10.0), said(StepCounted("map", 3), 10.0)]
     progress = fold([*first, *second])
@@ -331,6 +331,44 @@ def test_items_inside_a_step_are_counted_while_it_runs_and_their_failures_are_to
 
 
 # ── what there is to say ─────────────────────────────────────────────────
+
+
+def test_an_item_that_is_begun_again_is_neither_done_nor_failed() -> None:
+    def item(name: str, order: int, outcome: Outcome) -> Stamped:
+        return Stamped(0, 0.0, StepFinished(f"map/item:{name}", "item", name, "f", outcome, 0.1, order))
+
+    events = [
+        opened(0.0),
+        begun("map"),
+        Stamped(0, 0.0, StepCounted("map", 2)),
+        item("a", 0, OK),
+        item("b", 1, Failed(BROKEN)),
+        opened(1.0, resumed=True),
+        begun("map"),
+        Stamped(0, 1.0, StepCounted("map", 2)),
+    ]
+    progress = fold(events)
+    assert (progress.parts["map"].group.done, progress.parts["map"].group.failed) == (1, 1)
+    progress = fold([*events, begun("map/item:a", order=0), begun("map/item:b", order=1)])
+    assert (progress.parts["map"].group.done, progress.parts["map"].group.failed) == (0, 0)
+    assert list(progress.failures) == []
+
+
+def test_items_that_are_chosen_anew_begin_with_nothing() -> None:
+    choice = Stamped(0, 1.0, StepFinished("map/items", "items", "the items", "f", OK, 0.1))
+    progress = fold(
+        [
+            opened(0.0),
+            begun("map"),
+            Stamped(0, 0.0, StepCounted("map", 2)),
+            Stamped(0, 0.0, StepFinished("map/item:a", "item", "a", "f", Failed(BROKEN), 0.1, 0)),
+            opened(1.0, resumed=True),
+            begun("map"),
+            choice,
+        ]
+    )
+    group = progress.parts["map"].group
+    assert (group.total, group.done, group.failed, list(progress.failures)) == (None, 0, 0, [])
 
 
 def test_each_event_gives_the_news_it_brings() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -475,3 +476,149 @@ reduce:
     ended = place.plait("resume", run)
     assert (said in ended.stderr, ended.returncode) == (True, 2 if said else 0)
     assert place.text("seen").split() == (["a", "r"] if said else ["a", "r", "log"])
+
+
+def test_a_check_that_said_no_is_not_asked_again_when_what_it_led_to_was_cut(place: Place) -> None:
+    flow = """\
+steps:
+- id: v
+  shell: 'true'
+  validate:
+    shell: 'echo check >> seen; if grep -q pay seen; then DIES; fi; exit 1'
+    on_incomplete:
+      max_attempts: 1
+      fail_workflow: false
+      steps: [{id: p, once: true, shell: echo pay >> seen}]
+""".replace("DIES", DIES)
+    place.write("flow.yaml", flow)
+    cut(place, "run", "flow.yaml")
+    assert place.plait("resume").returncode == 0
+    assert place.text("seen").split() == ["check", "pay", "check", "check"]
+
+
+@pytest.mark.parametrize(
+    "flow",
+    [
+        "map: {input: [x], id: '${item}', timeout: 1s, retry: RETRY, steps: [PAY]}",
+        "steps: [{id: f, timeout: 1s, retry: RETRY, foreach: [x], do: [PAY]}]",
+    ],
+)
+def test_a_step_that_may_run_once_is_asked_about_when_it_was_cut_and_all_around_it_is_tried_again(
+    place: Place, flow: str
+) -> None:
+    flow = flow.replace("RETRY", "{attempts: 2, initial_delay: 0.01}")
+    flow = flow.replace("PAY", "{id: pay, once: true, shell: 'echo pay >> seen; sleep 30'}")
+    ended = place.run(flow)
+    assert "may run only once, was begun, and its end is not known" in ended.message
+    assert place.text("seen") == "pay\n"
+
+
+def test_a_removed_step_inside_another_one_takes_what_followed_it_along(place: Place) -> None:
+    flow = """\
+steps:
+- id: e
+  foreach: [q]
+  do: [{id: a, shell: echo A > art}, {id: b, shell: echo b >> seen}]
+- {id: z, shell: '[ -e ok ]'}
+"""
+    run = place.run(flow).result.run
+    place.write("flow.yaml", flow.replace("{id: a, shell: echo A > art}, ", ""))
+    place.write("ok", "")
+    refused = place.plait("resume", run)
+    assert (refused.returncode, "steps/e" in refused.stderr) == (2, True)
+    assert place.plait("resume", run, "--accept-changes").returncode == 0
+    assert place.text("seen") == "b\nb\n"
+
+
+def test_a_phase_that_is_gone_is_a_change_for_those_behind_it(place: Place) -> None:
+    flow = """\
+setup: [{id: s, shell: echo one > conf}]
+map: {input: [x], id: '${item}', steps: [{id: a, shell: cat conf >> seen}]}
+reduce: [{id: r, shell: '[ -e ok ]'}]
+"""
+    run = place.run(flow).result.run
+    place.write("flow.yaml", flow.split("\n", 1)[1])
+    place.write("ok", "")
+    refused = place.plait("resume", run)
+    assert (refused.returncode, "setup (setup, removed)" in refused.stderr) == (2, True)
+    assert place.plait("resume", run, "--accept-changes").returncode == 0
+    assert place.text("seen") == "one\none\n"
+
+
+@pytest.mark.parametrize(
+    ("step", "mended"),
+    [
+        (
+            "{id: v, once: true, shell: echo act >> seen, validate: {shell: test 1 = 2}}",
+            "{id: v, once: true, shell: echo act >> seen, validate: {shell: test 1 = 1}}",
+        ),
+        (
+            "{id: v, once: true, shell: echo act >> seen, on_success: {shell: 'false'}}",
+            "{id: v, once: true, shell: echo act >> seen, on_success: {shell: 'true'}}",
+        ),
+        ("{id: a, shell: echo act >> seen}, {id: b, shell: 'false'}", "{id: a, shell: echo act >> seen}"),
+        (
+            "{id: a, shell: echo act >> seen}, {id: b, shell: 'false'}",
+            "{id: a, shell: echo act >> seen}, {id: c, shell: 'true'}",
+        ),
+    ],
+)
+def test_a_step_that_failed_may_change_freely(place: Place, step: str, mended: str) -> None:
+    run = place.run(f"steps: [{step}]").result.run
+    place.write("flow.yaml", f"steps: [{mended}]")
+    assert place.plait("resume", run).returncode == 0
+    assert place.text("seen") == "act\n"
+
+
+def test_a_dry_run_compares_what_a_strict_flow_says(place: Place) -> None:
+    flow = "strict: true\nsteps: [{id: a, shell: echo a}, {id: z, shell: '[ -e ok ]'}]\n"
+    run = place.run(flow).result.run
+    shown = place.plait("resume", run, "--dry-run")
+    assert "(remembered)" in shown.stdout
+    assert "would refuse" not in shown.stderr
+    place.write("flow.yaml", flow.replace("strict: true\n", ""))
+    assert "would refuse" in place.plait("resume", run, "--dry-run").stderr
+
+
+LONG = """\
+map:
+  input: items.jsonl
+  id: "${item.n}"
+  steps:
+  - {id: a, write_file: {path: "a", content: ONE}}
+  - {id: b, when: "${item.n} == 5", shell: '[ -e ok ]'}
+"""
+
+
+@pytest.mark.parametrize(
+    ("edit", "said"),
+    [
+        (lambda flow: flow.replace("ONE", "TWO"), "map/item:*/a (a)"),
+        (
+            lambda flow: "\n".join([*flow.splitlines()[:4], flow.splitlines()[5], flow.splitlines()[4], ""]),
+            "moved",
+        ),
+        (
+            lambda flow: "\n".join([*flow.splitlines()[:4], flow.splitlines()[5], ""]),
+            "map/item:*/a (a, removed)",
+        ),
+        (lambda flow: flow.replace("  - {id: b", f"  - {LOG}\n  - {{id: b"), "map/item:*/log (log, new)"),
+    ],
+)
+def test_in_a_long_journal_that_was_once_retried_all_is_as_in_a_short_one(
+    place: Place, monkeypatch: pytest.MonkeyPatch, edit: Callable[[str], str], said: str
+) -> None:
+    monkeypatch.setattr("plait.store.reader.MANY", 20)
+    monkeypatch.setattr("plait.store.reader.Reader.is_long", lambda self: self.last() > 20)
+    place.write("items.jsonl", "".join(f'{{"n": {n}}}\n' for n in range(30)))
+    run = place.run(LONG).result.run
+    place.write("ok", "")
+    assert place.retry(run).result.counts["successful"] == 30
+    place.write("flow.yaml", edit(LONG))
+    with pytest.raises(InputError) as refused:
+        place.resume(run)
+    assert said in str(refused.value)
+    again = place.resume(run, accept_changes=True)
+    done = [event for event in again.events if isinstance(event, StepFinished) and not event.replayed]
+    assert sum(event.kind == "item" for event in done) == 30
+    assert place.resume(run).result.status == "done"

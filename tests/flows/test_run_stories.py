@@ -410,16 +410,16 @@ reduce: [{shell: 'test -e ready'}]
 
 
 AFTER = [
-    # what follows the action                                         what becomes of it
-    ("validate: 'test 1 = 1'",                                        "validate: 'test 2 = 2'"),
-    ("on_success: {shell: echo one}",                                 "on_success: {shell: echo two}"),
-    ("on_failure: {max_attempts: 1, shell: touch mended}",            "on_failure: {max_attempts: 1, shell: touch ./mended}"),
+    # what follows the action                                what becomes of it                                       what is said
+    ("validate: 'test 1 = 1'",                               "validate: 'test 2 = 2'",                                "steps/a/check/0 (test 2 = 2)"),
+    ("on_success: {shell: echo one}",                        "on_success: {shell: echo two}",                         "steps/a/on_success/0 (echo two)"),
+    ("on_failure: {max_attempts: 1, shell: touch mended}",   "on_failure: {max_attempts: 1, shell: touch ./mended}",  "steps/a/on_failure/0 (touch ./mended)"),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("before", "after"), AFTER)
-def test_what_follows_an_action_is_noticed_by_the_name_of_the_step_before_anything_runs(
-    place: Place, before: str, after: str
+@pytest.mark.parametrize(("before", "after", "said"), AFTER)
+def test_what_follows_an_action_is_noticed_before_anything_runs(
+    place: Place, before: str, after: str, said: str
 ) -> None:
     action = "test -e mended" if "mended" in before else "true"
     flow = f"steps:\n  - {{id: a, shell: 'echo a >> ledger; {action}', {before}}}\n  - {{shell: 'test -e ready'}}\n"
@@ -429,7 +429,7 @@ def test_what_follows_an_action_is_noticed_by_the_name_of_the_step_before_anythi
     place.write("flow.yaml", flow.replace(before, after))
     ended = place.plait("resume", run)
     assert ended.returncode == 2
-    assert "since these steps were done: steps/a (a)\n" in ended.stderr
+    assert f"since these steps were done: {said}\n" in ended.stderr
     assert place.text("ledger") == done
 
 

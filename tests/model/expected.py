@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from model.flow import Flow, Step
+from model.flow import Flow, Step, code_of, lacks, named
 
 Value = str | list[str]
 Names = dict[str, Value]
@@ -14,9 +14,9 @@ Names = dict[str, Value]
 class StepFailed(Exception):
     """A step has failed, and its list ends."""
 
-    def __init__(self, printed: str) -> None:
+    def __init__(self, printed: str, captures: Names | None = None) -> None:
         super().__init__(printed)
-        self.printed = printed
+        self.printed, self.captures = printed, captures or {}
 
 
 @dataclass
@@ -30,6 +30,8 @@ class Expected:
     before: dict[str, list[str]] = field(default_factory=dict)
     """By path: the ends that come before it in every run; items of one map do not wait for each other."""
     attempts: dict[str, int] = field(default_factory=dict)
+    files: dict[str, str] = field(default_factory=dict)
+    """By path: what each step that is done has put into its file."""
     failed: list[str] = field(default_factory=list)
     """Keys of the items that failed."""
     successful: int = 0
@@ -37,14 +39,25 @@ class Expected:
     output: Value | None = None
 
 
-def expect(flow: Flow, items: Sequence[str], is_broken: Callable[[str], bool]) -> Expected:
-    """`items`: those that were written down; `is_broken`: does the world let a command fail, by path?"""
-    return _Performance(flow, items, is_broken).performed()
+def expect(
+    flow: Flow, items: Sequence[str], is_broken: Callable[[str], bool], said_done: Collection[str] = ()
+) -> Expected:
+    """`items`: those that were written down; `is_broken`: does the world let a command fail, by path?
+
+    `said_done`: commands that somebody says to have done their work; what they printed is not known.
+    """
+    return _Performance(flow, items, is_broken, said_done).performed()
 
 
 class _Performance:
-    def __init__(self, flow: Flow, items: Sequence[str], is_broken: Callable[[str], bool]) -> None:
-        self.flow, self.items, self.is_broken = flow, items, is_broken
+    def __init__(
+        self,
+        flow: Flow,
+        items: Sequence[str],
+        is_broken: Callable[[str], bool],
+        said_done: Collection[str],
+    ) -> None:
+        self.flow, self.items, self.is_broken, self.said_done = flow, items, is_broken, said_done
         self.found = Expected()
         self.past: list[str] = []
         """The ends behind which the next step stands."""
@@ -85,8 +98,8 @@ class _Performance:
         output: Value | None = None
         captures: Names = {}
         names = dict(names)
-        for step in steps:
-            here = f"{above}/{step.id}"
+        for name, step in named(steps):
+            here = f"{above}/{name}"
             if step.when is not None and not _holds(step.when, names):
                 self.end(here)
                 continue
@@ -96,8 +109,10 @@ class _Performance:
             except StepFailed as failure:
                 if not step.goes_on:
                     raise
-                failed, printed, inner = True, failure.printed, {}
+                failed, printed, inner = True, failure.printed, failure.captures
             self.end(here)
+            if step.into_file and not failed and here not in self.said_done:
+                self.found.files[here] = _text(printed)
             captures |= inner
             if step.capture:
                 captures[step.capture] = printed
@@ -117,22 +132,66 @@ class _Performance:
                 return output, captures
             case "foreach":
                 return self.each(step, here, names, own), {}
-        if step.handler is None:
-            return self.command(step, here, names, own), {}
-        try:
-            printed = self.command(step, f"{here}/run", names, own)
-            self.end(f"{here}/run")
-        except StepFailed as failed:
-            self.end(f"{here}/run")
-            printed = failed.printed
-        else:
+        if step.is_plain:
+            printed, is_done = self.command(step, here, names, own)
+            if not is_done:
+                raise StepFailed(printed)
             return printed, {}
-        seen: Names = {**names, "last.output": printed, **({step.capture: printed} if step.capture else {})}
+        return self.acted(step, here, names, own)
+
+    def acted(self, step: Step, here: str, names: Names, own: str) -> tuple[str, Names]:
+        """The action, and what follows it inside the step."""
+        handled: Names = {}
+        printed, is_done = self.tried(step, f"{here}/run", names, own)
+        for number in range(1, step.tries + 1):
+            if is_done or step.three is not None:
+                break
+            handled |= self.recovered(
+                step.handler or (), f"{here}/on_failure@{number}", step, names, printed, own
+            )
+            printed, is_done = self.tried(step, f"{here}/again@{number}", names, own)
+        if not is_done:
+            if step.three is not None:
+                return printed, handled | self.recovered(
+                    step.three, f"{here}/on_exit_code:3", step, names, printed, own
+                )
+            if step.handler is None or step.tries:
+                raise StepFailed(printed, handled)
+            return printed, self.recovered(step.handler, f"{here}/on_failure", step, names, printed, own)
+        seen = _seen(step, {**names, **handled}, printed)
+        for name, steps in (("on_exit_code:0", step.zero), ("on_success", step.success)):
+            if steps is not None:
+                handled |= self.listed(steps, f"{here}/{name}", seen, own)[1]
+        if step.check:
+            handled |= self.validated(step, here, seen, own)
+        return printed, handled
+
+    def tried(self, step: Step, path: str, names: Names, own: str) -> tuple[str, bool]:
+        printed, is_done = self.command(step, path, names, own)
+        self.end(path)
+        return printed, is_done
+
+    def recovered(
+        self, steps: Sequence[Step], path: str, step: Step, names: Names, printed: str, own: str
+    ) -> Names:
         try:
-            _, captures = self.listed(step.handler, f"{here}/on_failure", seen, own)
+            return self.listed(steps, path, _seen(step, names, printed), own)[1]
         except StepFailed:
             raise StepFailed(printed) from None  # both have failed, and it is the step that did
-        return printed, captures
+
+    def validated(self, step: Step, here: str, seen: Names, own: str) -> Names:
+        captures: Names = {}
+        if self.is_complete(step, f"{here}/check@1/0", own):
+            return captures
+        if step.incomplete is not None:
+            captures = self.listed(step.incomplete, f"{here}/on_incomplete@1", seen, own)[1]
+            if self.is_complete(step, f"{here}/check@2/0", own):
+                return captures
+        raise StepFailed("")
+
+    def is_complete(self, step: Step, path: str, own: str) -> bool:
+        _, is_done = self.tried(Step("", step.check), path, {}, own)
+        return is_done and not lacks(step.check, path)
 
     def each(self, step: Step, here: str, names: Names, own: str) -> list[str]:
         self.end(f"{here}/each/items")
@@ -146,17 +205,19 @@ class _Performance:
         self.past = [*before, *behind]
         return outputs
 
-    def command(self, step: Step, path: str, names: Names, own: str) -> str:
+    def command(self, step: Step, path: str, names: Names, own: str) -> tuple[str, bool]:
+        """What it prints, and whether it succeeds."""
         words = [word for name in step.words for word in _words(names[name])]
-        printed = said([path, step.revision, *words], {"AROUND": self.flow.env, "OWN": own})
-        self.found.printed[path] = printed
         self.found.before[path] = list(self.past)
-        failing = step.fails or self.is_broken(path)
+        if path in self.said_done:
+            return "", True
+        printed = said(path, step.revision, words, {"AROUND": self.flow.env, "OWN": own})
+        self.found.printed[path] = printed
+        failing = code_of(step.revision, path) != 0 or self.is_broken(path)
         self.found.attempts[path] = step.attempts if failing else 1
         if failing:
             self.past.append(path)
-            raise StepFailed(printed)
-        return printed
+        return printed, not failing
 
     def end(self, path: str) -> None:
         self.found.before[path] = list(self.past)
@@ -164,9 +225,16 @@ class _Performance:
         self.past.append(path)
 
 
-def said(words: Sequence[str], env: Mapping[str, str]) -> str:
+def said(path: str, revision: str, words: Sequence[str], env: Mapping[str, str]) -> str:
     """What the command of every step prints."""
-    return f"[{' '.join([*words, env.get('AROUND', ''), env.get('OWN', '')]).strip()}]"
+    if lacks(revision, path):
+        return '{"completion_percentage": 50}'
+    return f"({' '.join([path, revision, *words, env.get('AROUND', ''), env.get('OWN', '')]).strip()})"
+
+
+def _seen(step: Step, names: Names, printed: str) -> Names:
+    """What is known behind an action, inside its step."""
+    return {**names, "last.output": printed, **({step.capture: printed} if step.capture else {})}
 
 
 def _words(value: Value) -> list[str]:

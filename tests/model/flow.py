@@ -7,14 +7,18 @@ that `walked` gives say where each step is in a run, what it says, and what stan
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 Kind = Literal["shell", "use", "foreach"]
 PHASES = ("setup", "map", "reduce", "merge")
-FAILS = "F"
-"""A command whose revision begins with it always fails."""
+FAILS, FLAKY, LACKS = "F", "K", "J"
+"""What the revision of a command begins with that always fails; that fails, or prints a result that is not
+complete, as often as the digit behind it says: see `code_of` and `lacks`."""
+LISTS = ("inner", "handler", "success", "zero", "three", "incomplete")
+"""The fields of a step in which steps are."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,22 @@ class Step:
     env: str = ""
     """A name whose value its commands print, too, as the variable OWN."""
     handler: tuple[Step, ...] | None = None
+    """`on_failure`"""
+    tries: int = 0
+    """Its `max_attempts`."""
+    success: tuple[Step, ...] | None = None
+    """`on_success`"""
+    zero: tuple[Step, ...] | None = None
+    """`on_exit_code: {0: …}`"""
+    three: tuple[Step, ...] | None = None
+    """`on_exit_code: {3: …}`; every failure here is an exit code of 3."""
+    check: str = ""
+    """The revision of the command that validates it."""
+    incomplete: tuple[Step, ...] | None = None
+    """`on_incomplete` of that, once."""
+    once: bool = False
+    into_file: bool = False
+    """`output_file`"""
     inner: tuple[Step, ...] = ()
     """Of a `use`, its block; of a `foreach`, what it does."""
     values: tuple[str, ...] = ()
@@ -40,13 +60,52 @@ class Step:
 
     @property
     def fails(self) -> bool:
-        return self.revision.startswith(FAILS)
+        return self.revision.startswith((FAILS, FLAKY))
+
+    @property
+    def is_plain(self) -> bool:
+        """Is its action all that it does?"""
+        around = (self.handler, self.success, self.zero, self.three)
+        return self.kind == "shell" and not self.check and all(one is None for one in around)
+
+    @property
+    def is_handled(self) -> bool:
+        """Does something follow when its action fails?"""
+        return self.handler is not None or self.three is not None
+
+
+def code_of(revision: str, path: str) -> int:
+    """The exit code of a command, where the world does not break it."""
+    if revision.startswith(FLAKY):
+        return 3 if _earlier(path) < int(revision[1]) else 0
+    return 3 if revision.startswith(FAILS) else 0
+
+
+def lacks(revision: str, path: str) -> bool:
+    """Does a check say that something is missing?"""
+    return revision.startswith(LACKS) and _earlier(path) < int(revision[1])
+
+
+def _earlier(path: str) -> int:
+    """How often it was tried before, by its path: `again@2` is the third time, `check@2` the second."""
+    found = _TIME.search(path)
+    return 0 if found is None else int(found[2]) - (found[1] == "check")
+
+
+_TIME = re.compile(r"/(again|check)@(\d+)(/0)?$")
+
+
+def named(steps: Sequence[Step]) -> Iterator[tuple[str, Step]]:
+    """The steps of a list by what they are called in a path: their ids, or their numbers."""
+    return ((step.id or str(number), step) for number, step in enumerate(steps))
 
 
 @dataclass(frozen=True)
 class Flow:
     phases: Mapping[str, tuple[Step, ...]]
     items: tuple[str, ...] = ()
+    from_file: bool = False
+    """The items stand in a file of their own: what it holds is no text of the flow."""
     vars: Mapping[str, str] = field(default_factory=dict)
     env: str = "e0"
     """The value of the variable AROUND, which reaches every step."""
@@ -64,42 +123,41 @@ def text(flow: Flow) -> str:
     blocks: dict[str, object] = {}
     document: dict[str, object] = {"env": {"AROUND": flow.env}, "vars": dict(flow.vars), "blocks": blocks}
     for name, steps in flow.lists:
-        written = [_written(step, _key(name), blocks) for step in steps]
+        written = [_written(step, name, blocks) for step in steps]
+        given: object = {"file": ITEMS, "format": "text"} if flow.from_file else list(flow.items)
         document[name] = (
-            {"input": list(flow.items), "id": "${item}", "max_parallel": flow.parallel, "steps": written}
+            {"input": given, "id": "${item}", "max_parallel": flow.parallel, "steps": written}
             if name == "map"
             else written
         )
     return json.dumps(document, indent=1)
 
 
-def _key(phase: str) -> str:
-    """How a command tells the ledger where it is: the item is what it is given."""
-    return "map/item:${item}" if phase == "map" else phase
+ITEMS = "items.txt"
 
 
-def _written(step: Step, above: str, blocks: dict[str, object]) -> dict[str, object]:
-    here = f"{above}/{step.id}"
-    said: dict[str, object] = {"id": step.id}
+def _written(step: Step, phase: str, blocks: dict[str, object]) -> dict[str, object]:
+    def listed(steps: Sequence[Step]) -> list[dict[str, object]]:
+        return [_written(one, phase, blocks) for one in steps]
+
+    said: dict[str, object] = {"id": step.id} if step.id else {}
     if step.when is not None:
         name, compared, value = step.when
         said["when"] = f"${{{name}}} {compared} '{value}'"
     match step.kind:
         case "shell":
-            key = f"{here}/run" if step.handler is not None else here
-            said["shell"] = " ".join(["say", key, step.revision, *(f"${{{name}}}" for name in step.words)])
+            said["shell"] = " ".join(["say", step.revision, *(f"${{{name}}}" for name in step.words)])
         case "use":
-            block = f"b_{here.replace('/', '_').replace(':', '').replace('${item}', '')}"
+            block = f"b_{phase}_{step.id}"
             blocks[block] = {
-                "with": ["at", *(f"w{n}" for n in range(len(step.words)))],
-                "steps": [_written(one, "${at}", blocks) for one in step.inner],
+                "with": [f"w{n}" for n in range(len(step.words))],
+                "steps": listed(step.inner),
             }
             given = {f"w{n}": f"${{{name}}}" for n, name in enumerate(step.words)}
-            said |= {"use": block, "with": {"at": f"{here}/block", **given}}
+            said |= {"use": block, **({"with": given} if given else {})}
         case "foreach":
             said["foreach"] = list(step.values)
-            said["env"] = {"AT": f"{here}/each"}
-            said["do"] = [_written(one, "${AT}/item:${index}", blocks) for one in step.inner]
+            said["do"] = listed(step.inner)
     if step.capture:
         said["capture"] = step.capture
     if step.attempts > 1:
@@ -107,14 +165,29 @@ def _written(step: Step, above: str, blocks: dict[str, object]) -> dict[str, obj
     if step.goes_on:
         said["continue_on_error"] = True
     if step.env:
-        said["env"] = {**_map(said.get("env")), "OWN": f"${{{step.env}}}"}
+        said["env"] = {"OWN": f"${{{step.env}}}"}
+    if step.once:
+        said["once"] = True
+    if step.into_file:
+        said["output_file"] = "out/${step.path}.txt"
     if step.handler is not None:
-        said["on_failure"] = [_written(one, f"{here}/on_failure", blocks) for one in step.handler]
+        steps = listed(step.handler)
+        said["on_failure"] = {"steps": steps, "max_attempts": step.tries} if step.tries else steps
+    if step.success is not None:
+        said["on_success"] = listed(step.success)
+    codes = {
+        code: listed(steps) for code, steps in (("0", step.zero), ("3", step.three)) if steps is not None
+    }
+    if codes:
+        said["on_exit_code"] = codes
+    if step.check:
+        more = (
+            {"on_incomplete": {"steps": listed(step.incomplete), "max_attempts": 1}}
+            if step.incomplete
+            else {}
+        )
+        said["validate"] = {"shell": f"say {step.check}", **more}
     return said
-
-
-def _map(value: object) -> dict[str, object]:
-    return value if isinstance(value, dict) else {}
 
 
 # ── what each step says ──────────────────────────────────────────────────
@@ -130,6 +203,9 @@ class Place:
     command: bool
     """Does it do something itself, or only what is inside it?"""
     goes_on: bool = False
+    handled: str = ""
+    """Of an action that something follows when it has failed: the path of its step."""
+    once: bool = False
     inside: tuple[Step, ...] = ()
     """The steps that it performs: they are compared by themselves once they have ended."""
 
@@ -140,14 +216,14 @@ def places(flow: Flow, items: Sequence[str] | None = None) -> Iterator[Place]:
         if name != "map":
             yield from _places(flow, steps, name, ())
             continue
-        yield Place("map/items", ("items", flow.items, flow.env), command=False)
+        yield Place("map/items", ("items", "" if flow.from_file else flow.items, flow.env), command=False)
         for item in flow.items if items is None else items:
             yield from _places(flow, steps, f"map/item:{item}", ())
 
 
 def _places(flow: Flow, steps: Sequence[Step], above: str, around: tuple[object, ...]) -> Iterator[Place]:
-    for step in steps:
-        here = f"{above}/{step.id}"
+    for name, step in named(steps):
+        here = f"{above}/{name}"
         says = (*_own(flow, step), flow.env, *around)
         reaching = (*around, *_reaching(flow, step))
         match step.kind:
@@ -157,20 +233,53 @@ def _places(flow: Flow, steps: Sequence[Step], above: str, around: tuple[object,
                 yield Place(f"{here}/each/items", (step.values, flow.env, *reaching), command=False)
                 for number in range(len(step.values)):
                     yield from _places(flow, step.inner, f"{here}/each/item:{number}", reaching)
-            case "shell" if step.handler is not None:
-                yield Place(f"{here}/run", says, command=True)
-                yield from _places(flow, step.handler, f"{here}/on_failure", around)
-        simple = step.kind == "shell" and step.handler is None
-        yield Place(here, says, command=simple, goes_on=step.goes_on, inside=step.inner)
+            case "shell" if not step.is_plain:
+                handled = here if step.is_handled else ""
+                acts = (*_own(flow, step, action=True), flow.env, *around)
+                yield Place(f"{here}/run", acts, command=True, handled=handled, once=step.once)
+                yield from _around_action(flow, step, here, acts, around)
+        once = step.once and step.is_plain
+        yield Place(here, says, command=step.is_plain, goes_on=step.goes_on, inside=step.inner, once=once)
 
 
-def _own(flow: Flow, step: Step) -> tuple[object, ...]:
-    """What a step says, and the variables that it mentions; of one with steps inside: without those."""
+def _around_action(
+    flow: Flow, step: Step, here: str, says: tuple[object, ...], around: tuple[object, ...]
+) -> Iterator[Place]:
+    """What may follow an action inside its step."""
+    handled = here if step.is_handled else ""
+    for number in range(1, step.tries + 1):
+        yield from _places(flow, step.handler or (), f"{here}/on_failure@{number}", around)
+        yield Place(f"{here}/again@{number}", says, command=True, handled=handled, once=step.once)
+    if not step.tries:
+        yield from _places(flow, step.handler or (), f"{here}/on_failure", around)
+    for name, steps in (
+        ("on_exit_code:3", step.three),
+        ("on_exit_code:0", step.zero),
+        ("on_success", step.success),
+    ):
+        yield from _places(flow, steps or (), f"{here}/{name}", around)
+    checked = ("check", step.check, flow.env, *around)
+    if step.check:
+        yield Place(f"{here}/check@1/0", checked, command=True)
+    if step.incomplete:
+        yield from _places(flow, step.incomplete, f"{here}/on_incomplete@1", around)
+        yield Place(f"{here}/check@2/0", checked, command=True)
+
+
+def _own(flow: Flow, step: Step, *, action: bool = False) -> tuple[object, ...]:
+    """What a step says, and the variables that it mentions; of one with steps inside: without those.
+
+    `action`: without what it says of what follows that.
+    """
     names = [*step.words, step.env, *((step.when[0],) if step.when else ())]
-    handler = None if step.handler is None else tuple((one.id, *_own(flow, one)) for one in step.handler)
+    lists = [getattr(step, field) for field in LISTS if field != "inner"]
+    inside = tuple(
+        None if steps is None else tuple((one.id, *_own(flow, one)) for one in steps) for steps in lists
+    )
     revision = step.revision if step.kind == "shell" else ""
     own = (step.kind, revision, step.words, step.capture, step.when, step.attempts, step.goes_on)
-    return (*own, step.env, step.values, handler, *_mentioned(flow, names))
+    more = (step.once, step.into_file, step.env, step.values, *_mentioned(flow, names))
+    return (*own, *more) if action else (*own, *more, step.tries, step.check, inside)
 
 
 def _reaching(flow: Flow, step: Step) -> tuple[object, ...]:

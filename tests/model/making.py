@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 from model.expected import expect
-from model.flow import FAILS, Flow, Step
+from model.flow import FAILS, FLAKY, LACKS, LISTS, Flow, Step, named
 
 VARS = ("v0", "v1")
 WORDS = (*VARS, "c0", "c1", "c2", "item", "last.output", "w0", "map.outputs", "map.successful")
@@ -17,7 +18,8 @@ TRIES = 40
 
 def made(chance: Random) -> Flow:
     phases: dict[str, tuple[Step, ...]] = {}
-    flow = Flow(phases, tuple(chance.sample(ITEMS, chance.randint(2, 4))), {"v0": "V0", "v1": "V0"})
+    items = tuple(chance.sample(ITEMS, chance.randint(2, 4)))
+    flow = Flow(phases, items, chance.random() < 0.3, {"v0": "V0", "v1": "V0"})
     for name, least, most in (("setup", 0, 3), ("map", 1, 3), ("reduce", 0, 2), ("merge", 0, 1)):
         count = chance.randint(least, most)
         for number in range(count):
@@ -44,20 +46,42 @@ def made_step(name: str, chance: Random, *, depth: int = 0) -> Step:
         env=chance.choice(VARS) if chance.random() < 0.15 else "",
     )
     kind = chance.random()
-    if depth == 0 and kind < 0.15:
+    if depth == 0 and kind < 0.12:
         return replace(step, kind="use", words=step.words[:1], inner=_some(chance, 2))
-    if depth == 0 and kind < 0.3:
+    step = replace(step, id="" if chance.random() < 0.3 else name)
+    if depth == 0 and kind < 0.24:
         values = tuple(str(n) for n in range(chance.randint(1, 3)))
         return replace(step, kind="foreach", words=(), inner=_some(chance, 2), values=values)
-    if depth == 0 and kind < 0.45:
-        return replace(
-            step, handler=_some(chance, 1), revision=chance.choice(("r0", f"{FAILS}0", f"{FAILS}0"))
+    step = replace(step, once=chance.random() < 0.2, into_file=chance.random() < 0.15)
+    if depth == 0 and kind < 0.55:
+        revision = chance.choice(
+            (_revision(chance), _revision(chance), f"{FAILS}0", f"{FLAKY}1", f"{FLAKY}2")
         )
-    if kind < 0.55:
+        return _with_more(replace(step, revision=revision), chance)
+    if kind < 0.63:
         return replace(step, revision=f"{FAILS}0", goes_on=True, attempts=chance.choice((1, 2)))
-    if depth == 0 and kind < 0.6:
+    if depth == 0 and kind < 0.66:
         return replace(step, revision=f"{FAILS}0")
     return step
+
+
+def _with_more(step: Step, chance: Random) -> Step:
+    """With some of what may stand around an action."""
+    fields = ["handler", "handler", "success", "zero", "three", "check"]
+    for field in sorted({chance.choice(fields) for _ in range(chance.randint(1, 3))}):
+        step = _with_field(step, field, chance)
+    return step
+
+
+def _with_field(step: Step, field: str, chance: Random) -> Step:
+    match field:
+        case "check":
+            often = (_revision(chance), _revision(chance), f"{FLAKY}1", f"{LACKS}1", f"{LACKS}1")
+            check = chance.choice((*often, f"{FAILS}0", f"{LACKS}9"))
+            return replace(step, check=check, incomplete=chance.choice((None, _some(chance, 2))))
+        case "handler":
+            return replace(step, handler=_some(chance, 2), tries=chance.choice((0, 0, 1, 2)))
+    return _with_list(step, field, _some(chance, 2))
 
 
 def _some(chance: Random, most: int) -> tuple[Step, ...]:
@@ -83,20 +107,34 @@ def is_sound(flow: Flow) -> bool:
         expect(flow, flow.items, lambda _: False)
         for keep in (lambda step: replace(step, when=None), _without):
             tried = replace(flow, phases={name: _kept(steps, keep) for name, steps in flow.lists})
-            for fails in (False, True):
-                mended = replace(tried, phases={n: _failing(steps, fails) for n, steps in tried.lists})
+            for way in WAYS:
+                mended = replace(tried, phases={n: _going(steps, way) for n, steps in tried.lists})
                 expect(mended, flow.items, lambda _: False)
     except (KeyError, AssertionError):
         return False
     return True
 
 
-def _failing(steps: Sequence[Step], fails: bool) -> tuple[Step, ...]:
-    """Every action with a handler fails, or does not; what ends a list does not."""
-    return tuple(
-        replace(step, revision=f"{FAILS}0" if fails and (step.handler or step.goes_on) else "r0", inner=_failing(step.inner, fails))
-        for step in steps
-    )  # fmt: skip
+WAYS = ("done", "incomplete", "handled", "coded", "again")
+"""Ways through a step; what ends a list is on none of them."""
+
+
+def _going(steps: Sequence[Step], way: str) -> tuple[Step, ...]:
+    """All steps go this way, as far as they can."""
+    return tuple(_gone(replace(step, inner=_going(step.inner, way)), way) for step in steps)
+
+
+def _gone(step: Step, way: str) -> Step:
+    check = step.check and (f"{FLAKY}1" if way in ("incomplete", "again") and step.incomplete else "r0")
+    step = replace(step, revision="r0", check=check)
+    match way:
+        case "handled" if step.handler or step.goes_on:
+            return replace(step, revision=f"{FAILS}0", three=None, tries=0)
+        case "coded" if step.three or step.goes_on:
+            return replace(step, revision=f"{FAILS}0", handler=None, tries=0)
+        case "again" if step.tries:
+            return replace(step, revision=f"{FLAKY}1", three=None)
+    return step
 
 
 def _without(step: Step) -> Step | None:
@@ -104,12 +142,23 @@ def _without(step: Step) -> Step | None:
 
 
 def _kept(steps: Sequence[Step], keep: Callable[[Step], Step | None]) -> tuple[Step, ...]:
-    kept = (keep(step) for step in steps)
-    return tuple(
-        replace(step, inner=_kept(step.inner, keep), handler=step.handler and _kept(step.handler, keep))
-        for step in kept
-        if step is not None
-    )
+    kept = [step for step in (keep(step) for step in steps) if step is not None]
+    return tuple(_with_kept(step, keep) for step in kept)
+
+
+def _with_kept(step: Step, keep: Callable[[Step], Step | None]) -> Step:
+    for field, listed in _lists(step):
+        step = _with_list(step, field, _kept(listed, keep))
+    return step
+
+
+def _with_list(step: Step, field: str, steps: tuple[Step, ...] | None) -> Step:
+    changed: dict[str, Any] = {field: steps}
+    return replace(step, **changed)
+
+
+def _lists(step: Step) -> list[tuple[str, tuple[Step, ...]]]:
+    return [(field, getattr(step, field)) for field in LISTS if getattr(step, field)]
 
 
 def _fits(flow: Flow) -> bool:
@@ -118,20 +167,30 @@ def _fits(flow: Flow) -> bool:
         return False  # so that every item has an output that is a text
     lists = [steps for _, steps in flow.lists]
     for steps in lists:
-        lists += [inner for step in steps for inner in (step.inner, step.handler or ()) if inner]
+        lists += [inner for step in steps for _, inner in _lists(step)]
     return all(_is_fit(step) for steps in lists for step in steps) and all(
-        len({step.id for step in steps}) == len(steps) for steps in lists
+        len({name for name, _ in named(steps)}) == len(steps) for steps in lists
     )
 
 
 def _is_fit(step: Step) -> bool:
-    inside = (*step.inner, *(step.handler or ()))
-    if any((one.fails and not one.goes_on) or one.handler or one.inner for one in inside):
+    inside = [one for _, steps in _lists(step) for one in steps]
+    if any((one.fails and not one.goes_on) or one.kind != "shell" or not one.is_plain for one in inside):
+        return False
+    if any(name not in VARS for one in step.incomplete or () for name in one.words):
+        return False
+    if any(getattr(step, field) == () for field in LISTS[1:]) or (step.incomplete and not step.check):
+        return False
+    if step.tries and not step.handler:
         return False
     if step.kind == "shell":
-        return not step.inner and step.handler != ()
-    if not step.inner or step.inner[-1].when or step.inner[-1].goes_on or step.goes_on or step.handler:
+        return not step.inner
+    if not step.inner or step.inner[-1].when or step.inner[-1].goes_on or step.goes_on:
         return False  # so that it has an output
+    if step.check or step.once or step.into_file or len(_lists(step)) > 1:
+        return False
+    if step.kind == "use" and not step.id:
+        return False
     return not step.words and bool(step.values) if step.kind == "foreach" else len(step.words) <= 1
 
 
@@ -152,14 +211,11 @@ def _in_list(flow: Flow, chance: Random, change: Callable[[tuple[Step, ...]], tu
     """With one of its lists changed, at any depth."""
     name = chance.choice([name for name, _ in flow.lists])
     steps = flow.phases[name]
-    deep = [at for at, step in enumerate(steps) if step.inner or step.handler]
+    deep = [at for at, step in enumerate(steps) if _lists(step)]
     if deep and chance.random() < 0.4:
         at = chance.choice(deep)
-        step = steps[at]
-        if step.handler and not step.inner:
-            changed = replace(step, handler=change(step.handler))
-        else:
-            changed = replace(step, inner=change(step.inner))
+        field, listed = chance.choice(_lists(steps[at]))
+        changed = _with_list(steps[at], field, change(listed))
         steps = (*steps[:at], changed, *steps[at + 1 :])
     else:
         steps = change(steps)
@@ -201,11 +257,33 @@ def _step_env(flow: Flow, chance: Random) -> Flow:
     return _in_step(flow, chance, lambda step: replace(step, env=chance.choice(("", *VARS))))
 
 
-def _handler(flow: Flow, chance: Random) -> Flow:
+def _around_action(flow: Flow, chance: Random) -> Flow:
     def change(step: Step) -> Step:
-        return replace(step, handler=None if step.handler else _some(chance, 1))
+        field = chance.choice(("handler", "success", "zero", "three", "check"))
+        if not getattr(step, field):
+            return _with_field(step, field, chance)
+        if field == "check":
+            return replace(step, check="", incomplete=None)
+        return _with_list(replace(step, tries=0) if field == "handler" else step, field, None)
 
     return _in_step(flow, chance, change)
+
+
+def _tries(flow: Flow, chance: Random) -> Flow:
+    return _in_step(flow, chance, lambda step: replace(step, tries=chance.randrange(3)))
+
+
+def _check(flow: Flow, chance: Random) -> Flow:
+    check = chance.choice((_revision(chance), f"{FLAKY}1", f"{LACKS}1"))
+    return _in_step(flow, chance, lambda step: replace(step, check=step.check and check))
+
+
+def _once(flow: Flow, chance: Random) -> Flow:
+    return _in_step(flow, chance, lambda step: replace(step, once=not step.once))
+
+
+def _into_file(flow: Flow, chance: Random) -> Flow:
+    return _in_step(flow, chance, lambda step: replace(step, into_file=not step.into_file))
 
 
 def _going_on(flow: Flow, chance: Random) -> Flow:
@@ -236,7 +314,13 @@ def _remove(flow: Flow, chance: Random) -> Flow:
 
 
 def _rename(flow: Flow, chance: Random) -> Flow:
-    return _in_step(flow, chance, lambda step: replace(step, id=f"n{chance.randrange(99)}"))
+    """With another command, too: by the same words and in the same place it would be the same step."""
+
+    def change(step: Step) -> Step:
+        other = replace(step, id=f"n{chance.randrange(99)}", revision=f"r{chance.randrange(100, 1000)}")
+        return other if step.kind == "shell" else step
+
+    return _in_step(flow, chance, change)
 
 
 def _swap(flow: Flow, chance: Random) -> Flow:
@@ -259,6 +343,7 @@ def _items(flow: Flow, chance: Random) -> Flow:
 
 
 EDITS = (
-    *(_command, _break, _mention, _condition, _capture, _step_env, _handler, _going_on, _values),
+    *(_command, _break, _mention, _condition, _capture, _step_env, _going_on, _values),
+    *(_around_action, _around_action, _tries, _check, _once, _into_file),
     *(_insert, _remove, _rename, _swap, _variable, _around, _items),
 )  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -10,12 +10,14 @@ from random import Random
 from model.flow import places
 from model.making import edited, made
 from model.verdict import DEAD, Memory, Moment, broken_rules
-from model.world import Life, World
+from model.world import Death, Life, Record, World
 from plait.steps.hands import Rehearsed
 
 MOVES = 4
 LATEST = 60
 """No death is later than behind so many records."""
+COMMANDS = 14
+"""Nor in a later command."""
 
 
 @dataclass
@@ -32,6 +34,10 @@ def lived(root: Path, seed: int, *, watch: Callable[[str], None] = lambda _: Non
     return _Teller(World(root), Random(seed), watch).told()
 
 
+def is_inside(path: str, item: str) -> bool:
+    return path.startswith(f"{item}/")
+
+
 class _Teller:
     def __init__(self, world: World, chance: Random, watch: Callable[[str], None]) -> None:
         self.world, self.chance, self.watch = world, chance, watch
@@ -45,7 +51,7 @@ class _Teller:
             paths = [one.path for one in places(self.flow) if one.command and one.path.startswith(DEAD)]
             self.world.broken = set(self.chance.sample(paths, min(len(paths), self.chance.randint(1, 2))))
             self.tell(f"broken: {sorted(self.world.broken)}")
-        self.live("run", lambda at: self.world.run(dies_at=at), dies=self.chance.random() < 0.6)
+        self.live("run", self.world.run, dies=self.chance.random() < 0.6)
         for _ in range(self.chance.randint(1, MOVES)):
             if self.story.found or not self.world.run_id:
                 return self.story
@@ -61,18 +67,55 @@ class _Teller:
             self.write(f"edit: {how}")
         accept, dies = self.chance.random() < 0.6, self.chance.random() < 0.6
         what = self.chance.random()
-        if what < 0.2:
+        if what < 0.25:
             if self.chance.random() < 0.7:
                 self.world.broken.clear()
                 self.tell("mended")
-            self.live("retry", lambda at: self.world.retry(dies_at=at), dies=dies, retry=True)
+            self.retry(dies=dies)
         else:
-            self.resume(accept=accept, dies=dies)
+            self.resume(accept=accept, dies=dies, answers=self.chance.random() < 0.7)
 
-    def resume(self, *, accept: bool, dies: bool) -> Life:
-        name = "resume --accept-changes" if accept else "resume"
+    def retry(self, *, dies: bool) -> Life:
+        failed = self.failed(self.world.records())
+        from_start = self.chance.random() < 0.3
+        items = [self.chance.choice(sorted(failed))] if failed and self.chance.random() < 0.4 else []
+        names = [path.partition(":")[2] for path in items]
+        told = " ".join(["retry", *(names or ["--failed"]), *(["--from-start"] if from_start else [])])
         return self.live(
-            name, lambda at: self.world.resume(accept=accept, dies_at=at), dies=dies, accept=accept
+            told,
+            lambda death: self.world.retry(death, items=names, from_start=from_start),
+            dies=dies,
+            retried=frozenset(items or failed),
+            from_start=from_start,
+        )
+
+    def failed(self, records: Mapping[str, Record]) -> set[str]:
+        """The paths of the items that failed, of those that are chosen now."""
+        chosen = records["map/items"].number if "map/items" in records else 0
+        return {
+            path
+            for path, one in records.items()
+            if path.startswith(DEAD)
+            and path.count("/") == 1
+            and one.status == "failed"
+            and one.number > chosen
+        }
+
+    def resume(self, *, accept: bool, dies: bool, answers: bool = True) -> Life:
+        before = self.world.records()
+        asked = (
+            Moment(self.flow, self.memory, before, self.world, accept=accept).questions() if answers else []
+        )
+        repeat = [path for path in asked if self.chance.random() < 0.5]
+        done = [path for path in asked if path not in repeat]
+        told = [*(f"--repeat {path}" for path in repeat), *(f"--done {path}" for path in done)]
+        return self.live(
+            " ".join(["resume --accept-changes" if accept else "resume", *told]),
+            lambda death: self.world.resume(death, accept=accept, repeat=repeat, done=done),
+            dies=dies,
+            accept=accept,
+            repeat=repeat,
+            done=done,
         )
 
     def finish(self) -> None:
@@ -97,6 +140,10 @@ class _Teller:
         if life.result is None or life.result.status != "done" or life.result.counts.get("failed"):
             return
         for one in shown:
+            if {one.path, f"{one.path}/run"} & self.world.said_done:
+                continue
+            if any(part.startswith(("on_", "check@", "again@")) for part in one.path.split("/")):
+                continue  # nobody knows before which way a step goes
             is_command = one.kind == "shell" and not one.remembered and not one.shown.startswith("if ")
             if is_command and not one.fails and not {one.path, f"{one.path}/run"} & ran:
                 self.found(f"the dry run showed {one.path}, and it was not done ({one.why})")
@@ -104,34 +151,56 @@ class _Teller:
     def live(
         self,
         name: str,
-        work: Callable[[int | None], Life],
+        work: Callable[[Death], Life],
         *,
         dies: bool,
         accept: bool = False,
-        retry: bool = False,
+        retried: frozenset[str] | None = None,
+        from_start: bool = False,
+        repeat: Sequence[str] = (),
+        done: Sequence[str] = (),
     ) -> Life:
-        dies_at = self.chance.randint(2, LATEST) if dies else None
+        death = self.death() if dies else Death()
+        told = death.told
         before = self.world.records()
-        moment = Moment(self.flow, self.memory, before, self.world, accept=accept, retry=retry)
-        life = work(dies_at)
+        if from_start:
+            before = {
+                path: one
+                for path, one in before.items()
+                if not any(is_inside(path, item) for item in retried or ())
+            }
+        moment = Moment(
+            self.flow,
+            self.memory,
+            before,
+            self.world,
+            accept=accept,
+            retried=retried,
+            repeat=repeat,
+            done=done,
+        )
+        life = work(death)
         after = self.world.records()
         self.story.lives += 1
-        self.tell(f"{name} (dies at {dies_at}): {life.how}; did {[line.path for line in life.lines]}")
-        if retry and life.refused_code == "nothing-to-retry":
+        self.tell(f"{name} ({told}): {life.how}; did {[line.path for line in life.lines]}")
+        if retried is not None and life.refused_code == "nothing-to-retry":
             return life
-        if retry and self.is_edited:
+        ran = {line.path for line in life.lines}
+        self.world.said_done |= {path for path in done if path in after and path not in ran}
+        if retried is not None and self.is_edited:
             self.memory.retried_by_another_text = True
-            self.memory.retried |= {
-                path
-                for path, one in before.items()
-                if path.startswith(DEAD) and path.count("/") == 1 and one.status == "failed"
-            }
+            self.memory.retried |= retried
         for rule in broken_rules(moment, life, after):
             self.found(rule)
         self.memory.learn(self.flow, before, after)
-        if retry:
+        if retried is not None:
             self.memory.accept(self.flow, after)
         return life
+
+    def death(self) -> Death:
+        if self.chance.random() < 0.4:
+            return Death(commands=self.chance.randint(1, COMMANDS))
+        return Death(records=self.chance.randint(2, LATEST))
 
     def write(self, why: str) -> None:
         self.world.write(self.flow)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from model.expected import Expected, expect
 from model.flow import PHASES, Flow, Place, places
@@ -64,19 +66,41 @@ class Moment:
     before: Mapping[str, Record]
     world: World
     accept: bool = False
-    retry: bool = False
+    retried: frozenset[str] | None = None
+    """Paths of the items that are retried in it."""
+    repeat: Sequence[str] = ()
+    done: Sequence[str] = ()
 
     def __post_init__(self) -> None:
-        self.begun = set(self.world.begun)
+        self.begun, self.open, self.ends = set(self.world.begun), set(self.world.open), dict(self.world.ends)
         self.last = max((record.number for record in self.before.values()), default=0)
         items = self.memory.items or self.flow.items
         if "map/items" in self.changed_paths() and not self.retry:
             items = self.flow.items
-        self.items = items
+        self.take(items)
+
+    @property
+    def retry(self) -> bool:
+        return self.retried is not None
+
+    def take(self, items: Sequence[str]) -> None:
+        """These are the items of this life."""
+        self.items = tuple(items)
         self.places = {place.path: place for place in places(self.flow, items)}
 
     def expected(self) -> Expected:
-        return expect(self.flow, self.items, lambda path: self.world.last_code(path) != 0)
+        def is_broken(path: str) -> bool:
+            return self.world.last_code(path) != 0
+
+        return expect(self.flow, self.items, is_broken, self.world.said_done)
+
+    def questions(self) -> list[str]:
+        """The steps that may run only once, were begun, and whose end is not known."""
+        return [
+            path
+            for path, place in self.places.items()
+            if place.once and path in self.open and not any(one in self.before for one in _above(path))
+        ]
 
     def changed_paths(self) -> set[str]:
         """The steps that have ended and say something else now."""
@@ -93,8 +117,26 @@ class Moment:
         return {
             path
             for path in self.before
-            if path in self.memory.says and path not in self.places and path.rpartition("/")[0] in lists
+            if path in self.memory.says and path not in self.places
+            if path.rpartition("/")[0] in lists or self.is_of_removed_phase(path)
+            if not self.is_end_of_list(path)
         }
+
+    def is_of_removed_phase(self, path: str) -> bool:
+        """Is a phase gone that another one has followed?"""
+        phase = path.partition("/")[0]
+        if phase in self.flow.phases or phase not in PHASES:
+            return False
+        later = PHASES[PHASES.index(phase) + 1 :]
+        return any(one in self.before for one in later)
+
+    def is_end_of_list(self, path: str) -> bool:
+        """Did its list fail with it?  Then nothing has followed."""
+        above, record = path.rpartition("/")[0], self.before[path]
+        if record.status != "failed" or (above in self.before and self.before[above].status != "failed"):
+            return False
+        beside = (one for one in self.before if one.rpartition("/")[0] == above)
+        return all(self.before[one].number <= record.number for one in beside)
 
     def may_be_asked(self) -> bool:
         return bool(self.removed()) or self.has_changed_inside() or self.is_handled() or self.is_misplaced()
@@ -102,8 +144,8 @@ class Moment:
     def is_handled(self) -> bool:
         """Has an action that failed and was handled, perhaps not to the end, another text now?"""
         return any(
-            path.endswith("/run")
-            and path in self.places
+            path in self.places
+            and self.places[path].handled
             and self.memory.says.get(path) != self.places[path].says
             for path in self.before
         )
@@ -133,24 +175,97 @@ class Moment:
         """Is it an end that is remembered?"""
         if record.status in ("done", "skipped"):
             return True
-        return path in now and now[path].goes_on
+        if path not in now:
+            return False
+        if handled := now[path].handled:
+            return record.number > self.ends.get(handled, 0)
+        return now[path].goes_on
 
     def is_stale(self, path: str, expected: Expected) -> bool:
-        """Was something before it done again since?"""
+        """Was something before it done again since, or will it be, since it failed?"""
         own = self.before[path].number
+        known = [(one, self.before[one]) for one in expected.before.get(path, ()) if one in self.before]
         return any(
-            one in self.before and self.before[one].number > own for one in expected.before.get(path, ())
+            record.number > own or (record.status == "failed" and not self.counts(one, record, self.places))
+            for one, record in known
         )
 
 
 def broken_rules(moment: Moment, life: Life, after: Mapping[str, Record]) -> list[str]:
-    return [*_refusals(moment, life), *_repeated(moment, life, after), *_results(moment, life, after)]
+    if "map/items" in after and after["map/items"].number > moment.last:
+        moment.take(moment.flow.items)
+    return [
+        *_refusals(moment, life),
+        *_questions(moment, life, after),
+        *_repeated(moment, life, after),
+        *_results(moment, life, after),
+        *_shown(moment, life, after),
+    ]
+
+
+# ── what may run only once is asked about ────────────────────────────────
+
+
+def _questions(moment: Moment, life: Life, after: Mapping[str, Record]) -> Iterator[str]:
+    open_before = set(moment.questions()) - {*moment.repeat, *moment.done}
+    if life.refused_code == "once":
+        asked = set(re.findall(r"--repeat (\S+),", life.refused))
+        if asked != open_before:
+            yield f"asked about {sorted(asked)}, and not known is the end of {sorted(open_before)}"
+    for line in life.lines:
+        if line.path in open_before:
+            yield f"begun again, its end was not known, and nobody was asked: {line.path}"
+        if line.path in moment.done and not _has_reason(moment, life, line.path, after):
+            yield f"done again, though somebody said that it was done: {line.path}"
+    for path in {line.path for line in life.lines}:
+        place = moment.places.get(path)
+        if place is not None and place.once and path not in after and path not in moment.world.open:
+            yield f"it was begun, and that is not recorded: {path}"
+
+
+def _has_reason(moment: Moment, life: Life, path: str, after: Mapping[str, Record]) -> bool:
+    before = moment.expected().before.get(path, ())
+    ran = {line.path for line in life.lines}
+    return any(one in ran or (one in after and after[one].number > moment.last) for one in before)
+
+
+# ── what is shown ────────────────────────────────────────────────────────
+
+
+def _shown(moment: Moment, life: Life, after: Mapping[str, Record]) -> Iterator[str]:
+    """Commands that look at a run count its items as they are recorded."""
+    if not moment.world.run_id:
+        return
+    shown, listed = moment.world.shown()
+    if shown["status"] != listed["status"]:
+        yield f"show says {shown['status']}, runs says {listed['status']}"
+    if life.result is not None and life.result.status != shown["status"]:
+        yield f"the run was {life.result.status}, and show says {shown['status']}"
+    chosen = after.get("map/items")
+    if chosen is None:
+        return
+    ended = Counter(
+        record.status
+        for path, record in after.items()
+        if path.startswith(DEAD) and path.count("/") == 1 and record.number > chosen.number
+    )
+    wanted = {"done": ended["done"], "failed": ended["failed"]}
+    part: dict[str, Any] = next((one for one in shown["phases"] if one["name"] == "map"), {})
+    for name, counts in (("show", part), ("runs", listed["counts"])):
+        found = {status: counts.get(status, 0) for status in wanted}
+        if found != wanted:
+            yield f"{name} counts {found}, and recorded are {wanted}"
+    items = moment.flow.items if chosen.number > moment.last else moment.memory.items
+    if part and part["total"] not in (None, len(items)):
+        yield f"show counts {part['total']} items of {len(items)}"
 
 
 # ── a changed file is said, and nothing runs ─────────────────────────────
 
 
 def _refusals(moment: Moment, life: Life) -> Iterator[str]:
+    if life.refused_code == "once":
+        return
     if life.refused and life.lines:
         yield f"refused, and {[line.path for line in life.lines]} ran: {life.refused}"
     changed = moment.changed_paths()
@@ -171,7 +286,9 @@ def _refusals(moment: Moment, life: Life) -> Iterator[str]:
         for path in changed
         if path in expected.before and not moment.is_stale(path, expected) and moment.memory.asks(path)
     ]
-    asked += [path for path in moment.removed() if path.count("/") == 1 and moment.memory.asks(path)]
+    # Whether the flow has gone on from a failure is not known of a step that is gone.
+    gone = [path for path in moment.removed() if moment.before[path].status != "failed"]
+    asked += [path for path in gone if path.count("/") == 1 and moment.memory.asks(path)]
     if asked and not moment.memory.retried_by_another_text:
         yield f"nobody was asked about {sorted(asked)}"
 
@@ -226,13 +343,13 @@ def _is_unasked(moment: Moment, path: str, expected: Expected) -> bool:
         return False
     if path not in moment.before or not moment.counts(path, moment.before[path], moment.places):
         return False
-    if path in moment.changed_paths() or path.endswith("/run"):
+    if path in moment.changed_paths() or path.endswith("/run") or "/again@" in path:
         return False
     if any(one in moment.before and moment.before[one].status == "failed" for one in _itself_and_above(path)):
         return False
     mine = moment.before[path].number
     known = [one for one in expected.before.get(path, ()) if one in moment.begun]
-    if any(_item_changed(moment, one) for one in known):
+    if not path.startswith(DEAD) and any(_item_changed(moment, one) for one in moment.before):
         return False  # an item that failed is done again by another text, and what is behind it
     return all(one in moment.before and moment.before[one].number < mine for one in known)
 
@@ -252,7 +369,7 @@ def _is_remembered(moment: Moment, path: str, inside: str) -> bool:
     if path == "map" and moment.retry:
         return False
     if path.startswith(DEAD) and path.count("/") == 1 and record.status == "failed":
-        return not moment.retry
+        return path not in (moment.retried or ())
     return moment.counts(path, record, moment.places)
 
 
@@ -268,6 +385,10 @@ def _item_changed(moment: Moment, path: str) -> bool:
 
 def inside(item: str, says: Mapping[str, tuple[object, ...]]) -> tuple[object, ...]:
     return tuple((path, said) for path, said in says.items() if path.startswith(f"{item}/"))
+
+
+def _above(path: str) -> Iterator[str]:
+    return _itself_and_above(path.rpartition("/")[0])
 
 
 def _itself_and_above(path: str) -> Iterator[str]:
@@ -292,6 +413,11 @@ def _results(moment: Moment, life: Life, after: Mapping[str, Record]) -> Iterato
             yield f"{path} printed {printed.get(path)}, and a run from the start prints {words}"
     if (life.result.status == "done") != expected.done:
         yield f"the run is {life.result.status}: {failure}"
+    for path, words in expected.files.items():
+        file = moment.world.root / f"out/{path}.txt"
+        kept = file.read_text() if file.exists() else None
+        if kept != words:
+            yield f"in the file of {path} is {kept}, and a run from the start puts there {words}"
     if not expected.done:
         return
     yield from _order(expected.ended, expected, after)

@@ -7,22 +7,28 @@ A death is one of the journal: from some record on nothing is written any more, 
 from __future__ import annotations
 
 import contextlib
+import io
+import json
 import shlex
 import sqlite3
 import threading
-from collections.abc import Iterator, Mapping
+from argparse import Namespace
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 from model.expected import said
-from model.flow import FAILS, Flow, text
+from model.flow import ITEMS, Flow, code_of, text
 from plait.app.flows import FlowResult, rehearse_resume, resume_flow, retry_flow, run_flow
+from plait.cli import runs, show
 from plait.errors import InputError
 from plait.primitives.process import Finished
 from plait.steps.hands import Rehearsed
 from plait.store.writer import Writer
+
+ONCE = "may run only once, was begun, and its end is not known"
 
 
 class Died(BaseException):
@@ -67,6 +73,12 @@ class World:
     ledger: list[Line] = field(default_factory=list)
     begun: set[str] = field(default_factory=set)
     """Paths of all steps of which the journal has ever heard."""
+    open: set[str] = field(default_factory=set)
+    """Paths of the steps that were begun, and whose end is not recorded since."""
+    ends: dict[str, int] = field(default_factory=dict)
+    """By path: the number of the last end of a step, also if it was begun again since."""
+    said_done: set[str] = field(default_factory=set)
+    """Paths of the commands that somebody says to have done their work."""
     run_id: str = ""
 
     def __post_init__(self) -> None:
@@ -78,19 +90,28 @@ class World:
 
     def write(self, flow: Flow) -> None:
         self.file.write_text(text(flow))
+        (self.root / ITEMS).write_text("".join(f"{item}\n" for item in flow.items))
 
     # ── what a user does ─────────────────────────────────────────────────
 
-    def run(self, *, dies_at: int | None) -> Life:
-        return self._lived(lambda: run_flow(str(self.file), project=str(self.root)), dies_at)
+    def run(self, death: Death) -> Life:
+        return self._lived(lambda: run_flow(str(self.file), project=str(self.root)), death)
 
-    def resume(self, *, accept: bool, dies_at: int | None) -> Life:
-        return self._lived(
-            lambda: resume_flow(self.run_id, project=str(self.root), accept_changes=accept), dies_at
-        )
+    def resume(
+        self, death: Death, *, accept: bool, repeat: Sequence[str] = (), done: Sequence[str] = ()
+    ) -> Life:
+        def work() -> FlowResult:
+            return resume_flow(
+                self.run_id, project=str(self.root), accept_changes=accept, repeat=repeat, done=done
+            )
 
-    def retry(self, *, dies_at: int | None) -> Life:
-        return self._lived(lambda: retry_flow(self.run_id, project=str(self.root)), dies_at)
+        return self._lived(work, death)
+
+    def retry(self, death: Death, *, items: Sequence[str] = (), from_start: bool = False) -> Life:
+        def work() -> FlowResult:
+            return retry_flow(self.run_id, project=str(self.root), items=items, from_start=from_start)
+
+        return self._lived(work, death)
 
     def rehearse(self) -> list[Rehearsed] | str:
         try:
@@ -98,12 +119,27 @@ class World:
         except InputError as error:
             return str(error)
 
-    def _lived(self, work: Any, dies_at: int | None) -> Life:
+    def shown(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """What `plait show --json` and `plait runs --json` say of the run."""
+        options = Namespace(run=self.run_id, project=str(self.root), json=True, limit="20")
+        said = []
+        for command in (show, runs):
+            printed = io.TextIOWrapper(io.BytesIO())
+            with contextlib.redirect_stdout(printed):
+                command.run(options)
+            printed.seek(0)
+            said.append(json.loads(printed.read()))
+        return said[0], said[1][0]
+
+    def _lived(self, work: Any, death: Death) -> Life:
         began = len(self.ledger)
-        with self._played(dies_at):
+        with self._played(death):
             try:
                 result: FlowResult | None = work()
                 life = Life(self.ledger[began:], result)
+                failure = None if result is None else result.failure
+                if failure is not None and failure.kind == "refused" and ONCE in failure.message:
+                    life = Life(self.ledger[began:], None, failure.message, "once")
             except Died:
                 life = Life(self.ledger[began:])
             except InputError as error:
@@ -117,20 +153,26 @@ class World:
     # ── how it is played ─────────────────────────────────────────────────
 
     @contextlib.contextmanager
-    def _played(self, dies_at: int | None) -> Iterator[None]:
-        death = Death(dies_at)
+    def _played(self, death: Death) -> Iterator[None]:
+        def say(bound: Any, *, env: Mapping[str, str], **_: object) -> Finished:
+            finished = self._say(bound, env)
+            death.after_command()
+            return finished
+
         with (
-            mock.patch("plait.app.hands.run_shell", self._say),
+            mock.patch("plait.app.hands.run_shell", say),
             mock.patch.object(Writer, "append", death.append),
         ):
             yield
 
-    def _say(self, bound: Any, *, env: Mapping[str, str], **_: object) -> Finished:
-        command, path, revision, *words = shlex.split(bound.shown)
+    def _say(self, bound: Any, env: Mapping[str, str]) -> Finished:
+        command, revision, *words = shlex.split(bound.shown)
         assert command == "say", bound.shown
-        code = 3 if revision.startswith(FAILS) or path in self.broken else 0
-        printed = said([path, revision, *words], env)
+        path = env["PLAIT_IDEMPOTENCY_KEY"].partition("/")[2]
+        code = 3 if path in self.broken else code_of(revision, path)
+        printed = said(path, revision, words, env)
         self.ledger.append(Line(path, printed, code))
+        self.said_done.discard(path)
         return Finished(code, None, printed.encode(), b"", 0.0, False)
 
     # ── what is recorded ─────────────────────────────────────────────────
@@ -141,41 +183,68 @@ class World:
         if not files:
             return {}
         found: dict[str, Record] = {}
+        self.open, self.ends = set(), {}
         with contextlib.closing(sqlite3.connect(files[0])) as journal:
             query = "SELECT number, event, path, status FROM events ORDER BY number"
             for number, event, path, status in journal.execute(query):
-                if event in ("started", "finished"):
-                    self.begun.add(path)
-                if event == "finished":
-                    found[path] = Record(number, status)
-                elif event in ("started", "forgotten"):
-                    found.pop(path, None)  # what is below it is kept: `--from-start` is not played
+                match event:
+                    case "started":
+                        self.begun.add(path)
+                        self.open.add(path)
+                        found.pop(path, None)
+                    case "finished":
+                        self.begun.add(path)
+                        self.open.discard(path)
+                        found[path] = Record(number, status)
+                        self.ends[path] = number
+                    case "forgotten":
+                        # The view has no word for what was forgotten alone, without what is below it.
+                        is_alone = status is not None
+                        gone = [one for one in self.ends if one == path or is_below(one, path, is_alone)]
+                        for one in gone:
+                            found.pop(one, None)
+                            del self.ends[one]
         return found
 
     def last_code(self, path: str) -> int:
         return next((line.code for line in reversed(self.ledger) if line.path == path), 0)
 
 
-class Death:
-    """Counts what a life records; the one with this number and all behind it are lost."""
+def is_below(path: str, top: str, is_alone: bool) -> bool:
+    return not is_alone and path.startswith(f"{top}/")
 
-    def __init__(self, dies_at: int | None) -> None:
-        self.left = dies_at
+
+class Death:
+    """When a life ends: with so many records, those behind them are lost; or in a command, behind its effect."""
+
+    def __init__(self, *, records: int | None = None, commands: int | None = None) -> None:
+        self.told = (
+            f"dies at record {records}" if records else f"dies in command {commands}" if commands else "lives"
+        )
+        self._records, self._commands = records, commands
         self._really = Writer.append
         self._lock = threading.Lock()
+
+    def after_command(self) -> None:
+        with self._lock:
+            if self._commands is not None:
+                self._commands -= 1
+                if self._commands <= 0:
+                    self._records = 0
+                    raise Died
 
     @property
     def append(self) -> Any:
         def append(writer: Writer, *events: Any) -> None:
             # What long steps have begun is recorded by a clock, and so not counted.
             if threading.current_thread().name == "plait-teller":
-                if self.left is None or self.left > 0:
+                if self._records is None or self._records > 0:
                     self._really(writer, *events)
                 return
             with self._lock:
-                if self.left is not None:
-                    self.left -= 1
-                    if self.left < 0:
+                if self._records is not None:
+                    self._records -= 1
+                    if self._records < 0:
                         raise Died
             self._really(writer, *events)
 

@@ -370,3 +370,21 @@ def test_whether_all_ends_of_a_step_of_items_are_alike(
     journal.append(StepFinished("map/item:3/1/run", "shell", "t", "third", Done(None), 0.0))
     journal.append(StepFinished("a/item:3/0", "shell", "t", "third", Done(None), 0.0))
     assert journal.reader.is_alike(fan, rest, fingerprint) is alike
+
+
+def test_without_the_index_a_step_that_was_begun_again_has_no_end_either(tmp_path: Path) -> None:
+    runs = Runs(str(tmp_path))
+    with runs.create({}) as opened:
+        end = StepFinished("setup/a", "shell", "a", "f", Done(1), 0.1)
+        opened.journal.append(StepStarted("setup", "phase", "setup"), end)
+        opened.journal.append(StepStarted("setup/a", "shell", "a", 1))
+        opened.journal.sync()
+        for many in (0, 1000):
+            reader = Reader(opened.journal.reader.path, Blobs(str(tmp_path / "blobs")), many=many)
+            assert list(reader.recorded_in("setup")) == []
+            assert reader.recorded("setup/a") is None
+            assert reader.was_started("setup/a")
+            last = reader.last_end("setup/a")
+            assert last is not None
+            assert last.outcome == Done(1)
+            reader.close()

@@ -193,6 +193,20 @@ def test_a_summary_counts_items_as_they_ended_last(runs: Runs) -> None:
         assert runs.list()[0].counts == {"done": 2, "skipped": 1}
 
 
+def test_a_summary_counts_the_items_that_a_map_has_chosen_last(runs: Runs) -> None:
+    opened = runs.create({})
+    opened.journal.append(
+        started(opened),
+        StepFinished("map/items", "items", "t", "f", Done(), 0.1),
+        StepFinished("map/item:a", "item", "t", "f", Failed(Failure("no")), 0.1),
+        StepFinished("map/items", "items", "t", "other", Done(), 0.1),
+        StepFinished("map/item:b", "item", "t", "f", Done(), 0.1),
+        StepFinished("reduce/each/item:0", "item", "t", "f", Done(), 0.1),
+    )
+    assert runs.list()[0].counts == {"done": 1}
+    opened.close()
+
+
 def test_what_is_no_run_is_left_out_of_the_list(tmp_path: Path, runs: Runs) -> None:
     runs.create({}).close()
     folder = tmp_path / ".ai/state/runs"

@@ -158,7 +158,12 @@ def test_settings_that_name_no_program_hold_in_places(tmp_path: Path) -> None:
         (folder / "base").chmod(0o755)
 
     place = Place(tmp_path, items=("a",), does=does)
-    for name, value in (("core.autocrlf", "input"), ("core.fileMode", "false"), ("user.name", 'q " \\ ü')):
+    for name, value in (
+        ("core.autocrlf", "input"),
+        ("core.fileMode", "false"),
+        ("user.email", "q@x"),
+        ("user.name", 'q " \\ ü'),
+    ):
         git(place.repository, "config", name, value)
     assert isinstance(place.life(), Done)
     assert git(place.repository, "show", "main:new") == "one\ntwo"

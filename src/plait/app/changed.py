@@ -50,9 +50,9 @@ class Retry:
 
     def kept(self, loaded: Loaded, opened: Opened) -> Retry:
         """What later lives have to know of it: nothing, if all that is done was done by the text of now."""
-        # Of very many items that would have to be looked for while somebody waits; to know more does no harm.
-        is_long = opened.journal.reader.is_long()
-        return self if is_long or changed_since(loaded, opened, Retry()) else Retry()
+        if not Retry.of(opened).items and _is_of_one_text(loaded, opened):
+            return Retry()
+        return self if changed_since(loaded, opened, Retry()) else Retry()
 
     def concerns(self, path: str) -> bool:
         """Is it the path of an item that was retried, of something in it, or of what is in no item?"""
@@ -72,6 +72,13 @@ class Retry:
 
     def facts(self) -> dict[str, Json]:
         return {RETRIED: {"items": sorted(self.items), "fingerprints": dict(self.fingerprints)}}
+
+
+def _is_of_one_text(loaded: Loaded, opened: Opened) -> bool:
+    """Have all parts of the flow ended by the text of now?  Of very many items that is found out at once."""
+    parts = [(part, opened.journal.recorded(part.name)) for part in loaded.program.inner if part.inner]
+    begun = [(part, known) for part, known in parts if known or opened.journal.has_begun(part.name)]
+    return all(known is not None and known.fingerprint == part.fingerprint for part, known in begun)
 
 
 RETRIED: Final = "retried"
@@ -99,7 +106,9 @@ def changed_since(loaded: Loaded, opened: Opened, retry: Retry | None = None) ->
     Of a run of which items were retried: another one than then, and not those of other items.
     """
     retry = Retry.of(opened) if retry is None else retry
-    return _other_texts(loaded, opened, retry) | _other_places(loaded, opened, retry)
+    changed = _other_texts(loaded, opened, retry)
+    places = _other_places(loaded, opened, retry)
+    return changed | {path: what for path, what in places.items() if not _is_inside(path, changed)}
 
 
 # ── texts ────────────────────────────────────────────────────────────────
@@ -163,8 +172,9 @@ class _List:
     steps: Sequence[Step]
     since: int
     """Whatever was recorded in it before this number counts no more."""
+    done: bool = False
     followed: bool = False
-    """The list is done, and something behind it was begun."""
+    """It is done, and something behind it was begun."""
 
     def at(self, step: Step) -> str:
         return f"{self.path}/{step.name}" if self.path else step.name
@@ -179,10 +189,11 @@ def _other_places(loaded: Loaded, opened: Opened, retry: Retry) -> dict[str, str
         for path, what in _misplaced(listed, opened.journal):
             if retry.concerns(path):
                 found.setdefault(starred(path), what)
-    for gone in _removed(loaded, opened, retry):
+    is_long = opened.journal.reader.is_long()
+    for gone in _removed(loaded, opened, retry, every=not is_long):
         found.setdefault(starred(gone.path), f"{gone.title}, removed")
-    if opened.journal.reader.is_long():
-        found |= _new_in_items(loaded, opened)
+    if is_long:
+        found |= _misplaced_in_items(loaded, opened)
     return found
 
 
@@ -221,70 +232,103 @@ def _has_done(listed: _List, steps: Iterable[Step], journal: Journal) -> bool:
     return False
 
 
-def _new_in_items(loaded: Loaded, opened: Opened) -> dict[str, str]:
-    """Of very many items: the steps that stand in none, before one that stands in some."""
+def _misplaced_in_items(loaded: Loaded, opened: Opened) -> dict[str, str]:
+    """Of very many items: new, moved and removed steps, by all that is recorded of their steps at once."""
     fan = loaded.program.fan
     if fan is None:
         return {}
-    names = opened.journal.reader.names_in_items(fan.name)
-    last = max((at for at, step in enumerate(fan.each.steps) if step.name in names), default=-1)
-    return {
-        f"{fan.name}/item:*/{step.name}": f"{step.title}, new"
-        for step in fan.each.steps[: last + 1]
-        if step.name not in names
-    }
+    end = opened.journal.recorded(fan.name)
+    since = end.number if end is not None and end.fingerprint == fan.fingerprint else 0
+    known = opened.journal.reader.steps_in_items(fan.name, max(since, chosen_at(opened.journal, fan.name)))
+    found: dict[str, str] = {}
+    steps = fan.each.steps
+    names = [step.name for step in steps]
+    last = max((at for at, name in enumerate(names) if name in known), default=-1)
+    for at, step in enumerate(steps[: last + 1]):
+        later = steps[at + 1] if at < last else None
+        if step.name not in known:
+            found[step.name] = f"{step.title}, new"
+        elif later is not None and later.name in known and known[step.name][0] > known[later.name][1]:
+            found[later.name] = f"{later.title}, moved"
+    if fan.isolation is None:
+        found |= {name: f"{name}, removed" for name in known if _ID.match(name) and name not in names}
+    return {f"{fan.name}/item:*/{name}": what for name, what in found.items()}
 
 
-def _removed(loaded: Loaded, opened: Opened, retry: Retry) -> Iterator[Recorded]:
-    """The steps that were done and do not stand in their list any more."""
-    for listed in _lists(loaded, opened):
-        if not listed.path or _is_isolated(loaded, listed):
+def _removed(loaded: Loaded, opened: Opened, retry: Retry, *, every: bool = True) -> Iterator[Recorded]:
+    """The steps that were done and do not stand in their list any more; `every`: of very many items, too."""
+    for listed in _lists(loaded, opened, every=every):
+        if _is_isolated(loaded, listed):
             continue
         names = {step.name for step in listed.steps}
-        for known in opened.journal.recorded_in(listed.path):
-            name = known.path.rpartition("/")[2]
-            was_gone = retry.items and starred(known.path) not in retry.fingerprints
-            is_step = _ID.match(name) and name not in names
-            if is_step and known.number > listed.since and not was_gone and retry.concerns(known.path):
-                yield known
+        known = list(_in_list(listed.path, opened.journal))
+        for one in known:
+            name = one.path.rpartition("/")[2]
+            was_gone = retry.items and starred(one.path) not in retry.fingerprints
+            is_step = _ID.match(name) and name not in names and one.number > listed.since
+            # From a failure that ended its list nothing has followed, nor from the last of the phases.
+            may_be_last = not listed.path or (isinstance(one.outcome, Failed) and not listed.done)
+            is_last = may_be_last and not any(_stood_after(one, other) for other in known)
+            if is_step and not is_last and not was_gone and retry.concerns(one.path):
+                yield one
+
+
+def _in_list(path: str, journal: Journal) -> Iterator[Recorded]:
+    """What is recorded of the steps of a list; of that of the flow, of its phases."""
+    if path:
+        return journal.recorded_in(path)
+    ended = (journal.recorded(name) for name in PHASES if journal.has_begun(name))
+    return (known for known in ended if known is not None)
+
+
+def _stood_after(one: Recorded, other: Recorded) -> bool:
+    """Did another step of the same list follow one?"""
+    if "/" in one.path:
+        return other.number > one.number
+    return PHASES.index(other.path) > PHASES.index(one.path)
 
 
 def _is_isolated(loaded: Loaded, listed: _List) -> bool:
     """Are there steps in the list that nobody wrote?"""
     fan = loaded.program.fan
-    return fan is not None and fan.isolation is not None and listed.path.startswith(f"{fan.name}/")
+    return fan is not None and fan.isolation is not None and is_item(listed.path)
 
 
+PHASES: Final = ("setup", "map", "reduce", "merge")
+"""The lists of a flow, in their order."""
 _ID: Final = re.compile(r"[\w-]+\Z")
 """What a step is called, by its author or by its number; hooks and handlers are called otherwise."""
 
 
-def _lists(loaded: Loaded, opened: Opened) -> Iterator[_List]:
-    from plait.steps.fan import Fan
+def _lists(loaded: Loaded, opened: Opened, *, every: bool = False) -> Iterator[_List]:
+    """Those of the flow, of the items of its map, and of all that is inside its steps."""
+    from plait.steps.fan import Item
     from plait.steps.sequence import Sequence as Steps
 
-    parts = [part for part in loaded.program.inner if part.inner]
+    journal, parts = opened.journal, [part for part in loaded.program.inner if part.inner]
     yield _List("", parts, 0)
+    # Of very many items nobody waits for the answer.
+    hidden = "" if every or not journal.reader.is_long() else "/item:*"
     for at, part in enumerate(parts):
-        followed = any(opened.journal.has_begun(later.name) for later in parts[at + 1 :])
-        if isinstance(part, Steps):
-            yield _list(part.name, part, opened.journal, 0, followed=followed)
-        # Of very many items nobody waits for the answer.
-        elif isinstance(part, Fan) and not opened.journal.reader.is_long():
-            since = chosen_at(opened.journal, part.name, part.items.name)
-            for path in opened.journal.begun_in(part.name):
-                if is_item(path):
-                    yield _list(path, part.each, opened.journal, since, followed=followed)
+        followed = any(journal.has_begun(later.name) for later in parts[at + 1 :])
+        for path, step in inside(part):
+            steps = step.fan.each if isinstance(step, Item) else step
+            if not isinstance(steps, Steps) or (hidden and hidden in path):
+                continue
+            is_outer = path in (part.name, f"{part.name}/item:*")
+            for place, since in _instances(journal, path):
+                yield _list(place, steps, journal, since, followed=followed and is_outer)
 
 
 def _list(path: str, steps: Steps, journal: Journal, since: int, *, followed: bool) -> _List:
     end = journal.recorded(path)
     if end is None or end.number <= since:
         return _List(path, steps.steps, since)
+    done = not isinstance(end.outcome, Failed)
     # Whatever is older than the end of the list by the text of now was accepted then.
     if end.fingerprint == steps.fingerprint:
-        return _List(path, steps.steps, end.number)
-    return _List(path, steps.steps, since, followed and not isinstance(end.outcome, Failed))
+        return _List(path, steps.steps, end.number, done)
+    return _List(path, steps.steps, since, done, done and followed)
 
 
 def without_removed(loaded: Loaded, opened: Opened) -> list[StepForgotten]:
@@ -295,8 +339,8 @@ def without_removed(loaded: Loaded, opened: Opened) -> list[StepForgotten]:
     forgotten: dict[str, str] = {}
     for gone in _removed(loaded, opened, Retry.of(opened)):
         forgotten[gone.path] = "it is not in the file any more"
-        for known in opened.journal.recorded_in(gone.path.rpartition("/")[0]):
-            if known.number > gone.number:
+        for known in _in_list(gone.path.rpartition("/")[0], opened.journal):
+            if _stood_after(gone, known):
                 forgotten.setdefault(known.path, "a step before it is not in the file any more")
     return [StepForgotten(path, why, below=True) for path, why in forgotten.items()]
 
@@ -326,18 +370,24 @@ def flow_steps(loaded: Loaded) -> Iterator[tuple[str, Step]]:
 
 def _recorded_like(journal: Journal, path: str, step: Step) -> Iterator[Recorded]:
     """What is recorded of a step at a path in which `item:*` stands for every item."""
+    for place, since in _instances(journal, path):
+        for one in _tries(place, step):
+            known = journal.recorded(one)
+            if known is not None and known.number > since:
+                yield known
+
+
+def _instances(journal: Journal, path: str, since: int = 0) -> Iterator[tuple[str, int]]:
+    """Where in a run a step is, and the event before which what is recorded there counts no more."""
     top, star, rest = path.partition("/item:*")
     if not star:
-        found = (journal.recorded(one) for time in _times(journal, "", path) for one in _tries(time, step))
-        return (known for known in found if known is not None)
-    return _of_items(journal, top, rest, step)
-
-
-def _of_items(journal: Journal, top: str, rest: str, step: Step) -> Iterator[Recorded]:
-    since = chosen_at(journal, top)
-    for item in journal.begun_in(top):
-        if is_item(item):
-            yield from (known for known in _recorded_like(journal, item + rest, step) if known.number > since)
+        yield from ((place, since) for place in _times(journal, "", path))
+        return
+    for fan in _times(journal, "", top):
+        chosen = max(since, chosen_at(journal, fan))
+        for item in journal.begun_in(fan):
+            if is_item(item):
+                yield from _instances(journal, item + rest, chosen)
 
 
 def _times(journal: Journal, above: str, path: str) -> Iterator[str]:
@@ -352,7 +402,7 @@ def _times(journal: Journal, above: str, path: str) -> Iterator[str]:
             yield place
 
 
-_CHECKS: Final = ("check", "on_incomplete")
+_CHECKS: Final = ("check", "on_incomplete", "on_failure")
 
 
 def _tries(path: str, step: Step) -> Iterator[str]:

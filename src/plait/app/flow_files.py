@@ -110,7 +110,8 @@ class Flow:
             given=options.inputs,
             project=self.project,
             profile=options.profile,
-            strict=False if lenient else options.strict,
+            strict=options.strict,
+            lenient=lenient,
             max_parallel=options.max_parallel,
             environ=os.environ,
         )

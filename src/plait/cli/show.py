@@ -351,7 +351,7 @@ def _part_record(part: Part, journal: Steps, tries: Tries) -> dict[str, Json]:
         "kind": part.kind,
         "status": part.state,
         "duration": part.duration,
-        "total": group.total,
+        "total": None if part.has_no_items_yet else group.total,
         "done": group.done,
         "failed": group.failed,
         "skipped": group.skipped,

@@ -264,6 +264,18 @@ def remembered(step: Step, turn: Turn) -> Outcome | None:
     return None if turn.run.fresh else turn.run.known(step, turn)
 
 
+def since_last_end(turn: Turn, name: str) -> Turn:
+    """The turn of a step from whose failure others follow: if they were in vain, it is tried again."""
+    journal = turn.run.journal
+    if turn.run.fresh or not turn.replaying:
+        return turn
+    known, end = journal.recorded(f"{turn.path}/{name}"), journal.last_end(turn.path)
+    if known is None or end is None or end.number < known.number:
+        return turn
+    in_vain = isinstance(known.outcome, Failed) and isinstance(end.outcome, Failed)
+    return replace(turn, replaying=False) if in_vain else turn
+
+
 def _performed(step: Step, turn: Turn, *, is_last: bool = False) -> Outcome:
     try:
         return _recorded(step, turn, is_last=is_last)
@@ -283,6 +295,8 @@ def _record_paid(step: Step, turn: Turn, used: Used) -> None:
 def _recorded(step: Step, turn: Turn, *, is_last: bool) -> Outcome:
     if turn.is_over():
         raise OutOfTime
+    if turn.path in turn.run.unended:
+        turn.run.ask_about(step, turn)  # it was cut in this life, and is to be tried again with what it is in
     began = time.monotonic()
     hooks, ends_run = turn.run.hooks, None
     try:
@@ -293,6 +307,8 @@ def _recorded(step: Step, turn: Turn, *, is_last: bool) -> Outcome:
             raise
         outcome, ends_run = aborted.outcome, aborted
     cut_short = _is_timeout(outcome) and turn.is_over()
+    if step.policy.once and not cut_short:
+        turn.run.unended.discard(turn.path)
     if cut_short and (step.policy.failure_is_final or step.policy.once):
         # The step had not taken too long, so nobody may remember that it failed; and of one that is done
         # once nobody knows how far it came.
@@ -351,6 +367,8 @@ def _attempted(step: Step, turn: Turn, began: float) -> Outcome:
         run.expect_going()
         started = StepStarted(turn.path, step.kind, step.title, attempt, turn.order)
         run.emit_start(started, at_once=policy.once or run.has_ended(turn))
+        if policy.once:
+            run.unended.add(turn.path)
         outcome = _in_time(step, turn, attempt)
         if not isinstance(outcome, Failed):
             return outcome

@@ -237,6 +237,11 @@ class Group:
         self.total = total
         self._finishes = _Finishes(at)
 
+    def begin(self, event: StepStarted) -> None:
+        """One of its items is worked on: however it ended before, that counts no more."""
+        if self.is_fan and self.is_open and event.kind != ISOLATION and event.order < len(self._marks):
+            self._mark(event.order, "waiting")
+
     def finish(self, event: StepFinished, at: float) -> None:
         if not self.is_open or (self.is_fan and event.kind == ISOLATION):
             return
@@ -643,7 +648,11 @@ class Progress:
         part_above = self.parts.get(parent)
         if part_above is None or event.kind == HOOK:
             return ()
-        if part_above.group.is_open and not part_above.group.is_fan:
+        group = part_above.group
+        group.begin(event)
+        if group.is_fan and self.lives > 1:
+            self._unlist(path)
+        if group.is_open and not group.is_fan:
             return (StepBegan(part_above, step),)
         return ()
 
@@ -694,6 +703,7 @@ class Progress:
             self._unlist(failed.path)
         if (group := self._group(fan)) is not None:
             group.forget_all()
+            group.total = None
 
     def _told_of_agent(self, event: StepFinished) -> Sequence[News]:
         """A turn or call of an agent somewhere inside a part; those of items are too many to be told."""

@@ -112,6 +112,8 @@ class Run:
         self.reacting: set[str] = set()
         """The paths of hooks that are at work: what happens below them causes nothing."""
         self.unanswered: Mapping[str, str] = {}
+        self.unended: set[str] = set()
+        """Steps that may run only once, were begun in this life, and whose end is not known."""
         """By path: titles of steps that may run only once, were begun before, and whose end is not known."""
         self._starting = threading.Lock()
         self._teller: _Teller | _Silence = (

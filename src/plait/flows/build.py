@@ -71,6 +71,22 @@ class Place:
         )
 
 
+FOLLOWING: Final = frozenset({"on_failure", "on_success", "on_exit_code", "validate"})
+"""What a step says of what follows its action."""
+
+
+def _without(node: nodes.Node, names: frozenset[str]) -> nodes.Node:
+    if not names or not isinstance(node, nodes.Mapping):
+        return node
+    kept = [entry for entry in node.entries if str(entry[0].value) not in names]
+    return replace(
+        node,
+        entries=tuple(
+            (key, _without(inner, names) if str(key.value) == "test" else inner) for key, inner in kept
+        ),
+    )
+
+
 class Builder:
     """Makes steps of nodes that have no problems."""
 
@@ -81,6 +97,7 @@ class Builder:
         scope: Scope,
         *,
         strict: bool,
+        lenient: bool = False,
         profile: str | None,
         max_parallel: int | None,
     ) -> None:
@@ -88,6 +105,7 @@ class Builder:
         self.said = said
         self.scope = scope
         self.strict = strict
+        self.lenient = lenient
         self.max_parallel = max_parallel
         self.tools: dict[str, Span] = {}
         """Those that are named, and where that is done first."""
@@ -179,7 +197,9 @@ class Builder:
         assert isinstance(node, nodes.Mapping)
         said = Said("step", node, self.scope)
         older = said.inner("metadata")
-        strict = self.strict if (own := said.maybe("strict")) is None else own
+        own = said.maybe("strict")
+        told_strict = self.strict if own is None else own
+        strict = told_strict and not (own is None and self.lenient)
         kind, action = action_of(self, said, place, strict)
         env = {**place.env, **(dict(older.entries("env")) if older else {}), **dict(said.entries("env"))}
         title = said.text("name") or said.text("id") or title_of(said, kind)
@@ -187,7 +207,8 @@ class Builder:
             name=name,
             kind=kind,
             title=title,
-            fingerprint=self.fingerprint(node, place, strict, action),
+            fingerprint=self.fingerprint(node, place, told_strict, action),
+            action_fingerprint=self.fingerprint(node, place, told_strict, action, without=FOLLOWING),
             action=watched(self, action, said, older),
             policy=policy_of(said, older),
             when=when_of(said),
@@ -210,7 +231,16 @@ class Builder:
             facts={"name": said.text("name") or title, "id": said.text("id") or "", "index": index},
         )
 
-    def fingerprint(self, node: nodes.Node, place: Place, strict: bool, action: Action | None) -> str:
+    def fingerprint(
+        self,
+        node: nodes.Node,
+        place: Place,
+        strict: bool,
+        action: Action | None,
+        *,
+        without: frozenset[str] = frozenset(),
+    ) -> str:
+        node = _without(node, without)
         said = essence(node, format.STEP)
         phase = {name: value.data() for name, value in place.env.items()}
         used = self.head.mentioned(node, *place.env.values())

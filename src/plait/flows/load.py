@@ -12,6 +12,7 @@ fields it has; if it has none of those either, the error says what each kind loo
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 from plait import documents
 from plait.documents import nodes
@@ -76,13 +77,18 @@ def load_flow(
     project: str | None = None,
     profile: str | None = None,
     strict: bool | None = None,
+    lenient: bool = False,
     max_parallel: int | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Loaded:
-    """The program in a file; InputError with everything that is wrong with it or with what it is given."""
+    """The program in a file; InputError with everything that is wrong with it or with what it is given.
+
+    `lenient`: for a dry run, in which not all names are known: whatever it says, it is not strict.
+    """
     if path.endswith(MARKDOWN):
         from plait.flows.directive import load_directive
 
+        strict = False if lenient else strict
         return load_directive(path, given=given, project=project, strict=strict, environ=environ)
     document = documents.load(path)
     match kind_of(document, path):
@@ -91,7 +97,11 @@ def load_flow(
         case "ensemble":
             from plait.flows.ensemble import load_ensemble as load
         case _:
-            from plait.flows.workflow import load_workflow as load
+            from plait.flows.workflow import load_workflow
+
+            load = partial(load_workflow, lenient=lenient)
+            lenient = False
+    strict = False if lenient else strict
     return load(
         path,
         given=given,

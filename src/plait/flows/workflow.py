@@ -44,6 +44,7 @@ def load_workflow(
     project: str | None = None,
     profile: str | None = None,
     strict: bool | None = None,
+    lenient: bool = False,
     max_parallel: int | None = None,
     environ: Mapping[str, str] | None = None,
     known: tuple[Mapping[str, Json], Surroundings] | None = None,
@@ -51,6 +52,7 @@ def load_workflow(
 ) -> Loaded:
     """The flow in a file; InputError with everything that is wrong with it or with what it is given.
 
+    `lenient`: it is not strict, and has the fingerprints of one that is;
     `known`: parameters and surroundings that somebody has found out already, for another process;
     `document`: what is in the file, if it was read already.
     """
@@ -66,7 +68,9 @@ def load_workflow(
     scope = Scope({**around.names(), **values}, sources=Sources(environ=environ))
     said = replace(head, scope=scope)
     strictly = said.flag("strict") if strict is None else strict
-    builder = Builder(flow, said, scope, strict=strictly, profile=profile, max_parallel=max_parallel)
+    builder = Builder(
+        flow, said, scope, strict=strictly, lenient=lenient, profile=profile, max_parallel=max_parallel
+    )
     hooks, called = _hooks(said, scope)
     name = said.text("name") or os.path.splitext(os.path.basename(path))[0]
     return Loaded(
@@ -78,7 +82,7 @@ def load_workflow(
         parameters,
         uses=builder.tools | called,
         warnings=(*_warnings(findings), *_refused_variables(around, said), *_short_secrets(around, said)),
-        strict=strictly,
+        strict=strictly and not lenient,
         timeout=said.seconds("timeout"),
         limits=read_limits(said.inner("limits")),
         hooks=hooks,

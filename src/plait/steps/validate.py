@@ -13,10 +13,10 @@ import os
 from collections.abc import Mapping, Sequence
 
 from plait.engine.outcome import Done, Failed, Failure, Outcome, StepError, expect_done
-from plait.engine.perform import Step, Turn
+from plait.engine.perform import Step, Turn, since_last_end
 from plait.errors import PlaitError
 from plait.hints import TYPE_CHECKING
-from plait.records import dataclass
+from plait.records import dataclass, replace
 from plait.steps.capture import stripped, whole_output
 from plait.steps.hands import working
 from plait.template.sinks import as_text
@@ -75,7 +75,10 @@ class Validation:
         rehearsing = working(turn.run).rehearsal is not None
         file = None if self.result_file is None or rehearsing else as_text(self.result_file, scope)
         before = None if file is None else _seen(file, turn)
-        outcome, turn = turn.perform_next(self.check, scope=scope, name=f"check@{number}")
+        # What it says leads to something, also if it says it by failing: it is asked once.
+        check = replace(self.check, policy=replace(self.check.policy, failure_is_final=True))
+        name = f"check@{number}"
+        outcome, turn = since_last_end(turn, name).perform_next(check, scope=scope, name=name)
         if rehearsing:
             return Found(completion=self.threshold), turn
         failed = isinstance(outcome, Failed)

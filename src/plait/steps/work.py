@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from plait.engine.journal import number_of
 from plait.engine.outcome import (
     Done,
     Failed,
@@ -23,7 +22,7 @@ from plait.engine.outcome import (
     expect_done,
     handled_in_vain,
 )
-from plait.engine.perform import PLAIN, Policy, Skip, Step, Turn
+from plait.engine.perform import PLAIN, Policy, Skip, Step, Turn, since_last_end
 from plait.errors import InputError
 from plait.hints import TYPE_CHECKING, Final, Protocol
 from plait.records import dataclass, field, replace
@@ -97,6 +96,8 @@ class Work:
     """`step.*`: name, id, index."""
     attempts: Policy | None = None
     """Its own: the policy of an action that something may follow."""
+    action_fingerprint: str = ""
+    """That of what is said of the action, without what follows it; empty: that of the step."""
     item_holes: tuple[ItemHole, ...] = ()
     """What its templates want of an item, and may not find."""
 
@@ -236,21 +237,7 @@ class Work:
         attempt = Attempt(self, name)
         if self.is_simple:
             return Done(attempt.run(turn)), turn
-        return self._since_last_end(turn, attempt).perform_next(attempt)
-
-    def _since_last_end(self, turn: Turn, attempt: Attempt) -> Turn:
-        """The turn of an attempt: if the step has ended since, its failure is one that is tried again."""
-        journal = turn.run.journal
-        if turn.run.fresh or not turn.replaying:
-            return turn
-        known = journal.recorded(f"{turn.path}/{attempt.name}")
-        if (
-            known is None
-            or isinstance(known.outcome, Done)
-            or known.number > number_of(journal.last_end(turn.path))
-        ):
-            return turn
-        return replace(turn, replaying=False)
+        return since_last_end(turn, name).perform_next(attempt)
 
     @property
     def is_simple(self) -> bool:
@@ -351,7 +338,7 @@ class Attempt:
 
     @property
     def fingerprint(self) -> str:
-        return self.work.fingerprint
+        return self.work.action_fingerprint or self.work.fingerprint
 
     @property
     def policy(self) -> Policy:

@@ -103,6 +103,10 @@ _COUNT: Final = (
     "SELECT status, count(*) FROM temp.known WHERE number NOT NULL "
     f"AND kind = (SELECT id FROM words WHERE text = 'item') AND instr(parent, '/{ITEM}') = 0 GROUP BY status"
 )
+_COUNT_OF_MAP: Final = (
+    f"SELECT status, count(*) FROM temp.known WHERE parent = '{MAP}/' "
+    f"AND name >= '{ITEM}' AND name < '{_BEHIND_ITEMS}' AND number > ? GROUP BY status"
+)
 _SAID: Final = {"done": "successful", "failed": "failed", "skipped": "skipped"}
 """By how items end: what a map calls their number."""
 
@@ -169,17 +173,17 @@ _UNLIKE: Final = (
     f"SELECT 1 FROM log WHERE what = {FINISHED} AND name = ? AND parent > ? AND parent < ? "
     "AND substr(parent, -?) = ? AND fingerprint IS NOT (SELECT id FROM words WHERE text = ?) LIMIT 1"
 )
-_NAMES_IN_ITEMS: Final = (
-    f"SELECT DISTINCT name FROM log WHERE what = {FINISHED} AND parent > ? AND parent < ? "
-    "AND instr(substr(parent, ?), '/') = length(substr(parent, ?))"
+_STEPS_IN_ITEMS: Final = (
+    f"SELECT name, min(place), max(place) FROM log WHERE what = {FINISHED} AND parent > ? AND parent < ? "
+    "AND instr(substr(parent, ?), '/') = length(substr(parent, ?)) AND number > ? GROUP BY name"
 )
 _ENDS_AND_BEGINS: Final = (
     "SELECT number, what FROM log WHERE number > ? AND number <= ? "
     f"AND what IN ({STARTED}, {FINISHED}) AND parent = ? AND name = ?"
 )
-_ENDS_BELOW: Final = (
-    "SELECT number, name, place FROM log WHERE number > ? AND number <= ? "
-    f"AND what = {FINISHED} AND parent = ? ORDER BY number"
+_BEGINS_AND_ENDS_BELOW: Final = (
+    "SELECT number, name, place, what FROM log WHERE number > ? AND number <= ? "
+    f"AND what IN ({STARTED}, {FINISHED}) AND parent = ? ORDER BY number"
 )
 _ENDED: Final = (
     "SELECT status, count(*) FROM log "
@@ -387,12 +391,12 @@ class Reader:
         values = (name, items, f"{storable(fan)}/{_BEHIND_ITEMS}", len(above) + 1, f"{above}/")
         return not self._all(_UNLIKE, *values, storable(fingerprint))
 
-    def names_in_items(self, fan: str) -> set[str]:
-        """What the steps of the items of a fan are called that have ended."""
+    def steps_in_items(self, fan: str, after: int) -> dict[str, tuple[int, int]]:
+        """By name: the first and last of the places of steps of a fan's items that ended behind an event."""
         items = f"{storable(fan)}/{ITEM}"
         behind = len(items) + 1
-        found = self._all(_NAMES_IN_ITEMS, items, f"{storable(fan)}/{_BEHIND_ITEMS}", behind, behind)
-        return {original(name) for (name,) in found}
+        found = self._all(_STEPS_IN_ITEMS, items, f"{storable(fan)}/{_BEHIND_ITEMS}", behind, behind, after)
+        return {original(name): (first, last) for name, first, last in found}
 
     def ended_in(self, fan: str) -> dict[str, int]:
         """How often items of a fan are recorded to have ended how; one that was done again counts twice."""
@@ -460,8 +464,12 @@ class Reader:
         ended: dict[str, tuple[int, int]] = {}
         for after, until, skipping in _stretches(frame, last):
             if not skipping:
-                found = self._all(_ENDS_BELOW, after, until, f"{storable(path)}/")
-                ended |= {name: (place or 0, number) for number, name, place in found}
+                found = self._all(_BEGINS_AND_ENDS_BELOW, after, until, f"{storable(path)}/")
+                for number, name, place, what in found:
+                    if what == FINISHED:
+                        ended[name] = (place or 0, number)
+                    else:
+                        ended.pop(name, None)  # it was begun again
         drops = [mark for mark in frame if mark.what == FORGOTTEN]
         kept = [
             one
@@ -533,13 +541,17 @@ class Reader:
         yield from sorted(original(path) for (path,) in found)
 
     def item_counts(self) -> dict[str, int]:
-        """How many items ended how, without those inside other items; of a map that has ended, as it says."""
+        """How many items ended how, without those inside other items; of a map that has ended, as it says.
+
+        Where there is a map, those that it has chosen last, and no others.
+        """
         said = self.said_counts(MAP)
         if said is not None:
             return {status: said[name] for status, name in _SAID.items() if said.get(name)}
+        chosen = self._known(f"{MAP}/items").ended
         with self._lock:
             self._catch_up()
-            found = self._all(_COUNT)
+            found = self._all(_COUNT) if chosen is None else self._all(_COUNT_OF_MAP, chosen)
         return {STATUS_NAMES[status]: count for status, count in found}
 
     def about(self, name: str) -> object:

@@ -146,7 +146,12 @@ FORMS: Final = (
             Field(
                 "continue_on_error", Flag(), "the flow goes on if it fails", False, also=("allow_failure",)
             ),
-            Field("once", Flag(), "rather ask than do it twice, when a run was killed while it ran", False),
+            Field(
+                "once",
+                Flag(),
+                "rather ask than do it twice, when it was begun and its end is not known",
+                False,
+            ),
             Field("strict", Flag(), "a missing name is an error; the flow's own setting if nothing is said"),
             Field("commit_required", Flag(), "it fails if it leaves no commit behind", False),
             Field(

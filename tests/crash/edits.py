@@ -1,0 +1,280 @@
+"""Kills at random moments of a flow with handlers, a check and a step that may run once, edited between lives.
+
+Every command writes to a ledger that the engine never opens, with the revision that stands in the file.
+Then must hold:
+
+    A    what was recorded when an engine died, and says the same, is not begun again, unless something
+         before it was
+    B    in the end each command was last done as the file says now, and behind all that stand before it
+    C    a step that may run once is not begun a second time while its end is not known, unless somebody
+         said so; and nobody is asked about one of which no start without an end is recorded
+    D    if a step that was done says something else, and nobody has accepted that, nothing runs
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import takewhile
+from pathlib import Path
+from typing import Final
+
+from crash.scene import ENGINE, LEDGER, Ended, Failed, Scene, read_aside
+
+FLOW: Final = """\
+steps:
+  - id: first
+    shell: sh ledger.sh "first R-first"
+  - id: tried
+    shell: sh ledger.sh "tried R-tried"; exit 3
+    on_failure:
+      - {id: mend, shell: sh ledger.sh "mend R-mend"}
+  - id: sent
+    shell: sleep 0.05; sh ledger.sh "sent R-sent"; sleep 0.05
+    once: true
+  - id: checked
+    shell: rm -f filled; sh ledger.sh "checked R-checked"
+    on_success:
+      - {id: well, shell: sh ledger.sh "well R-well"}
+    validate:
+      shell: sh ledger.sh "look R-look"; test -e filled
+      on_incomplete:
+        - {id: fill, shell: sh ledger.sh "fill R-fill"; touch filled}
+  - id: last
+    shell: sh ledger.sh "last R-last"
+"""
+PATHS: Final = {
+    "first": "steps/first",
+    "tried": "steps/tried/run",
+    "mend": "steps/tried/on_failure/mend",
+    "sent": "steps/sent",
+    "checked": "steps/checked/run",
+    "well": "steps/checked/on_success/well",
+    "look": "steps/checked/check@1/0",
+    "fill": "steps/checked/on_incomplete@1/fill",
+    "last": "steps/last",
+}
+"""By name: where each command is, in the order of the flow."""
+NAMES: Final = tuple(PATHS)
+CHANGED: Final = "the file has changed since these steps were done"
+ASKS: Final = "may run only once, was begun, and its end is not known"
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is recorded when nobody works on the run."""
+
+    ended: dict[str, int]
+    """By path: the numbers of the ends of steps."""
+    open: frozenset[str]
+    """Paths of the steps that were begun, and have none since."""
+
+    def counts(self, path: str) -> bool:
+        """Is there an end of it, made after those of all that stand before it?"""
+        if path not in self.ended:
+            return False
+        before = list(takewhile(lambda one: one != path and _step(one) != path, PATHS.values()))
+        above = {_step(one) for one in before} - {_step(path)}
+        ends = [self.ended.get(one, 0) for one in (*before, *above)]
+        return self.ended[path] > max(ends, default=0)
+
+
+@dataclass(slots=True)
+class Edited(Scene):
+    """One run of the flow, through deaths and edits."""
+
+    chance: random.Random = field(default_factory=random.Random)
+    revisions: dict[str, int] = field(default_factory=lambda: dict.fromkeys(NAMES, 0))
+    texts: dict[str, list[int]] = field(default_factory=dict)
+    """By the path of a step: its revisions when it was last begun."""
+    flags: Sequence[str] = ()
+    said_done: bool = False
+    """Somebody said of the step that may run once that it was done, by whatever text."""
+    is_through: bool = False
+    edits: int = 0
+    questions: int = 0
+
+    def __post_init__(self) -> None:
+        self.project.mkdir(parents=True)
+        (self.folder / "home").mkdir()
+        (self.project / "ledger.sh").write_text(LEDGER)
+        self.ledger_file.touch()
+        self.write()
+
+    def write(self) -> None:
+        text = FLOW
+        for name, revision in self.revisions.items():
+            text = text.replace(f"R-{name}", f"r{revision}")
+        (self.project / "flow.yaml").write_text(text)
+
+    def command(self, *world: str) -> list[str]:
+        run = self.run
+        work = ["run", "flow.yaml"] if run is None else ["resume", run, *self.flags]
+        return [sys.executable, "-P", str(ENGINE), *self.world, *world, "--", *work, self.view]
+
+    # ── lives ────────────────────────────────────────────────────────────
+
+    def live(self, lines: int | None, seconds: float = 0.0) -> None:
+        """A life that is killed so many lines and seconds later, unless it is through; None: never."""
+        if self.is_through or (self.run is not None and self.chance.random() < 0.5):
+            self.edit()  # and there is something to do
+        while True:
+            before, began = self.known(), len(self.ledger())
+            stale = self.stale(before)
+            asks = PATHS["sent"] in before.open
+            self.flags = () if self.chance.random() < 0.3 and lines is not None else ("--accept-changes",)
+            is_repeated = asks and self.chance.random() < 0.7 and self.answer()
+            ended = self.lived(lines, seconds)
+            self.judge(before, began, is_repeated=is_repeated)
+            self.is_through = ended is not None and ended.code == 0
+            if ended is None:
+                return
+            if self.is_through:
+                self.expect_asked(stale)
+                return
+            if not self.is_question(ended, before, began, stale):
+                self.faults.append(f"exit code {ended.code}: {ended.said[-300:]}")
+                return
+
+    def lived(self, lines: int | None, seconds: float) -> Ended | None:
+        """How it ended; None: it was killed."""
+        if lines is None:
+            return self.to_the_end()
+        with self.engine() as engine:
+            self.has_lines(engine, lines)
+            try:
+                return engine.ended(seconds)
+            except Failed:
+                engine.kill()
+                self.note_death()
+                return None
+
+    def edit(self) -> None:
+        """Another revision of one command."""
+        name = self.chance.choice(NAMES)
+        self.revisions[name] += 1
+        self.edits += 1
+        self.write()
+
+    def answer(self) -> bool:
+        """Say what the ledger knows of the step that may run once; is it to be repeated?"""
+        lines = [line.what for line in self.ledger() if line.path.startswith("sent ")]
+        self.said_done = lines[-1:] == ["END"]
+        self.flags = [*self.flags, "--done" if self.said_done else "--repeat", PATHS["sent"]]
+        return not self.said_done
+
+    # ── what must hold ───────────────────────────────────────────────────
+
+    def known(self) -> Known:
+        ended: dict[str, int] = {}
+        begun: set[str] = set()
+        for run in self.run_folders():
+            with read_aside(run) as journal:
+                if not journal.execute("SELECT 1 FROM sqlite_schema WHERE name = 'events'").fetchall():
+                    continue
+                for number, event, path, status in journal.execute(
+                    "SELECT number, event, path, status FROM events WHERE event IN ('started', 'finished') ORDER BY number"
+                ):
+                    if event == "started":
+                        begun.add(path)
+                        ended.pop(path, None)
+                    else:
+                        begun.discard(path)
+                        # An action that failed and is handled has an end, too.
+                        if status == "done" or path == PATHS["tried"]:
+                            ended[path] = number
+        return Known(ended, frozenset(begun))
+
+    def stale(self, known: Known) -> set[str]:
+        """The steps that are recorded by other words than those of now."""
+        return {step for step in self.texts if known.counts(step) and self.texts[step] != self.text_of(step)}
+
+    def says_else(self, name: str) -> bool:
+        """Has the step of a command another text now?  If that is accepted, all behind it follows."""
+        step = _step(PATHS[name])
+        return step in self.texts and self.texts[step] != self.text_of(step)
+
+    def text_of(self, step: str) -> list[int]:
+        """The revisions of all that a step says, what follows its action included."""
+        return [self.revisions[name] for name in NAMES if _step(PATHS[name]) == step]
+
+    def judge(self, before: Known, began: int, *, is_repeated: bool) -> None:
+        """Of the commands that were begun in a life."""
+        names = [line.path.split(" ")[0] for line in self.ledger()[began:] if line.what == "START"]
+        for at, name in enumerate(names):
+            path, step = PATHS[name], _step(PATHS[name])
+            has_changed = self.texts.get(step) != self.text_of(step)
+            is_recorded = before.counts(path) or before.counts(step)
+            earlier = NAMES[: NAMES.index(name)]
+            is_first = not any(
+                one in names[:at] or PATHS[one] in before.open or self.says_else(one) for one in earlier
+            )
+            if is_recorded and is_first and not has_changed:
+                self.faults.append(f"A: {name} was recorded and begun again")
+            # What somebody said to be done is done again behind a change that was accepted.
+            is_answered = is_repeated or ("--done" in self.flags and not is_first)
+            if name == "sent" and path in before.open and not is_answered:
+                self.faults.append("C: what may run once was begun again, and nobody was asked")
+            if name == "sent":
+                self.said_done = False
+        ended, steps = self.known().ended, {_step(path) for path in PATHS.values()}
+        anew = {step for step in steps if ended.get(step, 0) > before.ended.get(step, 0)}
+        self.texts |= {step: self.text_of(step) for step in {*anew, *(_step(PATHS[name]) for name in names)}}
+        if names.count("sent") > 1:
+            self.faults.append("C: what may run once was begun twice in one life")
+
+    def expect_asked(self, stale: set[str]) -> None:
+        if stale and "--accept-changes" not in self.flags and not self.said_done:
+            self.faults.append(f"D: nobody was asked about {sorted(stale)}")
+
+    def is_question(self, ended: Ended, before: Known, began: int, stale: set[str]) -> bool:
+        """Was something asked, and with a reason?"""
+        self.questions += 1
+        if CHANGED in ended.said:
+            if len(self.ledger()) > began:
+                self.faults.append("D: the file has changed, and something ran")
+            return "--accept-changes" not in self.flags and bool(stale or self.edits)
+        return ASKS in ended.said and PATHS["sent"] in before.open
+
+    def end(self) -> list[str]:
+        """All that is wrong with a run that is through."""
+        self.expect_nobody()
+        last = {
+            line.path.split(" ")[0]: (at, line.path)
+            for at, line in enumerate(self.ledger())
+            if line.what == "END"
+        }
+        names = [name for name in NAMES if name in last and name != "fill"]
+        if missing := {*NAMES} - {*names, "fill"}:
+            self.faults.append(f"B: {sorted(missing)} were not done")
+        for name in names:
+            said = f"{name} r{self.revisions[name]}"
+            if last[name][1] != said and not (name == "sent" and self.said_done):
+                self.faults.append(f"B: last done was {last[name][1]}, and the file says {said}")
+        if self.said_done:
+            names.remove("sent")  # whatever was done again since
+        order = sorted(names, key=lambda name: last[name][0])
+        if order != names:
+            self.faults.append(f"B: last done in the order {order}")
+        return self.faults
+
+
+def _step(path: str) -> str:
+    return "/".join(path.split("/")[:2])
+
+
+def moment(chance: random.Random) -> tuple[int, float]:
+    if chance.random() < 0.2:
+        return 0, chance.uniform(0, 0.6)
+    return chance.randrange(1, 14), chance.uniform(0, 0.06)
+
+
+def edited(folder: Path, chance: random.Random, lives: int, *world: str) -> Edited:
+    """A run of so many lives that may be killed, and one in which it comes to its end."""
+    scene = Edited(folder, chance=chance, world=world)
+    for _ in range(lives):
+        scene.live(*moment(chance))
+    scene.live(None)
+    return scene
