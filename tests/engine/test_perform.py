@@ -27,7 +27,7 @@ from plait.engine.outcome import (
     StepError,
     expect_done,
 )
-from plait.engine.perform import NO_TIME_LEFT, PLAIN, Policy, Skip, Step, Turn, inside, perform
+from plait.engine.perform import NO_TIME_LEFT, PLAIN, Allowance, Policy, Skip, Step, Turn, inside, perform
 from plait.engine.retry import Retry
 from plait.engine.run import Run
 from plait.errors import InputError, InternalError, PlaitError, ProcessError, TrustError
@@ -203,10 +203,22 @@ def test_a_step_has_its_own_time_or_what_is_left_of_the_time_around_it(
 def test_a_timeout_is_for_each_attempt() -> None:
     one = Fake([NO], Policy(tries(2), timeout=50))
     performed(one)
-    first, second = (turn.deadline for turn in one.turns)
+    first, second = (turn.ends_at() for turn in one.turns)
     assert first is not None
     assert second is not None
     assert second > first
+
+
+def test_the_time_of_a_step_stands_still_for_those_who_are_asked_and_counts_once() -> None:
+    outer = Allowance(50)
+    inner = Allowance(40, outer)
+    before = inner.end()
+    with inner.standing():
+        with inner.standing():
+            time.sleep(0.02)
+        assert inner.end() >= before + 0.02
+    assert before + 0.02 <= inner.end() < before + 0.04
+    assert Allowance(90, outer).end() == outer.end() >= before + 10.02
 
 
 # ── replay ───────────────────────────────────────────────────────────────

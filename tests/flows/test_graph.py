@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from flows.graphs import graph_place, graph_tool, tool, trusted
 from flows.running import Place
 from plait import app
-from plait.engine.events import StepFinished
+from plait.engine.events import StepFinished, StepRetrying
 from plait.engine.outcome import Done
 from plait.errors import InputError, TrustError
 
@@ -589,6 +589,20 @@ nodes: {a: {tool: demo/flaky, params: {good: 3}, assign: {t: "${result.tries}"},
     assert list(ran.value["state"]) == ["_last_error"]
     (place.root / "tries").unlink()
     assert "says fail" in place.run(flow.replace("VERB", "fail")).message
+
+
+def test_retries_by_a_hook_are_counted_and_told(place: Place) -> None:
+    flow = """\
+start: a
+hooks: [{id: again, event: error, verb: retry, max_retries: 5}]
+nodes: {a: {tool: demo/flaky, params: {good: 3}, next: b}, b: {tool: demo/flaky, params: {good: 4}}}
+"""
+    ran = place.done(flow)
+    told = [(one.path, one.attempt) for one in ran.events if isinstance(one, StepRetrying)]
+    assert told == [("nodes/a", 1), ("nodes/a", 2)]
+    shown = json.loads(place.plait("show", ran.result.run, "--json").stdout)
+    assert shown["retries"] == 2
+    assert [step["attempts"] for part in shown["phases"] for step in part["steps"]] == [3, 1]
 
 
 def test_hooks_are_called_behind_each_node_and_by_a_resume_only_for_those_that_it_does(place: Place) -> None:

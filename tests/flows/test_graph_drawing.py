@@ -75,6 +75,34 @@ def test_the_way_of_a_run_is_marked_and_counted() -> None:
     ]
 
 
+def test_the_way_for_everything_else_says_so_in_every_form() -> None:
+    assert [arrow.label for arrow in picture(LOOP).arrows if arrow.to == "draft"] == ["otherwise"]
+    assert ">otherwise</text>" in as_svg(picture(LOOP))
+
+
+NAMED = [LOOP, "steps: [{shell: a}]\n", "tasks: [{id: a, description: d}]\n"]
+
+
+@pytest.mark.parametrize("text", NAMED)
+def test_a_picture_is_called_what_its_author_called_the_flow(text: str) -> None:
+    assert [picture(one).title for one in (text, f"name: live flow\n{text}")] == ["flow", "live flow"]
+
+
+ITEMS = [
+    # items                what is said of the task
+    ("[x, y]",             "each of a list: say {w}"),
+    ("words",              "each of words: say {w}"),
+    ("{task: plan}",       "each of plan: say {w}"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("items", "about"), ITEMS)
+def test_a_task_that_is_done_for_each_item_is_drawn_as_such(items: str, about: str) -> None:
+    tasks = "tasks: [{id: plan, description: p}, {id: m, description: 'say {w}'}]\n"
+    made = picture(f"{tasks}map: {{items: {items}, as: w, task: m}}\n")
+    assert [(box.sign, box.about) for box in made.boxes] == [("task", "p"), ("foreach", about)]
+
+
 OTHERS = [
     # file                                                                       boxes              arrows
     ("setup: [{shell: a}]\nmap: {input: x, steps: [{shell: b}, {shell: c}]}",     ["setup", "map"],  [("setup", "map")]),

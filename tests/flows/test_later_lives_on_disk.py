@@ -12,7 +12,8 @@ import pytest
 import plait
 from flows.running import Place, new_place
 from plait import Ensemble, EnsembleError, Task, TaskOutput
-from plait.app.flows import flow_runs
+from plait.app.flows import flow_runs, flow_store
+from plait.engine.progress import fold
 
 NOTE = """\
 __version__ = "1.0.0"
@@ -21,7 +22,7 @@ __executor_id__ = "core/runtimes/python/function"
 __tool_description__ = "Keep a note."
 
 def execute(params, project_path):
-    import os, signal
+    import os, signal, time
     text = str(params["text"])
     with open(project_path + "/notes", "a") as file:
         file.write(text + "\\n")
@@ -29,6 +30,9 @@ def execute(params, project_path):
     if os.path.exists(mark):
         os.unlink(mark)
         os.kill(os.getpid(), signal.SIGKILL)
+    if os.path.exists(project_path + "/wait-at-" + text):
+        os.unlink(project_path + "/wait-at-" + text)
+        time.sleep(60)
     return "kept " + text
 """
 JUDGE = "---\n---\nJudge.\n"
@@ -45,7 +49,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     return made
 
 
-def script(place: Place, *exchanges: tuple[str, Any]) -> None:
+def script(place: Place, *exchanges: tuple[str | None, Any]) -> None:
     """What the model answers to a question that ends with a text, each at 12 tokens."""
     used = {"input": 10, "output": 2, "cost": 0.5}
     answers = [
@@ -211,3 +215,151 @@ def test_an_ensemble_in_python_with_limits_goes_on(
     tried.is_mended = True
     assert ensemble.run(resume=output.run).raw == "c"
     assert tried.ran == ["a", "b", "b", "c"]
+
+
+SLOW = [
+    # event           what it is about
+    ("step_finished", "steps: [{tool: team/note, params: {text: a}}]\n"),
+    ("turn_finished", "steps: [{id: ask, prompt: Judge., output_file: out.txt}]\n"),
+    ("tool_result",   "steps: [{prompt: {prompt: Talk., tools: [team/note]}}]\n"),
+    ("step_finished", "tasks: [{id: a, description: a, tool: team/note, params: {text: a}}]\n"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("event", "text"), SLOW)
+def test_what_is_done_stays_done_when_the_time_of_the_flow_ends_inside_a_hook(
+    place: Place, event: str, text: str
+) -> None:
+    hooks = f"hooks: [{{id: h, event: {event}, action: {{tool: team/note, params: {{text: heard}}}}}}]\n"
+    script(place, ("Judge.", "Fine."), ("Talk.", notes("a")), ("kept a", "The end."))
+    place.write("wait-at-heard", "")
+    late = place.run(f"timeout: 2\n{hooks}{text}")
+    assert late.message == "took longer than 2 s"
+    place.write("flow.yaml", f"timeout: 60\n{hooks}{text}")
+    done = place.resume(late.result.run)
+    assert done.result.status == "done", done.message
+    assert place.text("notes").split().count("a") == ("Judge." not in text)
+    assert place.text("notes").split()[-2:] == ["heard", "heard"]
+    with flow_store(str(place.root)).open(late.result.run, write=False) as opened:
+        asked = fold(opened.journal.events()).asked.turns
+    assert asked == text.count("Judge.") + 2 * text.count("Talk.")
+
+
+# ── the end of a run ─────────────────────────────────────────────────────
+
+ENDED = "hooks: [{id: e, event: run_finished, action: {tool: team/note, params: {text: 'end ${result.output}'}}}]\n"
+DONE = {
+    "steps": ("f.yaml", "steps: [{tool: team/note, params: {text: a}}]\n"),
+    "map": ("f.yaml", "map: {input: [1], steps: [{tool: team/note, params: {text: '${item}'}}]}\n"),
+    "graph": ("f.yaml", "start: a\nnodes: {a: {tool: team/note, params: {text: a}}}\n"),
+    "ensemble": ("f.yaml", "tasks: [{id: a, description: a, tool: team/note, params: {text: a}}]\n"),
+    "directive": ("f.md", "Talk.\n"),
+}
+
+
+@pytest.mark.parametrize("host", DONE)
+def test_the_end_of_a_run_is_told_once_and_again_when_it_ends_anew(place: Place, host: str) -> None:
+    file, text = DONE[host]
+    text = f"---\n{ENDED}---\n{text}" if file.endswith(".md") else ENDED + text
+    script(place, ("Talk.", "Yes."), ("Talk more.", "More."))
+    place.write(file, text)
+    place.plait("run", file)
+    told = place.text("notes")
+    assert told.count("end ") == 1
+    for _ in range(2):
+        assert last_line(place.plait("resume").stdout).startswith("✓ done")
+    assert place.text("notes") == told
+    place.write(
+        file, text.replace("text: a", "text: b").replace("'${item}'", "b").replace("Talk.", "Talk more.")
+    )
+    assert last_line(place.plait("resume", "--accept-changes").stdout).startswith("✓ done")
+    assert place.text("notes").count("end ") == 2
+
+
+TWICE = (
+    "hooks: ["
+    + ", ".join(
+        f"{{id: {one}, event: run_finished, action: {{tool: team/note, params: {{text: {one}}}}}}}"
+        for one in ("one", "two")
+    )
+    + "]\n"
+)
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_who_had_heard_of_an_end_when_the_run_was_killed_is_not_told_again(
+    place: Place, inside: bool
+) -> None:
+    if inside:
+        sub = place.root.parent / "home" / ".ai" / "tools" / "team" / "sub.yaml"
+        sub.write_text("version: 1.0.0\ntool_type: graph\n" + TWICE + DONE["graph"][1])
+        place.write("f.yaml", "steps: [{tool: team/sub}, {tool: team/note, params: {text: b}}]\n")
+    else:
+        place.write("f.yaml", TWICE + DONE["graph"][1])
+    place.write("die-at-two", "")
+    assert place.plait("run", "f.yaml").returncode == -9
+    for _ in range(2):
+        assert last_line(place.plait("resume").stdout).startswith("✓ done")
+    assert place.text("notes").split() == ["a", "one", "two", "two", *(["b"] if inside else [])]
+
+
+def test_a_run_that_is_done_stays_done_whatever_its_limits_leave_over(place: Place) -> None:
+    place.write(
+        "f.yaml",
+        "limits: {turns: 2}\nhooks: [{id: j, event: run_finished, action: {tool: 'directive:judge'}}]\n"
+        "steps: [{prompt: one}]\n",
+    )
+    script(place, ("one", "An answer."), ("Judge.", "Fine."))
+    for command in (["run", "f.yaml"], ["resume"], ["resume"]):
+        assert last_line(place.plait(*command).stdout).startswith("✓ done")
+
+
+LIMITED = """\
+---
+limits: {turns: %d}
+hooks: [{id: j, event: %s, action: {tool: "directive:judge"}}]
+---
+Talk.
+"""
+
+
+@pytest.mark.parametrize("event", ["run_finished", "step_finished"])
+def test_the_limits_of_a_directive_hold_for_all_of_its_run(place: Place, event: str) -> None:
+    script(place, ("Talk.", "Yes."), ("Judge.", "Fine."))
+    place.write("talk.md", LIMITED % (1, event))
+    for command in (["run", "talk.md"], ["resume"]):
+        stopped = place.plait(*command)
+        assert "the run has reached its limit of 1 turns (1 used)" in stopped.stdout
+        assert last_line(stopped.stdout).endswith("1 turn, 12 tokens, $0.50")
+    place.write("talk.md", LIMITED % (2, event))
+    assert last_line(place.plait("resume").stdout).endswith("2 turns, 24 tokens, $1.00")
+
+
+ANSWERED = [
+    # event           what asks
+    ("turn_finished", "f.yaml", "steps: [{id: ask, prompt: Judge., output_file: out.txt}]\n"),
+    ("turn_finished", "f.md",   "Judge.\n"),
+    ("after_step",    "f.yaml", "start: a\nnodes: {a: {tool: 'directive:judge'}}\n"),
+    ("turn_finished", "f.yaml", "tasks: [{id: a, description: Judge.}]\n"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("event", "file", "text"), ANSWERED)
+def test_a_step_that_had_its_answer_ends_although_the_limit_is_reached(
+    place: Place, event: str, file: str, text: str
+) -> None:
+    """It is killed inside a hook about the last answer that may be asked for."""
+    head = (
+        "limits: {turns: 1}\n"
+        f"hooks: [{{id: h, event: {event}, action: {{tool: team/note, params: {{text: heard}}}}}}]\n"
+    )
+    place.write(file, f"---\n{head}---\n{text}" if file.endswith(".md") else head + text)
+    script(place, (None, "An answer."))
+    place.write("die-at-heard", "")
+    assert place.plait("run", file).returncode == -9
+    done = place.plait("resume")
+    assert last_line(done.stdout).startswith("✓ done"), done.stdout
+    assert last_line(done.stdout).endswith("1 turn, 12 tokens, $0.50")
+    assert place.text("notes") == "heard\nheard\n"
+    if "out.txt" in text:
+        assert place.text("out.txt") == "An answer."

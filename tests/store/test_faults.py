@@ -18,11 +18,12 @@ from pathlib import Path
 
 import pytest
 
-from plait.engine.events import RunEnded, RunStarted, StepFinished, StepStarted
+from plait.engine.events import Owed, RunEnded, RunStarted, StepFinished, StepStarted
 from plait.engine.outcome import Done
 from plait.errors import JournalError
 from plait.records import replace
 from plait.store import Opened, Runs, SqliteJournal
+from plait.store.rows import LARGE
 from plait.store.schema import migrate, open_to_write
 from plait.store.writer import FEW
 
@@ -445,7 +446,7 @@ def test_a_journal_of_a_newer_version_is_refused(runs: Runs) -> None:
         with pytest.raises(JournalError) as refused:
             runs.open(opened.id, write=write)
         assert str(refused.value) == (
-            f"{database(opened)}: the journal has version 7, and this Plait knows versions up to 3\n"
+            f"{database(opened)}: the journal has version 7, and this Plait knows versions up to 4\n"
             "fix: use the newer Plait that made it"
         )
     assert [one.status for one in runs.list()] == ["unreadable"]
@@ -469,7 +470,7 @@ def test_a_journal_of_version_0_becomes_one_of_today(runs: Runs) -> None:
         again.journal.append(finished(1))
         assert again.journal.recorded("map/1") is not None
     with contextlib.closing(sqlite3.connect(database(opened))) as now:
-        assert now.execute("PRAGMA user_version").fetchone() == (3,)
+        assert now.execute("PRAGMA user_version").fetchone() == (4,)
         assert now.execute("SELECT text FROM remark").fetchall() == [("kept",)]
 
 
@@ -482,15 +483,16 @@ def test_a_migration_that_fails_leaves_the_version_before(tmp_path: Path) -> Non
 
     first = ["CREATE TABLE a(x)"]
     with pytest.raises(ZeroDivisionError):
-        migrate(connection, path, migrations=[[], [], [], first, fails])
-    assert connection.execute("PRAGMA user_version").fetchone() == (3,)
-    migrate(connection, path, migrations=[[], [], [], first, ["INSERT INTO a VALUES(1)"]])
-    assert connection.execute("PRAGMA user_version").fetchone() == (5,)
+        migrate(connection, path, migrations=[[], [], [], [], first, fails])
+    assert connection.execute("PRAGMA user_version").fetchone() == (4,)
+    migrate(connection, path, migrations=[[], [], [], [], first, ["INSERT INTO a VALUES(1)"]])
+    assert connection.execute("PRAGMA user_version").fetchone() == (6,)
     assert connection.execute("SELECT x FROM a").fetchall() == [(1,)]
     connection.close()
 
 
-BEFORE_USED = ("ALTER TABLE log DROP COLUMN used", "PRAGMA user_version=2")
+BEFORE_OWED = ("ALTER TABLE log DROP COLUMN owed", "PRAGMA user_version=3")
+BEFORE_USED = (BEFORE_OWED[0], "ALTER TABLE log DROP COLUMN used", "PRAGMA user_version=2")
 
 
 def test_a_journal_that_does_not_say_what_was_used_up_is_read_as_it_is(runs: Runs) -> None:
@@ -509,6 +511,23 @@ def test_a_journal_that_does_not_say_what_was_used_up_is_read_as_it_is(runs: Run
     with runs.open(opened.id, write=True) as again:
         again.journal.append(replace(finished(3), used={"turns": 2, "spend": 0.5}))
         assert list(again.journal.used_up(99)) == [("map/3", {"turns": 2, "spend": 0.5})]
+
+
+def test_a_journal_that_does_not_say_who_is_to_hear_of_an_end_is_read_as_it_is(runs: Runs) -> None:
+    told = replace(finished(1), used={"steps": 1}, owed=Owed(("h",), {"turn": 1, "long": "x" * LARGE}))
+    with runs.create({}) as opened:
+        opened.journal.append(told)
+        assert [one.event for one in opened.journal.events()] == [told]
+    with contextlib.closing(sqlite3.connect(database(opened))) as old:
+        for statement in BEFORE_OWED:
+            old.execute(statement)
+    with runs.open(opened.id, write=False) as again:
+        assert [one.event for one in again.journal.events()] == [replace(told, owed=None)]
+    with runs.open(opened.id, write=True) as again:
+        again.journal.append(told)
+        known = again.journal.recorded("map/1")
+        assert known is not None
+        assert known.owed == told.owed
 
 
 def test_people_can_look_into_the_file(runs: Runs) -> None:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from plait.engine.events import (
     Event,
     Noted,
+    Owed,
     RunEnded,
     RunStarted,
     StepCounted,
@@ -50,10 +51,20 @@ outcomes: st.SearchStrategy[Outcome] = (
     st.builds(Done, values) | st.builds(Failed, failures) | st.builds(Skipped, texts)
 )
 phases = st.lists(st.tuples(texts, st.integers(0, 9)), max_size=2).map(tuple)
+owed = st.builds(Owed, st.lists(texts, max_size=2).map(tuple), st.dictionaries(texts, values, max_size=2))
 events: st.SearchStrategy[Event] = st.one_of(
     st.builds(StepStarted, paths, texts, texts, st.integers(1, 3), orders),
     st.builds(
-        StepFinished, paths, texts, texts, st.just("f") | texts, outcomes, durations, orders, st.booleans()
+        StepFinished,
+        paths,
+        texts,
+        texts,
+        st.just("f") | texts,
+        outcomes,
+        durations,
+        orders,
+        st.booleans(),
+        owed=st.none() | owed,
     ),
     st.builds(StepForgotten, paths, texts, st.booleans()),
     st.builds(StepRetrying, paths, st.integers(1, 3), failures, durations, st.integers(0, 9)),

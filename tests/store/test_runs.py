@@ -230,7 +230,7 @@ def make_newer(journal: Path) -> None:
 
 UNREADABLE = [
     (damage, "the journal cannot be used: it is damaged"),
-    (make_newer, "the journal has version 99, and this Plait knows versions up to 3"),
+    (make_newer, "the journal has version 99, and this Plait knows versions up to 4"),
 ]
 
 

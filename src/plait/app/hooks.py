@@ -20,8 +20,9 @@ from plait.values import Json
 
 if TYPE_CHECKING:
     from plait.engine.hooks import Hook, Hooks
+    from plait.engine.limits import Limits
     from plait.engine.run import Run
-    from plait.flows.loaded import Loaded
+    from plait.flows.loaded import Loaded, Program
     from plait.steps.hands import Inside, WorkingRun
     from plait.tools.trust import Ask as AskTrust
 
@@ -62,7 +63,7 @@ def begin(loaded: Loaded, run: WorkingRun) -> None:
     from plait.engine.limits import Spent
 
     limited = bool(loaded.limits.record())
-    run.spent = Spent(loaded.limits)
+    run.spent = Spent(_limits_around(loaded))
     if not (limited or loaded.hooks):
         return
     from plait.engine.hooks import Hooks
@@ -75,6 +76,18 @@ def begin(loaded: Loaded, run: WorkingRun) -> None:
         run.spent.add_earlier(**run.earlier.inside(""))
     names = _names(loaded, run.id)
     run.hooks = Hooks(loaded.hooks, call=called, names=names, spent=run.spent)
+
+
+def _limits_around(loaded: Loaded) -> Limits:
+    """The limits of a run; those of a directive are its agent's, and hold for what hooks ask, too."""
+    if not loaded.hooks or loaded.kind != "directive":
+        return loaded.limits
+    from plait.flows.directive import Directed
+
+    assert isinstance(loaded.program, Directed), "its kind says so"
+    own = loaded.program.limits
+    # Only what hooks use up: time and depth begin with the agent, and steps of hooks count nowhere.
+    return replace(loaded.limits, turns=own.turns, tokens=own.tokens, spend=own.spend)
 
 
 def _names(loaded: Loaded, run: str) -> dict[str, Json]:
@@ -96,16 +109,32 @@ def started(program: Callable[[Turn], Json], turn: Turn, hooks: Hooks | None) ->
     return program(turn)
 
 
-def ended(turn: Turn, hooks: Hooks | None, value: Json, failure: Failure | None) -> Json:
-    """Tell how a run has ended, each time that it ends; the value."""
+def ended(program: Program, turn: Turn, hooks: Hooks | None, value: Json, failure: Failure | None) -> Json:
+    """Tell how a run has ended: that it has failed each time, that it is done once; the value."""
     if hooks is None:
         return value
-    turn = replace(turn, replaying=False, deadline=None)
+    turn = turn.without_timeout()
+    if failure is None:
+        # Who has heard since the last of its parts ended has heard of this end.
+        turn = replace(turn, after=max(turn.after, _last_end(program, turn)))
+    else:
+        turn = replace(turn, replaying=False)
     event, told = ("run_finished", {"result": value}) if failure is None else ("run_failed", _error(failure))
     verdict = hooks.fire(event, turn, told)
     if verdict is not None and verdict.verb == "abort":
         raise verdict.aborted()
     return value
+
+
+def _last_end(program: Program, turn: Turn) -> int:
+    """The number of the event with which the last part of a program ended."""
+    if turn.run.fresh:
+        return 0
+    from plait.engine.journal import number_of
+
+    above = f"{turn.path}/" if turn.path else ""
+    ends = (turn.run.journal.last_end(above + name) for name, _ in program.phases)
+    return max(map(number_of, ends), default=0)
 
 
 def _error(failure: Failure) -> dict[str, Json]:
@@ -153,9 +182,9 @@ class _Called:
             try:
                 value = started(loaded.program.run, turn, own)
             except StepError as error:
-                ended(turn, own, None, error.failure)
+                ended(loaded.program, turn, own, None, error.failure)
                 raise
-            return ended(turn, own, value, None)
+            return ended(loaded.program, turn, own, value, None)
 
 
 _MAKING: Final = Lock()

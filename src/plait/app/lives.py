@@ -151,7 +151,8 @@ def _outcome(id: str, loaded: Loaded, run: WorkingRun, flow: Flow) -> FlowResult
     result = _come_to(id, loaded, run, lambda: hooks.started(loaded.program.run, turn, run.hooks))
     if run.hooks is None or result.status == "interrupted":
         return result
-    told = _come_to(id, loaded, run, lambda: hooks.ended(turn, run.hooks, result.value, result.failure))
+    of = loaded.program, turn, run.hooks, result.value, result.failure
+    told = _come_to(id, loaded, run, lambda: hooks.ended(*of))
     if result.failure is not None and told.failure is not None and told.failure.kind == "limit":
         # What it failed by stays: whoever resumes it is told of the next end.
         run.note("", f"a hook of run_failed could not do its work: {told.failure.message}")

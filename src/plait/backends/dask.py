@@ -386,7 +386,7 @@ class _Crew:
     def _expect_time_left(self) -> None:
         """Workers see to it themselves; but there may be none, or one that is stuck."""
         turn = self._fanned.turn
-        if turn.deadline is not None and time.monotonic() > turn.deadline + (STOPPED if self._flying else 0):
+        if (end := turn.ends_at()) is not None and time.monotonic() > end + (STOPPED if self._flying else 0):
             raise OutOfTime
 
     def _taken_from(self, free: dict[str, int], works: list[ItemWork], sent: Set[str]) -> str | None:

@@ -78,6 +78,16 @@ class Spoken:
 
 
 @dataclass(frozen=True, slots=True)
+class Owed:
+    """Who is to hear of the end of a step: recorded with it, before any of them is told."""
+
+    to: tuple[str, ...]
+    """The names of hooks."""
+    told: Mapping[str, Json] = field(repr=False)
+    """What nobody could say later: beside the result, the item, and what is the same in all of the run."""
+
+
+@dataclass(frozen=True, slots=True)
 class StepFinished:
     path: str
     kind: str
@@ -93,6 +103,8 @@ class StepFinished:
 
     It is what was taken from the budgets around it, so whoever adds these up knows what is left.
     """
+    owed: Owed | None = None
+    """The hooks that are to hear of it; who has no later end of its own has not heard."""
 
 
 @dataclass(frozen=True, slots=True)

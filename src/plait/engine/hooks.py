@@ -7,10 +7,14 @@ happened, so a resumed run asks nobody twice and decides as before.  Only a `fai
 `abort` is asked for again: whoever resumes has changed something.  What a remembered step
 once caused is not caused again, and what happens inside a hook causes nothing.
 
+The end of a step is recorded before any hook hears of it, together with who is to hear and of what
+(`Owed`).  However a life of the run ends meanwhile, the step is done, and who has not heard of it by
+then hears of it when the run goes on.
+
 Of several verdicts an `abort` wins, then a gate that could not answer, then the first.  A
 hook that only observes and fails is left away for the rest of this life of the run, with
-one note; a gate that fails blocks.  A limit that a hook meets is no answer of the hook: it ends
-whoever has the limit, and a resumed run asks again, also about a step that was done by then.
+one note; a gate that fails blocks.  A limit that a hook meets is no answer of the hook, nor is the end
+of the flow's time: it ends whoever has the limit, and a resumed run asks again.
 
 A flow that is called like a tool brings hooks of its own.  They are asked besides those of the
 run, about what happens inside that flow and nothing else.
@@ -21,9 +25,10 @@ The limits of a run are looked at in the same place: before each of its steps.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from threading import Lock
 
+from plait.engine.events import Owed
 from plait.engine.journal import is_below, number_of
 from plait.engine.limits import NAMES as LIMITS
 from plait.engine.limits import Reached, Spent
@@ -34,6 +39,7 @@ from plait.engine.outcome import (
     Failure,
     Outcome,
     OutOfLimit,
+    OutOfTime,
     Skipped,
     StepError,
     expect_done,
@@ -64,10 +70,8 @@ SAID_NO: Final = "verdict"
 """The kind of the failure with which a hook ends that says fail or abort."""
 HOOK: Final = "hook:"
 """The name of what a hook does begins with it."""
-CUT: Final = "cut"
-"""The kind of the failure of a hook that a limit kept from hearing of what is done."""
 OWED: Final = ("step_finished", "item_finished", "turn_finished", "tool_result")
-"""Events behind a step that is recorded whatever the hooks do: who misses one of them hears of it later."""
+"""Events behind an end that is recorded first: who misses one of them hears of it later."""
 TRANSIENT: Final = frozenset({"timeout", "network", "server_error", "rate_limit", "signal"})
 """Kinds of failure that may be gone the next time."""
 
@@ -260,6 +264,8 @@ class Hooks:
         self._inside: dict[str, Hooks] = {}
         """By path: those of flows that were called there, and still run."""
         self._lock = Lock()
+        self._behind: dict[str, tuple[str, Mapping[str, Json]]] = {}
+        """By path: what a step wants to be told when its end is recorded."""
         self._dropped: set[str] = set()
         self._given_up: set[tuple[str, str]] = set()
         """Hooks whose retries were in vain, and the step that failed: what it is inside of is not retried."""
@@ -312,14 +318,8 @@ class Hooks:
             turn = replace(turn, attempt=attempt)
         found: list[Verdict] = []
         names = {whose: whose._names_of(event, turn, context) for whose, _, _ in hooks}
-        for number, (whose, name, hook) in enumerate(hooks, 1):
-            try:
-                verdict = whose._asked(name, hook, turn, names[whose])
-            except OutOfLimit as end:
-                if event in OWED:
-                    for other, called, unasked in hooks[number:]:
-                        other._owe(called, unasked, turn, names[other], end)
-                raise
+        for whose, name, hook in hooks:
+            verdict = whose._asked(name, hook, turn, names[whose])
             if verdict is not None:
                 found.append(verdict)
         return _strongest(found)
@@ -342,15 +342,9 @@ class Hooks:
                 raise verdict.aborted()
         return verdict
 
-    def expect_going_on(self, event: str, turn: Turn, context: Mapping[str, Json], outcome: Outcome) -> None:
-        """Tell what came of a step; if the run ends behind it, that is recorded nevertheless."""
-        try:
-            verdict = self.fire(event, turn, context)
-        except OutOfLimit as end:
-            end.path, end.outcome = turn.path, outcome
-            raise
-        if verdict is not None and verdict.verb == "abort":
-            raise replace(verdict, path=turn.path).aborted(outcome)
+    def tell_behind(self, turn: Turn, event: str, context: Mapping[str, Json]) -> None:
+        """Said by a step that knows what came of it: tell this when its end is recorded."""
+        self._behind[turn.path] = event, context
 
     def reach(self, turn: Turn, reached: Reached, context: Mapping[str, Json] = _NOTHING) -> None:
         """Tell of a limit, before whoever has reached it ends; raises Aborted if all has to end."""
@@ -405,62 +399,49 @@ class Hooks:
                 raise replace(verdict, path=turn.path).aborted(failed)
         return failed, None
 
-    def after(self, step: Step, turn: Turn, outcome: Outcome) -> Aborted | None:
-        """How the run ends behind a step that is done, if it does."""
-        kind = family(step)
-        if kind is None or not isinstance(outcome, Done) or not self.has(f"{kind}_finished", turn.path):
+    def news_of(self, step: Step, turn: Turn, outcome: Outcome) -> News | None:
+        """What there is to tell of a step that has ended, and to whom; None if nobody is to hear of it."""
+        own = self._behind.pop(turn.path) if turn.path in self._behind else None
+        event, context = own or _end_of(step, turn, outcome)
+        hooks = self._to_ask(event, turn.path)
+        if not hooks or _is_inside_hook(turn):
             return None
-        turn.run.settle(turn.path)
-        context = {**step_names(step, turn), "result": outcome.value}
-        try:
-            verdict = self.fire(f"{kind}_finished", turn, context)
-        except OutOfLimit as end:
-            return end
-        return verdict.aborted() if verdict is not None and verdict.verb == "abort" else None
+        told = self._told_of(event, turn, context)
+        to: list[Listener] = []
+        for whose, name, hook in hooks:
+            names = {**whose._names, **_around(turn), **told}
+            with suppress(_NotConcernedError):
+                to.append(Listener(whose, name, hook, names, whose._wrong(name, hook, names, turn)))
+        if not to:
+            return None
+        return News(turn, tuple(to), _owed(to, told, turn, outcome))
 
-    def catch_up(self, step: Step, turn: Turn, outcome: Outcome) -> None:
-        """Ask those that a limit had kept from hearing of a step which is now remembered."""
+    def catch_up(self, turn: Turn, outcome: Outcome) -> None:
+        """Tell those who had not heard of a step, when an earlier life ended, which is now remembered."""
         if not isinstance(outcome, Done) or _is_inside_hook(turn):
             return
         if not any(self.has(event, turn.path) for event in OWED):
             return
-        owed = _owed_at(turn)
-        plain = {**step_names(step, turn), "result": outcome.value} if owed else {}
-        for event in OWED if owed else ():
-            verdicts = [
-                whose._told_later(owed[name], hook, turn, plain)
-                for whose, name, hook in self._to_ask(event, turn.path)
-                if name in owed
-            ]
-            verdict = _strongest([one for one in verdicts if one is not None])
-            if verdict is not None and verdict.verb == "abort":
-                raise verdict.aborted()
-
-    def _told_later(self, owed: _Owed, hook: Hook, turn: Turn, plain: Mapping[str, Json]) -> Verdict | None:
-        """`plain`: what is known of the step, for a record that does not say what was to be told."""
-        turn = turn if owed.attempt == turn.attempt else replace(turn, attempt=owed.attempt)
-        names = {**self._names, **owed.told} if owed.told else self._names_of(hook.event, turn, plain)
-        return self._asked(owed.name, hook, turn, names, again=True)
-
-    def _owe(self, name: str, hook: Hook, turn: Turn, names: Mapping[str, Json], end: OutOfLimit) -> None:
-        """Record of a hook behind the one which met a limit that it has not heard, either."""
-        if name in self._dropped:
+        journal = turn.run.journal
+        known = journal.recorded(turn.path)
+        if known is None or known.owed is None:
             return
-        step = self._reaction(name, hook, turn, names)
-        inner = _place(step, turn)
-        if _is_known(inner):
-            return
-        with suppress(ConditionError):  # it will fail by that when it is asked about something else
-            if hook.condition is None or hook.condition.holds(_scope(names, turn)):
-                with suppress(OutOfLimit):
-                    cut = OutOfLimit(end.reached, inner.path)
-                    perform(replace(step, cut_by=cut), replace(inner, replaying=False))
+        told: dict[str, Json] = {**_around(turn), "result": outcome.value, **known.owed.told}
+        to = [
+            Listener(whose, name, hook, {**whose._names, **told})
+            for whose, name, hook in self._to_ask(str(told["event"]), turn.path)
+            if name in known.owed.to
+            and number_of(journal.last_end(f"{turn.path}/{HOOK}{name}")) < known.number
+        ]
+        News(turn, tuple(to)).tell()
 
     # ── limits ───────────────────────────────────────────────────────────
 
     def _expect_within_limits(self, spent: Spent, step: Step, turn: Turn) -> None:
+        # A step that was begun before is no next one: what its question needs is looked at there.
+        is_begun = not turn.run.fresh and turn.run.journal.has_begun(turn.path)
+        reached = spent.reach("seconds") if is_begun else spent.reach(*_BESIDE_STEPS)
         # Who counts itself has taken what it needs of the steps: they may be used up by that.
-        reached = spent.reach(*_BESIDE_STEPS)
         if reached is None and family(step) == "step" and not counts_itself(step):
             reached = turn.run.take_step(turn.path, turn.run.spent_around(turn.path) or spent)
         if reached is None:
@@ -470,21 +451,37 @@ class Hooks:
 
     # ── one hook ─────────────────────────────────────────────────────────
 
-    def _asked(
-        self, name: str, hook: Hook, turn: Turn, names: Mapping[str, Json], *, again: bool = False
-    ) -> Verdict | None:
-        """`again`: about the very event of which an earlier life could not tell it."""
+    def _asked(self, name: str, hook: Hook, turn: Turn, names: Mapping[str, Json]) -> Verdict | None:
+        inner = _place(self._reaction(name, hook, turn, names), turn)
+        wrong = ""
+        if not _is_known(inner):
+            try:
+                wrong = self._wrong(name, hook, names, turn)
+            except _NotConcernedError:
+                return None
+        return self._heard(Listener(self, name, hook, names, wrong), turn)
+
+    def _wrong(self, name: str, hook: Hook, names: Mapping[str, Json], turn: Turn) -> str:
+        """Why nobody can say whether its condition holds; raises _NotConcernedError if it does not hold."""
+        try:
+            if name in self._dropped or not (
+                hook.condition is None or hook.condition.holds(_scope(names, turn))
+            ):
+                raise _NotConcernedError
+        except ConditionError as error:
+            return str(error)
+        return ""
+
+    def _heard(self, one: Listener, turn: Turn) -> Verdict | None:
+        """The verdict of a hook that is to hear of something."""
+        name, hook = one.name, one.hook
         if name in self._dropped:
             return None
-        step = self._reaction(name, hook, turn, names)
-        inner = turn.inner(step) if again else _place(step, turn)
-        try:
-            if not (_is_known(inner) or hook.condition is None or hook.condition.holds(_scope(names, turn))):
-                return None
-        except ConditionError as error:
-            return self._broken(name, hook, inner, str(error))
-        outcome = _performed(step, inner)
-        match outcome:
+        step = self._reaction(name, hook, turn, one.names)
+        inner = _place(step, turn)
+        if one.wrong:
+            return self._broken(name, hook, inner, one.wrong)
+        match _performed(step, inner):
             case Done(dict() as value):
                 return self._allowed(name, hook, inner, value)
             case Failed(Failure(kind="verdict", output=dict() as value)):
@@ -495,7 +492,7 @@ class Hooks:
 
     def _reaction(self, name: str, hook: Hook, turn: Turn, names: Mapping[str, Json]) -> Reaction:
         called = name if turn.attempt == 1 else f"{name}@{turn.attempt}"
-        return Reaction(called, hook, names, self._call, self._names)
+        return Reaction(called, hook, names, self._call)
 
     def _allowed(self, name: str, hook: Hook, turn: Turn, value: Mapping[str, Json]) -> Verdict | None:
         """The verdict in a recorded value, if the event knows such a one."""
@@ -528,10 +525,61 @@ class Hooks:
     # ── names ────────────────────────────────────────────────────────────
 
     def _names_of(self, event: str, turn: Turn, context: Mapping[str, Json]) -> dict[str, Json]:
+        return {**self._names, **_around(turn), **self._told_of(event, turn, context)}
+
+    def _told_of(self, event: str, turn: Turn, context: Mapping[str, Json]) -> dict[str, Json]:
+        """Those that are of this event, whoever hears of it."""
         used: Json = {} if self._spent is None else self._spent.used()
-        around = {name: turn.scope.names[name] for name in ("item", "state") if name in turn.scope.names}
-        known = {**self._names, "used": used, "cost": used, **around, **context}
-        return {**known, "event": event, "path": turn.path}
+        return {"used": used, "cost": used, **context, "event": event, "path": turn.path}
+
+
+class _NotConcernedError(Exception):
+    """The condition of a hook does not hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """A hook that is to hear of something, and what it is told."""
+
+    whose: Hooks = field(repr=False)
+    name: str
+    hook: Hook
+    names: Mapping[str, Json] = field(repr=False)
+    wrong: str = ""
+    """Why its condition can be neither true nor false: all that is to be said of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """What is to be told of a step when its end is recorded."""
+
+    turn: Turn
+    to: tuple[Listener, ...]
+    owed: Owed | None = None
+    """What is recorded with the end."""
+
+    def tell(self) -> None:
+        """Raises Aborted if all has to end behind the step."""
+        verdicts = [one.whose._heard(one, self.turn) for one in self.to]
+        verdict = _strongest([one for one in verdicts if one is not None])
+        if verdict is not None and verdict.verb == "abort":
+            raise verdict.aborted()
+
+
+def _end_of(step: Step, turn: Turn, outcome: Outcome) -> tuple[str, Mapping[str, Json]]:
+    """The event behind a step that says nothing of its own, and what it brings along; "": there is none."""
+    kind = family(step)
+    if kind is None or not isinstance(outcome, Done):
+        return "", {}
+    return f"{kind}_finished", {**step_names(step, turn), "result": outcome.value}
+
+
+def _owed(to: Sequence[Listener], told: Mapping[str, Json], turn: Turn, outcome: Outcome) -> Owed | None:
+    """What has to be recorded so that they hear the same later, as far as the step is remembered then."""
+    if not isinstance(outcome, Done):
+        return None
+    rest = {name: value for name, value in told.items() if name != "result"}
+    return Owed(tuple(one.name for one in to if not one.wrong), masked(rest, turn.run.mask))
 
 
 @dataclass(frozen=True, slots=True)
@@ -542,10 +590,6 @@ class Reaction:
     hook: Hook
     names: Mapping[str, Json] = field(repr=False)
     call: CallTool = field(repr=False)
-    known: Mapping[str, Json] = field(default_factory=dict, repr=False)
-    """Those of the names that are the same for every event, in every life of the run."""
-    cut_by: OutOfLimit | None = field(default=None, repr=False)
-    """The limit that keeps it from being asked at all."""
     kind: str = "hook"
 
     @property
@@ -569,14 +613,11 @@ class Reaction:
         return ()
 
     def run(self, turn: Turn) -> Json:
-        if self.cut_by is not None:
-            self._cut(self.cut_by, turn)
-            raise self.cut_by
         try:
             outputs = [self._output(turn, number) for number in range(len(self.hook.calls))]
-        except OutOfLimit as end:
-            if self.hook.event in OWED:
-                self._cut(end, turn)
+        except StepError as error:
+            if error.failure.kind == "timeout" and turn.is_over():
+                raise OutOfTime from None  # no answer of the hook, if it is the time of the flow
             raise
         said = self._said(outputs)
         value: dict[str, Json] = {
@@ -589,13 +630,6 @@ class Reaction:
             assert verdict is not None
             raise StepError(Failure(verdict.said, SAID_NO, output=value))
         return value
-
-    def _cut(self, end: OutOfLimit, turn: Turn) -> None:
-        """The step that it is about is done, and stays so: this says who has not heard of it, and of what."""
-        told = {name: value for name, value in self.names.items() if value is not self.known.get(name)}
-        output = {"told": masked(told, turn.run.mask)}
-        end.path = turn.path
-        end.outcome = Failed(replace(end.failure, kind=CUT, path=turn.path, output=output))
 
     def _output(self, turn: Turn, number: int) -> Json:
         one = OneCall(str(number + 1), self)
@@ -732,6 +766,11 @@ def _made_until(turn: Turn) -> Json:
     return masked(made, turn.run.mask)
 
 
+def _around(turn: Turn) -> dict[str, Json]:
+    """Names that are known by the place of a step, in every life of the run."""
+    return {name: turn.scope.names[name] for name in ("item", "state") if name in turn.scope.names}
+
+
 def _is_inside_hook(turn: Turn) -> bool:
     return any(is_below(turn.path, one) for one in tuple(turn.run.reacting))
 
@@ -739,7 +778,9 @@ def _is_inside_hook(turn: Turn) -> bool:
 def _performed(step: Reaction, turn: Turn) -> Outcome:
     turn.run.reacting.add(turn.path)
     try:
-        return perform(step, turn)
+        # Its time is that of the flow, and no time of the step that it is about.
+        with nullcontext() if turn.allowance is None else turn.allowance.standing():
+            return perform(step, replace(turn, allowance=None))
     except OutOfLimit as end:
         if step.hook.event != "limit":
             raise
@@ -764,31 +805,6 @@ def _place(step: Reaction, turn: Turn) -> Turn:
     # A step that had ended and is done again begins, fails or ends another time.
     ended = number_of(run.journal.last_end(turn.path)) if turn.path else 0
     return inner if ended <= inner.after else replace(inner, after=ended)
-
-
-@dataclass(frozen=True, slots=True)
-class _Owed:
-    """A hook that a limit kept from hearing of what is done."""
-
-    name: str
-    attempt: int
-    told: Mapping[str, Json]
-    """What it was to be told; empty if that was not recorded."""
-
-
-def _owed_at(turn: Turn) -> dict[str, _Owed]:
-    """By name: those of the hooks at a turn; also one that was being told later when the run was killed."""
-    found: dict[str, _Owed] = {}
-    journal = turn.run.journal
-    ends = [end for path in journal.begun_in(turn.path, HOOK) if (end := journal.last_end(path)) is not None]
-    for known in ends:
-        match known.outcome:
-            case Failed(Failure(kind=kind, output=output)) if kind == CUT:
-                called = known.path.rpartition("/")[2].removeprefix(HOOK)
-                name, _, attempt = called.partition("@")
-                told = output.get("told") if isinstance(output, Mapping) else None
-                found[name] = _Owed(name, int(attempt or 1), told if isinstance(told, Mapping) else {})
-    return found
 
 
 def _is_known(turn: Turn) -> bool:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Collection, Iterable, Iterator
 from threading import Lock
 
-from plait.engine.events import Event, StepFinished, StepForgotten, StepRetrying, StepStarted, Used
+from plait.engine.events import Event, Owed, StepFinished, StepForgotten, StepRetrying, StepStarted, Used
 from plait.engine.outcome import Done, Failed, Outcome
 from plait.hints import Final, Protocol
 from plait.records import dataclass, field
@@ -31,6 +31,8 @@ class Recorded:
     title: str = ""
     used: Used | None = None
     """What it has used up itself, when it ended."""
+    owed: Owed | None = None
+    """The hooks that were to hear of it."""
     number: int = field(default=0, compare=False)
     """The place of its end in the journal: what was done later has a larger one."""
 
@@ -273,6 +275,7 @@ def as_recorded(event: StepFinished, number: int = 0) -> Recorded:
         event.duration,
         event.title,
         event.used,
+        event.owed,
         number,
     )
 

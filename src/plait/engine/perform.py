@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from threading import Lock
 
 from plait.engine.events import StepFinished, StepRetrying, StepStarted, Used
 from plait.engine.outcome import (
@@ -93,6 +95,43 @@ class Skip(Exception):
         self.why = why
 
 
+class Allowance:
+    """The time of one attempt by its own `timeout`; it stands still while hooks are asked inside of it."""
+
+    def __init__(self, seconds: float, around: Allowance | None = None) -> None:
+        self.around = around
+        """That of a step which this one is inside of."""
+        self._end = time.monotonic() + seconds
+        self._asking = 0
+        self._since = 0.0
+        self._lock = Lock()
+
+    def end(self) -> float:
+        """By the monotonic clock, if no hook is asked from now on."""
+        with self._lock:
+            own = self._end + (time.monotonic() - self._since if self._asking else 0.0)
+        return own if self.around is None else min(own, self.around.end())
+
+    @contextmanager
+    def standing(self) -> Iterator[None]:
+        """While a hook is asked; of several side by side the time counts once."""
+        with self._lock:
+            self._asking += 1
+            if self._asking == 1:
+                self._since = time.monotonic()
+        try:
+            if self.around is None:
+                yield
+            else:
+                with self.around.standing():
+                    yield
+        finally:
+            with self._lock:
+                self._asking -= 1
+                if not self._asking:
+                    self._end += time.monotonic() - self._since
+
+
 @dataclass(frozen=True, slots=True)
 class Turn:
     """A step's place in a run: path, names, time left, and how to perform what is inside it."""
@@ -101,7 +140,7 @@ class Turn:
     path: str
     scope: Scope
     deadline: float | None = None
-    """By the monotonic clock."""
+    """Of the flow, by the monotonic clock."""
     attempt: int = 1
     order: int = 0
     replaying: bool = True
@@ -112,6 +151,8 @@ class Turn:
     """What its processes find in their environment."""
     after: int = 0
     """What is before this step ended with this event: an older record of it is one of another pass."""
+    allowance: Allowance | None = None
+    """The time by the `timeout` of steps, beside that of the flow."""
 
     def perform(self, step: Step, *, scope: Scope | None = None, name: str | None = None) -> Outcome:
         """Perform a step that is inside this one."""
@@ -162,6 +203,7 @@ class Turn:
             self.directory,
             self.env,
             self.after,
+            self.allowance,
         )
 
     def with_scope(self, scope: Scope) -> Turn:
@@ -176,6 +218,7 @@ class Turn:
             self.directory,
             self.env,
             self.after,
+            self.allowance,
         )
 
     def at_most(self, seconds: float) -> Turn:
@@ -183,13 +226,26 @@ class Turn:
         end = time.monotonic() + seconds
         return replace(self, deadline=end if self.deadline is None else min(end, self.deadline))
 
+    def without_timeout(self) -> Turn:
+        """The same, however long it takes."""
+        return replace(self, deadline=None, allowance=None)
+
+    def ends_at(self) -> float | None:
+        """By the monotonic clock; None if nobody set a limit."""
+        if self.allowance is None:
+            return self.deadline
+        own = self.allowance.end()
+        return own if self.deadline is None else min(own, self.deadline)
+
     def time_left(self) -> float | None:
         """Seconds; None if nobody set a limit."""
-        return None if self.deadline is None else max(0.0, self.deadline - time.monotonic())
+        end = self.ends_at()
+        return None if end is None else max(0.0, end - time.monotonic())
 
     def is_over(self) -> bool:
         """What this step is inside of has no time left."""
-        return self.deadline is not None and time.monotonic() >= self.deadline
+        end = self.ends_at()
+        return end is not None and time.monotonic() >= end
 
 
 def behind_all(turn: Turn, turns: Iterable[Turn]) -> Turn:
@@ -262,8 +318,7 @@ def _recorded(step: Step, turn: Turn, *, is_last: bool) -> Outcome:
     is_own = not isinstance(ends_run, OutOfLimit)
     if isinstance(outcome, Failed) and step.policy.failure_is_skipped and is_own:
         outcome = Skipped(outcome.failure.message)
-    if hooks is not None and ends_run is None:
-        ends_run = hooks.after(step, turn, outcome)
+    news = None if hooks is None or ends_run is not None else hooks.news_of(step, turn, outcome)
     end = StepFinished(
         turn.path,
         step.kind,
@@ -273,10 +328,12 @@ def _recorded(step: Step, turn: Turn, *, is_last: bool) -> Outcome:
         time.monotonic() - began,
         turn.order,
         used=turn.run.charged(turn.path),
+        owed=None if news is None else news.owed,
     )
+    # Before any hook hears of it: who has not heard when this life ends hears of it in another one.
     if ends_run is not None and _would_count(ends_run, step, outcome):
         turn.run.emit_in_vain(end, "a limit cut it off")
-    elif is_last:
+    elif is_last and news is None:
         turn.run.emit_last(end)
     else:
         turn.run.emit(end)
@@ -284,6 +341,8 @@ def _recorded(step: Step, turn: Turn, *, is_last: bool) -> Outcome:
         raise OutOfTime
     if ends_run is not None:
         raise ends_run
+    if news is not None:
+        news.tell()
     return outcome
 
 
@@ -331,7 +390,7 @@ def _pause(retry: Retry, delays: Iterator[float], failure: Failure, turn: Turn, 
         return None
     if retry.exceeds_budget(time.monotonic() - began + delay):
         return None
-    if turn.deadline is not None and time.monotonic() + delay >= turn.deadline:
+    if (end := turn.ends_at()) is not None and time.monotonic() + delay >= end:
         return None
     return delay
 
@@ -359,17 +418,10 @@ def _with_limit(outcome: Outcome, limit: float, path: str) -> Outcome:
 
 
 def _for_attempt(turn: Turn, attempt: int, policy: Policy) -> Turn:
-    deadline = _deadline(turn, policy)
-    if attempt == 1 and deadline is turn.deadline:
+    if attempt == 1 and policy.timeout is None:
         return turn
-    return replace(turn, attempt=attempt, deadline=deadline, replaying=turn.replaying and attempt == 1)
-
-
-def _deadline(turn: Turn, policy: Policy) -> float | None:
-    if policy.timeout is None:
-        return turn.deadline
-    own = time.monotonic() + policy.timeout
-    return own if turn.deadline is None else min(own, turn.deadline)
+    own = turn.allowance if policy.timeout is None else Allowance(policy.timeout, turn.allowance)
+    return replace(turn, attempt=attempt, allowance=own, replaying=turn.replaying and attempt == 1)
 
 
 def _tried(step: Step, turn: Turn) -> Outcome:

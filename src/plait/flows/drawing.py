@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 Sign: TypeAlias = Literal["start", "tool", "gate", "return", "foreach", "phase", "step", "task", "end"]
 Style: TypeAlias = Literal["plain", "error"]
+OTHERWISE: Final = "otherwise"
+"""At the arrow without a condition, where others have one."""
 LABEL: Final = 34
 """Characters of a condition beside an arrow; all of it is in its tooltip."""
 
@@ -63,9 +65,13 @@ class Picture:
 
 
 def picture_of(document: nodes.Node, title: str) -> Picture:
-    """The picture of a flow file, whatever kind it is of; it need not be without problems."""
+    """The picture of a flow file, whatever kind it is of; it need not be without problems.
+
+    `title`: what the flow is called if it has no name of its own.
+    """
     from plait.flows.names import profile_of
 
+    title = _word(document, "name") or title
     match profile_of(document):
         case "graph":
             return _graph(document, title)
@@ -109,12 +115,14 @@ def _about(node: nodes.Node) -> str:
 
 def _arrows(name: str, node: nodes.Node) -> Iterator[Arrow]:
     following = node.get("next") if isinstance(node, nodes.Mapping) else None
-    for edge in following.items if isinstance(following, nodes.Sequence) else (following,):
+    edges = following.items if isinstance(following, nodes.Sequence) else (following,)
+    rest = OTHERWISE if any(_has(edge, "when") for edge in edges if edge is not None) else ""
+    for edge in edges:
         match edge:
             case nodes.Scalar(str(to)):
-                yield Arrow(name, to)
+                yield Arrow(name, to, rest)
             case nodes.Mapping():
-                yield Arrow(name, _word(edge, "to"), _condition(edge.get("when")))
+                yield Arrow(name, _word(edge, "to"), _condition(edge.get("when")) or rest)
     if to := _word(node, "on_error"):
         yield Arrow(name, to, "on error", "error")
 
@@ -187,7 +195,8 @@ def _ensemble(document: nodes.Node, title: str) -> Picture:
     if _word(document, "workflow") == "hierarchical":
         return _managed(document, title)
     tasks = _tasks(document)
-    boxes = [Box(name, "task", _first_line(_word(node, "description"))) for name, node in tasks]
+    each = {task: _over(one) for one in _maps(document) for task in _words(one, "task")}
+    boxes = [_task_box(name, node, each.get(name)) for name, node in tasks]
     arrows = [Arrow(other, name) for name, node in tasks for other in _words(node, "context")]
     arrows += [arrow for one in _maps(document) for arrow in _map_arrows(one)]
     if not arrows and _word(document, "workflow") != "parallel":
@@ -195,6 +204,17 @@ def _ensemble(document: nodes.Node, title: str) -> Picture:
     known = {box.name for box in boxes}
     between = dict.fromkeys(one for one in arrows if {one.start, one.to} <= known)
     return Picture(title, tuple(boxes), tuple(between))
+
+
+def _task_box(name: str, node: nodes.Node, over: str | None) -> Box:
+    about = _first_line(_word(node, "description"))
+    return Box(name, "task", about) if over is None else Box(name, "foreach", f"each of {over}: {about}")
+
+
+def _over(node: nodes.Node) -> str:
+    """What a map goes through: an input, what a task gives, or a list in the file."""
+    items = node.get("items") if isinstance(node, nodes.Mapping) else None
+    return _word(node, "items") or _word(items, "task") or "a list"
 
 
 def _tasks(document: nodes.Node) -> list[tuple[str, nodes.Node]]:

@@ -29,7 +29,7 @@ def as_text(picture: Picture) -> Iterator[Painted]:
         leaving = [(at, arrow) for at, arrow in enumerate(picture.arrows) if arrow.start == name]
         for place, (at, arrow) in enumerate(leaving):
             yield (
-                _edge(arrow, at, layout, leaving, is_last=place == len(leaving) - 1),
+                _edge(arrow, at, layout, is_last=place == len(leaving) - 1),
                 _edge_colour(arrow, picture),
             )
 
@@ -41,9 +41,8 @@ def _head(box: Box, wide: int, *, is_first: bool) -> str:
     return f"{sign} {box.name:<{wide}}  {about}{visits}".rstrip()
 
 
-def _edge(arrow: Arrow, at: int, layout: Layout, leaving: list[tuple[int, Arrow]], *, is_last: bool) -> str:
-    conditional = any(other.label and other.style == "plain" for _, other in leaving)
-    label = _cut(arrow.label) or ("otherwise" if conditional else "")
+def _edge(arrow: Arrow, at: int, layout: Layout, *, is_last: bool) -> str:
+    label = _cut(arrow.label)
     corner = "└" if is_last else "├"
     count = f" ×{arrow.taken}" if arrow.taken > 1 else ""
     up = " ↑" if at in layout.back else ""

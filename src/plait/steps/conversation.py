@@ -504,8 +504,7 @@ class Question:
         useless = self.judge(answer)
         outcome = Done(record) if useless is None else Failed(replace(useless, output=record, path=turn.path))
         if run.hooks is not None:
-            told = {**self.context, "result": record}
-            run.hooks.expect_going_on("turn_finished", turn, told, outcome)
+            run.hooks.tell_behind(turn, "turn_finished", {**self.context, "result": record})
         return expect_done(outcome)
 
     def _expect_allowed(self, turn: Turn) -> None:
@@ -579,8 +578,7 @@ class Use:
         else:
             result = {"output": told_to_model(value.get("output")), "failed": False, "tool": self.tool_id}
         if turn.run.hooks is not None:
-            told = {**self._facts(), "result": result}
-            turn.run.hooks.expect_going_on("tool_result", turn, told, Done(result))
+            turn.run.hooks.tell_behind(turn, "tool_result", {**self._facts(), "result": result})
         return result
 
     def _called(self, turn: Turn) -> Mapping[str, Json]:

@@ -18,6 +18,7 @@ import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
+from plait.engine.events import StepRetrying
 from plait.engine.hooks import Hook, Verdict, error_names
 from plait.engine.limits import NO_LIMITS, Limits, Reached, Spent
 from plait.engine.outcome import Done, Failed, Failure, OutOfLimit, Skipped, StepError, expect_done
@@ -214,8 +215,12 @@ class _Way:
         """Taken before the node is visited: of graphs side by side no two have the last step."""
         if not self.limited and self.hooks is None:
             return  # nobody asks
-        path = f"{self.turn.path}/{visit.name}"
-        if (reached := self.turn.run.take_step(path, self.spent, *self.limited)) is not None:
+        run, path = self.turn.run, f"{self.turn.path}/{visit.name}"
+        limited = self.limited
+        if not run.fresh and run.journal.has_begun(path):
+            # It is no next one: what its call needs is looked at there.
+            limited = tuple(name for name in limited if name in ("steps", "seconds"))
+        if (reached := run.take_step(path, self.spent, *limited)) is not None:
             raise out_of_limit(reached, self.turn, self.facts())
 
     def partial(self) -> dict[str, Json]:
@@ -404,6 +409,7 @@ class Visit:
             case Verdict("retry"):
                 if attempt > (verdict.max_retries or 0):
                     return False
+                turn.run.emit(StepRetrying(turn.path, attempt, failure, verdict.delay))
                 turn.run.pause_at(turn, verdict.delay)
                 return True
             case Verdict("continue" | "skip"):

@@ -513,8 +513,11 @@ class WorkingRun(Run):
         if spent.within is None or path in self._timed or not self._looks_back(spent):
             return
         self._timed.add(path)
-        if (recorded := self.journal.recorded(path)) is not None:
-            spent.add_time(recorded.duration)
+        if (recorded := self.journal.recorded(path)) is None:
+            return
+        to = () if recorded.owed is None else recorded.owed.to
+        heard = (self.journal.last_end(f"{path}/hook:{name}") for name in to)
+        spent.add_time(recorded.duration + sum(one.duration for one in heard if one is not None))
 
     @cached_property
     def _timed(self) -> set[str]:
@@ -525,7 +528,7 @@ class WorkingRun(Run):
         if outcome is not None:
             self._recount_time(turn.path)
         if outcome is not None and self.hooks is not None:
-            self.hooks.catch_up(step, turn, outcome)
+            self.hooks.catch_up(turn, outcome)
         if outcome is not None and self.rehearsal is not None:
             self.rehearsal.append(Rehearsed(turn.path, step.kind, step.title, remembered=True))
         return outcome

@@ -197,7 +197,7 @@ class Shelter:
             raise StepError(_with_place(error.failure, spot)) from None
         turn.run.settle(turn.path)
         self.line.has_worked(turn.order)
-        facts = self._concluded(each, replace(turn, deadline=None), spot)
+        facts = self._concluded(each, turn.without_timeout(), spot)
         return {**value, "isolation": facts} if isinstance(value, dict) else value
 
     def _leave(self, path: str) -> None:

@@ -95,7 +95,7 @@ class Question:
         if self.attempt > 1:
             value = {**value, ATTEMPT: self.attempt}
         if hooks is not None:
-            hooks.expect_going_on("turn_finished", turn, {**context, "result": value}, Done(value))
+            hooks.tell_behind(turn, "turn_finished", {**context, "result": value})
         return value
 
     def _context(self, turn: Turn) -> dict[str, Json]:

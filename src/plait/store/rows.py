@@ -18,6 +18,7 @@ from plait.engine.events import (
     Event,
     ItemsRemembered,
     Noted,
+    Owed,
     RunEnded,
     RunStarted,
     Spoken,
@@ -71,7 +72,8 @@ SOMETHING_USED: Final = "something used up"
 STATUS_NAMES: Final = ("done", "failed", "skipped")
 
 COLUMNS: Final = (
-    "at, what, parent, name, kind, title, place, attempt, fingerprint, duration, status, replayed, used, body"
+    "at, what, parent, name, kind, title, place, attempt, fingerprint, duration, status, replayed, used, "
+    "owed, body"
 )
 Row: TypeAlias = tuple[
     float,  # at
@@ -87,6 +89,7 @@ Row: TypeAlias = tuple[
     int | None,  # status
     bool | None,  # replayed
     str | None,  # used
+    str | bytes | None,  # owed
     str | bytes | None,  # body
 ]
 
@@ -115,7 +118,7 @@ _BELOW_MAP: Final = f"{MAP}/"
 
 def is_marked(row: Row) -> bool:
     """The same as `IS_MARKED`, of a row that is to be written."""
-    _, what, parent, name, _, _, _, _, _, _, status, _, _, _ = row
+    _, what, parent, name, _, _, _, _, _, _, status, *_ = row
     if what in MARKED or (what == FINISHED and status == FAILED) or parent == "":
         return True
     return parent == _BELOW_MAP and name is not None and not name.startswith("item:")
@@ -144,19 +147,20 @@ def to_row(event: Event, at: float, packing: Packing) -> Row:
                 status,
                 event.replayed or None,
                 None if event.used is None else _packed_used(event.used, packing),
+                None if event.owed is None else _packed([*event.owed.to, dict(event.owed.told)], packing),
                 _packed(value, packing),
             )
         case StepStarted():
             parent, name = split(event.path)
             kind = packing.words.get(event.kind) or packing.learned(event.kind)
             return (at, STARTED, parent, name, kind, storable(event.title), event.order, event.attempt,
-                    None, None, None, None, None, None)  # fmt: skip
+                    None, None, None, None, None, None, None)  # fmt: skip
         case StepRetrying():
             parent, name = split(event.path)
             used = None if event.used is None else _packed_used(event.used, packing)
             body = _packed(event.failure.record(), packing)
             return (at, RETRYING, parent, name, None, None, event.of, event.attempt,
-                    None, event.delay, None, None, used, body)  # fmt: skip
+                    None, event.delay, None, None, used, None, body)  # fmt: skip
         case StepCounted():
             return _plain_row(at, COUNTED, event.path, event.total, packing)
         case StepForgotten():
@@ -180,7 +184,7 @@ def _plain_row(
 ) -> Row:
     parent, name = (None, None) if path is None else split(path)
     body = _packed(said, packing)
-    return (at, what, parent, name, None, title, None, None, None, None, None, None, None, body)
+    return (at, what, parent, name, None, title, None, None, None, None, None, None, None, None, body)
 
 
 def _status(outcome: Outcome) -> tuple[int, Json]:
@@ -256,7 +260,9 @@ def to_json(value: Json) -> str:
 
 
 def to_event(row: Row, unpacking: Unpacking) -> Event:
-    _, what, parent, name, kind, title, place, attempt, fingerprint, duration, _, replayed, used, _ = row
+    _, what, parent, name, kind, title, place, attempt, fingerprint, duration, _, replayed, used, owed, _ = (
+        row
+    )
     path = "" if parent is None or name is None else original(parent + name)
     shown = original(title or "")
     if what == STARTED:
@@ -264,7 +270,8 @@ def to_event(row: Row, unpacking: Unpacking) -> Event:
     if what == FINISHED:
         known = unpacking.word(kind or 0), shown, unpacking.word(fingerprint or 0)
         ended = _outcome(row, unpacking), duration or 0.0, place or 0
-        return StepFinished(path, *known, *ended, replayed=bool(replayed), used=to_used(used))
+        rest = bool(replayed), to_used(used), _to_owed(owed, unpacking)
+        return StepFinished(path, *known, *ended, *rest)
     said = _unpacked(row[-1], unpacking)
     if what == RETRYING:
         failed = Failure(**said), duration or 0.0, place or 0
@@ -287,6 +294,13 @@ def to_used(used: str | None) -> Used | None:
     return None if used is None else json.loads(used)
 
 
+def _to_owed(owed: str | bytes | None, unpacking: Unpacking) -> Owed | None:
+    if owed is None:
+        return None
+    *to, told = _unpacked(owed, unpacking)
+    return Owed(tuple(to), told)
+
+
 _PLAIN: Final[dict[int, Callable[[str, Json], Event]]] = {
     COUNTED: StepCounted,
     NOTED: Noted,
@@ -305,7 +319,7 @@ def to_stamped(number: int, row: Row, unpacking: Unpacking) -> Stamped:
 
 
 def to_recorded(number: int, row: Row, unpacking: Unpacking) -> Recorded:
-    _, _, parent, name, _, title, place, _, fingerprint, duration, _, _, used, _ = row
+    _, _, parent, name, _, title, place, _, fingerprint, duration, _, _, used, owed, _ = row
     return Recorded(
         original(f"{parent}{name}"),
         unpacking.word(fingerprint or 0),
@@ -314,6 +328,7 @@ def to_recorded(number: int, row: Row, unpacking: Unpacking) -> Recorded:
         duration or 0.0,
         original(title or ""),
         to_used(used),
+        _to_owed(owed, unpacking),
         number,
     )
 

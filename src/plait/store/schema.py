@@ -68,14 +68,15 @@ _VERSION_2: Final = (f"INSERT OR IGNORE INTO marks SELECT what, number FROM log 
 
 _VERSION_3: Final = ("ALTER TABLE log ADD COLUMN used TEXT",)
 
+_VERSION_4: Final = ("ALTER TABLE log ADD COLUMN owed",)
+
 Migration = Sequence[str] | Callable[[sqlite3.Connection], None]
-MIGRATIONS: Final[Sequence[Migration]] = (_VERSION_1, _VERSION_2, _VERSION_3)
+MIGRATIONS: Final[Sequence[Migration]] = (_VERSION_1, _VERSION_2, _VERSION_3, _VERSION_4)
 """What leads from each version to the next; a file that was only just made has version 0."""
 OLDEST: Final = 1
 """The first version that can be read as it is."""
-WITH_USED: Final = 3
-_AS_IF_WITH_USED: Final = "CREATE TEMP VIEW log AS SELECT *, NULL AS used FROM main.log"
-"""Hides the table of an older version: what was used up then nobody wrote down."""
+_ADDED: Final = {3: "used", 4: "owed"}
+"""By version: the column that is new in it.  What an older one does not say nobody wrote down then."""
 
 
 # ── opening ──────────────────────────────────────────────────────────────
@@ -107,8 +108,9 @@ def open_to_read(path: str) -> sqlite3.Connection:
             connection.execute("PRAGMA trusted_schema=0")
             version = _version(connection)
             _expect_version(version, path)
-            if version < WITH_USED:
-                connection.execute(_AS_IF_WITH_USED)
+            if lacking := [f"NULL AS {name}" for since, name in _ADDED.items() if version < since]:
+                # Hides the table of the older version.
+                connection.execute(f"CREATE TEMP VIEW log AS SELECT *, {', '.join(lacking)} FROM main.log")
         except BaseException:
             connection.close()
             raise
