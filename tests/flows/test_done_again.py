@@ -622,3 +622,30 @@ def test_in_a_long_journal_that_was_once_retried_all_is_as_in_a_short_one(
     done = [event for event in again.events if isinstance(event, StepFinished) and not event.replayed]
     assert sum(event.kind == "item" for event in done) == 30
     assert place.resume(run).result.status == "done"
+
+
+CHECKED = """\
+{id: v, shell: echo act >> seen, validate: {shell: 'echo check >> seen; if [ -e ok ]; then echo "{\\"completion_percentage\\": 100}"; else
+  echo "{\\"completion_percentage\\": 40}"; fi', on_incomplete: {shell: echo fix >> seen, max_attempts: 1}}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("flow", "command"),
+    [
+        (f"steps: [{CHECKED}]", ["resume"]),
+        (f"map: {{input: [x], id: '${{item}}', steps: [{CHECKED}]}}", ["retry", "--failed"]),
+    ],
+)
+@pytest.mark.parametrize("edit", ["", "40"])
+def test_a_step_that_failed_by_its_check_is_checked_again(
+    place: Place, flow: str, command: list[str], edit: str
+) -> None:
+    run = place.run(flow).result.run
+    assert place.text("seen").split() == ["act", "check", "fix", "check"]
+    place.write("ok", "")
+    if edit:
+        place.write("flow.yaml", flow.replace(edit, f"{edit}.5"))
+    done = place.plait(command[0], run, *command[1:])
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert place.text("seen").split() == ["act", "check", "fix", "check", "check"]

@@ -9,7 +9,7 @@ from itertools import count, takewhile
 from plait.app import env_changes
 from plait.engine.choice import chosen_at
 from plait.engine.events import StepForgotten
-from plait.engine.journal import is_below, is_item, number_of
+from plait.engine.journal import is_below, is_item
 from plait.engine.outcome import Failed
 from plait.engine.perform import Step, inside
 from plait.engine.run import changed_steps
@@ -149,11 +149,24 @@ def _counts(known: Recorded, step: Step, journal: Journal) -> bool:
     """Would the end be remembered, were the text the same?"""
     from plait.steps.work import Attempt
 
+    if _was_in_vain(known, journal):
+        return False
     if isinstance(step, Attempt) and isinstance(known.outcome, Failed):
-        return step.policy.failure_is_final and known.number > number_of(
-            journal.last_end(known.path.rpartition("/")[0])
-        )
+        return step.policy.failure_is_final and not _has_failed_since(known, journal)
     return _is_done(known, step)
+
+
+def _was_in_vain(known: Recorded, journal: Journal) -> bool:
+    """Is it inside a handler or check of a step that has failed since?  That is done anew."""
+    parts = known.path.split("/")
+    places = [at for at, part in enumerate(parts) if part.partition("@")[0] in _CHECKS]
+    return any(_has_failed_since(known, journal, "/".join(parts[:at])) for at in places)
+
+
+def _has_failed_since(known: Recorded, journal: Journal, path: str | None = None) -> bool:
+    """Has what a step is inside of ended with a failure behind it?"""
+    end = journal.last_end(known.path.rpartition("/")[0] if path is None else path)
+    return end is not None and end.number > known.number and isinstance(end.outcome, Failed)
 
 
 def _is_done(known: Recorded, step: Step) -> bool:

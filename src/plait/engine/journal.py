@@ -227,15 +227,23 @@ class Overlay(MemoryJournal):
         super().__init__()
         self._below = below
         self._fresh = False
-        self._gone: list[StepForgotten] = []
+        self._gone: dict[str, bool] = {}
+        """By path: was what is below it forgotten, too?"""
 
     def append(self, *events: Event) -> None:
         super().append(*events)
-        self._gone += [event for event in events if isinstance(event, StepForgotten)]
+        for event in events:
+            if isinstance(event, StepForgotten):
+                self._gone[event.path] = event.below or self._gone.get(event.path, False)
 
     def _is_gone(self, path: str) -> bool:
         """Was it forgotten here, of what the other journal knows?"""
-        return any(path == one.path or (one.below and is_below(path, one.path)) for one in self._gone)
+        if path in self._gone:
+            return True
+        while path := path.rpartition("/")[0]:
+            if self._gone.get(path):
+                return True
+        return False
 
     def recorded(self, path: str) -> Recorded | None:
         return super().recorded(path) or (None if self._is_gone(path) else self._below.recorded(path))

@@ -264,15 +264,18 @@ def remembered(step: Step, turn: Turn) -> Outcome | None:
     return None if turn.run.fresh else turn.run.known(step, turn)
 
 
-def since_last_end(turn: Turn, name: str) -> Turn:
-    """The turn of a step from whose failure others follow: if they were in vain, it is tried again."""
+def since_last_end(turn: Turn, name: str, *, done_too: bool = False) -> Turn:
+    """The turn of a step from whose failure others follow: if they were in vain, it is tried again.
+
+    `done_too`: also if that step itself is done, since what it says may be another thing now.
+    """
     journal = turn.run.journal
     if turn.run.fresh or not turn.replaying:
         return turn
     known, end = journal.recorded(f"{turn.path}/{name}"), journal.last_end(turn.path)
-    if known is None or end is None or end.number < known.number:
+    if known is None or end is None or end.number < known.number or not isinstance(end.outcome, Failed):
         return turn
-    in_vain = isinstance(known.outcome, Failed) and isinstance(end.outcome, Failed)
+    in_vain = done_too or isinstance(known.outcome, Failed)
     return replace(turn, replaying=False) if in_vain else turn
 
 

@@ -78,7 +78,7 @@ class Validation:
         # What it says leads to something, also if it says it by failing: it is asked once.
         check = replace(self.check, policy=replace(self.check.policy, failure_is_final=True))
         name = f"check@{number}"
-        outcome, turn = since_last_end(turn, name).perform_next(check, scope=scope, name=name)
+        outcome, turn = since_last_end(turn, name, done_too=True).perform_next(check, scope=scope, name=name)
         if rehearsing:
             return Found(completion=self.threshold), turn
         failed = isinstance(outcome, Failed)
