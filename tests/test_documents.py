@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fuzz import yaml_fuzz
+from ordinary import by_ordinary_user
 from plait import documents
 from plait.documents import (
     Mapping,
@@ -822,7 +823,7 @@ def test_what_is_not_a_readable_file_is_an_input_error(tmp_path: Path) -> None:
         assert (type(error), error.what, bool(error.fix)) == (InputError, what, True)
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+@by_ordinary_user
 def test_a_file_that_may_not_be_read_says_so(tmp_path: Path) -> None:
     path = tmp_path / "f.yaml"
     path.write_text("a: 1")

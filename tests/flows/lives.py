@@ -13,7 +13,8 @@ from plait.engine.outcome import Aborted, Done, Failed, Outcome, StepError
 from plait.engine.run import Watch
 from plait.flows.directive import load_directive
 from plait.flows.load import load_flow
-from plait.steps.hands import Inside
+from plait.flows.loaded import Loaded
+from plait.steps.hands import Inside, WorkingRun
 from plait.steps.model import Answer, Ask
 from plait.values import Json
 from steps.fakes import new_run, turn_of
@@ -78,6 +79,11 @@ def life(
     run.tell(RunStarted("r1", loaded.program.name, file, "", not is_first, loaded.program.phases))
     if not is_first:
         run.tell(UsedBefore(run.earlier.by_part()))
+    return performed(loaded, run)
+
+
+def performed(loaded: Loaded, run: WorkingRun) -> Outcome:
+    """How a program ends that a run performs, which ends with it."""
     try:
         return Done(loaded.program.run(turn_of(run)))
     except (StepError, Aborted) as error:

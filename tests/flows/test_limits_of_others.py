@@ -9,19 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from flows.lives import CHILD, SUB, Hands, failures, life, said, steady
+from flows.lives import CHILD, SUB, Hands, failures, life, performed, said, steady
 from plait.engine.events import Noted
 from plait.engine.hooks import Hooks
 from plait.engine.journal import MemoryJournal, Stamped
 from plait.engine.limits import Limits, Spent
-from plait.engine.outcome import Aborted, Done, Failed, Outcome, StepError
+from plait.engine.outcome import Done, Failed, Outcome
 from plait.engine.progress import fold
 from plait.flows.load import load_flow
 from plait.steps.call import ToolResult
 from plait.steps.model import Answer, Ask, Usage
 from plait.steps.tool import called
 from plait.values import Json
-from steps.fakes import new_run, turn_of
+from steps.fakes import new_run
 from steps.scripted import Says, Scripted, says, wants
 
 
@@ -590,12 +590,7 @@ def timed_life(
     run.spent = spent
     names: Json = {"run": {"id": "r"}}
     run.hooks = Hooks(loaded.hooks, call=called, names=names, spent=spent)
-    try:
-        return Done(loaded.program.run(turn_of(run)))
-    except (StepError, Aborted) as error:
-        return Failed(error.failure)
-    finally:
-        run.close()
+    return performed(loaded, run)
 
 
 def late_hook(clock: Clock) -> Callable[[Json], Json]:

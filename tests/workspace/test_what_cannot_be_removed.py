@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from ordinary import by_ordinary_user
 from plait.engine.events import StepForgotten
 from plait.engine.outcome import Done, Failed
 from plait.errors import InputError
@@ -16,7 +17,6 @@ from plait.steps.isolation import Isolation
 from plait.workspace import Left, clean, left_behind
 from plait.workspace.removal import remove_tree
 from steps.git_hand import git
-from workspace.ordinary import by_ordinary_user
 from workspace.places import Does, Place, start_git
 
 IGNORING = {".gitignore": "cache/\n.env\n", "base": "base\n"}

@@ -152,7 +152,8 @@ def _counts(known: Recorded, step: Step, journal: Journal) -> bool:
     if _was_in_vain(known, journal):
         return False
     if isinstance(step, Attempt) and isinstance(known.outcome, Failed):
-        return step.policy.failure_is_final and not _has_failed_since(known, journal)
+        work = known.path.rpartition("/")[0]
+        return step.policy.failure_is_final and not _has_failed_since(known, work, journal)
     return _is_done(known, step)
 
 
@@ -160,12 +161,12 @@ def _was_in_vain(known: Recorded, journal: Journal) -> bool:
     """Is it inside a handler or check of a step that has failed since?  That is done anew."""
     parts = known.path.split("/")
     places = [at for at, part in enumerate(parts) if part.partition("@")[0] in _CHECKS]
-    return any(_has_failed_since(known, journal, "/".join(parts[:at])) for at in places)
+    return any(_has_failed_since(known, "/".join(parts[:at]), journal) for at in places)
 
 
-def _has_failed_since(known: Recorded, journal: Journal, path: str | None = None) -> bool:
-    """Has what a step is inside of ended with a failure behind it?"""
-    end = journal.last_end(known.path.rpartition("/")[0] if path is None else path)
+def _has_failed_since(known: Recorded, path: str, journal: Journal) -> bool:
+    """Has the step at a path, which another one is inside of, ended with a failure behind that?"""
+    end = journal.last_end(path)
     return end is not None and end.number > known.number and isinstance(end.outcome, Failed)
 
 
@@ -220,14 +221,14 @@ def _misplaced(listed: _List, journal: Journal) -> Iterator[tuple[str, str]]:
             if is_new and (listed.followed or _has_done(listed, listed.steps[at + 1 :], journal)):
                 yield path, f"{step.title}, new"
             continue
-        if before is not None and _is_done(known, step) and _stood_behind(before, known):
+        if before is not None and _is_done(known, step) and _has_moved(before, known):
             yield path, f"{step.title}, moved"
         before = known
 
 
-def _stood_behind(one: Recorded, other: Recorded) -> bool:
-    """Was a step done behind another one because it stood there?  One that was done again did not move."""
-    return one.order > other.order and one.number > other.number
+def _has_moved(before: Recorded, known: Recorded) -> bool:
+    """Did a step stand before the one that is before it now?  One that was done again has not moved."""
+    return before.order > known.order and before.number > known.number
 
 
 def _has_done(listed: _List, steps: Iterable[Step], journal: Journal) -> bool:

@@ -198,13 +198,10 @@ class _Crew:
 
     def _until_all_ended(self) -> None:
         try:
-            while self._goes_on():
-                if self._run.is_stopping():
-                    break
+            while self._goes_on() and not self._run.is_stopping():
+                pass
+        finally:
             self._cancel()
-        except BaseException:
-            self._cancel()
-            raise
 
     def _goes_on(self) -> bool:
         """Send and take what there is; is there more to come?"""
