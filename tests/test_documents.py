@@ -742,6 +742,7 @@ JSON_REFUSED = [
     ('["a\n"]',                    ["1:4: a string cannot hold a control character"]),
     ('["\\q"]',                    ["1:3: there is no such escape"]),
     ("",                           ["1:1: a value is missing here"]),
+    ("a,b\n1,2\n",                 ["1:1: this is not JSON"]),
     ('{"a": 1, "a": 2, x}',        ["1:2: the key 'a' stands twice in one object, again at line 1",
                                     "1:18: a key in double quotes is missing"]),
     ("\ufeff{'a'}",                ["1:2: a key in double quotes is missing"]),

@@ -161,7 +161,9 @@ class TrustError(PlaitError):
 
 
 class ProcessError(PlaitError):
-    """A process could not be started, or had to be ended."""
+    """A process could not be started, or had to be ended; `.ended` is how it was, after a timeout."""
+
+    ended: object = None
 
 
 class RequestError(PlaitError):

@@ -8,7 +8,8 @@ Then must hold:
     B    in the end each command was last done as the file says now, and behind all that stand before it
     C    a step that may run once is not begun a second time while its end is not known, unless somebody
          said so; and nobody is asked about one of which no start without an end is recorded
-    D    if a step that was done says something else, and nobody has accepted that, nothing runs
+    D    if a step that was done says something else, and nobody has accepted that text, nothing runs; and
+         nobody who has is asked again
 """
 
 from __future__ import annotations
@@ -92,6 +93,10 @@ class Edited(Scene):
     flags: Sequence[str] = ()
     said_done: bool = False
     """Somebody said of the step that may run once that it was done, by whatever text."""
+    accepted: dict[str, int] | None = None
+    """The revisions that somebody has accepted, by a life that came to do something."""
+    perhaps: dict[str, int] | None = None
+    """The same, by one of which nobody knows whether it came to write that down."""
     is_through: bool = False
     edits: int = 0
     questions: int = 0
@@ -125,18 +130,27 @@ class Edited(Scene):
             stale = self.stale(before)
             asks = PATHS["sent"] in before.open
             self.flags = () if self.chance.random() < 0.3 and lines is not None else ("--accept-changes",)
+            is_accepted = bool(self.flags) or self.accepted == self.revisions
             is_repeated = asks and self.chance.random() < 0.7 and self.answer()
             ended = self.lived(lines, seconds)
             self.judge(before, began, is_repeated=is_repeated)
+            self.remember_acceptance(is_accepted=is_accepted, has_worked=len(self.ledger()) > began)
             self.is_through = ended is not None and ended.code == 0
             if ended is None:
                 return
             if self.is_through:
-                self.expect_asked(stale)
+                if not is_accepted and self.perhaps != self.revisions:
+                    self.expect_asked(stale)
                 return
-            if not self.is_question(ended, before, began, stale):
+            if not self.is_question(ended, before, began, stale, is_accepted=is_accepted):
                 self.faults.append(f"exit code {ended.code}: {ended.said[-300:]}")
                 return
+
+    def remember_acceptance(self, *, is_accepted: bool, has_worked: bool) -> None:
+        if is_accepted:
+            self.perhaps = dict(self.revisions)
+        if has_worked:
+            self.accepted = dict(self.revisions) if is_accepted else None
 
     def lived(self, lines: int | None, seconds: float) -> Ended | None:
         """How it ended; None: it was killed."""
@@ -226,16 +240,18 @@ class Edited(Scene):
             self.faults.append("C: what may run once was begun twice in one life")
 
     def expect_asked(self, stale: set[str]) -> None:
-        if stale and "--accept-changes" not in self.flags and not self.said_done:
+        if stale and not self.said_done:
             self.faults.append(f"D: nobody was asked about {sorted(stale)}")
 
-    def is_question(self, ended: Ended, before: Known, began: int, stale: set[str]) -> bool:
+    def is_question(
+        self, ended: Ended, before: Known, began: int, stale: set[str], *, is_accepted: bool
+    ) -> bool:
         """Was something asked, and with a reason?"""
         self.questions += 1
         if CHANGED in ended.said:
             if len(self.ledger()) > began:
                 self.faults.append("D: the file has changed, and something ran")
-            return "--accept-changes" not in self.flags and bool(stale or self.edits)
+            return not is_accepted and bool(stale or self.edits)
         return ASKS in ended.said and PATHS["sent"] in before.open
 
     def end(self) -> list[str]:

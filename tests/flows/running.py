@@ -17,7 +17,8 @@ from plait.app.flows import Company, FlowResult, Options, resume_flow, retry_flo
 from plait.engine.events import Event, Noted, StepCounted, StepFinished
 from plait.engine.outcome import Done, Failed, Skipped
 from plait.errors import InputError
-from plait.flows.check import Finding, check_file
+from plait.flows.check import check_file
+from plait.flows.finding import Finding
 
 GIT = {
     "GIT_CONFIG_GLOBAL": "/dev/null",

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from plait.documents import parse
 from plait.errors import InputError
-from plait.flows.check import RULES, Finding, check_document, check_file, flow_files
+from plait.flows.check import check_document, check_file, flow_files
+from plait.flows.finding import RULES, Finding
 from plait.template.shell_lexer import MAX_SHELL_TEXT
 
 

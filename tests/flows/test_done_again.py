@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from flows.running import Place, new_place
-from plait.app.flows import rehearse_resume
+from plait.app.flows import Company, rehearse_resume, resume_flow
 from plait.engine.events import ItemsRemembered, StepFinished
+from plait.engine.journal import Stamped
+from plait.engine.run import Stop
 from plait.errors import InputError
 from plait.steps import fan
 
@@ -578,6 +580,71 @@ def test_a_dry_run_compares_what_a_strict_flow_says(place: Place) -> None:
     assert "would refuse" not in shown.stderr
     place.write("flow.yaml", flow.replace("strict: true\n", ""))
     assert "would refuse" in place.plait("resume", run, "--dry-run").stderr
+
+
+def test_whoever_has_accepted_a_text_is_not_asked_about_it_again(place: Place) -> None:
+    flow = LIST.replace("DIES", DIES)
+    run = place.done(flow).result.run
+    place.write("flow.yaml", flow.replace("ONE", "TWO"))
+    cut(place, "resume", run, "--accept-changes")
+    shown = place.plait("resume", run, "--dry-run")
+    assert "would refuse" not in shown.stderr
+    assert place.plait("resume", run).returncode == 0
+    assert place.text("seen").splitlines()[-2:] == ["b TWO", "c TWO"]
+    place.write("flow.yaml", flow.replace("ONE", "THREE"))
+    with pytest.raises(InputError, match="has changed"):
+        place.resume(run)
+
+
+def test_what_was_accepted_is_forgotten_when_the_run_goes_on_by_another_text(place: Place) -> None:
+    flow = "steps: [{id: a, shell: echo ONE >> seen}, {id: b, shell: 'exit 1'}]\n"
+    two = flow.replace("ONE", "TWO")
+    run = place.run(flow).result.run
+    place.write("flow.yaml", two)
+    place.resume(run, accept_changes=True)
+    place.write("flow.yaml", flow)
+    place.resume(run, accept_changes=True)
+    place.write("flow.yaml", two)
+    with pytest.raises(InputError, match="has changed"):
+        place.resume(run)
+    assert place.text("seen") == "ONE\nTWO\nONE\n"
+
+
+def test_a_retry_by_another_text_is_not_covered_by_what_was_accepted_before(place: Place) -> None:
+    flow = "map: {input: [x, y], id: '${item}', steps: [{id: a, shell: echo ONE}, {id: b, shell: '[ -e ${item} ]'}]}\n"
+    run = place.run(flow).result.run
+    place.write("flow.yaml", flow.replace("ONE", "TWO"))
+    place.resume(run, accept_changes=True)
+    place.write("flow.yaml", flow.replace("ONE", "THREE"))
+    place.write("x", "")
+    place.retry(run, items=["x"], from_start=True)
+    place.write("flow.yaml", flow.replace("ONE", "TWO"))
+    with pytest.raises(InputError, match="has changed"):
+        place.resume(run)
+
+
+def test_the_line_that_ctrl_c_prints_goes_on_also_with_a_text_that_was_accepted(place: Place) -> None:
+    flow = """\
+steps:
+- {id: a, shell: echo ONE >> seen}
+- {id: b, shell: 'while [ ! -e go ]; do sleep 0.02; done; echo b >> seen'}
+"""
+    place.write("go", "")
+    run = place.done(flow).result.run
+    place.write("flow.yaml", flow.replace("ONE", "TWO"))
+    (place.root / "go").unlink()
+    stop = Stop()
+
+    def stop_behind_a(told: Stamped) -> None:
+        if isinstance(told.event, StepFinished) and told.event.path == "steps/a":
+            stop.ask()
+
+    company = Company([stop_behind_a], stop=stop)
+    result = resume_flow(run, project=str(place.root), accept_changes=True, company=company)
+    assert result.status == "interrupted"
+    place.write("go", "")
+    assert place.resume(run).result.status == "done"
+    assert place.text("seen") == "ONE\nb\nTWO\nb\n"
 
 
 LONG = """\

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from flows.test_workflow import BAD, FINE, JOBS
 from plait.documents import parse
-from plait.flows.check import RULES
+from plait.flows.finding import RULES
 from plait.flows.format import (
     COMMANDS,
     FILES,

@@ -19,7 +19,8 @@ from plait.engine.hooks import MOMENTS, NAMES
 from plait.engine.journal import MemoryJournal
 from plait.engine.outcome import Done
 from plait.errors import InputError, TrustError
-from plait.flows.check import RULES, check_file
+from plait.flows.check import check_file
+from plait.flows.finding import RULES
 from plait.flows.format.hook_tables import HOOKS_FILE
 from plait.flows.format.page import reference
 from plait.flows.format.schema import json_schema

@@ -42,6 +42,8 @@ GIVEN = [
     ("number",   "NaN",         None),
     ("number",   "1e400",       None),
     ("boolean",  "true",        True),
+    ("boolean",  " TRUE",       True),
+    ("boolean",  "False",       False),
     ("boolean",  "yes",         None),
     ("boolean",  1,             None),
     ("array",    "[1, 2]",      [1, 2]),

@@ -100,6 +100,12 @@ WOULD_FAIL = [
      [("map/item:a/0", True), ("map/item:b/0", False)]),
     ("steps: [{shell: 'echo ${env.NOPE}', strict: true, continue_on_error: true}, {shell: echo last}]\n", 0,
      [("steps/0", True), ("steps/1", False)]),
+    ("strict: true\n"
+     "map: {input: [{id: a}, {id: b, q: {r: 1}}], id: '${item.id}', steps: [{shell: 'echo ${item.q.r}'}, {shell: echo}]}\n", 1,
+     [("map/item:a/0", True), ("map/item:a/1", False), ("map/item:b/0", False), ("map/item:b/1", False)]),
+    ("strict: true\n"
+     "steps: [{shell: ls, capture: said, capture_format: json}, {foreach: '${said}', do: [{shell: 'echo ${item.q}'}]}]\n", 0,
+     [("steps/0", False), ("steps/1/each/item:0/0", False)]),
     ("parameters: {n: {type: string, default: a}}\n"
      "steps: [{shell: echo w, when: '${n} > 3', continue_on_error: true}, {shell: echo last}]\n", 0,
      [("steps/0", True), ("steps/1", False)]),
@@ -120,6 +126,22 @@ def test_a_dry_run_shows_what_would_fail_and_goes_on(
         done.stdout + done.stderr
     )
     assert done.returncode == code
+
+
+# ── what a variable is ───────────────────────────────────────────────────
+
+
+def test_a_variable_is_the_text_that_its_author_wrote(place: Place) -> None:
+    ran = place.done(
+        """\
+env: {VERSION: 3.10, CODE: 007, LIMIT: 5, ON: true}
+profiles: {slow: {RATE: 1.50}}
+steps:
+- {shell: 'echo $VERSION $CODE $LIMIT $ON $RATE $OWN ${env.VERSION}', env: {OWN: 2.0}, when: '${LIMIT} > 4'}
+""",
+        profile="slow",
+    )
+    assert ran.outputs["steps/0"] == "3.10 007 5 true 1.50 2.0 3.10"
 
 
 # ── what a handler knows ─────────────────────────────────────────────────
@@ -202,6 +224,40 @@ def test_a_timeout_names_the_limit_of_the_author(place: Place, flow: str, path: 
     outcome = place.run(flow).outcome(path)
     assert isinstance(outcome, Failed)
     assert outcome.failure.message == message
+
+
+def test_what_a_command_printed_before_its_timeout_is_kept(place: Place) -> None:
+    ran = place.run("""\
+steps:
+- id: hangs
+  shell: echo at the door; echo knocking >&2; trap 'exit 0' TERM; sleep 20 & wait
+  timeout: 0.5s
+  capture: said
+  on_failure:
+    shell: echo "${shell.output}, ${error.output}, ${said.stderr}, ${said.exit_code}, ${said.success}, ${error.kind}"
+    fail_workflow: true
+""")
+    assert ran.result.status == "failed"
+    told = "at the door, at the door, knocking, 124, false, timeout"
+    assert ran.outputs["steps/hangs/on_failure/0"] == told
+    logs = place.plait("logs", ran.result.run, "hangs").stdout
+    assert "at the door\nstderr:\nknocking\n" in logs
+
+
+def test_what_was_too_long_to_be_kept_in_memory_is_kept_also_of_a_command_that_hung(place: Place) -> None:
+    ran = place.run("steps: [{id: y, shell: 'yes | head -c 20000000; sleep 20', timeout: 1s}]\n")
+    (kept,) = (place.root / ".ai/state/runs").glob("*/output/*")
+    assert kept.stat().st_size == 20_000_000
+    assert ran.message == "took longer than 1 s"
+
+
+def test_secrets_are_masked_in_what_a_command_printed_before_its_timeout(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKEN", "hunter-two")
+    ran = place.run("secrets: {T: TOKEN}\nsteps: [{shell: 'echo =$TOKEN=; sleep 20', timeout: 0.3s}]\n")
+    assert ran.outputs["steps/0"] == "=***="
+    assert b"hunter-two" not in place.state
 
 
 # ── output that only looks like JSON ─────────────────────────────────────

@@ -17,7 +17,7 @@ from plait.engine.perform import Turn, inside
 from plait.engine.retry import Retry
 from plait.errors import InputError, PlaitError
 from plait.flows import format
-from plait.flows.check import RULES
+from plait.flows.finding import RULES
 from plait.flows.loaded import Loaded
 from plait.flows.parts import step_names
 from plait.flows.workflow import load_workflow
@@ -658,6 +658,7 @@ WARNED = [
     ("{command: /fix}",                                      "deprecated-field"),
     ("{shell: ls, analysis: {force_refresh: true}}",         "no-effect"),
     ("{shell: 'ls ${last.output:raw}'}",                     "raw-value"),
+    ("{shell: ls, retry: {retry_on: [exit, incomplete]}, validate: ls}", "no-effect"),
 ]  # fmt: skip
 
 
@@ -667,6 +668,8 @@ def test_what_works_and_should_be_looked_at_is_a_warning(tmp_path: Path, step: s
 
 
 FINE = [
+    "{foreach: [a], do: [{shell: ls, validate: ls}], retry: {retry_on: incomplete}, validate: ls}",
+    "{shell: ls, retry: {retry_on: [exit]}, validate: ls}",
     "{shell: exit 3, on_failure: true}\n- {shell: ls}",
     "{shell: exit 0}\n- {shell: ls}",
     "{shell: ls, capture: a, on_success: 'echo ${a}', on_failure: 'echo ${a} ${error.message}'}",

@@ -103,8 +103,9 @@ class _Teller:
 
     def resume(self, *, accept: bool, dies: bool, answers: bool = True) -> Life:
         before = self.world.records()
+        accepted = accept or self.memory.has_accepted(self.flow)
         asked = (
-            Moment(self.flow, self.memory, before, self.world, accept=accept).questions() if answers else []
+            Moment(self.flow, self.memory, before, self.world, accept=accepted).questions() if answers else []
         )
         repeat = [path for path in asked if self.chance.random() < 0.5]
         done = [path for path in asked if path not in repeat]
@@ -113,7 +114,7 @@ class _Teller:
             " ".join(["resume --accept-changes" if accept else "resume", *told]),
             lambda death: self.world.resume(death, accept=accept, repeat=repeat, done=done),
             dies=dies,
-            accept=accept,
+            accept=accepted,
             repeat=repeat,
             done=done,
         )
@@ -193,6 +194,8 @@ class _Teller:
         for rule in broken_rules(moment, life, after):
             self.found(rule)
         self.memory.learn(self.flow, before, after)
+        if life.refused_code != "changed":
+            self.memory.go_on_by(self.flow, accepted=accept)
         if retried is not None:
             self.memory.accept(self.flow, after)
         return life

@@ -27,6 +27,8 @@ class Memory:
     """By path: the steps that were in a step then."""
     each: dict[str, tuple[object, ...]] = field(default_factory=dict)
     """By the path of an item: what all its steps said when it was last recorded."""
+    accepted: tuple[object, ...] | None = None
+    """What the file said when somebody accepted it last, if the run has not gone on by another text since."""
     retried_by_another_text: bool = False
     retried: set[str] = field(default_factory=set)
     """Paths of the items that were, by another text: what changes in others is no question any more."""
@@ -48,6 +50,12 @@ class Memory:
         item = "/".join(path.split("/")[:2])
         return not (self.retried_by_another_text and path.startswith(DEAD)) or item in self.retried
 
+    def has_accepted(self, flow: Flow) -> bool:
+        return self.accepted == essence(flow)
+
+    def go_on_by(self, flow: Flow, *, accepted: bool) -> None:
+        self.accepted = essence(flow) if accepted else None
+
     def accept(self, flow: Flow, records: Mapping[str, Record]) -> None:
         """Items were retried: what was done stays done, whatever it says now."""
         self.says |= {
@@ -55,6 +63,11 @@ class Memory:
             for place in places(flow, self.items)
             if place.path in records and "/".join(place.path.split("/")[:2]) not in self.retried
         }
+
+
+def essence(flow: Flow) -> tuple[object, ...]:
+    """What is compared: where the steps are, and what they say."""
+    return tuple((place.path, place.says) for place in places(flow, ("*",)))
 
 
 @dataclass
@@ -329,12 +342,25 @@ def _is_needed(
     if any(_follows(path, gone) for gone in moment.removed()):
         return True
     mine = moment.before[path].number
+    if any(_has_failed_since(moment, step, mine) for step in _checked_by(path)):
+        return True
     for one in expected.before.get(path, ()):
         if one in ran or (one in moment.before and moment.before[one].number > mine):
             return True
         if one in after and after[one].number > moment.last:
             return True
     return False
+
+
+def _checked_by(path: str) -> Iterator[str]:
+    """The steps whose checks it is inside of: what such a one says may be another thing the next time."""
+    parts = path.split("/")
+    yield from ("/".join(parts[:at]) for at, part in enumerate(parts) if part.startswith("check@"))
+
+
+def _has_failed_since(moment: Moment, path: str, number: int) -> bool:
+    record = moment.before.get(path)
+    return record is not None and record.status == "failed" and record.number > number
 
 
 def _is_unasked(moment: Moment, path: str, expected: Expected) -> bool:

@@ -16,7 +16,7 @@ from plait.engine.run import changed_steps
 from plait.errors import InputError
 from plait.hints import TYPE_CHECKING, Final
 from plait.records import dataclass, field
-from plait.values import Json
+from plait.values import Json, json_text
 
 if TYPE_CHECKING:
     from plait.engine.journal import Journal, Recorded
@@ -83,6 +83,36 @@ def _is_of_one_text(loaded: Loaded, opened: Opened) -> bool:
 
 RETRIED: Final = "retried"
 """The name of that among the facts of a run."""
+ACCEPTED: Final = "accepted"
+"""The same of the text that was accepted last, as a digest."""
+
+
+def is_to_accept(loaded: Loaded, opened: Opened, *, said: bool) -> bool:
+    """Does the run go on with a text that may be another one?  InputError if nobody has ever said so.
+
+    Whoever has said so need not say it again: not to go on after Ctrl-C, nor after a crash.
+    """
+    if not said:
+        expect_unchanged(loaded, opened)
+    return said or _is_accepted(loaded, opened)
+
+
+def go_on_by(loaded: Loaded, opened: Opened, *, accepted: bool) -> None:
+    """What was accepted holds for the lives that follow, until one goes on by another text."""
+    digest = _digest(loaded) if accepted else None
+    if opened.facts.get(ACCEPTED) != digest:
+        opened.amend(**{ACCEPTED: digest})
+
+
+def _is_accepted(loaded: Loaded, opened: Opened) -> bool:
+    return opened.facts.get(ACCEPTED) == _digest(loaded)
+
+
+def _digest(loaded: Loaded) -> str:
+    """Of what is compared when a run is resumed: the steps, their places and what they say."""
+    from hashlib import sha256
+
+    return sha256(json_text(list(_fingerprints(loaded).items())).encode()).hexdigest()[:16]
 
 
 def _top(path: str, length: int) -> str:
@@ -90,8 +120,8 @@ def _top(path: str, length: int) -> str:
 
 
 def expect_unchanged(loaded: Loaded, opened: Opened) -> None:
-    """All that is not as it was, before anything is done."""
-    changed = changed_since(loaded, opened)
+    """All that is not as it was, and that nobody has accepted, before anything is done."""
+    changed = {} if _is_accepted(loaded, opened) else changed_since(loaded, opened)
     problems = [*changed_steps(changed.items()).problems] if changed else []
     change = env_changes.change_of(opened.facts.get("env_files"), loaded.surroundings.filed)
     if change is not None:

@@ -176,10 +176,11 @@ def run_made(
     else:
         opening = runs.open(runs.find(resume), write=True)
     with opening as opened:
-        if resume is not None and not accept_changes:
-            from plait.app.changed import expect_unchanged
+        if resume is not None:
+            from plait.app.changed import go_on_by, is_to_accept
 
-            expect_unchanged(loaded, opened)
+            accept_changes = is_to_accept(loaded, opened, said=accept_changes)
+            go_on_by(loaded, opened, accepted=accept_changes)
         result = worked(flow, loaded, opened, company, accept_changes=accept_changes)
         return result, list(opened.journal.events())
 
@@ -208,17 +209,17 @@ def resume_flow(
 ) -> FlowResult:
     """Go on with a run: what is recorded is not done again.  `inputs`: secret ones, which are not kept."""
     from plait.app.again import expect_steps, say_done
-    from plait.app.changed import Retry, changed_since, expect_unchanged, without_removed
+    from plait.app.changed import Retry, changed_since, go_on_by, is_to_accept, without_removed
 
     runs, name = find_run(run, project)
     with runs.open(name, write=True) as opened:
         flow = Flow.of(opened, max_parallel, inputs=inputs)
         company = company or Company()
         loaded = flow.load(ask=company.ask)
-        if not accept_changes:
-            expect_unchanged(loaded, opened)
+        accept_changes = is_to_accept(loaded, opened, said=accept_changes)
         expect_steps(loaded, opened.journal, [*repeat, *done])
         expect_backend(flow, loaded, company.stop, opened.journal)
+        go_on_by(loaded, opened, accepted=accept_changes)
         retry = Retry.of(opened)
         if accept_changes and retry.items and (changed := changed_since(loaded, opened)):
             retry = retry.with_changes(changed)
@@ -250,7 +251,7 @@ def retry_flow(
 ) -> FlowResult:
     """Do failed items again, all of them or those that are named; the file may have been edited since."""
     from plait.app.again import letters_to_retry
-    from plait.app.changed import Retry
+    from plait.app.changed import ACCEPTED, Retry
 
     runs, name = find_run(run, project)
     with runs.open(name, write=True) as opened:
@@ -267,7 +268,7 @@ def retry_flow(
         expect_backend(flow, loaded, company.stop)
         retry = Retry.begun(loaded, opened, (event.path for event in forgotten))
         # Kept before anything is forgotten: whoever resumes the run goes on with this retry.
-        opened.amend(**flow.source(loaded), **retry.kept(loaded, opened).facts())
+        opened.amend(**flow.source(loaded), **retry.kept(loaded, opened).facts(), **{ACCEPTED: None})
         opened.journal.append(*forgotten)
         return worked(
             flow,

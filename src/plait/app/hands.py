@@ -76,18 +76,24 @@ class RealHands:
         timeout: float | None,
         stop: Stop,
     ) -> Finished:
-        finished = run_shell(
-            bound,
-            shell=shell,
-            cwd=cwd,
-            env=env,
-            stdin=stdin,
-            timeout=timeout,
-            # What is beyond the limit goes to a file as it is, so not where secrets would have to be masked.
-            overflow=self._keeps_overflow,
-            cancel=stop,
-            grace=STOP_GRACE,
-        )
+        try:
+            finished = run_shell(
+                bound,
+                shell=shell,
+                cwd=cwd,
+                env=env,
+                stdin=stdin,
+                timeout=timeout,
+                # What is beyond the limit goes to a file as it is, so not where secrets would have to be
+                # masked.
+                overflow=self._keeps_overflow,
+                cancel=stop,
+                grace=STOP_GRACE,
+            )
+        except ProcessError as error:
+            if isinstance(error.ended, Finished) and error.ended.truncated:
+                error.ended = self._kept(error.ended)
+            raise
         return self._kept(finished) if finished.truncated else finished
 
     def _kept(self, finished: Finished) -> Finished:
@@ -141,16 +147,21 @@ class RealHands:
         timeout: float | None,
         stop: Stop,
     ) -> Iterator[bytes]:
-        finished = run_shell(
-            bound,
-            shell="sh",
-            cwd=cwd,
-            env=env,
-            timeout=timeout,
-            overflow=True,
-            cancel=stop,
-            grace=STOP_GRACE,
-        )
+        try:
+            finished = run_shell(
+                bound,
+                shell="sh",
+                cwd=cwd,
+                env=env,
+                timeout=timeout,
+                overflow=True,
+                cancel=stop,
+                grace=STOP_GRACE,
+            )
+        except ProcessError as error:
+            if isinstance(error.ended, Finished):
+                error.ended.remove_files()
+            raise
         try:
             if finished.exit_code != 0:
                 said = finished.stderr.decode("utf-8", "replace").strip().splitlines()[-3:]
@@ -168,8 +179,7 @@ class RealHands:
                 )
             yield from _pieces(finished)
         finally:
-            for path in filter(None, (finished.stdout_file, finished.stderr_file)):
-                os.unlink(path)
+            finished.remove_files()
 
     def program(self, tool_id: str, params: Mapping[str, Json]) -> Inside | None:
         if tool_id in self._no_flows:

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 
 from plait.cli.arguments import one_of
 from plait.cli.output import Paint, paint_for, painted_problem, problem_data, write_json
-from plait.flows.check import FILE_KINDS, Finding, Severity, check_file, flow_files
+from plait.flows.check import FILE_KINDS, check_file, flow_files
+from plait.flows.finding import Finding, Severity
 from plait.hints import TYPE_CHECKING, Final
 from plait.source import Span
 from plait.values import Json

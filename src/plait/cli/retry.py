@@ -28,7 +28,11 @@ def configure(parser: Parser) -> None:
         action="store_true",
         help="do all steps of an item again, also those that had succeeded",
     )
-    parser.add_argument("--file", metavar="F", help="with the flow as it stands in another file")
+    parser.add_argument(
+        "--file",
+        metavar="F",
+        help="with the flow as it stands in another file, which is that of the run from then on",
+    )
     add_watching(parser)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from urllib.parse import quote
 
 from plait import __version__
-from plait.flows.check import RULES, Finding
+from plait.flows.finding import RULES, Finding
 from plait.hints import Final
 from plait.source import Span
 from plait.values import Json

@@ -208,4 +208,14 @@ _WORDS: Final = (
 def _syntax_problem(source: Source, error: json.JSONDecodeError) -> Problem:
     other = ("", "this cannot be read as JSON", "check quotes and commas")
     _, what, fix = next((row for row in _WORDS if error.msg.startswith(row[0])), other)
+    if error.msg.startswith("Expecting value") and _is_at_start(source.text, error.pos):
+        what, fix = (
+            "this is not JSON",
+            "JSON begins with [ or {; a single value is a string in double quotes or a number",
+        )
     return Problem(what, Span(source, error.pos, error.pos + 1), fix, code="syntax")
+
+
+def _is_at_start(text: str, place: int) -> bool:
+    """Does something stand there, and nothing before it?"""
+    return bool(text.strip()) and not text[:place].strip()

@@ -151,7 +151,7 @@ class Builder:
             return self.steps(key, node.items, place)
         said = self.said.inner(key)
         assert said is not None
-        place = replace(place, env=dict(said.entries("env")))
+        place = replace(place, env=dict(said.variables("env")))
         return self.steps(key, said.items("steps"), place, timeout=said.seconds("timeout"))
 
     def setup(self, place: Place) -> Steps | None:
@@ -201,7 +201,7 @@ class Builder:
         told_strict = self.strict if own is None else own
         strict = told_strict and not (own is None and self.lenient)
         kind, action = action_of(self, said, place, strict)
-        env = {**place.env, **(dict(older.entries("env")) if older else {}), **dict(said.entries("env"))}
+        env = {**place.env, **(dict(older.variables("env")) if older else {}), **dict(said.variables("env"))}
         title = said.text("name") or said.text("id") or title_of(said, kind)
         return Work(
             name=name,
@@ -228,6 +228,7 @@ class Builder:
             or said.flag("continue_on_error")
             or bool(older and older.flag("continue_on_error")),
             strict=strict,
+            strict_when_run=told_strict and not strict,
             facts={"name": said.text("name") or title, "id": said.text("id") or "", "index": index},
         )
 

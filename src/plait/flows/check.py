@@ -18,9 +18,11 @@ from plait.errors import InputError, PlaitError, Problem, listed, nearest
 from plait.flows import format
 from plait.flows.compose import Blocks, Composed, compose, compose_alone
 from plait.flows.fields import UNREAD, Dialect, Field, Reading, names_of_head, read_fields
-from plait.flows.names import BUILTIN_ROOTS, HANDLER_NAMES, NAMES, profile_of, strings
-from plait.hints import Final, Literal, TypeAlias
-from plait.records import dataclass, replace
+from plait.flows.finding import Finding
+from plait.flows.names import BUILTIN_ROOTS, NAMES, profile_of, strings
+from plait.flows.step_check import in_list, outside
+from plait.hints import Final, TypeAlias
+from plait.records import replace
 from plait.scope import Scope
 from plait.scope.frames import ALIASES
 from plait.source import Span
@@ -38,76 +40,12 @@ from plait.template.nodes import (
     Text,
     holes,
 )
-from plait.template.shell_lexer import REFUSALS, Gap, analyse
+from plait.template.shell_lexer import Gap, analyse
 from plait.template.template import Leaf, compile_template
 
-Severity: TypeAlias = Literal["error", "warning", "note"]
 Missing: TypeAlias = Callable[[str, str], Iterable[Problem]]
 """Of a project and the id of a tool: why it cannot be called."""
 
-RULES: Final[dict[str, str]] = {
-    "unknown-name": "A template uses a name that does not exist where it stands.",
-    "unknown-input": "A template uses an input that the document does not declare.",
-    "unknown-parameter": "A configuration uses a parameter that looks like a misspelt one.",
-    "literal-hole": "A hole stands where no value is put in, and is kept as text.",
-    "malformed-hole": "Something looks like a hole and is none; a lenient run keeps it as text.",
-    "unknown-format": "A format after ':' does not exist.",
-    "unknown-filter": "A filter after '|' does not exist.",
-    "filter-arguments": "A filter has the wrong number of arguments.",
-    "raw-value": "With ':raw' a value becomes code; every use of it should be looked at.",
-    "deprecated-alias": "A name of an earlier version, which will go away.",
-    "unknown-field": "A field that this kind of map does not have.",
-    "wrong-type": "A field holds something else than it can.",
-    "missing-field": "A map lacks a field that it needs.",
-    "several-commands": "A step does two things; it has exactly one command.",
-    "duplicate-field": "Two spellings of one field stand in one map.",
-    "refused-field": "A field of other systems that cannot be meant here.",
-    "no-effect": "A field of other systems that changes nothing here.",
-    "deprecated-field": "A field of an earlier version, which will go away.",
-    "wrong-phases": "A flow has steps, or phases, but not both.",
-    "misplaced-field": "A field stands in a step to which it means nothing.",
-    "duplicate-id": "Two steps of one list have the same id.",
-    "parameter": "A parameter contradicts itself, or what is given for it does not fit.",
-    "hook-verb": "A hook decides something that cannot be decided at its event.",
-    "hook-layer": "A hook wants to stand before the hooks of its own layer.",
-    "shadowed-name": "A flow gives a name of its own to something that hides a built-in one.",
-    "unreachable": "A step that never runs.",
-    "condition": "A condition cannot be read, or compares what cannot be compared.",
-    "condition-limit": "A condition is too long or too deep.",
-    "url-origin": "Where a request goes is not written, or a value says it that nobody has allowed to.",
-    "bad-input": "The input of a map cannot be read.",
-    "bad-json-path": "A json_path is not JSONPath.",
-    "bad-selection": "A field that chooses items cannot be read.",
-    "bad-sort": "An order cannot be read.",
-    "extends": "A file cannot be extended.",
-    "imports": "The blocks of a file cannot be imported.",
-    "cycle": "Files or blocks lead back to themselves.",
-    "no-tasks": "An ensemble or a loop has no task.",
-    "unknown-task": "A task names one that does not exist.",
-    "unknown-agent": "A task names an agent that does not exist.",
-    "unknown-role": "A manager names a worker that does not exist.",
-    "duplicate-role": "Two workers of a manager have the same role.",
-    "wrong-order": "A task needs one that comes after it.",
-    "unknown-tool": "A step, a node or a hook names a tool that does not exist.",
-    "unknown-block": "A step uses a block that does not exist.",
-    "missing-with": "A step does not give a block what it needs.",
-    "unknown-with": "A step gives a block something that it does not know.",
-    "too-deep": "Something is nested too deeply.",
-    "too-many-steps": "A flow has too many steps when its blocks are written out.",
-    "too-many-files": "A flow is made of too many files.",
-    "file-outside": "A file is outside the project.",
-    "no-prompt": "A directive has a head and nothing to say.",
-    "bad-head": "The head of a directive cannot be read.",
-    "bad-xml": "The head of a directive is not the XML that is known.",
-    "no-flow": "The file is not of the kind that it was said to be.",
-    "no-profile": "The file has none of the shapes that Plait knows, so no template was checked.",
-    "syntax": "The file is not YAML.",
-    "duplicate-key": "A key stands twice in one map.",
-    "contradiction": "Two fields cannot both be meant.",
-    "unknown-node": "An edge of a graph leads to no node.",
-    "no-file": "The file does not exist or cannot be read.",
-    **{code: f"Shell text: {what}." for code, (what, _) in REFUSALS.items()},
-}
 """What each code means, for people who meet it in a report."""
 
 MARKDOWN: Final = (".md", ".markdown")
@@ -118,16 +56,6 @@ MOST_GUESSES: Final = 200
 """Of so many names the nearest is sought; a flow may have thousands, and as many mistakes."""
 OPEN_PHASES: Final = frozenset({"hook", "block"})
 """What a hook knows depends on its event, what a block knows on its use; it is not all in our tables."""
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    problem: Problem
-    severity: Severity = "error"
-
-    @property
-    def code(self) -> str:
-        return self.problem.code or "problem"
 
 
 def check_file(
@@ -361,8 +289,8 @@ def check_workflow(flow: Composed, *, names: Iterable[str] = (), project: str | 
         found += check_field(field, "workflow")
     found += _address_findings(reading)
     for steps in reading.lists:
-        found += _in_list(steps)
-        found += (finding for step in steps for finding in _outside(step, project))
+        found += in_list(steps)
+        found += (finding for step in steps for finding in outside(step, project))
     return _sorted(found)
 
 
@@ -555,140 +483,6 @@ def sound(node: documents.Mapping, form: str, names: Container[str] | None = Non
         and not format.problems(value, table[str(key.value)].kind)
     ]
     return documents.Mapping(tuple(kept), node.span)
-
-
-# ── a list of steps ──────────────────────────────────────────────────────
-
-
-def _in_list(steps: Sequence[documents.Node]) -> Iterator[Finding]:
-    maps = [step for step in steps if isinstance(step, documents.Mapping)]
-    yield from _same_ids(maps)
-    for at, step in enumerate(maps):
-        yield from _shadows(step)
-        yield from _condition(step)
-        yield from _expected_schema(step)
-        if _always_fails(step) and at + 1 < len(maps):
-            what, fix = "the step before this one always fails, so this one never runs", "remove one of them"
-            span = maps[at + 1].entries[0][0].span if maps[at + 1].entries else maps[at + 1].span
-            yield Finding(Problem(what, span, fix, code="unreachable"), "warning")
-
-
-def _same_ids(steps: Sequence[documents.Mapping]) -> Iterator[Finding]:
-    seen: set[str] = set()
-    for step in steps:
-        if (name := _word(step, "id")) is None:
-            continue
-        if name in seen:
-            what, fix = f"two steps of this list have the id '{name}'", "give one of them another id"
-            where = step.get("id")
-            yield Finding(Problem(what, where.span if where else None, fix, code="duplicate-id"))
-        seen.add(name)
-
-
-WORKFLOW_ROOTS: Final = frozenset(
-    name.name for name in (*NAMES, *HANDLER_NAMES.values()) if not name.phases or "flow" in name.phases
-) | {"item", "map", "merge"}
-
-
-def _shadows(step: documents.Mapping) -> Iterator[Finding]:
-    for key in ("capture_output", "capture"):
-        name, node = _word(step, key), step.get(key)
-        if node is not None and name in WORKFLOW_ROOTS:
-            what = f"this capture hides the built-in name '{name}' from all later steps"
-            yield Finding(Problem(what, node.span, "choose another name", code="shadowed-name"), "warning")
-
-
-def _condition(step: documents.Mapping) -> Iterator[Finding]:
-    """A `when` that is a map, or that never holds; one that is text is checked with its names."""
-    node = step.get("when")
-    if isinstance(node, documents.Mapping):
-        from plait.engine.conditions import check
-
-        for problem in check(node.data(), locate=lambda place: _span_at(node, place)):
-            yield Finding(problem)
-    elif isinstance(node, documents.Scalar) and _never_holds(node):
-        what, fix = "this step never runs", "remove it, or its when"
-        yield Finding(Problem(what, node.span, fix, code="unreachable"), "warning")
-
-
-def _never_holds(when: documents.Scalar) -> bool:
-    """Is it a condition that no value can change, and that does not hold?"""
-    if (said := _literal(when)) is None:
-        return when.value is False
-    from plait.engine.expressions import read_when
-
-    try:
-        return not read_when(said, source=when.source()).holds(Scope())
-    except PlaitError:
-        return False  # it is reported as the condition that it is
-
-
-def _expected_schema(step: documents.Mapping) -> Iterator[Finding]:
-    """A schema by which no result could be read."""
-    check = step.get("validate")
-    node = check.get("expected_schema") if isinstance(check, documents.Mapping) else None
-    if not isinstance(node, documents.Mapping):
-        return
-    from plait.steps.result_schema import is_schema
-
-    if not is_schema(node.data()):
-        what, fix = "this is not JSON Schema", "every keyword has its form: type: object, required: [a]"
-        where = check.key_span("expected_schema") if isinstance(check, documents.Mapping) else node.span
-        yield Finding(Problem(what, where, fix, code="wrong-type"))
-
-
-def _outside(step: documents.Node, project: str | None) -> Iterator[Finding]:
-    """Paths that are written out and leave the project; those with holes are judged when they are filled."""
-    if not isinstance(step, documents.Mapping):
-        return
-    written = step.get("write_file")
-    path = written.get("path") if isinstance(written, documents.Mapping) else None
-    place = step.get("working_dir") or step.get("cwd")
-    for node in (place, path, step.get("output_file")):
-        if node is None or (said := _literal(node)) is None:
-            continue
-        if _leaves(said, None if node is place else place, project):
-            what, fix = "this path leads out of the project", "name a place below the project"
-            yield Finding(Problem(what, node.span, fix, code="file-outside"))
-
-
-def _literal(node: documents.Node) -> str | None:
-    said = node.value if isinstance(node, documents.Scalar) else None
-    return said if isinstance(said, str) and "$" not in said else None
-
-
-def _leaves(path: str, place: documents.Node | None, project: str | None) -> bool:
-    """A relative path is seen from the project, or from the step's own folder in it, if that is known."""
-    if os.path.isabs(path):
-        return project is not None and not _is_below(path, project)
-    if place is None:
-        return os.path.normpath(path).startswith(os.pardir + os.sep) or os.path.normpath(path) == os.pardir
-    start = _literal(place)
-    return start is not None and _leaves(os.path.join(start, path), None, project)
-
-
-def _is_below(path: str, project: str) -> bool:
-    tops = {os.path.normpath(os.path.abspath(project)), os.path.realpath(project)}
-    return any(os.path.commonpath([os.path.normpath(path), top]) == top for top in tops)
-
-
-def _span_at(node: documents.Node, place: tuple[str | int, ...]) -> Span:
-    found = node.at(place)
-    return (found or node).span
-
-
-def _always_fails(step: documents.Mapping) -> bool:
-    """Is it a command that can only fail, and nothing that makes up for it?"""
-    forgiving = ("on_failure", "on_exit_code", "continue_on_error", "allow_failure", "when", "metadata")
-    if any(step.get(key) is not None for key in forgiving):
-        return False
-    words = (_word(step, "shell") or "").split()
-    return words == ["false"] or (len(words) == 2 and words[0] == "exit" and words[1].strip("0").isdecimal())
-
-
-def _word(step: documents.Mapping, key: str) -> str | None:
-    node = step.get(key)
-    return node.value if isinstance(node, documents.Scalar) and isinstance(node.value, str) else None
 
 
 # ── files ────────────────────────────────────────────────────────────────

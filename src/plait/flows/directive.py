@@ -32,8 +32,9 @@ from plait.engine.outcome import expect_done
 from plait.engine.perform import Step, Turn
 from plait.errors import InputError, PlaitError, Problem
 from plait.flows import format
-from plait.flows.check import Finding, check_field
+from plait.flows.check import check_field
 from plait.flows.fields import read_fields
+from plait.flows.finding import Finding
 from plait.flows.format import Said, template_of
 from plait.flows.format.directive_tables import MOST_TURNS
 from plait.flows.hooks import hook_findings, read_hooks, tools_of

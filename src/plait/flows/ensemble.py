@@ -22,8 +22,9 @@ from plait.engine.hooks import Hook
 from plait.engine.limits import Limits
 from plait.errors import InputError, PlaitError, Problem, listed, nearest
 from plait.flows import format
-from plait.flows.check import Finding, check_field
+from plait.flows.check import check_field
 from plait.flows.fields import Field, Known, read_fields
+from plait.flows.finding import Finding
 from plait.flows.format import Said, template_of
 from plait.flows.hooks import hook_findings, read_hooks, tools_of
 from plait.flows.loaded import Loaded

@@ -19,7 +19,7 @@ from plait.engine.perform import PLAIN, Policy
 from plait.engine.retry import ONCE_ONLY
 from plait.errors import InputError, Problem, listed
 from plait.flows import format
-from plait.flows.check import Finding
+from plait.flows.finding import Finding
 from plait.flows.format import Said, essence, template_of
 from plait.flows.format.graph_tables import MAX_CONCURRENCY, MAX_STEPS
 from plait.flows.graph_check import (

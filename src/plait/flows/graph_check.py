@@ -15,8 +15,9 @@ from plait.documents import nodes
 from plait.engine.conditions import check as check_condition
 from plait.errors import InputError, PlaitError, Problem, listed, nearest
 from plait.flows import format
-from plait.flows.check import Finding, check_field
+from plait.flows.check import check_field
 from plait.flows.fields import Field, read_fields
+from plait.flows.finding import Finding
 from plait.flows.format import Said
 from plait.flows.hooks import hook_findings
 from plait.flows.names import names_in

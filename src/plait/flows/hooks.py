@@ -17,8 +17,9 @@ from plait.engine.expressions import Expression, read_when
 from plait.engine.hooks import ALWAYS, LAYERS, MOMENTS, NAMES, VERBS, Call, Hook, Moment
 from plait.errors import InputError, Problem, listed, nearest
 from plait.flows import format
-from plait.flows.check import Finding, check_field
+from plait.flows.check import check_field
 from plait.flows.fields import Field, Known
+from plait.flows.finding import Finding
 from plait.flows.format import Said, essence, template_of
 from plait.flows.format.hook_tables import HOOKS, HOOKS_FILE
 from plait.flows.names import Name, strings

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from plait.engine.hooks import Hook
 from plait.engine.limits import NO_LIMITS, Limits
 from plait.engine.perform import Step, Turn
-from plait.flows.check import Finding
+from plait.flows.finding import Finding
 from plait.flows.parameters import Parameter, Surroundings, secret_texts
 from plait.hints import TYPE_CHECKING, Any, Protocol
 from plait.records import dataclass, field

@@ -41,7 +41,7 @@ def fan(builder: Builder, said: Said, place: Place) -> Fan:
     inner = said.inner("steps")
     items = inner.items("steps") if inner is not None else said.items("steps")
     assert node is not None
-    place = replace(place, env=dict(said.entries("env")))
+    place = replace(place, env=dict(said.variables("env")))
     each = builder.steps("each", items, place, kind="item", title="each item")
     found = _map_items(builder, said)
     limits = said.inner("timeout_config")

@@ -180,8 +180,10 @@ def converted(parameter: Parameter, value: Json) -> Json | Undefined:
 
 
 def _parsed(text: str, wanted: str) -> Json | Undefined:
-    """Text as JSON; words are not guessed at."""
+    """Text as JSON; words are not guessed at, but for the case of true and false."""
     text = text.strip()
+    if wanted == "boolean":
+        text = text.lower()
     if wanted in ("number", "integer") and not re.fullmatch(
         r"-?[0-9]{1,300}(\.[0-9]{1,300})?([eE][-+]?[0-9]{1,3})?", text
     ):
@@ -322,7 +324,7 @@ class _Head:
         given = _sealed(filed, hidden)
         variables = self._filled(self.flow.entries("vars"), {**parameters, **secrets})
         known = {**given, **parameters, **variables, **secrets}
-        env = {**given, **self._filled([*self.flow.entries("env"), *self._profile(profile)], known)}
+        env = {**given, **self._filled([*self.flow.variables("env"), *self._profile(profile)], known)}
         return Surroundings(variables, env, secrets, guessed, refused, filed)
 
     def _filled(self, entries: list[tuple[str, nodes.Node]], known: Mapping[str, Json]) -> dict[str, Json]:
@@ -350,7 +352,11 @@ class _Head:
             )
             self.problems.append(Problem(f"there is no profile '{chosen}'", None, fix, code="profile"))
             return []
-        return [(str(key.value), value) for key, value in node.entries if key.value != "description"]
+        return [
+            (str(key.value), format.as_written(value))
+            for key, value in node.entries
+            if key.value != "description"
+        ]
 
     # ── files ────────────────────────────────────────────────────────────
 

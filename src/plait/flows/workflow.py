@@ -16,8 +16,9 @@ from plait.documents import nodes
 from plait.errors import InputError, Problem
 from plait.flows import format
 from plait.flows.build import Builder
-from plait.flows.check import Finding, check_workflow
+from plait.flows.check import check_workflow
 from plait.flows.compose import Composed, compose
+from plait.flows.finding import Finding
 from plait.flows.format import Said
 from plait.flows.loaded import Loaded
 from plait.flows.names import profile_of

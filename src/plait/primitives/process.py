@@ -110,6 +110,10 @@ class Finished:
     """Why the file is missing or has only the beginning, if one was asked for."""
     stderr_lost: str = ""
 
+    def remove_files(self) -> None:
+        for path in filter(None, (self.stdout_file, self.stderr_file)):
+            os.unlink(path)
+
 
 def run(
     argv: Sequence[str],
@@ -132,7 +136,8 @@ def run(
     file with that content there.  `overflow`: output beyond `max_output` goes to
     a file instead of being dropped.  `on_output` gets each piece of output as it
     comes.  A program that cannot be started, takes too long or is cancelled is a
-    `ProcessError`; one that fails is not.
+    `ProcessError`; one that fails is not.  One that takes too long has printed
+    something by then: that is `.ended` of the error, its files included.
     """
     wanted = _Wanted(max_output, overflow, on_output, cancel, timeout, grace)
     program = _Program(argv, cwd, os.environ if env is None else env, stdin or b"", files)
@@ -323,11 +328,14 @@ class _Wanted:
 
 def _run_to_end(program: _Program, wanted: _Wanted) -> Finished:
     why, finished = _run(program, wanted)
-    if why != "ended":
-        for path in filter(None, (finished.stdout_file, finished.stderr_file)):
-            os.unlink(path)
-        raise _had_to_end(program.name, why, wanted.timeout)
-    return finished
+    if why == "ended":
+        return finished
+    error = _had_to_end(program.name, why, wanted.timeout)
+    if why == "timeout":
+        error.ended = finished  # what it printed is all that tells where it hung
+    else:
+        finished.remove_files()
+    raise error
 
 
 def _run(program: _Program, wanted: _Wanted) -> tuple[Why, Finished]:

@@ -6,7 +6,7 @@ from plait.engine.outcome import Failure, StepError
 from plait.engine.perform import Turn
 from plait.errors import ProcessError
 from plait.hints import TYPE_CHECKING, Literal
-from plait.records import dataclass, field
+from plait.records import dataclass, field, replace
 from plait.steps.capture import CUT, LOST
 from plait.steps.hands import NO_ROOM, Ended, in_time, working
 from plait.template.sinks import as_shell
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 LAST_LINES = 5
 MOST_SAID = 2000
+TOOK_TOO_LONG = 124
+"""The exit code of a command that had to be ended, as timeout(1) gives it."""
 MOST_IN_TITLE = 120
 """Characters of a command that are its title."""
 
@@ -49,7 +51,7 @@ class Shell:
         except ProcessError as error:
             if error.code != "timeout":
                 raise
-            raise StepError(in_time(Failure(run.mask(str(error)), "timeout"), turn)) from None
+            raise StepError(in_time(_too_long(error, turn), turn)) from None
         _note_losses(ended, turn)
         return expect_success(ended_record(ended, turn), ended.signal)
 
@@ -76,6 +78,17 @@ class Shell:
         if not self.script.leaf.program.hole_count:
             self._constant.append(bound)
         return bound
+
+
+def _too_long(error: ProcessError, turn: Turn) -> Failure:
+    """With what it had printed until then, which tells where it hung."""
+    failure = Failure(turn.run.mask(str(error)), "timeout")
+    if error.ended is None:
+        return failure
+    ended: Ended = error.ended  # type: ignore[assignment]  # that of our hands
+    _note_losses(ended, turn)
+    # Whatever it made of being ended, it did not come to its end.
+    return replace(failure, output={**ended_record(ended, turn), "exit_code": TOOK_TOO_LONG})
 
 
 def title_of(command: str) -> str:

@@ -30,7 +30,7 @@ from plait.scope.frames import MADE_OF_DATA
 from plait.steps.capture import LOST, MISREAD, Capture, captured, expect_whole, facts_of
 from plait.steps.hands import working
 from plait.steps.sequence import Sequence as Steps
-from plait.steps.unfilled import ItemHole, item_holes, note_unfilled
+from plait.steps.unfilled import ItemHole, expect_filled, item_holes, note_unfilled
 from plait.template.sinks import as_sealed_env, as_text, is_authors
 from plait.values import Json, Secret, revealed_text
 
@@ -92,6 +92,8 @@ class Work:
     validation: Validation | None = None
     continue_on_error: bool = False
     strict: bool = False
+    strict_when_run: bool = False
+    """It is strict, and this is a dry run, which is not."""
     facts: Mapping[str, Json] = field(default_factory=dict)
     """`step.*`: name, id, index."""
     attempts: Policy | None = None
@@ -147,12 +149,19 @@ class Work:
 
     def _done(self, turn: Turn) -> Json:
         turn = self._placed(turn)
-        if self.item_holes and working(turn.run).rehearsal is None:
-            note_unfilled(self.item_holes, turn)
+        if self.item_holes:
+            self._look_for_fields(turn)
         value = self._acted(turn)
         if working(turn.run).rehearsal is None:
             self._put_into_file(turn, value)
         return value
+
+    def _look_for_fields(self, turn: Turn) -> None:
+        """Of the item; a dry run fills what it can, and must not do so where a strict run would fail."""
+        if working(turn.run).rehearsal is None:
+            note_unfilled(self.item_holes, turn)
+        elif self.strict_when_run:
+            expect_filled(self.item_holes, turn.scope)
 
     def _names(self, turn: Turn) -> dict[str, Json]:
         own = {**self.facts, "path": turn.path, "attempt": turn.attempt}

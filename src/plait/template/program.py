@@ -8,7 +8,7 @@ missing name of the whole template is collected before anything is reported.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 
 from plait.errors import (
@@ -540,7 +540,7 @@ def _env(hole: EnvHole, profile: Profile) -> Getter:
 
 
 def missing_names(
-    missing: list[tuple[Source, Hole]], names: Mapping[str, Json], env: Mapping[str, str]
+    missing: Sequence[tuple[Source, Hole]], names: Mapping[str, Json], env: Mapping[str, str]
 ) -> MissingNamesError:
     """One error for every missing name, with the nearest known ones."""
     unique = list({(source, hole.name): (source, hole) for source, hole in missing}.values())

@@ -53,7 +53,7 @@ from plait.flows.format.kinds import (
     Whole,
     Word,
 )
-from plait.flows.format.said import Said, essence, template_of
+from plait.flows.format.said import Said, as_written, essence, template_of
 from plait.flows.format.shared import (
     ALLOWED,
     AT_ODDS,
@@ -118,6 +118,7 @@ __all__ = [
     "Whole",
     "Word",
     "all_forms",
+    "as_written",
     "essence",
     "form_of",
     "forms_in",

@@ -14,7 +14,7 @@ from plait.records import dataclass
 from plait.source import Span
 from plait.template.template import Branch, Constant, Template, compile_template
 from plait.template.template import Node as TemplateNode
-from plait.values import Json
+from plait.values import Json, text
 
 if TYPE_CHECKING:
     from plait.scope import Scope
@@ -36,6 +36,20 @@ def _template_node(node: Node, profile: str) -> TemplateNode:
         case Mapping(entries):
             keys = tuple(str(key.value) for key, _ in entries)
             return Branch(tuple(_template_node(value, profile) for _, value in entries), keys)
+
+
+def as_written(node: Node) -> Node:
+    """A number that means another text than its author wrote, 3.10 or 007, as that text."""
+    if (
+        not isinstance(node, Scalar)
+        or isinstance(node.value, bool)
+        or not isinstance(node.value, int | float)
+    ):
+        return node
+    span = node.span
+    written = span.source.text[span.start : span.end]
+    is_plain = re.fullmatch(r"[-+]?[0-9]+(\.[0-9]*)?", written)
+    return Scalar(written, span) if is_plain and written != text(node.value) else node
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +130,10 @@ class Said:
         """What stands under a name whose keys are the author's."""
         node = self.get(name)
         return [(str(key.value), value) for key, value in node.entries] if isinstance(node, Mapping) else []
+
+    def variables(self, name: str) -> list[tuple[str, Node]]:
+        """The same where they are environment variables, which are text."""
+        return [(key, as_written(value)) for key, value in self.entries(name)]
 
     def items(self, name: str) -> tuple[Node, ...]:
         node = self.get(name)
