@@ -122,7 +122,16 @@ class Moment:
             path
             for path, record in self.before.items()
             if path in now and self.counts(path, record, now) and self.memory.says.get(path) != now[path].says
+            if not self.may_change(now[path], record)
         }
+
+    def may_change(self, place: Place, record: Record) -> bool:
+        """Is it the action of a step that has failed since, and no payment?"""
+        return bool(place.of) and not place.once and self.has_failed_since(place.of, record.number)
+
+    def has_failed_since(self, path: str, number: int) -> bool:
+        record = self.before.get(path)
+        return record is not None and record.status == "failed" and record.number > number
 
     def removed(self) -> set[str]:
         """The steps that were done in a list in which they do not stand any more."""
@@ -342,7 +351,9 @@ def _is_needed(
     if any(_follows(path, gone) for gone in moment.removed()):
         return True
     mine = moment.before[path].number
-    if any(_has_failed_since(moment, step, mine) for step in _checked_by(path)):
+    if any(moment.has_failed_since(step, mine) for step in _checked_by(path)):
+        return True
+    if place.redone and moment.has_failed_since(place.of, mine):
         return True
     for one in expected.before.get(path, ()):
         if one in ran or (one in moment.before and moment.before[one].number > mine):
@@ -356,11 +367,6 @@ def _checked_by(path: str) -> Iterator[str]:
     """The steps whose checks it is inside of: what such a one says may be another thing the next time."""
     parts = path.split("/")
     yield from ("/".join(parts[:at]) for at, part in enumerate(parts) if part.startswith("check@"))
-
-
-def _has_failed_since(moment: Moment, path: str, number: int) -> bool:
-    record = moment.before.get(path)
-    return record is not None and record.status == "failed" and record.number > number
 
 
 def _is_unasked(moment: Moment, path: str, expected: Expected) -> bool:
