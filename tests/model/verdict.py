@@ -13,6 +13,8 @@ from model.flow import PHASES, Flow, Place, places
 from model.world import Life, Record, World
 
 DEAD = "map/item:"
+HANDLER = re.compile(r"/on_(failure|incomplete)@\d+$|/on_exit_code:0$")
+"""Lists inside a step behind which something else of the step may stand."""
 
 
 @dataclass
@@ -389,6 +391,8 @@ def _is_unasked(moment: Moment, path: str, expected: Expected) -> bool:
 def _follows(path: str, gone: str) -> bool:
     """Does it stand behind a step that is not there any more?"""
     above = gone.rpartition("/")[0]
+    if HANDLER.search(above):
+        above = above.rpartition("/")[0]  # behind a handler stand other parts of its step
     phases = [one.partition("/")[0] for one in (gone, path)]
     return path.startswith(f"{above}/") or PHASES.index(phases[0]) < PHASES.index(phases[1])
 
