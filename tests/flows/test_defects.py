@@ -411,6 +411,32 @@ def test_d8_d13_d19_d38_every_field_works_in_every_phase(place: Place, phase: st
     assert ran.result.status == "done", ran.message
 
 
+@pytest.mark.parametrize("phase", PHASES)
+def test_d8_d19_a_tool_and_an_agent_are_where_their_step_says(place: Place, phase: str) -> None:
+    place.program("claude", '#!/bin/sh\ncat > /dev/null; echo "$ANTHROPIC_BASE_URL $(pwd)"\n')
+    (place.root / "sub").mkdir()
+    around = {"working_dir": "sub", "env": {"ANTHROPIC_BASE_URL": "http://step"}}
+    tool = {"tool": "core/shell", "params": {"command": "pwd > place"}, **around}
+    agent = {"claude": "/go", "output_file": "told", **around}
+    flow = in_phase(phase, [tool, agent])
+    flow["env"] = {"ANTHROPIC_BASE_URL": "http://flow"}
+    place.done(json.dumps(flow))
+    assert place.text("sub/place") == f"{place.root}/sub\n"
+    assert place.text("sub/told") == f"http://step {place.root}/sub\n"
+
+
+def test_a_profile_reaches_what_is_made_of_what_it_replaces(place: Place) -> None:
+    ran = place.done(
+        """\
+env: {HOST: dev, ZONE: local, URL: 'https://${HOST}.${ZONE}/'}
+profiles: {prod: {HOST: prod, ZONE: org}}
+steps: [{shell: 'echo $HOST $URL'}]
+""",
+        profile="prod",
+    )
+    assert ran.outputs["steps/0"] == "prod https://prod.org/"
+
+
 def test_d8_a_handler_reads_the_output_of_the_shell(place: Place) -> None:
     place.program("claude", "#!/bin/sh\ncat > asked.txt\ntouch fixed\n")
     ran = place.done(
@@ -838,10 +864,35 @@ reduce:
     assert ran.outputs == {"reduce/0": "0 0 0 0 []"}
 
 
-def test_d25_a_pattern_that_matches_no_file_is_noted(place: Place) -> None:
-    ran = place.done("map: {input: {glob: '*.nothing'}, steps: [{shell: ls}]}\n")
+@pytest.mark.parametrize("input", ["{glob: '*.nothing'}", "'*.nothing'", "'items?.json'", "'no[1].json'"])
+def test_d25_a_pattern_that_matches_no_file_is_noted(place: Place, input: str) -> None:
+    ran = place.done(f"map: {{input: {input}, steps: [{{shell: ls}}]}}\n")
     assert ran.notes == ["there are no items: the pattern of the input matches no file that is chosen"]
     assert place.done("map: {input: [], steps: [{shell: ls}]}\n").notes == []
+
+
+def test_d25_items_as_text_are_no_pattern(place: Place) -> None:
+    ran = place.run("""map: {input: '[{"n": 1}]', steps: [{shell: ls}]}\n""")
+    assert "these are items, written as text" in ran.message
+
+
+def test_d25_a_text_that_a_hole_gives_is_not_called_a_file_of_that_name(place: Place) -> None:
+    ran = place.run(
+        "setup: [{shell: echo a, capture: found}]\nmap: {input: '${found}', steps: [{shell: ls}]}\n"
+    )
+    assert "'${found}' gives text here" in ran.message
+    assert "capture_format: json, or lines" in ran.message
+
+
+def test_the_environment_of_a_map_is_that_of_the_command_of_its_input_too(place: Place) -> None:
+    flow = (
+        "map: {input: {command: 'echo $KIND ${KIND}'}, env: {KIND: odd}, steps: [{shell: 'echo ${item}'}]}\n"
+    )
+    run = place.done(flow)
+    assert run.outputs["map/0/0"] == "odd odd"
+    place.write("flow.yaml", flow.replace("odd", "even"))
+    with pytest.raises(InputError, match="map/items"):
+        place.resume(run.result.run)
 
 
 def test_d25_a_name_does_not_eat_the_beginning_of_another(place: Place) -> None:

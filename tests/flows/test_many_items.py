@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -72,3 +74,30 @@ def test_what_is_remembered_at_once_counts_in_a_view_as_one_by_one(place: Place)
     (told,) = (event for event in ran.events if isinstance(event, ItemsRemembered))
     assert (group.total, group.failed, group.done) == (ITEMS, 3, ITEMS - 3)
     assert group.replayed == told.done.count(1) + 3
+
+
+MEASURED = """\
+import re, sys
+from plait.app.flows import run_flow
+result = run_flow(sys.argv[1])
+status = open("/proc/self/status").read()
+print(result.counts["total"], re.search("VmHWM:[ \\t]*([0-9]+) kB", status)[1])
+"""
+"""Not by getrusage: that counts what the process was before it executed Python."""
+
+
+def test_d26_neither_the_input_nor_the_items_nor_their_results_are_held_in_memory(place: Place) -> None:
+    flow = (
+        "map: {input: NAME, id: '${item.n}', max_parallel: 2, steps: [{shell: ls, when: '${item.n} < 0'}]}\n"
+    )
+    peaks = {}
+    for count in (100, 6000):
+        lines = (f'{{"n": {n}, "text": "{n:05}{"x" * 5000}"}}\n' for n in range(count))
+        place.write(f"{count}.jsonl", "".join(lines))
+        place.write("flow.yaml", flow.replace("NAME", f"{count}.jsonl"))
+        command = [sys.executable, "-c", MEASURED, "flow.yaml"]
+        done = subprocess.run(command, cwd=place.root, capture_output=True, text=True, check=True)
+        total, peaks[count] = map(int, done.stdout.split())
+        assert total == count
+    megabytes = (peaks[6000] - peaks[100]) / 1024
+    assert megabytes < 10, "of 30 MB of items"

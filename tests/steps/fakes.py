@@ -138,7 +138,7 @@ class FakeHands:
     def git(self, args: Sequence[str], *, cwd: str, env: Mapping[str, str], stdin: bytes = b"") -> bytes:
         raise AssertionError(f"nobody asked for git: {args} {cwd} {env} {stdin!r}")
 
-    def at(self, directory: str) -> FakeHands:  # noqa: ARG002
+    def at(self, directory: str, env: Mapping[str, str]) -> FakeHands:  # noqa: ARG002
         return self
 
     def provider(self, name: str | None) -> Provider | None:

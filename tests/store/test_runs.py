@@ -307,7 +307,7 @@ def test_the_number_of_a_living_process_in_a_lock_that_nobody_holds_means_nothin
     with runs.open(opened.id, write=True):
         assert is_held(str(lock))
         lock.write_text("what is this")
-        with pytest.raises(InputError, match="process unknown has been working on run"):
+        with pytest.raises(InputError, match="another process began to work on run"):
             runs.open(opened.id, write=True)
 
 

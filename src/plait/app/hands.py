@@ -29,6 +29,9 @@ PIECE: Final = 1 << 20
 MOST_KEPT: Final = 4 << 30
 """Bytes of long outputs that one run keeps in all."""
 
+MOST_ELSEWHERE: Final = 64
+"""Folders and environments of steps whose tools are kept ready."""
+
 _HERE: Final = threading.local()
 """The time that the call of this thread has.  One for all hands: on a cluster there are hands for every item,
 and to free such an object a thread needs a lock that a profiler may hold while garbage is collected."""
@@ -61,9 +64,11 @@ class RealHands:
         self._providers: Providers | None = None
         self._no_flows: dict[str, bool] = {}
         """Tools that are not flows: may they be called only once?"""
-        self._tools_at: str | None = None
-        """The folder that tools take for the project, if it is another."""
-        self._elsewhere: dict[str, RealHands] = {}
+        self._tools_at = project
+        """The folder that tools take for the project."""
+        self._tools_env: Mapping[str, str] = {}
+        """What they find beside the variables of the flow."""
+        self._elsewhere: dict[tuple[str, tuple[tuple[str, str], ...]], RealHands] = {}
 
     def shell(
         self,
@@ -233,9 +238,10 @@ class RealHands:
         with self._lock:
             if self._tools is None:
                 tools = toolbox(self._project, ask=self._ask)
-                host = {**tools.host, **self._env}
-                if self._tools_at is not None:
-                    tools = replace(tools, spaces=replace(tools.spaces, project=self._tools_at))
+                host = {**tools.host, **self._env, **self._tools_env}
+                if self._tools_at != self._project:
+                    moved = replace(tools.spaces, project=self._tools_at)
+                    tools = replace(tools, spaces=moved, own_project=self._project)
                 self._tools = replace(tools, host=host, perform=self._carried_out)
             return self._tools
 
@@ -303,18 +309,23 @@ class RealHands:
         """What files may not leave: the project, or the place of the item in which a step runs."""
         return item_root(self._folder, self._project, directory) or self._project
 
-    def at(self, directory: str) -> RealHands:
-        root = item_root(self._folder, self._project, directory)
-        if root is None or root == self._tools_at:
+    def at(self, directory: str, env: Mapping[str, str]) -> RealHands:
+        host = self._toolbox().host
+        own = () if env == host else tuple((name, env[name]) for name in env if host.get(name) != env[name])
+        if not own and directory == self._tools_at:
             return self
         from copy import copy
 
         with self._lock:
-            if root not in self._elsewhere:
+            moved = self._elsewhere.get((directory, own))
+            if moved is None:
                 moved = copy(self)
-                moved._tools_at, moved._tools, moved._lock = root, None, threading.Lock()
-                self._elsewhere[root] = moved
-            return self._elsewhere[root]
+                moved._tools_at, moved._tools_env = directory, dict(own)
+                moved._tools, moved._lock, moved._elsewhere = None, threading.Lock(), {}
+                if len(self._elsewhere) >= MOST_ELSEWHERE:
+                    self._elsewhere.pop(next(iter(self._elsewhere)))
+                self._elsewhere[directory, own] = moved
+            return moved
 
     def is_inside(self, directory: str) -> bool:
         top = os.path.realpath(self._project)

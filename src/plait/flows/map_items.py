@@ -10,15 +10,15 @@ from plait.engine.backend import ItemWork
 from plait.engine.outcome import Failure, StepError
 from plait.engine.perform import PLAIN, Policy, Step, Turn
 from plait.errors import InputError, ProcessError
-from plait.flows.inputs import CommandInput, GlobInput, InputSpec, Selection, keyed, read_items, select
+from plait.flows.inputs import CommandInput, InputSpec, Selection, is_pattern, keyed, read_items, select
 from plait.flows.spool import Spooled, expect_spool, read_spool, write_spool
 from plait.hints import Final
 from plait.masking import masked
-from plait.records import dataclass, replace
+from plait.records import dataclass, field, replace
 from plait.steps.hands import working
-from plait.template.sinks import as_shell
+from plait.template.sinks import as_sealed_env, as_shell
 from plait.template.template import Template
-from plait.values import Json
+from plait.values import Json, Secret, revealed_text
 
 COMMAND_TIMEOUT: Final = 300.0
 """Seconds that a command may take to give the items of a map."""
@@ -38,6 +38,8 @@ class MapItems:
     fingerprint: str
     allow_outside: bool = False
     strict: bool = False
+    env: Mapping[str, Template] = field(default_factory=dict)
+    """What the command that gives the items finds in its environment."""
     name: str = "items"
     kind: str = "items"
     title: str = "the items"
@@ -49,7 +51,7 @@ class MapItems:
         if run.rehearsal is not None:
             return self._rehearsed(turn)
         spooled = write_spool(self._keyed(turn), self._file(turn))
-        if not spooled.count and isinstance(self.input, GlobInput):
+        if not spooled.count and is_pattern(self.input):
             run.note(turn.path, "there are no items: the pattern of the input matches no file that is chosen")
         return {"count": spooled.count, "digest": spooled.digest}
 
@@ -90,12 +92,19 @@ class MapItems:
         timeout = COMMAND_TIMEOUT if left is None else min(left, COMMAND_TIMEOUT)
         try:
             yield from run.hands.lines(
-                bound, cwd=turn.directory, env=turn.env, timeout=timeout, stop=run.stop
+                bound, cwd=turn.directory, env=self._variables(turn), timeout=timeout, stop=run.stop
             )
         except ProcessError as error:
             if error.code != "command-failed":
                 raise
             raise StepError(Failure(run.mask(str(error)), "exit", path=turn.path)) from None
+
+    def _variables(self, turn: Turn) -> dict[str, str]:
+        given = [
+            (name, as_sealed_env(value, turn.scope, strict=self.strict)) for name, value in self.env.items()
+        ]
+        working(turn.run).hide(value.reveal() for _, value in given if isinstance(value, Secret))
+        return {**turn.env, **{name: revealed_text(value) for name, value in given}}
 
     def _rehearsed(self, turn: Turn) -> Json:
         """The items that are known without running anything."""

@@ -9,8 +9,8 @@ from itertools import pairwise
 from plait.documents import nodes
 from plait.engine.retry import ONCE_ONLY, Retry
 from plait.errors import Problem
-from plait.flows.format import AT_ODDS, Said, template_of
-from plait.flows.inputs import read_input, read_selection
+from plait.flows.format import AT_ODDS, Said, template_of, text_template
+from plait.flows.inputs import CommandInput, read_input, read_selection
 from plait.flows.map_items import MapItems
 from plait.flows.parts import digest, retry_of
 from plait.hints import TYPE_CHECKING, Final
@@ -64,8 +64,12 @@ def _map_items(builder: Builder, said: Said) -> MapItems:
     chosen = ("input", "json_path", "filter", "sort_by", "distinct", "offset", "max_items", "id")
     nodes_told = {name: value for name in chosen if (value := said.get(name)) is not None}
     told = {name: value.data() for name, value in nodes_told.items()}
+    input = read_input(node)
+    env = dict(said.variables("env")) if isinstance(input, CommandInput) else {}
+    if env:
+        told["env"] = {name: value.data() for name, value in env.items()}
     return MapItems(
-        read_input(node),
+        input,
         replace(
             read_selection(_without_holes(said.node)),
             offset=said.whole("offset") or 0,
@@ -75,6 +79,7 @@ def _map_items(builder: Builder, said: Said) -> MapItems:
         digest([told, builder.around, *builder.head.mentioned(*nodes_told.values())]),
         allow_outside="outside_files" in builder.said.words("allow"),
         strict=builder.strict,
+        env={name: text_template(value) for name, value in env.items()},
     )
 
 

@@ -97,6 +97,8 @@ class Toolbox:
     dotenv_allowed: frozenset[str] = frozenset()
     timeout: float | None = None
     """Seconds that the caller gives a tool, whatever its author wrote."""
+    own_project: str | None = None
+    """The user's, where tools take another folder for the project: its `.env` and its interpreters count."""
     clock: Callable[[], float] = time.time
     ready: ReadyTools = field(init=False, compare=False, repr=False, default_factory=lambda: ReadyTools())
     """Its own: what another host or another trust made ready is not ready here."""
@@ -502,7 +504,7 @@ def _is_opened(chain: Chain) -> bool:
 
 
 def _surroundings(toolbox: Toolbox, *, project_trusted: bool, dry: bool) -> Surroundings:
-    project = toolbox.spaces.project
+    project = toolbox.own_project or toolbox.spaces.project
     return Surroundings(
         roots=(project,) if project and project_trusted else (),
         host=toolbox.host,
@@ -531,7 +533,7 @@ def _environment(
 
 
 def _dotenv(toolbox: Toolbox, chain: Chain) -> DotEnv:
-    project = toolbox.spaces.project or "/"
+    project = toolbox.own_project or toolbox.spaces.project or "/"
     # A look first: most projects have none, and to open a file safely takes longer than all else here.
     contents = read_beneath(project, ".env") if os.path.lexists(f"{project}/.env") else None
     if contents is None:

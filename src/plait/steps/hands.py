@@ -150,8 +150,8 @@ class Hands(Protocol):
     def provider(self, name: str | None) -> Provider | None:
         """The provider of that name, or the one that is used if nothing is said; None if there is none."""
 
-    def at(self, directory: str) -> Hands:
-        """The same hands for steps whose project is elsewhere: in the worktree of an item."""
+    def at(self, directory: str, env: Mapping[str, str]) -> Hands:
+        """The same hands for a step in a folder and an environment of its own: its tools are there, too."""
 
 
 # ── places of their own for items ────────────────────────────────────────
@@ -600,6 +600,5 @@ def out_of_limit(
 
 
 def hands_at(turn: Turn) -> Hands:
-    """The hands of a step, which are those of its item's worktree if it is in one."""
-    run = working(turn.run)
-    return run.hands.at(turn.directory) if run.shelters else run.hands
+    """The hands of a step, where it is and with what it was given."""
+    return working(turn.run).hands.at(turn.directory, turn.env)

@@ -89,7 +89,7 @@ FORMS: Final = (
                 f"only these failures are tried again: {', '.join(RETRIABLE_KINDS)}, "
                 "or a part of the message",
             ),
-            Field("budget", Duration(), "time for all attempts together", also=("retry_budget",)),
+            Field("budget", Duration(), "time after which nothing is tried again", also=("retry_budget",)),
             Field("on_failure", Refused("write continue_on_error or on_failure beside retry"), ""),
         ),
     ),

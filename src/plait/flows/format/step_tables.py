@@ -125,7 +125,12 @@ FORMS: Final = (
             ),
             Field("when", Condition(), "the step is skipped if this does not hold"),
             ENV_FIELD,
-            Field("working_dir", Text(), "where it runs, below the project", also=("cwd",)),
+            Field(
+                "working_dir",
+                Text(),
+                "where it runs, below the project; a tool takes that for the project",
+                also=("cwd",),
+            ),
             Field("timeout", Duration(), TIMEOUT_MEANING),
             Field("retry", TRIES, "how often it is tried"),
             *CAPTURE_FIELDS,
@@ -208,7 +213,10 @@ FORMS: Final = (
         "Files that a step produced.",
         (
             Field(
-                "file_pattern", Word("a glob"), "files that match this and are new or changed", required=True
+                "file_pattern",
+                Word("a glob"),
+                "files that match this and that git calls new or changed",
+                required=True,
             ),
         ),
     ),

@@ -25,7 +25,7 @@ from plait.flows.inputs.json_path import JsonPath, compile_json_path
 from plait.flows.inputs.keys import item_key, keyed
 from plait.flows.inputs.selection import Selection, read_selection, select
 from plait.flows.inputs.sorting import Order, compile_order
-from plait.flows.inputs.sources import RunCommand, read_items
+from plait.flows.inputs.sources import RunCommand, is_pattern, read_items
 from plait.flows.inputs.spec import (
     CommandInput,
     FileInput,
@@ -49,6 +49,7 @@ __all__ = [
     "Selection",
     "compile_json_path",
     "compile_order",
+    "is_pattern",
     "item_facts",
     "item_key",
     "keyed",

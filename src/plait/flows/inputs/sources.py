@@ -23,7 +23,7 @@ from plait.source import Span
 from plait.template.nodes import Text
 from plait.template.program import Lookup
 from plait.template.template import Template
-from plait.values import Json, text
+from plait.values import Json, json_value, text
 
 CHUNK: Final = 1 << 18
 RunCommand: TypeAlias = Callable[[Template], Iterator[bytes]]
@@ -72,11 +72,27 @@ def _recognised(
     if not isinstance(said, str):
         what = "this is neither a list nor the name of a file"
         raise InputError(what, spec.span, "name a file, or a value that is a list", code="bad-input")
+    if said[:1] in ("[", "{") and not _exists(said, directory) and _is_json(said):
+        what, fix = "these are items, written as text", "write them without quotes, as a list"
+        raise InputError(what, spec.span, fix, code="bad-input")
     if _is_glob(spec.text) and not _exists(said, directory):
         paths = _of_glob(_pattern(spec.text, names), spec.span, directory, allow_outside)
         yield from _chosen(paths, json_path, spec.span)
         return
     yield from _of_file(said, spec.text, spec.span, directory, None, json_path, allow_outside)
+
+
+def is_pattern(spec: InputSpec) -> bool:
+    """Does it name files by a pattern?  That may match none."""
+    return isinstance(spec, GlobInput) or (isinstance(spec, PlainInput) and _is_glob(spec.text))
+
+
+def _is_json(said: str) -> bool:
+    try:
+        json_value(said)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def _chosen(items: Iterator[Json], path: JsonPath | None, span: Span) -> Iterator[Json]:
@@ -181,7 +197,11 @@ def _no_file(path: str, template: Template, span: Span, directory: str) -> Input
     fixed = all(isinstance(part, Text) for part in template.leaf.program.parts)
     meant = _nearest_file(path, directory) if fixed else None
     fix = (f"did you mean '{shown(meant)}'? " if meant else "") + "a command is written input: {command: …}"
-    return InputError(f"there is no file '{_name(template)}'", span, fix, code="no-file")
+    what = f"there is no file '{_name(template)}'"
+    if not fixed:
+        what = f"'{_name(template)}' gives text here, and that is not the name of a file"
+        fix = "what a step prints is a list if it is captured with capture_format: json, or lines; " + fix
+    return InputError(what, span, fix, code="no-file")
 
 
 def _nearest_file(path: str, directory: str) -> str | None:
