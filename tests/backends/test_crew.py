@@ -155,7 +155,7 @@ class Scheduler:
             odd = [
                 one
                 for one in answers
-                if not isinstance(one, travel.Performed | travel.Stopped | travel.Refused)
+                if not isinstance(one, travel.Performed | travel.Stopped | travel.Ended | travel.Refused)
             ]
             if SILENCE in answers:
                 continue

@@ -11,6 +11,7 @@ import pytest
 from plait.backends.dask_worker import DEAF, GAP, Hearing, watch_of
 from plait.backends.halting import halted
 from plait.backends.patience import Call, GaveWay, NoAnswer
+from plait.backends.returned import Raised
 from plait.engine.run import Stop
 
 
@@ -110,7 +111,7 @@ def test_a_second_wish_to_stop_reaches_the_workers_while_they_have_their_grace()
 def test_a_worker_that_is_gone_is_not_waited_for() -> None:
     class Gone(Ways):
         def through_scheduler(self, workers: list[str], at_once: bool) -> Mapping[str, object]:  # noqa: ARG002
-            return dict.fromkeys(workers, OSError())
+            return dict.fromkeys(workers, Raised(OSError, ""))
 
     assert halted(["a"], Gone(), Stop()) == []
 

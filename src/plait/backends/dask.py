@@ -32,15 +32,15 @@ from plait.backends.dask_refusals import as_error, expect_same, mismatch, unhear
 from plait.backends.halting import STOPPED, halted
 from plait.backends.local import LocalThreads
 from plait.backends.patience import Call, GaveWay, NoAnswer
+from plait.backends.returned import Raised, returned
 from plait.engine.backend import Fanned, Finished, ItemWork, Perform
-from plait.engine.events import Event, Noted, StepFinished, StepRetrying, StepStarted
-from plait.engine.outcome import Aborted, Done, Failed, Failure, Outcome, OutOfTime, Skipped
+from plait.engine.events import Event, StepFinished, StepStarted
+from plait.engine.outcome import Aborted, Failed, Failure, Outcome, OutOfTime, Skipped
 from plait.engine.perform import Step, Turn, remembered
-from plait.engine.run import Mask, Run, Stop
+from plait.engine.run import Run, Stop
 from plait.errors import InputError, InternalError, ProcessError, listed
 from plait.hints import Any, Final
-from plait.masking import masked
-from plait.records import dataclass, replace
+from plait.records import dataclass
 
 AHEAD: Final = 2
 """Short tasks for each thread of a worker, so that none waits for us."""
@@ -253,7 +253,15 @@ class _Crew:
 
     def _told(self, workers: list[str] | None, function: Callable[..., object], *args: object) -> Any:
         """What workers say, each for itself."""
-        return dict(self._client.run(function, *args, workers=workers, on_error="return"))
+        said = self._client.run(function, *args, workers=workers, on_error="return")
+        return {worker: self._returned(one) for worker, one in said.items()}
+
+    def _returned(self, value: Any) -> Any:
+        return returned(value, self._run.mask)
+
+    def _unpacked(self, reply: bytes) -> travel.Reply:
+        unpacked: travel.Reply = self._returned(travel.unpacked_reply(reply))
+        return unpacked
 
     def _note(self, message: str) -> None:
         self._run.note(self._fanned.turn.path, message)
@@ -326,11 +334,11 @@ class _Crew:
             raise
         for worker, reply in replies.items():
             if isinstance(reply, bytes):
-                self._consider_refusal(travel.unpacked_reply(reply))
+                self._consider_refusal(self._unpacked(reply))
             elif reply is None:
                 self._workers[worker] = 1
                 self._counted = 0.0  # how many it takes is seen at the next look
-            elif not isinstance(reply, OSError):
+            elif not (isinstance(reply, Raised) and reply.is_a(OSError)):
                 raise unloadable({worker: reply})
 
     def _lose(self, worker: str) -> None:
@@ -478,11 +486,11 @@ class _Crew:
             if flight is None:
                 continue  # it has come before, or goes again already
             if one.error is not None:
-                raise unheard_of(one.error)
+                raise unheard_of(self._returned(one.error))
             if one.reply is None:
                 self._again += flight.works
             else:
-                self._replied(flight, travel.unpacked_reply(one.reply))
+                self._replied(flight, self._unpacked(one.reply))
 
     def _gather(self) -> None:
         """Fetch the replies of what has ended; by threads, since one that was lost meanwhile takes long."""
@@ -526,7 +534,7 @@ class _Crew:
             case travel.Several(replies, seconds):
                 each = seconds / max(1, len(replies))
                 self._pace = each if self._pace is None else (3 * self._pace + each) / 4
-                self._record(tuple(event for one in replies for event in _events(one)))
+                self._run.record(tuple(event for one in replies for event in _events(one)))
                 for work, one in zip(works, replies, strict=False):
                     self._ended(work, one)
                 self._again += works[len(replies) :]
@@ -550,12 +558,6 @@ class _Crew:
                 self._error = self._error or Aborted(failure, path)
             case travel.Refused():
                 self._error = self._error or as_error(reply)
-
-    def _record(self, events: tuple[Event, ...]) -> None:
-        mask = self._run.mask
-        if mask is not str:
-            events = tuple(_masked(event, mask) for event in events)
-        self._run.record(events)
 
     def _give_up(self, work: ItemWork) -> None:
         step, turn = self._fanned.placed(work)
@@ -636,7 +638,8 @@ class _Crew:
         return said
 
     def directly(self, worker: str, at_once: bool) -> object:
-        return self._cluster.directly(self._client, worker, self._office.halt, self._digest, at_once)
+        said = self._cluster.directly(self._client, worker, self._office.halt, self._digest, at_once)
+        return self._returned(said)
 
     def _say_goodbye(self) -> None:
         """A worker that does not hear it forgets by itself, some time later."""
@@ -662,23 +665,3 @@ def _expect_time(turn: Turn) -> None:
 
 def _end(step: Step, turn: Turn, outcome: Outcome) -> StepFinished:
     return StepFinished(turn.path, step.kind, step.title, step.fingerprint, outcome, 0.0, turn.order)
-
-
-def _masked(event: Event, mask: Mask) -> Event:
-    """Without secrets that were not sent, and that a worker could therefore not see in an output."""
-    match event:
-        case StepFinished(outcome=Done(value)):
-            return replace(event, title=mask(event.title), outcome=Done(masked(value, mask)))
-        case StepFinished(outcome=Failed(failure)):
-            return replace(event, title=mask(event.title), outcome=Failed(_masked_failure(failure, mask)))
-        case StepRetrying():
-            return replace(event, failure=_masked_failure(event.failure, mask))
-        case Noted():
-            return replace(event, message=mask(event.message))
-        case StepStarted():
-            return replace(event, title=mask(event.title))
-    return event
-
-
-def _masked_failure(failure: Failure, mask: Mask) -> Failure:
-    return replace(failure, message=mask(failure.message), output=masked(failure.output, mask))

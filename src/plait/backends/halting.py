@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 from plait.backends.patience import Call
+from plait.backends.returned import Raised
 from plait.engine.run import Stop
 from plait.hints import Final, Protocol
 
@@ -82,4 +83,4 @@ class _Halting:
 
 def _is_through(said: object) -> bool:
     """It is at nothing, or gone: its processes end with it."""
-    return said == 0 or isinstance(said, OSError)
+    return said == 0 or (isinstance(said, Raised) and said.is_a(OSError))
