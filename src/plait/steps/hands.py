@@ -272,6 +272,9 @@ class Workspaces(Protocol):
 
     def add(self, order: int, title: str, key: str, commit: str) -> Spot: ...
     def copy(self, order: int, title: str, key: str, inputs: Sequence[str]) -> Spot: ...
+    def hand_over(self, spot: Spot) -> None:
+        """A place was recorded, and steps are about to work there; until then nobody keeps a copy."""
+
     def gather(self, branch: str) -> Spot:
         """The worktree of the branch on which everything is collected."""
 
@@ -298,6 +301,9 @@ class Workspaces(Protocol):
         """
 
     def settle(self) -> None: ...
+    def prune(self) -> None:
+        """Remove what is left of places that nobody needs; when no item is at work."""
+
     def tip(self, ref: str) -> str: ...
     def move(self, ref: str, new: str, old: str) -> bool:
         """Compare and swap; False if the ref was somewhere else."""
