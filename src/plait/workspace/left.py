@@ -155,9 +155,15 @@ def _folder(git: Git, worktrees: Worktrees, run: str, path: str, *, running: boo
         worktrees.expect_whole(spot)
         look = worktrees.look(spot)
         files = len(look.files) + len(look.repositories)
+        unread = None if running else worktrees.unread(spot)
+        why = "" if unread is None else unread.message
     except (InputError, ProcessError) as error:
         why = error.what
-    return Left(run, path, spot.branch, _commits(git, spot.branch), files, running=running, why=why)
+    commits = _commits(git, spot.branch)
+    if why and _is_gone(git, spot.branch):
+        # It was merged, or somebody has removed it: now it is a folder like any other.
+        return Left(run, path, "", files=sum(1 for _ in _found_in(path)), running=running, why=why)
+    return Left(run, path, spot.branch, commits, files, running=running, why=why)
 
 
 def _rests(worktrees: Worktrees, run: str) -> Iterator[Left]:
@@ -197,5 +203,8 @@ def _commits(git: Git, branch: str) -> int | None:
     counted = git.asked("rev-list", "--count", f"{BRANCHES}{branch}", "--not", *known)
     if counted.exit_code == 0:
         return int(counted.stdout)
-    is_there = git.asked("show-ref", "--verify", "--quiet", f"{BRANCHES}{branch}").exit_code == 0
-    return None if is_there else 0
+    return 0 if _is_gone(git, branch) else None
+
+
+def _is_gone(git: Git, branch: str) -> bool:
+    return git.asked("show-ref", "--verify", "--quiet", f"{BRANCHES}{branch}").exit_code == 1

@@ -83,7 +83,7 @@ class Worktrees:
                 "no branch is checked out (detached HEAD), so there is nothing to merge into",
                 "git switch BRANCH; or write isolation: {kind: worktree, merge: none}",
             )
-        if self._git.asked("show-ref", "--verify", "--quiet", f"{BRANCHES}plait").exit_code == 0:
+        if self._git.answered("show-ref", "--verify", "--quiet", f"{BRANCHES}plait").exit_code == 0:
             raise self._refused(
                 "a branch is called 'plait', and git has no room for branches 'plait/…' beside it",
                 "git branch -m plait NEW-NAME",
@@ -311,6 +311,11 @@ class Worktrees:
             for branch, at in gone.items():  # all or none it was; now those that can be
                 self._delete(branch, at)
 
+    def unread(self, spot: Spot) -> Remains | None:
+        """Why a worktree stays of which git can say nothing: a part of it cannot be read."""
+        needed = self._needed(self._inside(spot.path))
+        return needed if needed is not None and needed.cause == "closed" else None
+
     def _needed(self, inside: Inside) -> Remains | None:
         """Does a place hold what git neither knows nor ignores?  It may be nowhere else."""
         found = inner_of(os.fsencode(inside.path))
@@ -434,7 +439,8 @@ class Worktrees:
         return True
 
     def _delete(self, branch: str, at: str) -> None:
-        self._git.asked("update-ref", "-d", BRANCHES + branch, at)
+        if at:  # else git would remove it wherever it is
+            self._git.asked("update-ref", "-d", BRANCHES + branch, at)
 
     def forget_merged(self, into: str, spare: Collection[str]) -> None:
         self.settle()
@@ -448,7 +454,9 @@ class Worktrees:
                 self._delete(ref.removeprefix(BRANCHES), at)
 
     def is_ancestor(self, one: str, other: str) -> bool:
-        return bool(one) and self._git.asked("merge-base", "--is-ancestor", one, other).exit_code == 0
+        if not one or not other:
+            return False
+        return self._git.answered("merge-base", "--is-ancestor", one, other).exit_code == 0
 
     def merge(self, ours: str, theirs: str, message: str) -> str | Conflict:
         """The commit in which two come together, or the files on which they do not agree."""
