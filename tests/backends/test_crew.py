@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from plait.backends import travel
-from plait.backends.dask import _Crew
+from plait.backends.dask import IN_VAIN, _Crew
 from plait.backends.patience import Call
 from plait.engine.backend import ItemWork
 from plait.engine.events import Noted, StepFinished
@@ -434,6 +434,29 @@ def test_a_worker_that_is_stuck_when_it_is_greeted_keeps_nobody_from_the_items(
     played.scheduler.never, played.scheduler.stuck = never, {"tcp://stuck"}
     played.go()
     assert len(played.recorded) == 20
+
+
+def test_at_last_words_nobody_waits_for_a_scheduler_that_did_not_answer(never: threading.Event) -> None:
+    def stops(_: str, __: int) -> object:
+        played.run.stop.ask()
+        return SILENCE
+
+    played = Played(stops, items=1)
+    scheduler, said = played.scheduler, played.scheduler.run
+    closings: list[float] = []
+
+    def run(function: Callable[..., object], *args: object, **how: Any) -> dict[str, object]:
+        if function == played.office.forget:
+            closings.append(played.crew._closing)
+        if scheduler.tries:
+            never.wait()
+            raise OSError
+        return said(function, *args, **how)
+
+    scheduler.run = run  # type: ignore[method-assign]
+    scheduler.directly = lambda _, __, halt, *args: halt(*args)  # type: ignore[attr-defined]
+    played.go()
+    assert closings == [IN_VAIN]
 
 
 def test_when_the_run_is_to_stop_nothing_is_sent_any_more_and_what_runs_is_cancelled() -> None:

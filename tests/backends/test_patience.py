@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from plait.backends.dask_worker import DEAF, GAP, Hearing, watch_of
-from plait.backends.halting import halted
+from plait.backends.halting import ANSWER, halted
 from plait.backends.patience import Call, GaveWay, NoAnswer
 from plait.backends.returned import Raised
 from plait.engine.run import Stop
@@ -88,6 +88,18 @@ def test_workers_of_a_scheduler_that_does_not_answer_are_asked_without_it(never:
     ways = Ways(never=never)
     assert halted(["a", "b"], ways, Stop()) == []
     assert sorted(ways.direct) == [("a", False), ("b", False)]
+
+
+def test_an_answer_that_comes_late_counts_and_nobody_is_asked_twice_meanwhile(never: threading.Event) -> None:
+    class Late(Ways):
+        def directly(self, worker: str, at_once: bool) -> object:
+            said = super().directly(worker, at_once)
+            threading.Event().wait(1.5 * ANSWER)
+            return said
+
+    ways = Late(never=never)
+    assert halted(["a"], ways, Stop()) == []
+    assert ways.direct == [("a", False)]
 
 
 def test_who_cannot_be_reached_is_named(never: threading.Event) -> None:

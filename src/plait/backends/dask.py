@@ -60,6 +60,8 @@ FIRST: Final = 1.0
 """Seconds that we do nothing but wait for the first workers."""
 CLOSING: Final = 2.0
 """Seconds for the last words to a cluster."""
+IN_VAIN: Final = 0.2
+"""The same, if its scheduler does not answer."""
 LOOK: Final = 0.1
 """Seconds between two looks whether the run is to stop."""
 COUNT: Final = 0.5
@@ -178,6 +180,8 @@ class _Crew:
         self._greetings: list[_Greeting] = []
         self._counted = 0.0
         self._has_said_empty = False
+        self._is_silent = False
+        """The scheduler has not answered when workers were to halt, so nobody waits for it at last words."""
         self._error: BaseException | None = None
         self._exhausted = False
 
@@ -192,7 +196,7 @@ class _Crew:
         finally:
             self._say_goodbye()
             self._end_fetching()
-            self._close(CLOSING)
+            self._close(self._closing)
         if self._error is not None:
             raise self._error
 
@@ -634,7 +638,9 @@ class _Crew:
             )
 
     def through_scheduler(self, workers: list[str], at_once: bool) -> Mapping[str, object]:
+        self._is_silent = True
         said: Mapping[str, object] = self._told(workers, self._office.halt, self._digest, at_once)
+        self._is_silent = False
         return said
 
     def directly(self, worker: str, at_once: bool) -> object:
@@ -644,7 +650,11 @@ class _Crew:
     def _say_goodbye(self) -> None:
         """A worker that does not hear it forgets by itself, some time later."""
         call = Call(partial(self._told, None, self._office.forget, self._digest))
-        call.is_over(CLOSING, gives_way=self._is_hurried)
+        call.is_over(self._closing, gives_way=self._is_hurried)
+
+    @property
+    def _closing(self) -> float:
+        return IN_VAIN if self._is_silent else CLOSING
 
 
 def _events(reply: travel.Reply) -> tuple[Event, ...]:
