@@ -187,9 +187,7 @@ class _Crew:
 
     def work(self) -> None:
         self._digest, self._parcel = self._office.parcel(self._fanned, shared=self._cluster.is_ours)
-        try:
-            self._connect(CONNECT)
-        except GaveWay:
+        if not self._is_connected():
             return  # the run is to stop
         try:
             self._until_all_ended()
@@ -199,6 +197,18 @@ class _Crew:
             self._close(self._closing)
         if self._error is not None:
             raise self._error
+
+    def _is_connected(self) -> bool:
+        """It was there before anything ran: if it is not now, it is one that is gone, and may come back."""
+        try:
+            self._connect(CONNECT)
+        except GaveWay:
+            return False
+        except InputError as error:
+            if error.code != "no-cluster" or self._cluster.is_ours:
+                raise
+            return self._is_back()
+        return True
 
     def _until_all_ended(self) -> None:
         try:
@@ -596,21 +606,25 @@ class _Crew:
 
     def _reconnect(self) -> None:
         """The scheduler is gone, and with it all that it had: what is not recorded is sent again."""
-        self._note(f"the scheduler at {self._cluster.shown} is gone; waiting for it")
         for flight in self._flying.values():
             self._again += flight.works
         self._flying.clear()
         self._workers.clear()
         self._greetings.clear()
         self._close(1.0)
+        self._is_back()
+
+    def _is_back(self) -> bool:
+        """Wait for it; False if the run is to stop."""
+        self._note(f"the scheduler at {self._cluster.shown} is gone; waiting for it")
         until = time.monotonic() + self._patience
         while not self._run.is_stopping():
             try:
                 self._connect(min(CONNECT, 3.0))
                 self._counted = 0.0
-                return
+                return True
             except GaveWay:
-                return
+                return False
             except InputError as error:
                 if error.code != "no-cluster":
                     raise
@@ -621,6 +635,7 @@ class _Crew:
                         code="no-cluster",
                     ) from None
             self._run.stop.wait(LOOK)
+        return False
 
     def _cancel(self) -> None:
         """Nobody wants them any more; their processes are gone when this returns, or the grace is over."""
