@@ -52,9 +52,9 @@ PATHS: Final = {
     "mend": "steps/tried/on_failure/mend",
     "sent": "steps/sent",
     "checked": "steps/checked/run",
-    "well": "steps/checked/on_success/well",
     "look": "steps/checked/check@1/0",
     "fill": "steps/checked/on_incomplete@1/fill",
+    "well": "steps/checked/on_success/well",
     "last": "steps/last",
 }
 """By name: where each command is, in the order of the flow."""

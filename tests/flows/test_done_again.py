@@ -716,3 +716,64 @@ def test_a_step_that_failed_by_its_check_is_checked_again(
     done = place.plait(command[0], run, *command[1:])
     assert done.returncode == 0, done.stdout + done.stderr
     assert place.text("seen").split() == ["act", "check", "fix", "check", "check"]
+
+
+NO_GAPS = "steps: [{id: v, shell: 'echo act >> seen; cp src res', validate: {shell: 'echo check >> seen; grep -q good res'}}]\n"
+
+
+def test_a_step_whose_check_nothing_else_could_satisfy_is_tried_from_its_action(place: Place) -> None:
+    place.write("src", "bad")
+    run = place.run(NO_GAPS).result.run
+    place.write("src", "good")
+    assert place.resume(run).result.status == "done"
+    assert place.text("seen").split() == ["act", "check", "act", "check"]
+    place.resume(run)
+    assert place.text("seen").split() == ["act", "check", "act", "check"]
+
+
+def test_but_not_if_it_may_run_only_once(place: Place) -> None:
+    place.write("src", "bad")
+    flow = NO_GAPS.replace("{id: v,", "{id: v, once: true,")
+    run = place.run(flow).result.run
+    place.write("res", "good")
+    assert place.resume(run).result.status == "done"
+    assert place.text("seen").split() == ["act", "check", "check"]
+
+
+def test_the_action_of_a_step_that_failed_by_its_check_may_change_freely(place: Place) -> None:
+    place.write("src", "bad")
+    gaps = NO_GAPS.replace("good res'}", "good res', on_incomplete: 'echo fill >> seen'}")
+    run = place.run(gaps).result.run
+    place.write("seen", "")
+    place.write("flow.yaml", gaps.replace("cp src res", "echo good > res"))
+    assert place.resume(run).result.status == "done"
+    assert place.text("seen").split() == ["act", "check"]
+
+
+def test_a_payment_that_failed_by_its_check_may_not(place: Place) -> None:
+    place.write("src", "bad")
+    flow = NO_GAPS.replace("{id: v,", "{id: v, once: true,")
+    run = place.run(flow).result.run
+    place.write("flow.yaml", flow.replace("cp src res", "echo good > res"))
+    with pytest.raises(InputError, match="has changed"):
+        place.resume(run)
+
+
+def test_what_follows_a_check_that_was_content_does_not_ask_it_again(place: Place) -> None:
+    flow = """\
+steps:
+- id: release
+  shell: echo act >> seen
+  validate: {shell: echo check >> seen}
+  on_success: {shell: 'echo deploy >> seen; test -e ok'}
+"""
+    run = place.run(flow).result.run
+    place.write("ok", "")
+    assert place.resume(run).result.status == "done"
+    assert place.text("seen").split() == ["act", "check", "deploy", "deploy"]
+
+
+def test_only_a_step_that_somebody_was_asked_about_is_repeated(place: Place) -> None:
+    run = place.run("steps: [{id: a, shell: echo a}, {id: b, shell: 'exit 1'}]\n").result.run
+    with pytest.raises(InputError, match="nobody asked about 'steps/a'"):
+        place.resume(run, repeat=["steps/a"])

@@ -288,3 +288,43 @@ reduce:
     assert [one["status"] for one in json.loads(place.text("out.json"))] == ["success", "failed", "success"]
     place.resume(ran.result.run)
     assert place.text("seen") == "1\n2\n3\n"
+
+
+# ── checks and what stands beside them ───────────────────────────────────
+
+
+def test_what_follows_success_follows_the_check(place: Place) -> None:
+    flow = """\
+steps:
+- id: release
+  shell: echo build >> seen
+  validate:
+    shell: 'echo check >> seen; echo "{\\"completion_percentage\\": PERCENT}"'
+    on_incomplete: {shell: echo complete >> seen, max_attempts: 1}
+  on_exit_code: {0: echo zero >> seen}
+  on_success: {shell: 'echo deploy ${validation.completion} >> seen'}
+"""
+    assert place.run(flow.replace("PERCENT", "40")).result.status == "failed"
+    assert place.text("seen").split("\n")[:-1] == ["build", "zero", "check", "complete", "check"]
+    place.write("seen", "")
+    place.done(flow.replace("PERCENT", "100"))
+    assert place.text("seen").split("\n")[:-1] == ["build", "zero", "check", "deploy 100"]
+
+
+def test_a_check_that_cannot_be_made_says_nothing(place: Place) -> None:
+    ran = place.run("""\
+steps:
+- shell: echo act
+  validate: {shell: sleep 20, timeout: 0.3s, on_incomplete: {shell: echo agent >> seen}}
+""")
+    assert ran.message == "the check could not be made: took longer than 0.3 s"
+    assert not (place.root / "seen").exists()
+
+
+def test_the_exit_code_of_a_timeout_is_that_of_timeout(place: Place) -> None:
+    place.done("""\
+steps:
+- {shell: sleep 20, timeout: 0.3s, on_failure: 'echo ${error.exit_code} ${shell.exit_code} > seen'}
+- {shell: sleep 20, timeout: 0.3s, on_exit_code: {124: echo handled >> seen}}
+""")
+    assert place.text("seen") == "124 124\nhandled\n"

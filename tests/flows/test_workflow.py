@@ -667,6 +667,12 @@ def test_what_works_and_should_be_looked_at_is_a_warning(tmp_path: Path, step: s
     assert [finding.code for finding in load(tmp_path, f"- {step}\n").warnings] == [code]
 
 
+def test_an_id_that_all_items_share_is_a_warning(tmp_path: Path) -> None:
+    flow = "map: {input: [1], id: ID, steps: [{shell: ls}]}\n"
+    assert [one.code for one in load(tmp_path, flow.replace("ID", "id")).warnings] == ["no-effect"]
+    assert not load(tmp_path, flow.replace("ID", "'${item}'")).warnings
+
+
 FINE = [
     "{foreach: [a], do: [{shell: ls, validate: ls}], retry: {retry_on: incomplete}, validate: ls}",
     "{shell: ls, retry: {retry_on: [exit]}, validate: ls}",

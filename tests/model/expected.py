@@ -158,13 +158,18 @@ class _Performance:
             if step.handler is None or step.tries:
                 raise StepFailed(printed, handled)
             return printed, self.recovered(step.handler, f"{here}/on_failure", step, names, printed, own)
-        seen = _seen(step, {**names, **handled}, printed)
-        for name, steps in (("on_exit_code:0", step.zero), ("on_success", step.success)):
-            if steps is not None:
-                handled |= self.listed(steps, f"{here}/{name}", seen, own)[1]
+        handled |= self.followed(
+            step, step.zero, f"{here}/on_exit_code:0", {**names, **handled}, printed, own
+        )
         if step.check:
-            handled |= self.validated(step, here, seen, own)
+            handled |= self.validated(step, here, _seen(step, {**names, **handled}, printed), own)
+        handled |= self.followed(step, step.success, f"{here}/on_success", {**names, **handled}, printed, own)
         return printed, handled
+
+    def followed(
+        self, step: Step, steps: Sequence[Step] | None, path: str, names: Names, printed: str, own: str
+    ) -> Names:
+        return {} if steps is None else self.listed(steps, path, _seen(step, names, printed), own)[1]
 
     def tried(self, step: Step, path: str, names: Names, own: str) -> tuple[str, bool]:
         printed, is_done = self.command(step, path, names, own)

@@ -208,6 +208,10 @@ class Place:
     once: bool = False
     inside: tuple[Step, ...] = ()
     """The steps that it performs: they are compared by themselves once they have ended."""
+    of: str = ""
+    """Of an action: the path of its step."""
+    redone: bool = False
+    """Is it an action that is done again when its step has failed by a check?  Nothing else could help."""
 
 
 def places(flow: Flow, items: Sequence[str] | None = None) -> Iterator[Place]:
@@ -236,7 +240,10 @@ def _places(flow: Flow, steps: Sequence[Step], above: str, around: tuple[object,
             case "shell" if not step.is_plain:
                 handled = here if step.is_handled else ""
                 acts = (*_own(flow, step, action=True), flow.env, *around)
-                yield Place(f"{here}/run", acts, command=True, handled=handled, once=step.once)
+                redone = bool(step.check) and step.incomplete is None and not step.once
+                yield Place(
+                    f"{here}/run", acts, command=True, handled=handled, once=step.once, of=here, redone=redone
+                )
                 yield from _around_action(flow, step, here, acts, around)
         once = step.once and step.is_plain
         yield Place(here, says, command=step.is_plain, goes_on=step.goes_on, inside=step.inner, once=once)
@@ -247,16 +254,21 @@ def _around_action(
 ) -> Iterator[Place]:
     """What may follow an action inside its step."""
     handled = here if step.is_handled else ""
+    redone = bool(step.check) and step.incomplete is None and not step.once
     for number in range(1, step.tries + 1):
         yield from _places(flow, step.handler or (), f"{here}/on_failure@{number}", around)
-        yield Place(f"{here}/again@{number}", says, command=True, handled=handled, once=step.once)
+        yield Place(
+            f"{here}/again@{number}",
+            says,
+            command=True,
+            handled=handled,
+            once=step.once,
+            of=here,
+            redone=redone,
+        )
     if not step.tries:
         yield from _places(flow, step.handler or (), f"{here}/on_failure", around)
-    for name, steps in (
-        ("on_exit_code:3", step.three),
-        ("on_exit_code:0", step.zero),
-        ("on_success", step.success),
-    ):
+    for name, steps in (("on_exit_code:3", step.three), ("on_exit_code:0", step.zero)):
         yield from _places(flow, steps or (), f"{here}/{name}", around)
     checked = ("check", step.check, flow.env, *around)
     if step.check:
@@ -264,6 +276,7 @@ def _around_action(
     if step.incomplete:
         yield from _places(flow, step.incomplete, f"{here}/on_incomplete@1", around)
         yield Place(f"{here}/check@2/0", checked, command=True)
+    yield from _places(flow, step.success or (), f"{here}/on_success", around)
 
 
 def _own(flow: Flow, step: Step, *, action: bool = False) -> tuple[object, ...]:

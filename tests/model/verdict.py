@@ -13,6 +13,8 @@ from model.flow import PHASES, Flow, Place, places
 from model.world import Life, Record, World
 
 DEAD = "map/item:"
+HANDLER = re.compile(r"/on_(failure|incomplete)@\d+$|/on_exit_code:0$")
+"""Lists inside a step behind which something else of the step may stand."""
 
 
 @dataclass
@@ -122,7 +124,16 @@ class Moment:
             path
             for path, record in self.before.items()
             if path in now and self.counts(path, record, now) and self.memory.says.get(path) != now[path].says
+            if not self.may_change(now[path], record)
         }
+
+    def may_change(self, place: Place, record: Record) -> bool:
+        """Is it the action of a step that has failed since, and no payment?"""
+        return bool(place.of) and not place.once and self.has_failed_since(place.of, record.number)
+
+    def has_failed_since(self, path: str, number: int) -> bool:
+        record = self.before.get(path)
+        return record is not None and record.status == "failed" and record.number > number
 
     def removed(self) -> set[str]:
         """The steps that were done in a list in which they do not stand any more."""
@@ -342,7 +353,9 @@ def _is_needed(
     if any(_follows(path, gone) for gone in moment.removed()):
         return True
     mine = moment.before[path].number
-    if any(_has_failed_since(moment, step, mine) for step in _checked_by(path)):
+    if any(moment.has_failed_since(step, mine) for step in _checked_by(path)):
+        return True
+    if place.redone and moment.has_failed_since(place.of, mine):
         return True
     for one in expected.before.get(path, ()):
         if one in ran or (one in moment.before and moment.before[one].number > mine):
@@ -356,11 +369,6 @@ def _checked_by(path: str) -> Iterator[str]:
     """The steps whose checks it is inside of: what such a one says may be another thing the next time."""
     parts = path.split("/")
     yield from ("/".join(parts[:at]) for at, part in enumerate(parts) if part.startswith("check@"))
-
-
-def _has_failed_since(moment: Moment, path: str, number: int) -> bool:
-    record = moment.before.get(path)
-    return record is not None and record.status == "failed" and record.number > number
 
 
 def _is_unasked(moment: Moment, path: str, expected: Expected) -> bool:
@@ -383,6 +391,8 @@ def _is_unasked(moment: Moment, path: str, expected: Expected) -> bool:
 def _follows(path: str, gone: str) -> bool:
     """Does it stand behind a step that is not there any more?"""
     above = gone.rpartition("/")[0]
+    if HANDLER.search(above):
+        above = above.rpartition("/")[0]  # behind a handler stand other parts of its step
     phases = [one.partition("/")[0] for one in (gone, path)]
     return path.startswith(f"{above}/") or PHASES.index(phases[0]) < PHASES.index(phases[1])
 

@@ -63,7 +63,7 @@ FAILURES: list[tuple[dict[str, Any], str, int]] = [
     ({"exit_code": 0},                         "failed",        1),
     ({},                                       "failed",        1),
     ({"exit_code": 137, "signal": "SIGKILL"},  "signal",        137),
-    ({"exit_code": 143, "timed_out": True},    "timeout",       143),
+    ({"exit_code": 143, "timed_out": True},    "timeout",       124),
     ({"status": 429},                          "rate_limit",    1),
     ({"status": 503},                          "server_error",  1),
     ({"status": 404},                          "failed",        1),

@@ -18,16 +18,27 @@ if TYPE_CHECKING:
     from plait.flows.loaded import Loaded
 
 
-def expect_steps(loaded: Loaded, journal: Journal, paths: Sequence[str]) -> None:
-    """Every path is that of a step, and where it is inside an item, the item has begun."""
+def expect_steps(loaded: Loaded, journal: Journal, *, repeat: Sequence[str], done: Sequence[str]) -> None:
+    """Every path is that of a step, in an item of one that has begun; and only a question is repeated."""
     from plait.steps.conversation import use_at
 
     known = dict(flow_steps(loaded))
-    for path in paths:
+    for path in (*repeat, *done):
         if journal.was_started(path) and (_is_call(path) or use_at(journal, path) is not None):
             continue
-        if _step_at(known, path) is None or ("/item:" in path and not journal.has_begun(path)):
+        step = _step_at(known, path)
+        if step is None or ("/item:" in path and not journal.has_begun(path)):
             raise _no_step(path, known)
+        if path in repeat and not (step.policy.once or journal.was_started(path)):
+            raise _no_question(path)
+
+
+def _no_question(path: str) -> InputError:
+    return InputError(
+        f"nobody asked about '{path}': --repeat is an answer, about a step that may run only once",
+        fix="plait resume does what has failed or has no end; what is done is done again if it is edited",
+        code="no-question",
+    )
 
 
 def unanswered(loaded: Loaded, journal: Journal) -> Iterator[tuple[str, str]]:

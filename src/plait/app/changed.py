@@ -181,9 +181,8 @@ def _counts(known: Recorded, step: Step, journal: Journal) -> bool:
 
     if _was_in_vain(known, journal):
         return False
-    if isinstance(step, Attempt) and isinstance(known.outcome, Failed):
-        work = known.path.rpartition("/")[0]
-        return step.policy.failure_is_final and not _has_failed_since(known, work, journal)
+    if isinstance(step, Attempt) and _has_failed_since(known, known.path.rpartition("/")[0], journal):
+        return step.policy.once and not isinstance(known.outcome, Failed)
     return _is_done(known, step)
 
 

@@ -217,7 +217,7 @@ def resume_flow(
         company = company or Company()
         loaded = flow.load(ask=company.ask)
         accept_changes = is_to_accept(loaded, opened, said=accept_changes)
-        expect_steps(loaded, opened.journal, [*repeat, *done])
+        expect_steps(loaded, opened.journal, repeat=repeat, done=done)
         expect_backend(flow, loaded, company.stop, opened.journal)
         go_on_by(loaded, opened, accepted=accept_changes)
         retry = Retry.of(opened)

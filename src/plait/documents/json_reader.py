@@ -217,5 +217,5 @@ def _syntax_problem(source: Source, error: json.JSONDecodeError) -> Problem:
 
 
 def _is_at_start(text: str, place: int) -> bool:
-    """Does something stand there, and nothing before it?"""
-    return bool(text.strip()) and not text[:place].strip()
+    """Does something begin there, and nothing before it?  A bracket that closes is the end of a list."""
+    return text[place : place + 1] not in ("", "]", "}", ",", ":") and not text[:place].strip()

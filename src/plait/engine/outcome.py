@@ -17,6 +17,8 @@ from plait.values import Json, expect_json
 if TYPE_CHECKING:
     from plait.engine.limits import Reached
 
+INCOMPLETE: Final = "incomplete"
+"""The kind of failure of a step that was done, and of which a check says that something is missing."""
 TOO_MANY: Final = "too_many"
 """The kind of failure of a map in which more items failed than may: they stay failed when the run goes on."""
 IN_VAIN: Final = " failed as well: "

@@ -9,7 +9,7 @@ is not done but remembered.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import Lock
 
@@ -32,11 +32,12 @@ from plait.engine.outcome import (
 from plait.engine.retry import ONCE_ONLY, Retry
 from plait.engine.run import QUESTIONS
 from plait.errors import InternalError, JournalError, PlaitError, TrustError
-from plait.hints import TYPE_CHECKING, Final, Protocol
+from plait.hints import TYPE_CHECKING, Final, Protocol, TypeAlias
 from plait.records import dataclass, field, replace
 from plait.values import Json
 
 if TYPE_CHECKING:
+    from plait.engine.journal import Recorded
     from plait.engine.run import Run
     from plait.scope import Scope
 
@@ -264,10 +265,10 @@ def remembered(step: Step, turn: Turn) -> Outcome | None:
     return None if turn.run.fresh else turn.run.known(step, turn)
 
 
-def since_last_end(turn: Turn, name: str, *, done_too: bool = False) -> Turn:
+def since_last_end(turn: Turn, name: str, is_in_vain: InVain = lambda *_: False) -> Turn:
     """The turn of a step from whose failure others follow: if they were in vain, it is tried again.
 
-    `done_too`: also if that step itself is done, since what it says may be another thing now.
+    `is_in_vain`: has it, which is done, been done in vain, given how what it is inside of has failed since?
     """
     journal = turn.run.journal
     if turn.run.fresh or not turn.replaying:
@@ -275,8 +276,11 @@ def since_last_end(turn: Turn, name: str, *, done_too: bool = False) -> Turn:
     known, end = journal.recorded(f"{turn.path}/{name}"), journal.last_end(turn.path)
     if known is None or end is None or end.number < known.number or not isinstance(end.outcome, Failed):
         return turn
-    in_vain = done_too or isinstance(known.outcome, Failed)
+    in_vain = isinstance(known.outcome, Failed) or is_in_vain(known, end.outcome.failure)
     return replace(turn, replaying=False) if in_vain else turn
+
+
+InVain: TypeAlias = "Callable[[Recorded, Failure], bool]"
 
 
 def _performed(step: Step, turn: Turn, *, is_last: bool = False) -> Outcome:

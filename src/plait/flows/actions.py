@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from plait.documents import nodes
 from plait.flows import format
-from plait.flows.format import Said, template_of
+from plait.flows.format import Said, template_of, text_template
 from plait.flows.parts import digest, needed, plain_field
 from plait.hints import TYPE_CHECKING, Literal
 from plait.records import replace
@@ -185,7 +185,7 @@ def _http(said: Said, strict: bool) -> Action:
     return Http(
         url,
         inner.text("method"),
-        {name: template_of(value) for name, value in inner.entries("headers")},
+        {name: text_template(value) for name, value in inner.entries("headers")},
         inner.template("body"),
         tuple(statuses if isinstance(statuses, list) else [statuses]),
         strict=strict,

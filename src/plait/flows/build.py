@@ -17,7 +17,7 @@ from plait.flows import format
 from plait.flows.actions import action_of, watched
 from plait.flows.compose import Blocks, Composed
 from plait.flows.fields import read_fields
-from plait.flows.format import Said, essence, template_of
+from plait.flows.format import Said, essence, text_template
 from plait.flows.mentions import map_lists, names_in, tracked
 from plait.flows.parameters import converted, declared
 from plait.flows.parts import (
@@ -212,7 +212,7 @@ class Builder:
             action=watched(self, action, said, older),
             policy=policy_of(said, older),
             when=when_of(said),
-            env={name: template_of(value) for name, value in env.items()},
+            env={name: text_template(value) for name, value in env.items()},
             working_dir=said.template("working_dir"),
             capture=capture_of(said),
             output_file=said.template("output_file"),

@@ -276,7 +276,7 @@ def check_workflow(flow: Composed, *, names: Iterable[str] = (), project: str | 
     broken = any(problem.code in ("cycle", "too-deep", "too-many-steps") for problem in flow.problems)
     if profile_of(flow.document) == "workflow":
         found += [_of_format(problem) for problem in format.problems(flow.document)]
-        found += map(Finding, _map_problems(flow.document))
+        found += map(_of_format, _map_problems(flow.document))
         found += map(Finding, _policy_problems(flow.document))
         found += map(Finding, _capture_problems(flow.document))
         found += map(Finding, _parameter_problems(flow.document))
@@ -344,6 +344,10 @@ def _map_problems(document: documents.Node) -> Iterator[Problem]:
             read_input(said)
     except PlaitError as error:
         yield from error.problems
+    id = node.get("id")
+    if isinstance(id, documents.Scalar) and "$" not in str(id.value):
+        what, fix = "all items get this one id", f"put in what differs, such as ${{item.{id.value}}}"
+        yield Problem(what, id.span, fix, code="no-effect")
 
 
 def _policy_problems(document: documents.Node) -> Iterator[Problem]:

@@ -66,6 +66,8 @@ class Ended(Protocol):
 
 
 NO_ROOM: Final = "the run keeps no more long outputs"
+TOOK_TOO_LONG: Final = 124
+"""The exit code of what had to be ended, as timeout(1) gives it."""
 """Why an output is lost, said once for the whole run."""
 
 

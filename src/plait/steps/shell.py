@@ -8,7 +8,7 @@ from plait.errors import ProcessError
 from plait.hints import TYPE_CHECKING, Literal
 from plait.records import dataclass, field, replace
 from plait.steps.capture import CUT, LOST
-from plait.steps.hands import NO_ROOM, Ended, in_time, working
+from plait.steps.hands import NO_ROOM, TOOK_TOO_LONG, Ended, in_time, working
 from plait.template.sinks import as_shell
 from plait.template.template import Template
 from plait.values import Json
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 LAST_LINES = 5
 MOST_SAID = 2000
-TOOK_TOO_LONG = 124
-"""The exit code of a command that had to be ended, as timeout(1) gives it."""
 MOST_IN_TITLE = 120
 """Characters of a command that are its title."""
 
@@ -82,12 +80,12 @@ class Shell:
 
 def _too_long(error: ProcessError, turn: Turn) -> Failure:
     """With what it had printed until then, which tells where it hung."""
-    failure = Failure(turn.run.mask(str(error)), "timeout")
+    # Whatever it made of being ended, it did not come to its end.
+    failure = Failure(turn.run.mask(str(error)), "timeout", exit_code=TOOK_TOO_LONG)
     if error.ended is None:
         return failure
     ended: Ended = error.ended  # type: ignore[assignment]  # that of our hands
     _note_losses(ended, turn)
-    # Whatever it made of being ended, it did not come to its end.
     return replace(failure, output={**ended_record(ended, turn), "exit_code": TOOK_TOO_LONG})
 
 

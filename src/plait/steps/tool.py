@@ -15,7 +15,7 @@ from plait.errors import InputError, ProcessError, RequestError
 from plait.hints import TYPE_CHECKING, Final
 from plait.masking import masked
 from plait.records import dataclass, field, replace
-from plait.steps.hands import Inside, hands_at, in_time, working
+from plait.steps.hands import TOOK_TOO_LONG, Inside, hands_at, in_time, working
 from plait.steps.http import kind_of_error, kind_of_status
 from plait.template.sinks import as_json_value, as_text
 from plait.template.template import Template
@@ -98,7 +98,8 @@ class Called:
         except ProcessError as error:
             if error.code != "timeout":
                 raise
-            raise StepError(in_time(Failure(run.mask(str(error)), "timeout"), turn)) from None
+            failure = Failure(run.mask(str(error)), "timeout", exit_code=TOOK_TOO_LONG)
+            raise StepError(in_time(failure, turn)) from None
         if result.metadata.get("cancelled") and run.is_stopping():
             raise Interrupted
         if self.as_text and result.printed is not None:
@@ -124,6 +125,7 @@ def _expect_success(result: ToolResult, turn: Turn) -> dict[str, Json]:
     code = facts.get("exit_code")
     # A tool that is no process ends like one: 0 is success.
     code = code if isinstance(code, int) and bool(code) != result.success else int(not result.success)
+    code = TOOK_TOO_LONG if facts.get("timed_out") else code
     record: dict[str, Json] = {
         "output": masked(result.data, mask),
         "stderr": mask(str(facts.get("stderr", ""))),

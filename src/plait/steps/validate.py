@@ -12,10 +12,10 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 
-from plait.engine.outcome import Done, Failed, Failure, Outcome, StepError, expect_done
+from plait.engine.outcome import INCOMPLETE, Done, Failed, Failure, Outcome, StepError, expect_done
 from plait.engine.perform import Step, Turn, since_last_end
 from plait.errors import PlaitError
-from plait.hints import TYPE_CHECKING
+from plait.hints import TYPE_CHECKING, Final
 from plait.records import dataclass, replace
 from plait.steps.capture import stripped, whole_output
 from plait.steps.hands import working
@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from plait.scope import Scope
     from plait.steps.sequence import Sequence as Steps
     from plait.template.template import Template
+
+
+ANSWERS: Final = ("exit", "failed", INCOMPLETE)
+"""The ways in which a check fails that mean no; any other means that nobody knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +49,8 @@ class Validation:
     def inner(self) -> Sequence[Step]:
         return [self.check, *([self.on_incomplete] if self.on_incomplete else [])]
 
-    def run(self, turn: Turn) -> Json:
-        """What handlers captured; raises StepError if the work stays incomplete."""
+    def run(self, turn: Turn) -> tuple[Json, Turn]:
+        """What handlers captured, and the turn of what follows; raises StepError if it stays incomplete."""
         captures: dict[str, Json] = {}
         found, turn = self._checked(turn, turn.scope, 1)
         for attempt in range(1, self.attempts + 1):
@@ -65,11 +69,11 @@ class Validation:
                 Failure(
                     f"only {found.completion:g} % complete, {self.threshold:g} % are wanted"
                     + (f"; missing: {found.shown_missing}" if found.missing else ""),
-                    "incomplete",
+                    INCOMPLETE,
                 )
             )
         facts: dict[str, Json] = {"validation": found.record(1)}
-        return {"captures": {**captures, **facts}}
+        return {"captures": {**captures, **facts}}, turn
 
     def _checked(self, turn: Turn, scope: Scope, number: int) -> tuple[Found, Turn]:
         rehearsing = working(turn.run).rehearsal is not None
@@ -78,10 +82,15 @@ class Validation:
         # What it says leads to something, also if it says it by failing: it is asked once.
         check = replace(self.check, policy=replace(self.check.policy, failure_is_final=True))
         name = f"check@{number}"
-        outcome, turn = since_last_end(turn, name, done_too=True).perform_next(check, scope=scope, name=name)
+        # A check that has said no may say another thing now.
+        since = since_last_end(turn, name, lambda _, failure: failure.kind == INCOMPLETE)
+        outcome, turn = since.perform_next(check, scope=scope, name=name)
         if rehearsing:
             return Found(completion=self.threshold), turn
         failed = isinstance(outcome, Failed)
+        if isinstance(outcome, Failed) and outcome.failure.kind not in ANSWERS:
+            why = f"the check could not be made: {outcome.failure.message}"
+            raise StepError(replace(outcome.failure, message=why))
         result = _output(outcome)
         if file is not None and not (failed and _seen(file, turn) == before):
             result = working(turn.run).hands.read(file, directory=turn.directory).decode("utf-8", "replace")
@@ -208,14 +217,14 @@ def _expect_fit(data: Json, schema: Json) -> None:
     places = misfits(data, schema)
     if places:
         what = f"the result of the check does not fit expected_schema: see {', '.join(places)} there"
-        raise StepError(Failure(what, "incomplete"))
+        raise StepError(Failure(what, INCOMPLETE))
 
 
 def _unreadable() -> StepError:
     return StepError(
         Failure(
             "the check printed no result: wanted is JSON with completion_percentage, a number from 0 to 100",
-            "incomplete",
+            INCOMPLETE,
         )
     )
 

@@ -1,6 +1,6 @@
 """One step of a workflow: an action, and everything a flow may say around it.
 
-    when → action (retry, timeout) → capture → validate → on_success
+    when → action (retry, timeout) → capture → on_exit_code (0) → validate → on_success
                      └ failed → on_exit_code, on_failure → again, or go on, or fail
 
 Its value is how the action ended: `{output, stderr, exit_code, duration}`, and
@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from plait.engine.outcome import (
+    INCOMPLETE,
     Done,
     Failed,
     Failure,
@@ -35,6 +36,7 @@ from plait.template.sinks import as_sealed_env, as_text, is_authors
 from plait.values import Json, Secret, revealed_text
 
 if TYPE_CHECKING:
+    from plait.engine.journal import Recorded
     from plait.scope import Scope
     from plait.source import Source
     from plait.steps.validate import Validation
@@ -246,7 +248,21 @@ class Work:
         attempt = Attempt(self, name)
         if self.is_simple:
             return Done(attempt.run(turn)), turn
-        return since_last_end(turn, name).perform_next(attempt)
+        return since_last_end(turn, name, self._is_in_vain).perform_next(attempt)
+
+    def _is_in_vain(self, known: Recorded, failure: Failure) -> bool:
+        """Is the action, which was done, done again, since the step has failed behind it?
+
+        Not if only what follows it is to be done again; and never, if it may be done only once.
+        """
+        if self.attempts is not None and self.attempts.once:
+            return False
+        has_changed = known.fingerprint != (self.action_fingerprint or self.fingerprint)
+        return has_changed or (failure.kind == INCOMPLETE and not self._completes())
+
+    def _completes(self) -> bool:
+        """Is there something else than the action that could make good what a check finds?"""
+        return self.validation is not None and self.validation.on_incomplete is not None
 
     @property
     def is_simple(self) -> bool:
@@ -255,14 +271,20 @@ class Work:
     def _succeeded(self, turn: Turn, value: dict[str, Json]) -> dict[str, Json]:
         if self.is_simple:
             return value
-        scope = self._after(turn.scope, value)
-        for name, steps in (("on_exit_code:0", self.on_exit_code.get(0)), ("on_success", self.on_success)):
-            if steps is not None:
-                outcome, turn = turn.perform_next(steps, scope=scope, name=name)
-                value = _joined(value, expect_done(outcome))
+        value, turn = self._followed(turn, value, "on_exit_code:0", self.on_exit_code.get(0))
         if self.validation is not None:
-            value = _joined(value, self.validation.run(replace(turn, scope=scope)))
-        return value
+            checked, behind = self.validation.run(turn.with_scope(self._after(turn.scope, value)))
+            value, turn = _joined(value, checked), behind.with_scope(turn.scope)
+        # Whatever it publishes or tells, a check has looked at before.
+        return self._followed(turn, value, "on_success", self.on_success)[0]
+
+    def _followed(
+        self, turn: Turn, value: dict[str, Json], name: str, steps: Steps | None
+    ) -> tuple[dict[str, Json], Turn]:
+        if steps is None:
+            return value, turn
+        outcome, turn = turn.perform_next(steps, scope=self._after(turn.scope, value), name=name)
+        return _joined(value, expect_done(outcome)), turn
 
     def _recovered(self, turn: Turn, failure: Failure) -> dict[str, Json]:
         """What a failed action comes to, after its handlers."""

@@ -86,12 +86,10 @@ def _say_who(handle: int, now: float) -> None:
 
 
 def _refused(run: str, said: bytes) -> InputError:
-    pid, since = "unknown", "a moment ago"
+    what, fix = f"another process began to work on run {run} a moment ago", "wait until it has ended"
     with suppress(ValueError, KeyError, TypeError):
         holder = json.loads(said)
-        pid, since = str(int(holder["pid"])), str(holder["since"])
-    return InputError(
-        f"process {pid} has been working on run {run} since {since}",
-        fix=f"wait until it has ended, or end it: kill {pid}",
-        code="run-locked",
-    )
+        pid, since = int(holder["pid"]), str(holder["since"])
+        what = f"process {pid} has been working on run {run} since {since}"
+        fix = f"wait until it has ended, or end it: kill {pid}"
+    return InputError(what, fix=fix, code="run-locked")

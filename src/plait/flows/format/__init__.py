@@ -53,7 +53,7 @@ from plait.flows.format.kinds import (
     Whole,
     Word,
 )
-from plait.flows.format.said import Said, as_written, essence, template_of
+from plait.flows.format.said import Said, as_written, essence, template_of, text_template
 from plait.flows.format.shared import (
     ALLOWED,
     AT_ODDS,
@@ -128,5 +128,6 @@ __all__ = [
     "seconds",
     "spelt",
     "template_of",
+    "text_template",
     "type_word",
 ]

@@ -38,6 +38,14 @@ def _template_node(node: Node, profile: str) -> TemplateNode:
             return Branch(tuple(_template_node(value, profile) for _, value in entries), keys)
 
 
+def text_template(node: Node) -> Template:
+    """The template of what can only be text: a number, or true, is what its author wrote."""
+    node = as_written(node)
+    if isinstance(node, Scalar) and not isinstance(node.value, str):
+        node = Scalar(text(node.value), node.span)
+    return template_of(node)
+
+
 def as_written(node: Node) -> Node:
     """A number that means another text than its author wrote, 3.10 or 007, as that text."""
     if (

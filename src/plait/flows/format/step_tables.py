@@ -136,8 +136,8 @@ FORMS: Final = (
                 "files that it produced, known as `id.name`",
                 needs=("id", "its files are known as id.name"),
             ),
-            Field("on_failure", ON_FAILURE, "what to do if it fails; true: go on"),
-            Field("on_success", AFTERWARDS, "what to do after it"),
+            Field("on_failure", ON_FAILURE, "what to do if its action fails; true: go on"),
+            Field("on_success", AFTERWARDS, "what to do after it, and after validate has found it complete"),
             Field(
                 "on_exit_code",
                 Each(AFTERWARDS, EXIT_CODE),
