@@ -91,8 +91,10 @@ def open_beneath(root: str, relative: str, *, links: Links = "refused", way: Way
         return (way or _by_the_shorter_way)(directory, relative, links)
     except OSError as error:
         # Where links are followed, ELOOP is what it says: too many of them.
-        if error.errno == errno.EXDEV or (error.errno == errno.ELOOP and links == "refused"):
+        if error.errno == errno.EXDEV:
             raise _outside(root, relative) from None
+        if error.errno == errno.ELOOP and links == "refused":
+            raise _outside(root, relative, "is a link, or lies behind one") from None
         raise
     finally:
         os.close(directory)
@@ -254,9 +256,9 @@ def _unreadable(relative: str, root: str, error: OSError) -> InputError:
     )
 
 
-def _outside(root: str, relative: str) -> OutsideError:
+def _outside(root: str, relative: str, why: str = "leaves its space") -> OutsideError:
     return OutsideError(
-        f"'{relative}' leaves its space",
+        f"'{relative}' {why}",
         root,
         "name a plain file below it; links and '..' are refused",
         code="outside-space",

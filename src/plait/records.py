@@ -244,6 +244,10 @@ else:
             object.__setattr__(self, name, value)
 
 
+def is_record(value: object) -> bool:
+    return hasattr(type(value), "__record_fields__")
+
+
 def field_names(record: type[Any]) -> tuple[str, ...]:
     """The names of a record's fields, in order."""
     return tuple(record.__record_fields__)

@@ -139,6 +139,25 @@ def test_a_secret_that_a_step_names_is_there_masked_and_another_is_not(
     assert result["output"].split() == ["***", "11", "***", "0"]
 
 
+def test_a_secret_that_was_not_sent_is_masked_in_the_reason_of_a_skipped_item(
+    tmp_path: Path, cluster: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_OTHER", "sesame-open")
+    flow = (
+        "secrets: {OTHER: MY_OTHER}\n"
+        "map:\n  input: {items: [0, 1]}\n  ship: [known]\n  on_item_failure: skip\n"
+        "  steps: [{shell: 'cat known >&2; test ${item} = 0'}]\n" + REPORT
+    )
+    here, there = (
+        ran(tmp_path / name, flow, backend, known="sesame-open")
+        for name, backend in (("here", "local"), ("there", cluster))
+    )
+    assert there[1] == here[1]
+    assert there[1][1]["error"] == "exit code 1: ***"
+    for file in (tmp_path / "there").rglob("*"):
+        assert file.name == "known" or not file.is_file() or b"sesame-open" not in file.read_bytes()
+
+
 # ── what fails ───────────────────────────────────────────────────────────
 
 

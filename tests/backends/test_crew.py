@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from plait.backends import travel
-from plait.backends.dask import _Crew
+from plait.backends.dask import IN_VAIN, _Crew
 from plait.backends.patience import Call
 from plait.engine.backend import ItemWork
 from plait.engine.events import Noted, StepFinished
@@ -76,6 +76,8 @@ class Scheduler:
         self.is_ours = False
         self.shown = "dask://here"
         self.connections = 0
+        self.absences = 0
+        """So often nobody is there, at first."""
         self.never: threading.Event | None = None
         """Set, it does not answer until this comes."""
         self.is_empty = False
@@ -89,6 +91,8 @@ class Scheduler:
     # the cluster
     def client(self, seconds: float = 1.0, *, gives_way: object) -> Scheduler:  # noqa: ARG002 - the real one's shape
         self.connections += 1
+        if self.connections <= self.absences:
+            raise InputError("there is no Dask cluster", code="no-cluster")
         self.scheduler_comm = object()
         return self
 
@@ -155,7 +159,7 @@ class Scheduler:
             odd = [
                 one
                 for one in answers
-                if not isinstance(one, travel.Performed | travel.Stopped | travel.Refused)
+                if not isinstance(one, travel.Performed | travel.Stopped | travel.Ended | travel.Refused)
             ]
             if SILENCE in answers:
                 continue
@@ -278,6 +282,25 @@ def test_what_is_lost_with_the_scheduler_is_sent_again_and_nothing_else() -> Non
     assert sorted(played.recorded) == sorted(f"map/item:{n}" for n in range(20))
     assert played.scheduler.connections == 2
     assert played.office.received == 2
+
+
+def test_a_scheduler_that_goes_before_the_first_item_is_waited_for_as_at_any_other() -> None:
+    played = Played(lambda key, _: done(key))
+    played.scheduler.absences = 2
+    played.go()
+    assert len(played.recorded) == 20
+    assert played.notes == ["the scheduler at dask://here is gone; waiting for it"]
+
+
+def test_one_that_does_not_come_back_ends_the_run_with_what_resumes_it() -> None:
+    played = Played(lambda key, _: done(key), patience=0.2)
+    played.scheduler.absences = 1000
+    with pytest.raises(ProcessError) as raised:
+        played.go()
+    assert str(raised.value) == (
+        "the scheduler at dask://here is gone, and did not come back\n"
+        "fix: start it again, then: plait resume r"
+    )
 
 
 def test_what_was_with_a_scheduler_that_is_gone_is_not_waited_for() -> None:
@@ -434,6 +457,29 @@ def test_a_worker_that_is_stuck_when_it_is_greeted_keeps_nobody_from_the_items(
     played.scheduler.never, played.scheduler.stuck = never, {"tcp://stuck"}
     played.go()
     assert len(played.recorded) == 20
+
+
+def test_at_last_words_nobody_waits_for_a_scheduler_that_did_not_answer(never: threading.Event) -> None:
+    def stops(_: str, __: int) -> object:
+        played.run.stop.ask()
+        return SILENCE
+
+    played = Played(stops, items=1)
+    scheduler, said = played.scheduler, played.scheduler.run
+    closings: list[float] = []
+
+    def run(function: Callable[..., object], *args: object, **how: Any) -> dict[str, object]:
+        if function == played.office.forget:
+            closings.append(played.crew._closing)
+        if scheduler.tries:
+            never.wait()
+            raise OSError
+        return said(function, *args, **how)
+
+    scheduler.run = run  # type: ignore[method-assign]
+    scheduler.directly = lambda _, __, halt, *args: halt(*args)  # type: ignore[attr-defined]
+    played.go()
+    assert closings == [IN_VAIN]
 
 
 def test_when_the_run_is_to_stop_nothing_is_sent_any_more_and_what_runs_is_cancelled() -> None:

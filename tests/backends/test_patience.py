@@ -9,8 +9,9 @@ from types import SimpleNamespace
 import pytest
 
 from plait.backends.dask_worker import DEAF, GAP, Hearing, watch_of
-from plait.backends.halting import halted
+from plait.backends.halting import ANSWER, halted
 from plait.backends.patience import Call, GaveWay, NoAnswer
+from plait.backends.returned import Raised
 from plait.engine.run import Stop
 
 
@@ -89,6 +90,18 @@ def test_workers_of_a_scheduler_that_does_not_answer_are_asked_without_it(never:
     assert sorted(ways.direct) == [("a", False), ("b", False)]
 
 
+def test_an_answer_that_comes_late_counts_and_nobody_is_asked_twice_meanwhile(never: threading.Event) -> None:
+    class Late(Ways):
+        def directly(self, worker: str, at_once: bool) -> object:
+            said = super().directly(worker, at_once)
+            threading.Event().wait(1.5 * ANSWER)
+            return said
+
+    ways = Late(never=never)
+    assert halted(["a"], ways, Stop()) == []
+    assert ways.direct == [("a", False)]
+
+
 def test_who_cannot_be_reached_is_named(never: threading.Event) -> None:
     ways = Ways(never=never)
     ways.unreachable = ("b",)
@@ -110,7 +123,7 @@ def test_a_second_wish_to_stop_reaches_the_workers_while_they_have_their_grace()
 def test_a_worker_that_is_gone_is_not_waited_for() -> None:
     class Gone(Ways):
         def through_scheduler(self, workers: list[str], at_once: bool) -> Mapping[str, object]:  # noqa: ARG002
-            return dict.fromkeys(workers, OSError())
+            return dict.fromkeys(workers, Raised(OSError, ""))
 
     assert halted(["a"], Gone(), Stop()) == []
 

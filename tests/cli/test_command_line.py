@@ -6,6 +6,7 @@ import io
 import os
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -257,6 +258,19 @@ def test_a_full_disk_is_reported_and_not_a_bug() -> None:
         )
     assert done.returncode == 1
     assert done.stderr == b"plait: the output cannot be written: No space left on device\n"
+
+
+def test_a_full_disk_of_something_else_is_not_that_of_the_output(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def is_full() -> int:
+        with open("/dev/full", "w") as file:
+            return file.write("x")
+
+    # As a module of ours that writes files does.
+    written = types.FunctionType(is_full.__code__, {**is_full.__globals__, "__name__": "plait.app.flows"})
+    assert guarded(written) == 1
+    assert capsys.readouterr().err == "plait: something cannot be written: No space left on device\n"
 
 
 def test_closed_standard_streams_do_no_harm() -> None:

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from threading import Event as Flag
 from threading import Thread
@@ -647,6 +647,19 @@ class Noting(QuietView):
 SIGNALS = [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
 
 
+@pytest.fixture
+def _heeded() -> Iterator[None]:
+    """Whoever started the tests may ignore signals, as nohup does, and a run leaves them so."""
+    before = {one: signal.getsignal(one) for one, _ in SIGNALS}
+    for one, handler in before.items():
+        if handler is signal.SIG_IGN:
+            signal.signal(one, signal.SIG_DFL)
+    yield
+    for one, handler in before.items():
+        signal.signal(one, handler)
+
+
+@pytest.mark.usefixtures("_heeded")
 @pytest.mark.parametrize(("number", "code"), SIGNALS)
 def test_a_signal_lets_the_run_stop_and_is_its_exit_code(number: signal.Signals, code: int) -> None:
     view = Noting()
@@ -665,6 +678,7 @@ def test_a_signal_lets_the_run_stop_and_is_its_exit_code(number: signal.Signals,
     assert signal.getsignal(number) is before
 
 
+@pytest.mark.usefixtures("_heeded")
 def test_the_second_signal_is_at_once() -> None:
     view = Noting()
     stop = Stop()
@@ -676,6 +690,7 @@ def test_the_second_signal_is_at_once() -> None:
     assert (heard, view.told, stop.at_once) == ([signal.SIGINT] * 2, [False, True], True)
 
 
+@pytest.mark.usefixtures("_heeded")
 def test_a_run_that_ends_well_in_spite_of_a_signal_has_ended_well() -> None:
     view = Noting()
 

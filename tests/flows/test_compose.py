@@ -129,7 +129,7 @@ def test_a_link_that_leads_outside_is_refused(tmp_path: Path) -> None:
     project = tmp_path / "project"
     file = put(project, flow="imports: [link.yaml]")
     (project / "link.yaml").symlink_to(outside)
-    assert said(file) == ["'link.yaml' leaves its space"]
+    assert said(file) == ["'link.yaml' is a link, or lies behind one"]
 
 
 def test_blocks_that_multiply_end_in_an_error_and_not_in_a_long_wait(tmp_path: Path) -> None:

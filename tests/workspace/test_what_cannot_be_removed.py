@@ -99,6 +99,7 @@ def test_a_folder_that_cannot_be_read_keeps_its_place_and_the_run_goes_on(tmp_pa
     ) in place.notes()
     assert isinstance(place.life(), Done), "a resumed run goes on, too"
     assert place.left() == [first, second]
+    assert all("a part of it cannot be read" in one.why for one in left(place) if one.path)
     assert [one.path for one in cleaned(place) if one.path] == [
         str(Path(runs_of(place)) / "r1" / "worktrees" / name) for name in (first, second)
     ]
@@ -246,6 +247,12 @@ def test_a_folder_whose_git_file_is_gone_is_not_committed_by_those_who_tidy_up(t
     branch = f"plait/r1/{first}"
     rest = {one.branch: one for one in cleaned(place)}
     assert "its .git is gone" in rest[branch].why
+    assert (place.worktrees / first / "a.txt").exists()
+    (place.repository / ".git/refs/heads" / branch).unlink()
+    [found] = [one for one in left(place) if one.path.endswith(first)]
+    assert (found.branch, found.files) == ("", 1)
+    assert "its .git is gone" in found.why
+    assert [one.why for one in cleaned(place) if one.path] == [found.why]
     assert (place.worktrees / first / "a.txt").exists()
     place.does = working
     place.journal.append(*forgotten("a", "b"))

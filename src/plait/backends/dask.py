@@ -32,15 +32,15 @@ from plait.backends.dask_refusals import as_error, expect_same, mismatch, unhear
 from plait.backends.halting import STOPPED, halted
 from plait.backends.local import LocalThreads
 from plait.backends.patience import Call, GaveWay, NoAnswer
+from plait.backends.returned import Raised, returned
 from plait.engine.backend import Fanned, Finished, ItemWork, Perform
-from plait.engine.events import Event, Noted, StepFinished, StepRetrying, StepStarted
-from plait.engine.outcome import Aborted, Done, Failed, Failure, Outcome, OutOfTime, Skipped
+from plait.engine.events import Event, StepFinished, StepStarted
+from plait.engine.outcome import Aborted, Failed, Failure, Outcome, OutOfTime, Skipped
 from plait.engine.perform import Step, Turn, remembered
-from plait.engine.run import Mask, Run, Stop
+from plait.engine.run import Run, Stop
 from plait.errors import InputError, InternalError, ProcessError, listed
 from plait.hints import Any, Final
-from plait.masking import masked
-from plait.records import dataclass, replace
+from plait.records import dataclass
 
 AHEAD: Final = 2
 """Short tasks for each thread of a worker, so that none waits for us."""
@@ -60,6 +60,8 @@ FIRST: Final = 1.0
 """Seconds that we do nothing but wait for the first workers."""
 CLOSING: Final = 2.0
 """Seconds for the last words to a cluster."""
+IN_VAIN: Final = 0.2
+"""The same, if its scheduler does not answer."""
 LOOK: Final = 0.1
 """Seconds between two looks whether the run is to stop."""
 COUNT: Final = 0.5
@@ -178,23 +180,35 @@ class _Crew:
         self._greetings: list[_Greeting] = []
         self._counted = 0.0
         self._has_said_empty = False
+        self._is_silent = False
+        """The scheduler has not answered when workers were to halt, so nobody waits for it at last words."""
         self._error: BaseException | None = None
         self._exhausted = False
 
     def work(self) -> None:
         self._digest, self._parcel = self._office.parcel(self._fanned, shared=self._cluster.is_ours)
-        try:
-            self._connect(CONNECT)
-        except GaveWay:
+        if not self._is_connected():
             return  # the run is to stop
         try:
             self._until_all_ended()
         finally:
             self._say_goodbye()
             self._end_fetching()
-            self._close(CLOSING)
+            self._close(self._closing)
         if self._error is not None:
             raise self._error
+
+    def _is_connected(self) -> bool:
+        """It was there before anything ran: if it is not now, it is one that is gone, and may come back."""
+        try:
+            self._connect(CONNECT)
+        except GaveWay:
+            return False
+        except InputError as error:
+            if error.code != "no-cluster" or self._cluster.is_ours:
+                raise
+            return self._is_back()
+        return True
 
     def _until_all_ended(self) -> None:
         try:
@@ -253,7 +267,15 @@ class _Crew:
 
     def _told(self, workers: list[str] | None, function: Callable[..., object], *args: object) -> Any:
         """What workers say, each for itself."""
-        return dict(self._client.run(function, *args, workers=workers, on_error="return"))
+        said = self._client.run(function, *args, workers=workers, on_error="return")
+        return {worker: self._returned(one) for worker, one in said.items()}
+
+    def _returned(self, value: Any) -> Any:
+        return returned(value, self._run.mask)
+
+    def _unpacked(self, reply: bytes) -> travel.Reply:
+        unpacked: travel.Reply = self._returned(travel.unpacked_reply(reply))
+        return unpacked
 
     def _note(self, message: str) -> None:
         self._run.note(self._fanned.turn.path, message)
@@ -326,11 +348,11 @@ class _Crew:
             raise
         for worker, reply in replies.items():
             if isinstance(reply, bytes):
-                self._consider_refusal(travel.unpacked_reply(reply))
+                self._consider_refusal(self._unpacked(reply))
             elif reply is None:
                 self._workers[worker] = 1
                 self._counted = 0.0  # how many it takes is seen at the next look
-            elif not isinstance(reply, OSError):
+            elif not (isinstance(reply, Raised) and reply.is_a(OSError)):
                 raise unloadable({worker: reply})
 
     def _lose(self, worker: str) -> None:
@@ -478,11 +500,11 @@ class _Crew:
             if flight is None:
                 continue  # it has come before, or goes again already
             if one.error is not None:
-                raise unheard_of(one.error)
+                raise unheard_of(self._returned(one.error))
             if one.reply is None:
                 self._again += flight.works
             else:
-                self._replied(flight, travel.unpacked_reply(one.reply))
+                self._replied(flight, self._unpacked(one.reply))
 
     def _gather(self) -> None:
         """Fetch the replies of what has ended; by threads, since one that was lost meanwhile takes long."""
@@ -526,7 +548,7 @@ class _Crew:
             case travel.Several(replies, seconds):
                 each = seconds / max(1, len(replies))
                 self._pace = each if self._pace is None else (3 * self._pace + each) / 4
-                self._record(tuple(event for one in replies for event in _events(one)))
+                self._run.record(tuple(event for one in replies for event in _events(one)))
                 for work, one in zip(works, replies, strict=False):
                     self._ended(work, one)
                 self._again += works[len(replies) :]
@@ -550,12 +572,6 @@ class _Crew:
                 self._error = self._error or Aborted(failure, path)
             case travel.Refused():
                 self._error = self._error or as_error(reply)
-
-    def _record(self, events: tuple[Event, ...]) -> None:
-        mask = self._run.mask
-        if mask is not str:
-            events = tuple(_masked(event, mask) for event in events)
-        self._run.record(events)
 
     def _give_up(self, work: ItemWork) -> None:
         step, turn = self._fanned.placed(work)
@@ -590,21 +606,25 @@ class _Crew:
 
     def _reconnect(self) -> None:
         """The scheduler is gone, and with it all that it had: what is not recorded is sent again."""
-        self._note(f"the scheduler at {self._cluster.shown} is gone; waiting for it")
         for flight in self._flying.values():
             self._again += flight.works
         self._flying.clear()
         self._workers.clear()
         self._greetings.clear()
         self._close(1.0)
+        self._is_back()
+
+    def _is_back(self) -> bool:
+        """Wait for it; False if the run is to stop."""
+        self._note(f"the scheduler at {self._cluster.shown} is gone; waiting for it")
         until = time.monotonic() + self._patience
         while not self._run.is_stopping():
             try:
                 self._connect(min(CONNECT, 3.0))
                 self._counted = 0.0
-                return
+                return True
             except GaveWay:
-                return
+                return False
             except InputError as error:
                 if error.code != "no-cluster":
                     raise
@@ -615,6 +635,7 @@ class _Crew:
                         code="no-cluster",
                     ) from None
             self._run.stop.wait(LOOK)
+        return False
 
     def _cancel(self) -> None:
         """Nobody wants them any more; their processes are gone when this returns, or the grace is over."""
@@ -632,16 +653,23 @@ class _Crew:
             )
 
     def through_scheduler(self, workers: list[str], at_once: bool) -> Mapping[str, object]:
+        self._is_silent = True
         said: Mapping[str, object] = self._told(workers, self._office.halt, self._digest, at_once)
+        self._is_silent = False
         return said
 
     def directly(self, worker: str, at_once: bool) -> object:
-        return self._cluster.directly(self._client, worker, self._office.halt, self._digest, at_once)
+        said = self._cluster.directly(self._client, worker, self._office.halt, self._digest, at_once)
+        return self._returned(said)
 
     def _say_goodbye(self) -> None:
         """A worker that does not hear it forgets by itself, some time later."""
         call = Call(partial(self._told, None, self._office.forget, self._digest))
-        call.is_over(CLOSING, gives_way=self._is_hurried)
+        call.is_over(self._closing, gives_way=self._is_hurried)
+
+    @property
+    def _closing(self) -> float:
+        return IN_VAIN if self._is_silent else CLOSING
 
 
 def _events(reply: travel.Reply) -> tuple[Event, ...]:
@@ -662,23 +690,3 @@ def _expect_time(turn: Turn) -> None:
 
 def _end(step: Step, turn: Turn, outcome: Outcome) -> StepFinished:
     return StepFinished(turn.path, step.kind, step.title, step.fingerprint, outcome, 0.0, turn.order)
-
-
-def _masked(event: Event, mask: Mask) -> Event:
-    """Without secrets that were not sent, and that a worker could therefore not see in an output."""
-    match event:
-        case StepFinished(outcome=Done(value)):
-            return replace(event, title=mask(event.title), outcome=Done(masked(value, mask)))
-        case StepFinished(outcome=Failed(failure)):
-            return replace(event, title=mask(event.title), outcome=Failed(_masked_failure(failure, mask)))
-        case StepRetrying():
-            return replace(event, failure=_masked_failure(event.failure, mask))
-        case Noted():
-            return replace(event, message=mask(event.message))
-        case StepStarted():
-            return replace(event, title=mask(event.title))
-    return event
-
-
-def _masked_failure(failure: Failure, mask: Mask) -> Failure:
-    return replace(failure, message=mask(failure.message), output=masked(failure.output, mask))

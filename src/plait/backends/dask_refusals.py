@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from plait.backends import travel
+from plait.backends.returned import Raised
 from plait.errors import InputError, InternalError, PlaitError, ProcessError, TrustError, listed
 
 
@@ -17,7 +18,7 @@ def expect_same(pythons: Mapping[str, object], plaits: Mapping[str, object]) -> 
     broken = {
         worker: said
         for worker, said in plaits.items()
-        if isinstance(said, Exception) and not isinstance(said, OSError)  # it is gone, or comes again
+        if isinstance(said, Raised) and not said.is_a(OSError)  # it is gone, or comes again
     }
     if broken:
         raise unloadable(broken)
@@ -42,17 +43,22 @@ def no_plait(workers: list[str]) -> InputError:
 
 
 def _is_missing(said: object) -> bool:
-    return isinstance(said, ImportError) and said.name in (None, "plait")
+    return isinstance(said, Raised) and said.is_a(ImportError) and said.module in (None, "plait")
 
 
 def unloadable(workers: Mapping[str, object]) -> InputError:
     """Plait is there, and fails before it could say anything itself."""
-    told = "; ".join(f"{worker}: {type(said).__name__}: {said}" for worker, said in list(workers.items())[:5])
+    told = "; ".join(f"{worker}: {_told(said)}" for worker, said in list(workers.items())[:5])
     return InputError(
         f"Plait cannot be loaded on workers: {told}",
         fix="python -c 'import plait' there, with the Python that runs the worker, says more",
         code="worker-without-plait",
     )
+
+
+def _told(said: object) -> str:
+    kind, text = (said.error, said.said) if isinstance(said, Raised) else (type(said), said)
+    return f"{kind.__name__}: {text}"
 
 
 def mismatch(workers: Mapping[str, str]) -> InputError:
@@ -75,8 +81,8 @@ def as_error(reply: travel.Refused) -> PlaitError:
     return kinds.get(reply.kind, ProcessError)(reply.what, fix=reply.fix, code=reply.code)
 
 
-def unheard_of(error: BaseException) -> PlaitError:
+def unheard_of(raised: Raised) -> PlaitError:
     """A task that raised: Plait is not there, or it is our bug; no item makes it raise."""
-    if isinstance(error, ImportError):
+    if raised.is_a(ImportError):
         return no_plait([""])
-    return InternalError(f"items could not be performed: {type(error).__name__}", code="cluster")
+    return InternalError(f"items could not be performed: {raised.error.__name__}", code="cluster")

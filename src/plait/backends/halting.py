@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 from plait.backends.patience import Call
+from plait.backends.returned import Raised
 from plait.engine.run import Stop
 from plait.hints import Final, Protocol
 
@@ -42,6 +43,8 @@ class _Halting:
         self._stop = stop
         self._hurried = stop.at_once
         self._ask: Callable[[], Mapping[str, object]] = self._through_scheduler
+        self._asked: dict[tuple[str, bool], Call] = {}
+        """By worker, and whether it was hurried: calls under way, of which an answer may come late."""
 
     def done(self) -> list[str]:
         until = time.monotonic() + (AT_ONCE if self._hurried else STOPPED)
@@ -68,18 +71,22 @@ class _Halting:
         return {}
 
     def _directly(self) -> Mapping[str, object]:
-        calls = {
-            worker: Call(partial(self._ways.directly, worker, self._hurried)) for worker in sorted(self._busy)
-        }
+        calls = {worker: self._call(worker) for worker in sorted(self._busy)}
         until = time.monotonic() + ANSWER
-        return {
-            worker: call.value
+        over = {
+            worker: self._asked.pop((worker, self._hurried))
             for worker, call in calls.items()
             if call.is_over(max(0.0, until - time.monotonic()), gives_way=self._is_hurried_now)
-            and call.error is None
         }
+        return {worker: call.value for worker, call in over.items() if call.error is None}
+
+    def _call(self, worker: str) -> Call:
+        key = worker, self._hurried
+        if key not in self._asked:
+            self._asked[key] = Call(partial(self._ways.directly, worker, self._hurried))
+        return self._asked[key]
 
 
 def _is_through(said: object) -> bool:
     """It is at nothing, or gone: its processes end with it."""
-    return said == 0 or isinstance(said, OSError)
+    return said == 0 or (isinstance(said, Raised) and said.is_a(OSError))

@@ -198,8 +198,9 @@ def _failed(error: Exception) -> int:
         show_error(error)
         return error.exit_code
     if isinstance(error, OSError) and error.filename is None and _is_full(error):
+        what = "the output" if _is_of_output(error) else "something"
         _discard_output()
-        print(f"plait: the output cannot be written: {error.strerror}", file=sys.stderr)
+        print(f"plait: {what} cannot be written: {error.strerror}", file=sys.stderr)
         return 1
     from plait.cli.bug import report
 
@@ -210,6 +211,16 @@ def _is_full(error: OSError) -> bool:
     import errno
 
     return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
+
+def _is_of_output(error: OSError) -> bool:
+    """Who wrote last, of ours?  The command line writes the output, and others write files."""
+    writer, trace = __name__, error.__traceback__
+    while trace is not None:
+        name = str(trace.tb_frame.f_globals.get("__name__", ""))
+        writer = name if name.startswith("plait.") else writer
+        trace = trace.tb_next
+    return writer.startswith("plait.cli")
 
 
 def _discard_output() -> None:

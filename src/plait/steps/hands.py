@@ -205,6 +205,10 @@ class Look:
     """Folders that are repositories of their own, and that no commit can hold."""
 
 
+LONGEST_PATH: Final = 400
+"""Characters of a path that people are told."""
+
+
 @dataclass(frozen=True, slots=True)
 class Remains:
     """What stays of a place that was to be removed, and why."""
@@ -216,26 +220,32 @@ class Remains:
 
     @property
     def message(self) -> str:
+        path = short_path(self.path)
         match self.cause:
             case "repositories":
-                return f"the folder of an item stays, since it holds repositories of its own: {self.path}"
+                return f"the folder of an item stays, since it holds repositories of its own: {path}"
             case "closed":
                 return (
                     "the folder of an item stays, since a part of it cannot be read, and so may hold what is "
-                    f"not committed: {self.path} ({self.said}); "
+                    f"not committed: {path} ({self.said}); "
                     "make it readable, then plait worktrees --clean"
                 )
             case "cannot-move":
                 return (
-                    f"the folder of an item stays, since it cannot be moved: {self.path} ({self.said}); "
+                    f"the folder of an item stays, since it cannot be moved: {path} ({self.said}); "
                     "plait worktrees --clean tries again"
                 )
             case "aside":
                 return (
                     "all that an item did is on its branch or merged, but its folder could not be wholly "
-                    f"removed: {self.path} ({self.said}); plait worktrees --clean tries again, or remove it "
+                    f"removed: {path} ({self.said}); plait worktrees --clean tries again, or remove it "
                     "yourself"
                 )
+
+
+def short_path(path: str) -> str:
+    """A path for people: of one that is nested without end, how it begins and how it ends."""
+    return path if len(path) <= LONGEST_PATH else f"{path[: LONGEST_PATH // 2]}…{path[-LONGEST_PATH // 4 :]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,6 +284,9 @@ class Workspaces(Protocol):
 
     def add(self, order: int, title: str, key: str, commit: str) -> Spot: ...
     def copy(self, order: int, title: str, key: str, inputs: Sequence[str]) -> Spot: ...
+    def hand_over(self, spot: Spot) -> None:
+        """A place was recorded, and steps are about to work there; until then nobody keeps a copy."""
+
     def gather(self, branch: str) -> Spot:
         """The worktree of the branch on which everything is collected."""
 
@@ -300,6 +313,9 @@ class Workspaces(Protocol):
         """
 
     def settle(self) -> None: ...
+    def prune(self) -> None:
+        """Remove what is left of places that nobody needs; when no item is at work."""
+
     def tip(self, ref: str) -> str: ...
     def move(self, ref: str, new: str, old: str) -> bool:
         """Compare and swap; False if the ref was somewhere else."""

@@ -224,7 +224,9 @@ class Shelter:
         if not turn.run.fresh or turn.attempt > 1:
             self._forget(turn)
         placed = value_of(expect_done(perform(step, replace(inner, replaying=False))))
-        return Spot(**placed), replace(turn, replaying=False)
+        spot = Spot(**placed)
+        self._workspaces.hand_over(spot)
+        return spot, replace(turn, replaying=False)
 
     def _forget(self, turn: Turn) -> None:
         """What was done in another place was not done in the new one."""
@@ -381,6 +383,9 @@ class Shelter:
         """Places of which a crash kept us from taking leave; those of dead letters stay."""
         if self._turn.run.fresh:
             return
+        if self.isolation.kind == "directory":
+            self._workspaces.prune()
+            return
         journal = self._turn.run.journal
         needed = set()
         for item in journal.recorded_in(self._turn.path):
@@ -397,8 +402,6 @@ class Shelter:
             self._workspaces.forget_merged(tip, {self.branch, *map(os.path.basename, needed)})
 
     def _tidy_path(self, path: str) -> None:
-        if self.isolation.kind == "directory":
-            return
         spot = self._workspaces.spot_at(path)
         if self._workspaces.is_unfinished(path):
             self._remove(self._turn.path, spot, None)

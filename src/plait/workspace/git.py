@@ -54,6 +54,8 @@ LACKING: Final = re.compile(
 )
 """What git says when an object is not there."""
 PARTIAL: Final = re.compile(r"remote\..*\.promisor|extensions\.partialclone", re.DOTALL)
+FATAL: Final = 128
+"""What git ends with that gives up."""
 NOBODY: Final = {"NAME": "Plait", "EMAIL": "plait@localhost"}
 
 
@@ -116,6 +118,13 @@ class Git:
         around = {**SAFE, **self._around(inside), **(env or {})}
         return self._start(args, cwd=inside.path, env=around, stdin=stdin)
 
+    def answered(self, *args: str, inside: Inside | None = None) -> Answer:
+        """The same where an exit code is an answer: a git that was killed has given none."""
+        answer = self.asked(*args, inside=inside)
+        if _is_killed(answer):
+            raise failed(args[0], answer)
+        return answer
+
     def run(
         self,
         *args: str,
@@ -148,13 +157,13 @@ class Git:
 
     def line_if_any(self, *args: str, inside: Inside | None = None) -> str:
         """What git prints, or nothing if there is no such thing."""
-        answer = self.asked(*args, inside=inside)
+        answer = self.answered(*args, inside=inside)
         return os.fsdecode(answer.stdout.removesuffix(b"\n")) if answer.exit_code == 0 else ""
 
     def who(self) -> Mapping[str, str]:
         """Who makes commits: the user, or, where git does not know the user, Plait."""
         if self._who is None:
-            known = self.asked("var", "GIT_COMMITTER_IDENT").exit_code == 0
+            known = self.answered("var", "GIT_COMMITTER_IDENT").exit_code == 0
             roles = () if known else ("AUTHOR", "COMMITTER")
             self._who = {f"GIT_{role}_{name}": value for role in roles for name, value in NOBODY.items()}
         return self._who
@@ -170,11 +179,23 @@ class Git:
         own = f"{self._own}-of-places" if inside.sees_all else self._own
         with self._lock:
             if own not in self._made:
-                stand_in(own, self._common, self._settings(), alone=False, excludes=not inside.sees_all)
+                self._stand_in(own, excludes=not inside.sees_all)
                 self._made.add(own)
         found = standing_in(own, inside.administration or own, inside.path)
         index = {"GIT_INDEX_FILE": inside.index} if inside.index else {}
         return {**settings_env(SEEING if inside.sees_all else WRITING), **found, **index}
+
+    def _stand_in(self, own: str, *, excludes: bool) -> None:
+        settings = self._settings()
+        try:
+            stand_in(own, self._common, settings, alone=False, excludes=excludes)
+        except OSError as error:
+            raise ProcessError(
+                f"what git works with here cannot be written: {error.strerror or error}",
+                own,
+                "put that right, then try again",
+                code="git",
+            ) from error
 
     def _settings(self) -> list[Setting]:
         return read_settings(self.run(*LISTING))
@@ -188,11 +209,17 @@ def failed(command: str, answer: Answer) -> PlaitError:
             fix="if you trust it: git config --global --add safe.directory FOLDER",
             code="repository",
         )
+    how = "was killed" if _is_killed(answer) else f"ended with exit code {answer.exit_code}"
     return ProcessError(
-        f"'git {command}' ended with exit code {answer.exit_code}" + (": " + "\n".join(said) if said else ""),
+        f"'git {command}' {how}" + (": " + "\n".join(said) if said else ""),
         fix="put right what git says, then plait resume, or plait retry RUN ITEM for an item that failed",
         code="git",
     )
+
+
+def _is_killed(answer: Answer) -> bool:
+    """A signal has ended it; the largest code of its own is 128."""
+    return answer.exit_code < 0 or answer.exit_code > FATAL
 
 
 def said_by(answer: Answer, *, most: int) -> list[str]:

@@ -18,12 +18,13 @@ from plait.steps.hands import Spot
 from plait.values import Json
 from plait.workspace.git import Git, StartGit, names
 from plait.workspace.removal import remove_tree
-from plait.workspace.worktrees import BRANCHES, Worktrees
+from plait.workspace.worktrees import BRANCHES, COPYING, Worktrees
 
 OURS: Final = f"{BRANCHES}plait/"
 MERGED: Final = "merged"
 FIELDS: Final = ("run", "path", "branch", "commits", "files", "running", "why")
 REST: Final = "the rest of a folder whose removal was begun; all that it held is merged or on a branch"
+UNMADE: Final = "copies for an item that were not finished, so that no step was ever there"
 LISTED: Final = "git still lists this folder, which is gone: plait worktrees --clean"
 
 
@@ -76,7 +77,7 @@ def clean(start: StartGit, project: str, runs: str, left: Left) -> Left | None:
 def _without_rest(worktrees: Worktrees, left: Left) -> Left | None:
     why = remove_tree(left.path)
     worktrees.prune()
-    return None if why is None else replace(left, why=_rest(why))
+    return None if why is None else replace(left, why=_rest(left.path, why))
 
 
 def _without_folder(left: Left) -> Left | None:
@@ -84,8 +85,12 @@ def _without_folder(left: Left) -> Left | None:
     return None if why is None else replace(left, why=f"it cannot be removed: {why}")
 
 
-def _rest(why: str) -> str:
-    return f"{REST}; it cannot be removed: {why}; sudo rm -r FOLDER, if it is not yours"
+def _rest(path: str, why: str) -> str:
+    return f"{_what_rests(path)}; it cannot be removed: {why}; sudo rm -r FOLDER, if it is not yours"
+
+
+def _what_rests(path: str) -> str:
+    return UNMADE if path.endswith(COPYING) else REST
 
 
 def _kept(worktrees: Worktrees, left: Left) -> Left | None:
@@ -100,7 +105,7 @@ def _kept(worktrees: Worktrees, left: Left) -> Left | None:
     if remains is None:
         return None
     if remains.cause == "aside":
-        return Left(left.run, remains.path, "", why=_rest(remains.said))
+        return Left(left.run, remains.path, "", why=_rest(remains.path, remains.said))
     return replace(left, why=remains.message)
 
 
@@ -150,16 +155,22 @@ def _folder(git: Git, worktrees: Worktrees, run: str, path: str, *, running: boo
         worktrees.expect_whole(spot)
         look = worktrees.look(spot)
         files = len(look.files) + len(look.repositories)
+        unread = None if running else worktrees.unread(spot)
+        why = "" if unread is None else unread.message
     except (InputError, ProcessError) as error:
         why = error.what
-    return Left(run, path, spot.branch, _commits(git, spot.branch), files, running=running, why=why)
+    commits = _commits(git, spot.branch)
+    if why and _is_gone(git, spot.branch):
+        # It was merged, or somebody has removed it: now it is a folder like any other.
+        return Left(run, path, "", files=sum(1 for _ in _found_in(path)), running=running, why=why)
+    return Left(run, path, spot.branch, commits, files, running=running, why=why)
 
 
 def _rests(worktrees: Worktrees, run: str) -> Iterator[Left]:
-    """What removals left that a crash or a permission kept from their end."""
+    """What removals left that a crash or a permission kept from their end; copies that were not finished."""
     asides = worktrees.asides()
     for path in asides:
-        yield Left(run, path, "", why=f"{REST}: plait worktrees --clean")
+        yield Left(run, path, "", why=f"{_what_rests(path)}: plait worktrees --clean")
     if asides or not worktrees.is_open():
         return  # with those goes what git lists of them
     for path in worktrees.gone():
@@ -192,5 +203,8 @@ def _commits(git: Git, branch: str) -> int | None:
     counted = git.asked("rev-list", "--count", f"{BRANCHES}{branch}", "--not", *known)
     if counted.exit_code == 0:
         return int(counted.stdout)
-    is_there = git.asked("show-ref", "--verify", "--quiet", f"{BRANCHES}{branch}").exit_code == 0
-    return None if is_there else 0
+    return 0 if _is_gone(git, branch) else None
+
+
+def _is_gone(git: Git, branch: str) -> bool:
+    return git.asked("show-ref", "--verify", "--quiet", f"{BRANCHES}{branch}").exit_code == 1

@@ -11,6 +11,7 @@ import stat
 from contextlib import suppress
 
 from plait.records import dataclass, field
+from plait.steps.hands import short_path
 
 _FINDS_WITHOUT_READING = getattr(os, "O_PATH", 0)
 
@@ -63,7 +64,7 @@ def _removed(top: str) -> str | None:
     except RecursionError:
         return "folders in it are nested too deep"
     except OSError as error:
-        return f"{error.strerror}: {os.fsdecode(error.filename or top)}"
+        return f"{error.strerror}: {short_path(os.fsdecode(error.filename or top))}"
     return None
 
 

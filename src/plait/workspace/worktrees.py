@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from threading import Lock
 
 from plait.digests import sha256_hex
-from plait.errors import InputError
+from plait.errors import InputError, ProcessError
 from plait.hints import Final
 from plait.steps.hands import Conflict, Look, Remains, Site, Spot
 from plait.values import Json
@@ -32,6 +32,8 @@ MOST_TRIES: Final = 100
 TOGETHER: Final = 32
 ASIDE: Final = ".gone"
 """How the name of a place ends that is being removed; it begins with a dot."""
+COPYING: Final = ".making"
+"""How the name of a folder of copies ends until it is handed over: no step was ever in it."""
 MAKING: Final = "initializing"
 """What git writes into the lock of a worktree that it is about to make."""
 EVERYTHING: Final = (
@@ -81,7 +83,7 @@ class Worktrees:
                 "no branch is checked out (detached HEAD), so there is nothing to merge into",
                 "git switch BRANCH; or write isolation: {kind: worktree, merge: none}",
             )
-        if self._git.asked("show-ref", "--verify", "--quiet", f"{BRANCHES}plait").exit_code == 0:
+        if self._git.answered("show-ref", "--verify", "--quiet", f"{BRANCHES}plait").exit_code == 0:
             raise self._refused(
                 "a branch is called 'plait', and git has no room for branches 'plait/…' beside it",
                 "git branch -m plait NEW-NAME",
@@ -309,6 +311,11 @@ class Worktrees:
             for branch, at in gone.items():  # all or none it was; now those that can be
                 self._delete(branch, at)
 
+    def unread(self, spot: Spot) -> Remains | None:
+        """Why a worktree stays of which git can say nothing: a part of it cannot be read."""
+        needed = self._needed(self._inside(spot.path))
+        return needed if needed is not None and needed.cause == "closed" else None
+
     def _needed(self, inside: Inside) -> Remains | None:
         """Does a place hold what git neither knows nor ignores?  It may be nowhere else."""
         found = inner_of(os.fsencode(inside.path))
@@ -347,7 +354,10 @@ class Worktrees:
             self._remove_administration(administration)
 
     def asides(self) -> list[str]:
-        """What removals left, of which a crash or a permission kept something; all it held is elsewhere."""
+        """What nobody needs: all that it held is elsewhere.
+
+        Of removals, what a crash or a permission kept; and copies that were never handed over.
+        """
         return [path for path in self._listed() if os.path.basename(path).startswith(".")]
 
     def gone(self) -> list[str]:
@@ -373,12 +383,36 @@ class Worktrees:
         for number in range(1, MOST_TRIES):
             path = os.path.join(self._folder, place_name(self._run, order, title, key, number))
             if not os.path.lexists(path):
-                os.mkdir(path, 0o700)
-                copy_inputs(self._project, inputs, path)
-                return Spot(path, path, "", "", stamps(path))
+                return self._copied(path, inputs)
         raise InputError(
             "this item has too many folders", self._folder, "plait worktrees --clean", code="no-worktrees"
         )
+
+    def _copied(self, path: str, inputs: Sequence[str]) -> Spot:
+        making = self._making(path)
+        remove_tree(making)  # of a life that ended meanwhile
+        try:
+            os.mkdir(making, 0o700)
+            copy_inputs(self._project, inputs, making)
+            return Spot(path, path, "", "", stamps(making))
+        except BaseException as error:
+            remove_tree(making)
+            if isinstance(error, OSError):
+                raise _unmade(path, error) from error
+            raise
+
+    def hand_over(self, spot: Spot) -> None:
+        """From now on steps work there; a folder of copies gets its own name only when that is recorded."""
+        making = self._making(spot.path)
+        if spot.branch or not os.path.isdir(making):
+            return
+        try:
+            os.rename(making, spot.path)
+        except OSError as error:
+            raise _unmade(spot.path, error) from error
+
+    def _making(self, path: str) -> str:
+        return os.path.join(self._folder, f".{os.path.basename(path)}{COPYING}")
 
     def is_unchanged(self, spot: Spot) -> bool:
         return is_unchanged(spot.path, spot.stamps)
@@ -405,7 +439,8 @@ class Worktrees:
         return True
 
     def _delete(self, branch: str, at: str) -> None:
-        self._git.asked("update-ref", "-d", BRANCHES + branch, at)
+        if at:  # else git would remove it wherever it is
+            self._git.asked("update-ref", "-d", BRANCHES + branch, at)
 
     def forget_merged(self, into: str, spare: Collection[str]) -> None:
         self.settle()
@@ -419,7 +454,9 @@ class Worktrees:
                 self._delete(ref.removeprefix(BRANCHES), at)
 
     def is_ancestor(self, one: str, other: str) -> bool:
-        return bool(one) and self._git.asked("merge-base", "--is-ancestor", one, other).exit_code == 0
+        if not one or not other:
+            return False
+        return self._git.answered("merge-base", "--is-ancestor", one, other).exit_code == 0
 
     def merge(self, ours: str, theirs: str, message: str) -> str | Conflict:
         """The commit in which two come together, or the files on which they do not agree."""
@@ -503,6 +540,15 @@ def place_name(run: str, order: int, title: str, key: str, number: int) -> str:
     slug = re.sub(r"[^a-z0-9]+", "-", title.lower(), flags=re.ASCII).strip("-")[:SLUG_LENGTH].strip("-")
     told = sha256_hex(f"{run}\0{number}\0{key}".encode("utf-8", "surrogatepass"))[:8]
     return "-".join(part for part in (str(order), slug, told) if part)
+
+
+def _unmade(path: str, error: OSError) -> ProcessError:
+    return ProcessError(
+        f"a folder for an item cannot be made: {error.strerror or error}",
+        path,
+        "put that right, then plait retry RUN --failed",
+        code="no-worktrees",
+    )
 
 
 def _place_of(administration: str) -> str:

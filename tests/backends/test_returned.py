@@ -1,0 +1,131 @@
+"""Whatever a worker sends back has no secret in it, of whatever kind it is."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+from collections.abc import Iterator
+from typing import Any, get_args
+
+import pytest
+
+from backends.test_crew import Played, done
+from plait.backends import travel
+from plait.backends.returned import IDENTITIES, Raised, returned
+from plait.engine.events import Event, Owed, StepFinished
+from plait.engine.outcome import Aborted, Done, Failure, Outcome
+from plait.errors import PlaitError
+from plait.masking import Masker
+from plait.records import field_names
+
+SECRET = "zz-very-secret-4711"
+SAID = f"said {SECRET}"
+mask = Masker([SECRET]).mask
+
+
+def records(kind: Any) -> Iterator[Any]:
+    """Records of this kind with the secret wherever a text may be, one for each form of each field."""
+    fields = [name for name in field_names(kind) if name not in IDENTITIES]
+    known = {name: "x" for name in field_names(kind) if name in IDENTITIES}
+    forms = [list(values(str(kind.__annotations__[name]))) for name in fields]
+    for given in itertools.zip_longest(*forms) if fields else [()]:
+        filled = (form[0] if one is None else one for form, one in zip(forms, given, strict=True))
+        yield kind(**known, **dict(zip(fields, filled, strict=True)))
+
+
+def values(annotation: str) -> Iterator[Any]:
+    """A type that is not known here is new: say what it may hold, and see that it is masked."""
+    match annotation.removesuffix(" | None"):
+        case "str":
+            yield SAID
+        case "Json" | "dict[str, Json]" | "Mapping[str, Json]":
+            yield {SECRET: [SAID, {"deep": SAID}]}
+        case "int" | "float" | "bool":
+            yield 1
+        case "bytes":
+            yield b"\1"
+        case "Used":
+            yield {"turns": 1.0}
+        case "Mapping[str, Used]":
+            yield {SAID: {"turns": 1.0}}
+        case "tuple[tuple[str, int], ...]":
+            yield ((SAID, 1),)
+        case "Failure":
+            yield from records(Failure)
+        case "Owed":
+            yield from records(Owed)
+        case "Versions":
+            yield from records(travel.Versions)
+        case "Outcome":
+            yield from every(Outcome)
+        case "tuple[Event, ...]":
+            yield tuple(every(Event))
+        case "tuple[Performed | Stopped | Ended | Refused, ...]":
+            yield tuple(every(travel.Performed | travel.Stopped | travel.Ended | travel.Refused))
+        case _:
+            raise AssertionError(f"what may be in a field that is {annotation}?")
+
+
+def every(union: Any) -> Iterator[Any]:
+    for kind in get_args(union):
+        yield from records(kind)
+
+
+def shows_secret(value: object) -> bool:
+    return SECRET.encode() in pickle.dumps(value)
+
+
+ALL = [one for union in (travel.Reply, Event, Outcome) for one in every(union)]
+
+
+@pytest.mark.parametrize("sent", ALL, ids=lambda one: type(one).__name__)
+def test_nothing_that_comes_back_shows_a_secret(sent: object) -> None:
+    assert type(returned(sent, mask)) is type(sent)
+    assert not shows_secret(returned(sent, mask))
+
+
+def test_what_identifies_a_step_is_as_it_was() -> None:
+    event = StepFinished("map/item:a", "item", SAID, "f", Done(("t", 1)), 0.5, 7)
+    assert returned(event, mask) == StepFinished(
+        "map/item:a", "item", "said ***", "f", Done(("t", 1)), 0.5, 7
+    )
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(2, SAID, SAID), ImportError(SAID, name=SAID), RuntimeError(SAID), KeyError(SAID)]
+)
+def test_an_error_is_what_it_says_without_secrets(error: Exception) -> None:
+    raised = returned(error, mask)
+    assert isinstance(raised, Raised)
+    assert raised.is_a(type(error))
+    assert "***" in raised.said
+    assert not shows_secret(raised)
+
+
+REPLIES = list(every(travel.Performed | travel.Ended | travel.Refused | travel.Foreign))
+
+
+@pytest.mark.parametrize("reply", REPLIES, ids=lambda one: type(one).__name__)
+def test_no_journal_no_result_and_no_error_gets_a_secret_from_a_worker(reply: object) -> None:
+    played = Played(lambda key, _: reply if key == "3" else done(key))
+    played.run.mask = mask
+    raised: list[str] = []
+    try:
+        played.go()
+    except PlaitError as error:
+        raised = [str(error)]
+    except Aborted as aborted:
+        raised = [str(aborted), repr(aborted.failure), repr(aborted.failure.output)]
+    assert not shows_secret([one.event for one in played.journal.events()])
+    assert not shows_secret(played.ended)
+    assert not shows_secret(raised)
+    assert raised or "3" in dict(played.ended)
+
+
+@pytest.mark.parametrize("error", [RuntimeError(SAID), ImportError(SAID, name="attrs")])
+def test_a_worker_that_raises_when_it_is_greeted_is_told_without_secrets(error: Exception) -> None:
+    played = Played(lambda key, _: done(key))
+    played.run.mask = mask
+    played.scheduler.run = lambda *_, workers, **__: dict.fromkeys(workers or ["w"], error)  # type: ignore[method-assign]
+    with pytest.raises(PlaitError, match=r"said \*\*\*"):
+        played.go()
