@@ -140,7 +140,7 @@ NAMES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "used": ("what was used up of them", LIMITS),
     "cost": ("the same: what the run, or the agent, took until now", LIMITS),
     "directive": ("the directive or agent that runs", ()),
-    "model": ("the model that is asked", ()),
+    "model": ("the model that is asked; behind an answer the one that gave it", ()),
     "step": ("the step", ("name", "kind", "title", "attempt")),
     "item": ("the item in hand", ()),
     "graph": ("the graph", ()),
@@ -363,7 +363,7 @@ class Hooks:
             return None
         if self._spent is not None:
             self._expect_within_limits(self._spent, step, turn)
-        verdict = self.fire(f"{kind}_started", turn, step_names(step, turn))
+        verdict = self.fire(f"{kind}_started", turn, step_names(step, turn.attempt))
         match verdict:
             case Verdict("skip"):
                 return Skipped(verdict.said)
@@ -381,7 +381,7 @@ class Hooks:
         if kind is None or failure.kind == "limit" or not self.has(f"{kind}_failed", turn.path):
             return failed, None
         turn = turn if attempt == turn.attempt else replace(turn, attempt=attempt)
-        context = {**step_names(step, turn), "error": error_names(failure)}
+        context = {**step_names(step, turn.attempt), "error": error_names(failure)}
         try:
             verdict = self.fire(f"{kind}_failed", turn, context)
         except OutOfLimit as end:
@@ -401,10 +401,10 @@ class Hooks:
                 raise replace(verdict, path=turn.path).aborted(failed)
         return failed, None
 
-    def news_of(self, step: Step, turn: Turn, outcome: Outcome) -> News | None:
+    def news_of(self, step: Step, turn: Turn, outcome: Outcome, attempt: int) -> News | None:
         """What there is to tell of a step that has ended, and to whom; None if nobody is to hear of it."""
         own = self._behind.pop(turn.path) if turn.path in self._behind else None
-        event, context = own or _end_of(step, turn, outcome)
+        event, context = own or _end_of(step, outcome, attempt)
         hooks = self._to_ask(event, turn.path)
         if not hooks or _is_inside_hook(turn):
             return None
@@ -461,7 +461,7 @@ class Hooks:
             reached = turn.run.take_step(turn.path, turn.run.spent_around(turn.path) or spent)
         if reached is None:
             return
-        self.reach(turn, reached, step_names(step, turn))
+        self.reach(turn, reached, step_names(step, turn.attempt))
         raise OutOfLimit(reached, turn.path, _made_until(turn))
 
     # ── one hook ─────────────────────────────────────────────────────────
@@ -575,12 +575,16 @@ class News:
             raise verdict.aborted()
 
 
-def _end_of(step: Step, turn: Turn, outcome: Outcome) -> tuple[str, Mapping[str, Json]]:
+def _end_of(step: Step, outcome: Outcome, attempt: int) -> tuple[str, Mapping[str, Json]]:
     """The event behind a step that says nothing of its own, and what it brings along; "": there is none."""
     kind = family(step)
     if kind is None or not isinstance(outcome, Done):
         return "", {}
-    return f"{kind}_finished", {**step_names(step, turn), "result": outcome.value}
+    value, attempt = outcome.value, max(attempt, getattr(step, "attempts_inside", 1))
+    if kind == "step" and isinstance(value, Mapping) and "exit_code" in value:
+        # What is inside of it was tried again, or an earlier life had the answer.
+        attempt = max(attempt, value.get("attempt", 1))
+    return f"{kind}_finished", {**step_names(step, attempt), "result": value}
 
 
 def _owed(to: Sequence[Listener], told: Mapping[str, Json], turn: Turn, outcome: Outcome) -> Owed | None:
@@ -700,9 +704,9 @@ class OneCall:
         return dict(self.reaction.call(turn, call.tool, params))
 
 
-def step_names(step: Step, turn: Turn) -> dict[str, Json]:
+def step_names(step: Step, attempt: int) -> dict[str, Json]:
     """A step as conditions and templates of hooks see it."""
-    facts = {"name": step.name, "kind": step.kind, "title": step.title, "attempt": turn.attempt}
+    facts = {"name": step.name, "kind": step.kind, "title": step.title, "attempt": attempt}
     return {"step": facts}
 
 

@@ -327,7 +327,10 @@ class Names:
 class Visit:
     """One stay at a node, with the state as it is there."""
 
-    __slots__ = ("_way", "fingerprint", "inner", "is_composed", "kind", "name", "node", "policy", "title")
+    __slots__ = (
+        "_way", "attempts_inside", "fingerprint", "inner", "is_composed", "kind", "name", "node", "policy",
+        "title",
+    )  # fmt: skip
     counts_itself = True
 
     def __init__(self, way: _Way, node: Node, number: int) -> None:
@@ -341,6 +344,8 @@ class Visit:
         self.kind = node.kind
         self.fingerprint = node.fingerprint
         self.inner: Sequence[Step] = ()
+        self.attempts_inside = 0
+        """How often its call was tried, as a step of its own."""
         # What is inside is tried again by itself, where something may come between two attempts.
         self.policy = _whole_policy(node) if self.is_composed else node.policy
 
@@ -399,6 +404,7 @@ class Visit:
             name = "call" if attempt == 1 else f"call@{attempt}"
             called = Called(self, call, names, name, is_followed=self._is_followed(turn, name, attempt))
             outcome, turn = turn.perform_next(called, attempt - 1)
+            self.attempts_inside = max(self.attempts_inside, attempt)
             if not isinstance(outcome, Failed):
                 return dict(expect_done(outcome))
             if not self._tries_again(turn, outcome, attempt):
@@ -488,6 +494,7 @@ class Called:
         self._visit, self._call, self._names = visit, call, names
 
     def run(self, turn: Turn) -> Json:
+        self._visit.attempts_inside += 1
         return result_of(self._call, turn, self._names, strict=self._visit._way.graph.strict)
 
 
