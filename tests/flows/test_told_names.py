@@ -85,4 +85,4 @@ def test_the_model_of_an_answer_is_known_though_nobody_names_one(tmp_path: Path,
     steps = f"steps: [{{prompt: {{prompt: hi{model}}}}}, {{prompt: {{prompt: talk, tools: [log]{model}}}}}]\n"
     text = hook("turn_finished", "${model} ${result.model}") + steps
     assert said(life(tmp_path, "f.yaml", text, hands, MemoryJournal())) == "done"
-    assert told == ["m-1 m-1"] * 4
+    assert told == [f"{'m' if model else 'm-1'} m-1"] * 4

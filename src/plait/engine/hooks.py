@@ -140,7 +140,7 @@ NAMES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "used": ("what was used up of them", LIMITS),
     "cost": ("the same: what the run, or the agent, took until now", LIMITS),
     "directive": ("the directive or agent that runs", ()),
-    "model": ("the model that is asked; behind an answer the one that gave it", ()),
+    "model": ("the model that is asked; if no file names one, the one that answered", ()),
     "step": ("the step", ("name", "kind", "title", "attempt")),
     "item": ("the item in hand", ()),
     "graph": ("the graph", ()),

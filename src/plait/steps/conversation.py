@@ -456,7 +456,7 @@ class Talk:
         return {
             **step_names(self.said, self.turn.attempt),
             "directive": self.said.title,
-            "model": self.answers[-1].model or self.said.model if self.answers else self.said.model,
+            "model": self.said.model or (self.answers[-1].model if self.answers else None),
             "limits": self.said.limits.record(),
             "cost": used,
             "used": used,
@@ -507,7 +507,7 @@ class Question:
         outcome = Done(record) if useless is None else Failed(replace(useless, output=record, path=turn.path))
         if run.hooks is not None:
             told = {**self.context(), "result": record}
-            run.hooks.tell_behind(turn, "turn_finished", {**told, "model": answer.model or self.ask.model})
+            run.hooks.tell_behind(turn, "turn_finished", {**told, "model": self.ask.model or answer.model})
         return expect_done(outcome)
 
     def _expect_allowed(self, turn: Turn) -> None:

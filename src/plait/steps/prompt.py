@@ -98,10 +98,11 @@ class Question:
         value = _answered(self.ask, self.provider, turn)
         if self.attempt > 1:
             value = {**value, ATTEMPT: self.attempt}
-        model = value["facts"]["model"] or self.ask.model
-        value = {**value, MODEL: model}
+        value = {**value, MODEL: value["facts"]["model"]}
         if hooks is not None:
-            hooks.tell_behind(turn, "turn_finished", {**context, MODEL: model, "result": value})
+            hooks.tell_behind(
+                turn, "turn_finished", {**context, MODEL: self.ask.model or value[MODEL], "result": value}
+            )
         return value
 
     def _context(self, turn: Turn) -> dict[str, Json]:
