@@ -227,3 +227,27 @@ nodes:
     refused = place.plait("graph", "flow.yaml", "--svg", "no/such/folder.svg")
     assert refused.returncode == 2
     assert "the picture cannot be written" in refused.stderr
+
+
+def test_the_head_of_an_arrow_has_the_colour_of_its_line() -> None:
+    lines = as_svg(
+        with_way(picture(LOOP), [("draft", False), ("check", False), ("done", False)])
+    ).splitlines()
+    heads = {
+        re.sub("<.*?>", "", line): match[1]
+        for line in lines
+        if (match := re.search(r"url\(#([a-z-]*)\)", line))
+    }
+    assert heads == {
+        "draft → check": "tip-was",
+        "draft → stop: on error": "tip-error",
+        "check → done: state.n ≥ 3 and not (state.bad =)": "tip-was",
+        "check → draft: otherwise": "tip",
+    }
+
+
+def test_what_is_written_at_an_arrow_covers_every_line() -> None:
+    svg = as_svg(picture(LOOP))
+    at, last = svg.index(">on error<"), svg.rindex('class="edge')
+    assert at > last
+    assert re.search(r'<rect class="page" [^>]*/>\n<text class="label"[^>]*>on error<', svg)

@@ -276,6 +276,45 @@ def test_the_end_of_a_run_is_told_once_and_again_when_it_ends_anew(place: Place,
     assert place.text("notes").count("end ") == 2
 
 
+def test_the_end_of_a_directive_knows_its_limits(place: Place) -> None:
+    script(place, ("Talk.", "Yes."))
+    hooks = ENDED.replace("end ${result.output}", "${limits.turns} ${limits.depth}")
+    place.write("f.md", f"---\nlimits: {{turns: 9, depth: 2}}\n{hooks}---\nTalk.\n")
+    place.plait("run", "f.md")
+    assert place.text("notes").split() == ["9", "2"]
+
+
+def test_the_end_of_a_run_is_told_in_a_time_of_its_own(place: Place) -> None:
+    """What is done is not undone because somebody who hears of it is slow."""
+    place.write(
+        "f.yaml",
+        "timeout: 1.5\nhooks: [{id: e, event: run_finished, action: {tool: team/slow}}]\n"
+        "steps: [{tool: team/note, params: {text: a}}]\n",
+    )
+    tool(place, "slow", NOTE.replace("import os, signal, time", "import time; time.sleep(2); return 1"))
+    assert last_line(place.plait("run", "f.yaml").stdout).startswith("✓ done")
+
+
+@pytest.mark.parametrize(
+    "more", ["action: {tool: team/broken}", "condition: {path: path, op: gt, value: 3}, verb: abort"]
+)
+def test_a_gate_that_could_not_answer_is_asked_again_in_a_later_life(place: Place, more: str) -> None:
+    tool(place, "broken", NOTE.replace("import os, signal, time", "raise RuntimeError('down')"))
+    steps = "steps: [{tool: team/note, params: {text: a}}, {tool: team/note, params: {text: b}}]\n"
+    place.write("f.yaml", f"hooks: [{{id: g, event: step_finished, gate: true, {more}}}]\n{steps}")
+    for command in (["run", "f.yaml"], ["resume"], ["resume"]):
+        late = place.plait(*command)
+        assert "the gate 'g' could not answer" in late.stdout + late.stderr
+        assert place.text("notes").split() == ["a"]
+    place.write("f.yaml", steps)
+    assert last_line(place.plait("resume").stdout).startswith("✓ done")
+    assert place.text("notes").split() == ["a", "b"]
+
+
+def tool(place: Place, name: str, text: str) -> None:
+    (place.root.parent / "home" / ".ai" / "tools" / "team" / f"{name}.py").write_text(text)
+
+
 TWICE = (
     "hooks: ["
     + ", ".join(

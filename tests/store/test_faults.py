@@ -514,7 +514,8 @@ def test_a_journal_that_does_not_say_what_was_used_up_is_read_as_it_is(runs: Run
 
 
 def test_a_journal_that_does_not_say_who_is_to_hear_of_an_end_is_read_as_it_is(runs: Runs) -> None:
-    told = replace(finished(1), used={"steps": 1}, owed=Owed(("h",), {"turn": 1, "long": "x" * LARGE}))
+    owed = Owed(("h", "gate"), {"turn": 1, "long": "x" * LARGE}, unjudged=("gate",))
+    told = replace(finished(1), used={"steps": 1}, owed=owed)
     with runs.create({}) as opened:
         opened.journal.append(told)
         assert [one.event for one in opened.journal.events()] == [told]

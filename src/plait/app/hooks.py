@@ -82,12 +82,19 @@ def _limits_around(loaded: Loaded) -> Limits:
     """The limits of a run; those of a directive are its agent's, and hold for what hooks ask, too."""
     if not loaded.hooks or loaded.kind != "directive":
         return loaded.limits
+    own = _limits_of(loaded)
+    # Only what hooks use up: time and depth begin with the agent, and steps of hooks count nowhere.
+    return replace(loaded.limits, turns=own.turns, tokens=own.tokens, spend=own.spend)
+
+
+def _limits_of(loaded: Loaded) -> Limits:
+    """The limits that a file sets, whoever of it has them."""
+    if loaded.kind != "directive":
+        return loaded.limits
     from plait.flows.directive import Directed
 
     assert isinstance(loaded.program, Directed), "its kind says so"
-    own = loaded.program.limits
-    # Only what hooks use up: time and depth begin with the agent, and steps of hooks count nowhere.
-    return replace(loaded.limits, turns=own.turns, tokens=own.tokens, spend=own.spend)
+    return loaded.program.limits
 
 
 def _names(loaded: Loaded, run: str) -> dict[str, Json]:
@@ -97,7 +104,7 @@ def _names(loaded: Loaded, run: str) -> dict[str, Json]:
     return {
         "run": {"id": run, "flow": loaded.program.name, "file": loaded.path},
         "inputs": dict(loaded.parameters),
-        "limits": loaded.limits.record(),
+        "limits": _limits_of(loaded).record(),
         "directive": loaded.program.name if loaded.kind in ("directive", CHAT) else None,
     }
 

@@ -85,6 +85,8 @@ class Owed:
     """The names of hooks."""
     told: Mapping[str, Json] = field(repr=False)
     """What nobody could say later: beside the result, the item, and what is the same in all of the run."""
+    unjudged: tuple[str, ...] = ()
+    """Those of them, gates all, of whose conditions nobody could say whether they hold."""
 
 
 @dataclass(frozen=True, slots=True)

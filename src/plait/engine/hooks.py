@@ -9,7 +9,7 @@ once caused is not caused again, and what happens inside a hook causes nothing.
 
 The end of a step is recorded before any hook hears of it, together with who is to hear and of what
 (`Owed`).  However a life of the run ends meanwhile, the step is done, and who has not heard of it by
-then hears of it when the run goes on.
+then hears of it when the run goes on.  A gate that could not answer has not heard.
 
 Of several verdicts an `abort` wins, then a gate that could not answer, then the first.  A
 hook that only observes and fails is left away for the rest of this life of the run, with
@@ -29,7 +29,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from threading import Lock
 
 from plait.engine.events import Owed
-from plait.engine.journal import is_below, number_of
+from plait.engine.journal import Recorded, is_below, number_of
 from plait.engine.limits import NAMES as LIMITS
 from plait.engine.limits import Reached, Spent
 from plait.engine.outcome import (
@@ -140,7 +140,7 @@ NAMES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "used": ("what was used up of them", LIMITS),
     "cost": ("the same: what the run, or the agent, took until now", LIMITS),
     "directive": ("the directive or agent that runs", ()),
-    "model": ("the model that is asked", ()),
+    "model": ("the model that is asked; if no file names one, the one that answered", ()),
     "step": ("the step", ("name", "kind", "title", "attempt")),
     "item": ("the item in hand", ()),
     "graph": ("the graph", ()),
@@ -223,6 +223,8 @@ class Verdict:
     """Where it was asked for."""
     blocks: bool = False
     """It is that of a gate that could not answer."""
+    is_all: bool = True
+    """Every gate that was asked has answered."""
 
     @property
     def said(self) -> str:
@@ -361,7 +363,7 @@ class Hooks:
             return None
         if self._spent is not None:
             self._expect_within_limits(self._spent, step, turn)
-        verdict = self.fire(f"{kind}_started", turn, step_names(step, turn))
+        verdict = self.fire(f"{kind}_started", turn, step_names(step, turn.attempt))
         match verdict:
             case Verdict("skip"):
                 return Skipped(verdict.said)
@@ -379,7 +381,7 @@ class Hooks:
         if kind is None or failure.kind == "limit" or not self.has(f"{kind}_failed", turn.path):
             return failed, None
         turn = turn if attempt == turn.attempt else replace(turn, attempt=attempt)
-        context = {**step_names(step, turn), "error": error_names(failure)}
+        context = {**step_names(step, turn.attempt), "error": error_names(failure)}
         try:
             verdict = self.fire(f"{kind}_failed", turn, context)
         except OutOfLimit as end:
@@ -399,10 +401,10 @@ class Hooks:
                 raise replace(verdict, path=turn.path).aborted(failed)
         return failed, None
 
-    def news_of(self, step: Step, turn: Turn, outcome: Outcome) -> News | None:
+    def news_of(self, step: Step, turn: Turn, outcome: Outcome, attempt: int) -> News | None:
         """What there is to tell of a step that has ended, and to whom; None if nobody is to hear of it."""
         own = self._behind.pop(turn.path) if turn.path in self._behind else None
-        event, context = own or _end_of(step, turn, outcome)
+        event, context = own or _end_of(step, outcome, attempt)
         hooks = self._to_ask(event, turn.path)
         if not hooks or _is_inside_hook(turn):
             return None
@@ -427,13 +429,26 @@ class Hooks:
         if known is None or known.owed is None:
             return
         told: dict[str, Json] = {**_around(turn), "result": outcome.value, **known.owed.told}
-        to = [
-            Listener(whose, name, hook, {**whose._names, **told})
-            for whose, name, hook in self._to_ask(str(told["event"]), turn.path)
-            if name in known.owed.to
-            and number_of(journal.last_end(f"{turn.path}/{HOOK}{name}")) < known.number
-        ]
+        to: list[Listener] = []
+        for whose, name, hook in self._to_ask(str(told["event"]), turn.path):
+            end = journal.last_end(f"{turn.path}/{HOOK}{name}")
+            if name not in known.owed.to or (number_of(end) > known.number and _is_answer(end, hook)):
+                continue
+            names = {**whose._names, **told}
+            with suppress(_NotConcernedError):
+                wrong = whose._wrong(name, hook, names, turn) if name in known.owed.unjudged else ""
+                to.append(Listener(whose, name, hook, names, wrong))
         News(turn, tuple(to)).tell()
+
+    def has_decided(self, event: str, turn: Turn, since: int) -> bool:
+        """Has a hook of an earlier life decided what follows from something that happened at an event?"""
+        journal = turn.run.journal
+        for whose, name, hook in self._to_ask(event, turn.path):
+            end = journal.last_end(f"{turn.path}/{whose._reaction(name, hook, turn, {}).name}")
+            match end:
+                case Recorded(outcome=Done({"verb": _}), number=number) if number > since:
+                    return True
+        return False
 
     # ── limits ───────────────────────────────────────────────────────────
 
@@ -446,7 +461,7 @@ class Hooks:
             reached = turn.run.take_step(turn.path, turn.run.spent_around(turn.path) or spent)
         if reached is None:
             return
-        self.reach(turn, reached, step_names(step, turn))
+        self.reach(turn, reached, step_names(step, turn.attempt))
         raise OutOfLimit(reached, turn.path, _made_until(turn))
 
     # ── one hook ─────────────────────────────────────────────────────────
@@ -454,7 +469,10 @@ class Hooks:
     def _asked(self, name: str, hook: Hook, turn: Turn, names: Mapping[str, Json]) -> Verdict | None:
         inner = _place(self._reaction(name, hook, turn, names), turn)
         wrong = ""
-        if not _is_known(inner):
+        known = _known(inner)
+        if known is not None and hook.event == "after_step" and _said_no(known):
+            return None  # it was asked again for another's sake: who said abort has heard
+        if known is None:
             try:
                 wrong = self._wrong(name, hook, names, turn)
             except _NotConcernedError:
@@ -482,10 +500,8 @@ class Hooks:
         if one.wrong:
             return self._broken(name, hook, inner, one.wrong)
         match _performed(step, inner):
-            case Done(dict() as value):
-                return self._allowed(name, hook, inner, value)
-            case Failed(Failure(kind="verdict", output=dict() as value)):
-                return self._allowed(name, hook, inner, value)
+            case Done(dict() as value) | Failed(Failure(kind="verdict", output=dict() as value)):
+                return _verdict(hook, value, inner.path)
             case Failed(failure):
                 return self._broken(name, hook, inner, failure.message)
         return None
@@ -493,13 +509,6 @@ class Hooks:
     def _reaction(self, name: str, hook: Hook, turn: Turn, names: Mapping[str, Json]) -> Reaction:
         called = name if turn.attempt == 1 else f"{name}@{turn.attempt}"
         return Reaction(called, hook, names, self._call)
-
-    def _allowed(self, name: str, hook: Hook, turn: Turn, value: Mapping[str, Json]) -> Verdict | None:
-        """The verdict in a recorded value, if the event knows such a one."""
-        verdict = _verdict(hook, value, turn.path)
-        if verdict is None or verdict.verb in MOMENTS[hook.event].verbs:
-            return verdict
-        return self._broken(name, hook, turn, f"'{verdict.verb}' means nothing at {hook.event}")
 
     def _broken(self, name: str, hook: Hook, turn: Turn, why: str) -> Verdict | None:
         if hook.gate:
@@ -566,12 +575,16 @@ class News:
             raise verdict.aborted()
 
 
-def _end_of(step: Step, turn: Turn, outcome: Outcome) -> tuple[str, Mapping[str, Json]]:
+def _end_of(step: Step, outcome: Outcome, attempt: int) -> tuple[str, Mapping[str, Json]]:
     """The event behind a step that says nothing of its own, and what it brings along; "": there is none."""
     kind = family(step)
     if kind is None or not isinstance(outcome, Done):
         return "", {}
-    return f"{kind}_finished", {**step_names(step, turn), "result": outcome.value}
+    value, attempt = outcome.value, max(attempt, getattr(step, "attempts_inside", 1))
+    if kind == "step" and isinstance(value, Mapping) and "exit_code" in value:
+        # What is inside of it was tried again, or an earlier life had the answer.
+        attempt = max(attempt, value.get("attempt", 1))
+    return f"{kind}_finished", {**step_names(step, attempt), "result": value}
 
 
 def _owed(to: Sequence[Listener], told: Mapping[str, Json], turn: Turn, outcome: Outcome) -> Owed | None:
@@ -579,7 +592,10 @@ def _owed(to: Sequence[Listener], told: Mapping[str, Json], turn: Turn, outcome:
     if not isinstance(outcome, Done):
         return None
     rest = {name: value for name, value in told.items() if name != "result"}
-    return Owed(tuple(one.name for one in to if not one.wrong), masked(rest, turn.run.mask))
+    # Of a gate whose condition can be neither true nor false nobody knows yet whether it is to hear.
+    owed = [one for one in to if one.hook.gate or not one.wrong]
+    unjudged = tuple(one.name for one in owed if one.wrong)
+    return Owed(tuple(one.name for one in owed), masked(rest, turn.run.mask), unjudged)
 
 
 @dataclass(frozen=True, slots=True)
@@ -613,6 +629,7 @@ class Reaction:
         return ()
 
     def run(self, turn: Turn) -> Json:
+        turn = self._asked_anew(turn)
         try:
             outputs = [self._output(turn, number) for number in range(len(self.hook.calls))]
         except StepError as error:
@@ -620,6 +637,8 @@ class Reaction:
                 raise OutOfTime from None  # no answer of the hook, if it is the time of the flow
             raise
         said = self._said(outputs)
+        if said and said["verb"] not in MOMENTS[self.hook.event].verbs:
+            raise StepError(Failure(f"'{said['verb']}' means nothing at {self.hook.event}", "refused"))
         value: dict[str, Json] = {
             "output": outputs[0] if len(outputs) == 1 else outputs or None,
             **masked_map(said, turn.run.mask),
@@ -630,6 +649,16 @@ class Reaction:
             assert verdict is not None
             raise StepError(Failure(verdict.said, SAID_NO, output=value))
         return value
+
+    def _asked_anew(self, turn: Turn) -> Turn:
+        """If all of its calls were made and the answer did not count, none of them is remembered."""
+        journal = turn.run.journal
+        if turn.run.fresh or not turn.replaying or len(self.hook.calls) < 2:
+            return turn
+        last, end = journal.recorded(f"{turn.path}/{len(self.hook.calls)}"), journal.last_end(turn.path)
+        if last is None or not isinstance(last.outcome, Done) or number_of(end) < last.number:
+            return turn
+        return replace(turn, replaying=False)
 
     def _output(self, turn: Turn, number: int) -> Json:
         one = OneCall(str(number + 1), self)
@@ -675,9 +704,9 @@ class OneCall:
         return dict(self.reaction.call(turn, call.tool, params))
 
 
-def step_names(step: Step, turn: Turn) -> dict[str, Json]:
+def step_names(step: Step, attempt: int) -> dict[str, Json]:
     """A step as conditions and templates of hooks see it."""
-    facts = {"name": step.name, "kind": step.kind, "title": step.title, "attempt": turn.attempt}
+    facts = {"name": step.name, "kind": step.kind, "title": step.title, "attempt": attempt}
     return {"step": facts}
 
 
@@ -754,7 +783,8 @@ def _rank(hook: Hook) -> tuple[int, int]:
 def _strongest(verdicts: Sequence[Verdict]) -> Verdict | None:
     aborts = [one for one in verdicts if one.verb == "abort"]
     blocks = [one for one in verdicts if one.blocks]
-    return next(iter([*aborts, *blocks, *verdicts]), None)
+    first = next(iter([*aborts, *blocks, *verdicts]), None)
+    return first if first is None or not blocks else replace(first, is_all=False)
 
 
 def _made_until(turn: Turn) -> Json:
@@ -807,12 +837,23 @@ def _place(step: Reaction, turn: Turn) -> Turn:
     return inner if ended <= inner.after else replace(inner, after=ended)
 
 
-def _is_known(turn: Turn) -> bool:
-    """Was the hook asked already?  Then its condition held, whatever it would say now."""
+def _known(turn: Turn) -> Recorded | None:
+    """How the hook ended, if it was asked already: then its condition held, whatever it would say now."""
     if turn.run.fresh or not turn.replaying:
-        return False
+        return None
     known = turn.run.journal.recorded(turn.path)
-    return known is not None and known.number > turn.after
+    return None if known is None or known.number <= turn.after else known
+
+
+def _is_answer(end: Recorded | None, hook: Hook) -> bool:
+    """Has a hook heard that ended so?  A gate that could not answer is asked until it can."""
+    if end is None:
+        return False
+    return not (hook.gate and isinstance(end.outcome, Failed)) or _said_no(end)
+
+
+def _said_no(end: Recorded) -> bool:
+    return isinstance(end.outcome, Failed) and end.outcome.failure.kind == SAID_NO
 
 
 def _verdict(hook: Hook, value: Mapping[str, Json], path: str) -> Verdict | None:

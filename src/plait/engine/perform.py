@@ -306,8 +306,9 @@ def _recorded(step: Step, turn: Turn, *, is_last: bool) -> Outcome:
         turn.run.ask_about(step, turn)  # it was cut in this life, and is to be tried again with what it is in
     began = time.monotonic()
     hooks, ends_run = turn.run.hooks, None
+    attempt = 1
     try:
-        outcome = _attempted(step, turn, began)
+        outcome, attempt = _attempted(step, turn, began)
     except Aborted as aborted:
         # A limit of what it is inside of, too: no end that counts, but for what was paid until then.
         if aborted.outcome is None or aborted.path != turn.path:
@@ -325,7 +326,7 @@ def _recorded(step: Step, turn: Turn, *, is_last: bool) -> Outcome:
     is_own = not isinstance(ends_run, OutOfLimit)
     if isinstance(outcome, Failed) and step.policy.failure_is_skipped and is_own:
         outcome = Skipped(outcome.failure.message)
-    news = None if hooks is None or ends_run is not None else hooks.news_of(step, turn, outcome)
+    news = None if hooks is None or ends_run is not None else hooks.news_of(step, turn, outcome, attempt)
     end = StepFinished(
         turn.path,
         step.kind,
@@ -363,13 +364,14 @@ def _is_timeout(outcome: Outcome) -> bool:
     return isinstance(outcome, Failed) and outcome.failure.kind == "timeout"
 
 
-def _attempted(step: Step, turn: Turn, began: float) -> Outcome:
+def _attempted(step: Step, turn: Turn, began: float) -> tuple[Outcome, int]:
+    """What it comes to, and at which attempt."""
     policy, run = step.policy, turn.run
     delays = policy.retry.delays(run.random) if policy.retry.attempts > 1 else iter(())
     attempt = 1
     hooks = run.hooks
     if hooks is not None and (decided := hooks.before(step, turn)) is not None:
-        return decided
+        return decided, attempt
     while True:
         run.expect_going()
         started = StepStarted(turn.path, step.kind, step.title, attempt, turn.order)
@@ -378,12 +380,12 @@ def _attempted(step: Step, turn: Turn, began: float) -> Outcome:
             run.unended.add(turn.path)
         outcome = _in_time(step, turn, attempt)
         if not isinstance(outcome, Failed):
-            return outcome
+            return outcome, attempt
         delay = _pause(policy.retry, delays, outcome.failure, turn, began)
         if delay is None and hooks is not None:
             outcome, delay = hooks.after_failure(step, turn, attempt, outcome)
         if delay is None or not isinstance(outcome, Failed):
-            return outcome
+            return outcome, attempt
         of = policy.retry.attempts if attempt < policy.retry.attempts else 0
         run.emit(StepRetrying(turn.path, attempt, outcome.failure, delay, of, run.charged(turn.path)))
         run.pause_at(turn, delay)

@@ -33,10 +33,12 @@ text{font:12px ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;fill:#1f2430
 .return,.end{fill:#ecfdf3;stroke:#4cae7c}.gate{fill:#fffaeb;stroke:#d3a43a}.phase,.step,.task{fill:#eef4ff;stroke:#6c8ff0}
 .edge{fill:none;stroke:#667085;stroke-width:1.3}.error{stroke:#d0544b;stroke-dasharray:5 3}
 .was{stroke-width:2.6;stroke:#155eef}.faint{opacity:.38}.bad{stroke:#d0544b;stroke-width:2.6}
+.tip{fill:#667085}.tip-error{fill:#d0544b}.tip-was{fill:#155eef}
 .count{font-size:10.5px;fill:#fff;font-weight:600}.badge{fill:#155eef}
 @media (prefers-color-scheme:dark){text{fill:#e4e7ec}.about,.label{fill:#a3acbd}.halo{stroke:#14171f}
 .page{fill:#14171f}.box{fill:#1d2230}.tool,.phase,.step,.task{fill:#1b2540}.foreach{fill:#261f40}.return,.end{fill:#14301f}
-.gate{fill:#33290f}.edge{stroke:#8d97a8}.was{stroke:#6c9bff}.badge{fill:#2f6bff}}
+.gate{fill:#33290f}.edge{stroke:#8d97a8}.was{stroke:#6c9bff}.badge{fill:#2f6bff}
+.tip{fill:#8d97a8}.tip-was{fill:#6c9bff}}
 .page{fill:#fff}
 @media (prefers-color-scheme:dark){.page{fill:#14171f}}"""
 
@@ -77,11 +79,16 @@ def as_svg(picture: Picture) -> str:
     return "\n".join(parts) + "\n"
 
 
-_MARKERS: Final = (
-    '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8" '
-    'orient="auto-start-reverse" markerUnits="userSpaceOnUse"><path d="M0 0 8 4 0 8z" fill="#667085"/>'
-    "</marker></defs>"
-)
+def _marker(name: str) -> str:
+    return (
+        f'<marker id="{name}" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8" '
+        'orient="auto-start-reverse" markerUnits="userSpaceOnUse">'
+        f'<path class="{name}" d="M0 0 8 4 0 8z"/></marker>'
+    )
+
+
+_MARKERS: Final = f"<defs>{''.join(map(_marker, ('tip', 'tip-error', 'tip-was')))}</defs>"
+"""The heads of arrows, each in the colour of its line."""
 
 
 def _placed(
@@ -144,6 +151,7 @@ def _arrows(
     picture: Picture, layout: Layout, spots: Mapping[str, Spot], lanes: Mapping[int, float]
 ) -> Iterator[str]:
     leaving = _ports(picture.arrows, layout, spots)
+    labels: list[str] = []
     for at, arrow in enumerate(picture.arrows):
         faint = " faint" if picture.is_run and not arrow.taken else ""
         style = " ".join(["edge", *(["error"] if arrow.style == "error" else [])])
@@ -153,9 +161,21 @@ def _arrows(
         else:
             path, x, y = _forward(layout.ways[at], spots, leaving[at])
         title = f"<title>{escape(_whole(arrow))}</title>"
-        yield f'<path class="{style}" d="{path}" marker-end="url(#tip)">{title}</path>'
+        tip = "tip-was" if arrow.taken else "tip-error" if arrow.style == "error" else "tip"
+        yield f'<path class="{style}" d="{path}" marker-end="url(#{tip})">{title}</path>'
         if label := _label(arrow):
-            yield _text(x, y, label, f"label halo{faint}", "start" if at in lanes else "middle")
+            labels += _written(x, y, label, faint, is_beside=at in lanes or len(layout.ways[at]) == 2)
+    yield from labels  # above every line
+
+
+def _written(x: float, y: float, label: str, faint: str, *, is_beside: bool) -> Iterator[str]:
+    """What is written at an arrow: beside its line, or on a piece of the page that covers the line."""
+    if is_beside:
+        yield _text(x, y, label, f"label halo{faint}", "start")
+        return
+    width = len(label) * SMALL + 8
+    yield f'<rect class="page" x="{x - width / 2:.1f}" y="{y - 10:.1f}" width="{width:.1f}" height="13"/>'
+    yield _text(x, y, label, f"label{faint}")
 
 
 def _ports(arrows: Sequence[Arrow], layout: Layout, spots: Mapping[str, Spot]) -> dict[int, float]:
@@ -184,7 +204,7 @@ def _forward(way: Sequence[str], spots: Mapping[str, Spot], port: float) -> tupl
     if len(points) > 2:
         return path, points[1][0], points[1][1] + 4
     (x1, y1), (x2, y2) = points
-    return path, (x1 + x2) / 2, (y1 + y2) / 2 + 4
+    return path, max(x1, x2) + 6, (y1 + y2) / 2 + 4
 
 
 def _back(arrow: Arrow, spots: Mapping[str, Spot], lane: float) -> tuple[str, float, float]:

@@ -281,7 +281,7 @@ class Talk:
             provider=provider,
             bill=bill,
             timeout=self.spent.left("seconds"),
-            context=self._context(number),
+            context=partial(self._context, number),
             judge=self._useless,
         )
         try:
@@ -405,7 +405,7 @@ class Talk:
             permissions=self.permissions,
             consent=self.said.consent,
             policy=replace(PLAIN, once=True) if once else PLAIN,
-            context=self._context(len(self.answers)),
+            context=partial(self._context, len(self.answers)),
             own=next((tool for tool in self.said.own if tool.offer.tool_id == tool_id), None),
         )
 
@@ -452,13 +452,14 @@ class Talk:
         """What hooks know of it."""
         if self.run.hooks is None:
             return {}
+        used = self.spent.used()
         return {
-            **step_names(self.said, self.turn),
+            **step_names(self.said, self.turn.attempt),
             "directive": self.said.title,
-            "model": self.said.model,
+            "model": self.said.model or (self.answers[-1].model if self.answers else None),
             "limits": self.said.limits.record(),
-            "cost": self.spent.used(),
-            "used": self.spent.used(),
+            "cost": used,
+            "used": used,
             "turn": turn,
         }
 
@@ -478,8 +479,9 @@ class Question:
     bill: Bill
     judge: Callable[[Answer], Failure | None]
     """Why an answer is of no use: it was paid for, and does not count as given."""
+    context: Callable[[], Mapping[str, Json]]
+    """What hooks know of it at a moment, what is used up by then included."""
     timeout: float | None = None
-    context: Mapping[str, Json] = field(default_factory=dict)
     policy: Policy = PLAIN
     kind: str = "turn"
 
@@ -504,7 +506,8 @@ class Question:
         useless = self.judge(answer)
         outcome = Done(record) if useless is None else Failed(replace(useless, output=record, path=turn.path))
         if run.hooks is not None:
-            run.hooks.tell_behind(turn, "turn_finished", {**self.context, "result": record})
+            told = {**self.context(), "result": record}
+            run.hooks.tell_behind(turn, "turn_finished", {**told, "model": self.ask.model or answer.model})
         return expect_done(outcome)
 
     def _expect_allowed(self, turn: Turn) -> None:
@@ -512,7 +515,7 @@ class Question:
         if turn.run.hooks is None:
             return
         try:
-            turn.run.hooks.expect("turn_started", turn, self.context)
+            turn.run.hooks.expect("turn_started", turn, self.context())
         except Skip as skip:
             raise StepError(Failure(f"the model was not asked: {skip.why}", "refused")) from None
 
@@ -549,9 +552,10 @@ class Use:
     """Empty if no such tool was offered."""
     offers: tuple[Offer, ...]
     permissions: Permissions
+    context: Callable[[], Mapping[str, Json]]
+    """As that of a question."""
     consent: Consent | None = None
     policy: Policy = PLAIN
-    context: Mapping[str, Json] = field(default_factory=dict)
     own: OwnTool | None = None
     kind: str = "call"
 
@@ -630,7 +634,7 @@ class Use:
         return self.use.arguments if isinstance(self.use.arguments, Mapping) else {}
 
     def _facts(self) -> dict[str, Json]:
-        return {**self.context, "tool": self.tool_id, "params": self.use.arguments}
+        return {**self.context(), "tool": self.tool_id, "params": self.use.arguments}
 
     def _failed(self, kind: str, message: str) -> dict[str, Json]:
         said = told_to_model(f"{kind}: {message}")

@@ -20,6 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from plait.engine.events import StepRetrying
 from plait.engine.hooks import Hook, Verdict, error_names
+from plait.engine.journal import number_of
 from plait.engine.limits import NO_LIMITS, Limits, Reached, Spent
 from plait.engine.outcome import Done, Failed, Failure, OutOfLimit, Skipped, StepError, expect_done
 from plait.engine.perform import PLAIN, Policy, Step, Turn
@@ -326,7 +327,10 @@ class Names:
 class Visit:
     """One stay at a node, with the state as it is there."""
 
-    __slots__ = ("_way", "fingerprint", "inner", "is_composed", "kind", "name", "node", "policy", "title")
+    __slots__ = (
+        "_way", "attempts_inside", "fingerprint", "inner", "is_composed", "kind", "name", "node", "policy",
+        "title",
+    )  # fmt: skip
     counts_itself = True
 
     def __init__(self, way: _Way, node: Node, number: int) -> None:
@@ -340,6 +344,8 @@ class Visit:
         self.kind = node.kind
         self.fingerprint = node.fingerprint
         self.inner: Sequence[Step] = ()
+        self.attempts_inside = 0
+        """How often its call was tried, as a step of its own."""
         # What is inside is tried again by itself, where something may come between two attempts.
         self.policy = _whole_policy(node) if self.is_composed else node.policy
 
@@ -353,7 +359,9 @@ class Visit:
             told = {"node": node.name, "next": record.get("next"), "result": result, "state": after}
             verdict = self._way.asked("after_step", turn, told)
             if verdict is not None and verdict.verb == "abort":
-                raise replace(verdict, path=turn.path).aborted(Done(record))
+                # A gate that could not answer has not heard of the visit, which therefore has no end yet.
+                outcome = Done(record) if verdict.is_all else None
+                raise replace(verdict, path=turn.path).aborted(outcome)
         return record
 
     def _done(self, turn: Turn, names: Names) -> dict[str, Json]:
@@ -393,13 +401,25 @@ class Visit:
         """The call as a step of its own: hooks say what follows when it fails."""
         attempt = 1
         while True:
-            called = Called(self, call, names, "call" if attempt == 1 else f"call@{attempt}")
+            name = "call" if attempt == 1 else f"call@{attempt}"
+            called = Called(self, call, names, name, is_followed=self._is_followed(turn, name, attempt))
             outcome, turn = turn.perform_next(called, attempt - 1)
+            self.attempts_inside = max(self.attempts_inside, attempt)
             if not isinstance(outcome, Failed):
                 return dict(expect_done(outcome))
             if not self._tries_again(turn, outcome, attempt):
                 raise StepError(outcome.failure)
             attempt += 1
+
+    def _is_followed(self, turn: Turn, name: str, attempt: int) -> bool:
+        """Has a hook said what follows from a failure, in an earlier life that did not end the visit?"""
+        hooks, journal = self._way.hooks, turn.run.journal
+        if hooks is None or turn.run.fresh or not turn.replaying:
+            return False
+        known = journal.recorded(f"{turn.path}/{name}")
+        if known is None or number_of(journal.last_end(turn.path)) > known.number:
+            return False
+        return hooks.has_decided("error", replace(turn, attempt=attempt), known.number)
 
     def _tries_again(self, turn: Turn, outcome: Failed, attempt: int) -> bool:
         failure = outcome.failure
@@ -466,14 +486,15 @@ class Called:
     kind = "tool"
     inner: Sequence[Step] = ()
 
-    def __init__(self, visit: Visit, call: Call, names: Names, name: str) -> None:
+    def __init__(self, visit: Visit, call: Call, names: Names, name: str, *, is_followed: bool) -> None:
         self.name = name
         self.title = visit.title
         self.fingerprint = visit.fingerprint
-        self.policy = replace(visit.node.policy, failure_is_final=False)
+        self.policy = replace(visit.node.policy, failure_is_final=is_followed)
         self._visit, self._call, self._names = visit, call, names
 
     def run(self, turn: Turn) -> Json:
+        self._visit.attempts_inside += 1
         return result_of(self._call, turn, self._names, strict=self._visit._way.graph.strict)
 
 

@@ -30,6 +30,8 @@ FIRST: Final = "turn:1"
 """The only question of such a step, whichever attempt asks it."""
 ATTEMPT: Final = "attempt"
 """In the record of an answer: at which attempt it came, if it was not the first."""
+MODEL: Final = "model"
+"""In the record of an answer of which hooks hear: who gave it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,9 @@ class Prompt:
         outcome = turn.perform(question)
         if isinstance(outcome, Skipped):
             raise Skip(outcome.why)
-        return dict(expect_done(outcome))
+        answered = dict(expect_done(outcome))
+        answered.pop(MODEL, None)
+        return answered
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +98,11 @@ class Question:
         value = _answered(self.ask, self.provider, turn)
         if self.attempt > 1:
             value = {**value, ATTEMPT: self.attempt}
+        value = {**value, MODEL: value["facts"]["model"]}
         if hooks is not None:
-            hooks.tell_behind(turn, "turn_finished", {**context, "result": value})
+            hooks.tell_behind(
+                turn, "turn_finished", {**context, MODEL: self.ask.model or value[MODEL], "result": value}
+            )
         return value
 
     def _context(self, turn: Turn) -> dict[str, Json]:

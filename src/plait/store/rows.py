@@ -147,7 +147,7 @@ def to_row(event: Event, at: float, packing: Packing) -> Row:
                 status,
                 event.replayed or None,
                 None if event.used is None else _packed_used(event.used, packing),
-                None if event.owed is None else _packed([*event.owed.to, dict(event.owed.told)], packing),
+                None if event.owed is None else _packed(_from_owed(event.owed), packing),
                 _packed(value, packing),
             )
         case StepStarted():
@@ -294,11 +294,17 @@ def to_used(used: str | None) -> Used | None:
     return None if used is None else json.loads(used)
 
 
+def _from_owed(owed: Owed) -> list[Json]:
+    """Names, in a list of its own each that is not judged, and at the end what they are told."""
+    return [*([name] if name in owed.unjudged else name for name in owed.to), dict(owed.told)]
+
+
 def _to_owed(owed: str | bytes | None, unpacking: Unpacking) -> Owed | None:
     if owed is None:
         return None
     *to, told = _unpacked(owed, unpacking)
-    return Owed(tuple(to), told)
+    names = tuple(one if isinstance(one, str) else one[0] for one in to)
+    return Owed(names, told, tuple(one[0] for one in to if not isinstance(one, str)))
 
 
 _PLAIN: Final[dict[int, Callable[[str, Json], Event]]] = {
