@@ -227,7 +227,10 @@ def test_a_glob_gives_sorted_paths_as_text(tree: Path, pattern: str, expected: l
 def test_a_value_in_a_glob_is_no_pattern(tree: Path) -> None:
     assert items("input: '${dir}/*.py'", tree, values={"dir": "x[1]"}) == ["x[1]/h.py"]
     assert items("input: {glob: '${p}'}", tree, values={"p": "x[1]/*.py"}) == ["x1/h.py"]  # said to be one
-    assert wrong("input: ${p}", tree, values={"p": "*.py"}).what == "'${p}' gives text here, and that is not the name of a file"
+    assert (
+        wrong("input: ${p}", tree, values={"p": "*.py"}).what
+        == "'${p}' gives text here, and that is not the name of a file"
+    )
 
 
 @pytest.mark.parametrize("pattern", ["../*", "/etc/*", "src/../../*", "out/*"])
