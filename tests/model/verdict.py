@@ -13,6 +13,7 @@ from model.flow import PHASES, Flow, Place, places
 from model.world import Life, Record, World
 
 DEAD = "map/item:"
+BEHIND_MAP = tuple(f"{phase}/" for phase in PHASES[PHASES.index("map") + 1 :])
 HANDLER = re.compile(r"/on_(failure|incomplete)@\d+$|/on_exit_code:0$")
 """Lists inside a step behind which something else of the step may stand."""
 
@@ -349,6 +350,9 @@ def _is_needed(
     if path not in moment.before or moment.memory.says.get(path) != place.says:
         return True
     if path.startswith(DEAD) and _item_changed(moment, path):
+        return True
+    items = (one for one in moment.before if one.startswith(DEAD))
+    if path.startswith(BEHIND_MAP) and any(_item_changed(moment, one) for one in items):
         return True
     if any(_follows(path, gone) for gone in moment.removed()):
         return True

@@ -47,7 +47,8 @@ Dialect: TypeAlias = Literal["sh", "bash"]
 STEP_LISTS: Final = ("agent_template", "steps", "commands", "do", "tasks", "nodes")
 
 _PHASES: Final = ("setup", "map", "reduce", "merge")
-_AFTERWARDS: Final = ("validate", "on_success", "on_failure", "on_exit_code", "on_incomplete")
+_AFTERWARDS: Final = ("on_exit_code", "validate", "on_incomplete", "on_success", "on_failure")
+"""What follows an action, in that order, wherever it stands: what one of them captures the next ones know."""
 _BEFORE_ITEMS: Final = ("input", "max_parallel", "timeout", "max_items", "offset")
 """Fields of a map that are read when no item is known yet."""
 _FOUND: Final = Name("item", (), "the item that was found")
@@ -337,7 +338,8 @@ class _Reader:
     def _entries(self, node: Mapping, name: str, path: str, frame: _Frame, before: _Frame) -> None:
         """The fields of a map: what it does, then what follows it."""
         first = [entry for entry in node.entries if entry[0].value not in _AFTERWARDS]
-        then = [entry for entry in node.entries if entry[0].value in _AFTERWARDS]
+        after = [entry for entry in node.entries if entry[0].value in _AFTERWARDS]
+        then = sorted(after, key=lambda entry: _AFTERWARDS.index(str(entry[0].value)))
         for key, value in first:
             begin = len(self.fields)
             self._field(key, value, name, path, before if key.value in _BEFORE_ENV else frame)

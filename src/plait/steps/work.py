@@ -258,11 +258,11 @@ class Work:
         if self.attempts is not None and self.attempts.once:
             return False
         has_changed = known.fingerprint != (self.action_fingerprint or self.fingerprint)
-        return has_changed or (failure.kind == INCOMPLETE and not self._completes())
+        return has_changed or (failure.kind == INCOMPLETE and self._has_no_remedy())
 
-    def _completes(self) -> bool:
-        """Is there something else than the action that could make good what a check finds?"""
-        return self.validation is not None and self.validation.on_incomplete is not None
+    def _has_no_remedy(self) -> bool:
+        """Is there nothing but the action that could make good what the check finds?"""
+        return self.validation is not None and self.validation.on_incomplete is None
 
     @property
     def is_simple(self) -> bool:
