@@ -675,7 +675,7 @@ def test_an_id_that_all_items_share_is_a_warning(tmp_path: Path) -> None:
 
 FINE = [
     "{shell: ls, on_success: 'echo ${c}', on_exit_code: {0: {shell: ls, capture: c}}}",
-    "{shell: ls, on_success: 'echo ${c} ${validation.missing}', validate: {shell: ls, on_incomplete: {shell: ls, capture: c}}}",
+    "{shell: ls, on_success: 'echo ${c} ${validation.missing}', validate: {shell: ls, on_incomplete: [{shell: ls, capture: c}]}}",
     "{foreach: [a], do: [{shell: ls, validate: ls}], retry: {retry_on: incomplete}, validate: ls}",
     "{shell: ls, retry: {retry_on: [exit]}, validate: ls}",
     "{shell: exit 3, on_failure: true}\n- {shell: ls}",
