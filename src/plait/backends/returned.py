@@ -11,7 +11,7 @@ from plait.hints import Any, Final
 from plait.masking import masked
 from plait.records import dataclass, field_names, is_record, replace
 
-IDENTITIES: Final = frozenset({"path", "kind", "fingerprint", "code", "status", "to", "run"})
+IDENTITIES: Final = frozenset({"path", "kind", "fingerprint", "code", "status", "to", "unjudged", "run"})
 """Fields that say which step, hook or kind it is, here as there: masked, they would say another."""
 
 
