@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 import pickle
+import sys
 from collections.abc import Iterator
 from typing import Any, get_args
 
 import pytest
 
 from backends.test_crew import Played, done
+from plait import __version__
 from plait.backends import travel
 from plait.backends.returned import IDENTITIES, Raised, returned
 from plait.engine.events import Event, Owed, StepFinished
@@ -128,4 +130,20 @@ def test_a_worker_that_raises_when_it_is_greeted_is_told_without_secrets(error: 
     played.run.mask = mask
     played.scheduler.run = lambda *_, workers, **__: dict.fromkeys(workers or ["w"], error)  # type: ignore[method-assign]
     with pytest.raises(PlaitError, match=r"said \*\*\*"):
+        played.go()
+
+
+@pytest.mark.parametrize("secret", ["0", "1", "3", ".", sys.version.split()[0], "plait", __version__, "None"])
+def test_a_secret_in_a_version_stops_no_run(secret: str) -> None:
+    played = Played(lambda key, _: done(key))
+    played.run.mask = Masker([secret]).mask
+    played.go()
+    assert len(played.ended) == 20
+
+
+def test_another_version_is_told_without_secrets() -> None:
+    played = Played(lambda key, _: done(key))
+    played.run.mask = Masker(["very.secret.4711"]).mask
+    played.scheduler.run = lambda *_, workers, **__: dict.fromkeys(workers or ["w"], "very.secret.4711")  # type: ignore[method-assign]
+    with pytest.raises(PlaitError, match=r"has Plait \*\*\* with Python \*\*\*\n"):
         played.go()

@@ -164,19 +164,19 @@ def raised(error: Exception) -> object:
 
 def test_the_same_versions_are_accepted_whatever_the_last_number_of_python_is() -> None:
     mine = travel.own_versions()
-    expect_same({"tcp://w": f"{mine.python}.99"}, {"tcp://w": mine.plait})
+    expect_same({"tcp://w": f"{mine.python}.99"}, {"tcp://w": mine.plait}, str)
 
 
 def test_a_worker_that_came_or_went_between_two_questions_is_no_mismatch() -> None:
     mine = travel.own_versions()
-    expect_same({"tcp://gone": "3.99.1"}, {"tcp://new": mine.plait})
-    expect_same({"tcp://w": raised(OSError())}, {"tcp://w": mine.plait})
+    expect_same({"tcp://gone": "3.99.1"}, {"tcp://new": mine.plait}, str)
+    expect_same({"tcp://w": raised(OSError())}, {"tcp://w": mine.plait}, str)
 
 
 def test_another_version_is_said_with_both_and_what_to_do() -> None:
     mine = travel.own_versions()
     with pytest.raises(InputError) as caught:
-        expect_same({"tcp://w": "3.99.1"}, {"tcp://w": "9.9"})
+        expect_same({"tcp://w": "3.99.1"}, {"tcp://w": "9.9"}, str)
     assert str(caught.value) == (
         f"here is Plait {mine.plait} with Python {mine.python}, and on the cluster it is another: "
         "tcp://w has Plait 9.9 with Python 3.99\n"
@@ -186,7 +186,7 @@ def test_another_version_is_said_with_both_and_what_to_do() -> None:
 
 def test_a_worker_without_plait_is_named() -> None:
     with pytest.raises(InputError) as caught:
-        expect_same({"tcp://w": "3.11.1"}, {"tcp://w": raised(ModuleNotFoundError("plait"))})
+        expect_same({"tcp://w": "3.11.1"}, {"tcp://w": raised(ModuleNotFoundError("plait"))}, str)
     assert str(caught.value) == (
         "Plait is not installed on workers: tcp://w\n"
         f"fix: install Plait {travel.own_versions().plait} there, for the Python that runs the worker"
@@ -205,7 +205,7 @@ BROKEN = [
 @pytest.mark.parametrize(("said", "told"), BROKEN)
 def test_a_worker_whose_plait_cannot_be_loaded_is_named_with_the_reason(said: Exception, told: str) -> None:
     with pytest.raises(InputError) as caught:
-        expect_same({"tcp://w": "3.11.1"}, {"tcp://w": raised(said)})
+        expect_same({"tcp://w": "3.11.1"}, {"tcp://w": raised(said)}, str)
     assert str(caught.value) == (
         f"Plait cannot be loaded on workers: tcp://w: {told}\n"
         "fix: python -c 'import plait' there, with the Python that runs the worker, says more"
@@ -213,7 +213,7 @@ def test_a_worker_whose_plait_cannot_be_loaded_is_named_with_the_reason(said: Ex
 
 
 def test_a_worker_that_is_lost_while_it_is_asked_is_no_reason_to_refuse() -> None:
-    expect_same({"tcp://w": raised(OSError())}, {"tcp://w": raised(OSError())})
+    expect_same({"tcp://w": raised(OSError())}, {"tcp://w": raised(OSError())}, str)
 
 
 def test_the_version_is_that_of_the_code_and_not_of_what_was_installed(

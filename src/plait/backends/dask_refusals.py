@@ -5,32 +5,41 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from plait.backends import travel
-from plait.backends.returned import Raised
+from plait.backends.returned import Raised, returned
+from plait.engine.run import Mask
 from plait.errors import InputError, InternalError, PlaitError, ProcessError, TrustError, listed
 
 
-def expect_same(pythons: Mapping[str, object], plaits: Mapping[str, object]) -> None:
-    """Every worker has the Plait and the Python that we have."""
+def expect_same(pythons: Mapping[str, object], plaits: Mapping[str, object], mask: Mask) -> None:
+    """Every worker has the Plait and the Python that we have.
+
+    Both are as workers said them, and only what is told of them is masked: a secret may be in a version.
+    """
     mine = travel.own_versions()
     without = [worker for worker, said in plaits.items() if _is_missing(said)]
     if without:
         raise no_plait(without)
     broken = {
-        worker: said
+        worker: returned(said, mask)
         for worker, said in plaits.items()
         if isinstance(said, Raised) and not said.is_a(OSError)  # it is gone, or comes again
     }
     if broken:
         raise unloadable(broken)
     # One that came or went between the two questions is asked again when it has an item.
-    others = {
-        worker: f"Plait {plait} with Python {travel.python_minor(python)}"
+    wrong = {
+        worker: _versions(mask(plait), mask(python))
         for worker, plait in plaits.items()
-        if isinstance(plait, str) and isinstance(python := pythons.get(worker), str)
+        if isinstance(plait, str)
+        and isinstance(python := pythons.get(worker), str)
+        and _versions(plait, python) != str(mine)
     }
-    wrong = {worker: said for worker, said in others.items() if said != str(mine)}
     if wrong:
         raise mismatch(wrong)
+
+
+def _versions(plait: str, python: str) -> str:
+    return f"Plait {plait} with Python {travel.python_minor(python)}"
 
 
 def no_plait(workers: list[str]) -> InputError:
