@@ -11,7 +11,8 @@ import pytest
 
 from crash.cluster import ClusterScene, interrupt, is_installed
 from crash.scene import wait_for
-from plait.app.flows import Company, FlowResult, Options, retry_flow, run_flow
+from plait.app.flows import Company, FlowResult, Options, flow_store, retry_flow, run_flow
+from plait.engine.outcome import to_record
 from plait.errors import InputError
 from plait.values import Json
 
@@ -156,6 +157,78 @@ def test_a_secret_that_was_not_sent_is_masked_in_the_reason_of_a_skipped_item(
     assert there[1][1]["error"] == "exit code 1: ***"
     for file in (tmp_path / "there").rglob("*"):
         assert file.name == "known" or not file.is_file() or b"sesame-open" not in file.read_bytes()
+
+
+LIKE_NAMES = (
+    """\
+name: like-names
+secrets: {UNUSED: MY_SECRET}
+map:
+  input: {items: [{id: test-a, n: 0}, {id: test-b, n: 1}, {id: test-c, n: 3}]}
+  id: ${item.id}
+  on_item_failure: dlq
+  ship: ['data/*']
+  steps:
+    - {shell: 'cat data/test.json', capture_output: test_result, capture_format: json}
+    - {shell: 'echo ok ${item.n}', capture_output: said}
+    - foreach: [x, y]
+      do: [{shell: 'echo ${item} ${said.exit_code}'}]
+      capture_output: each
+    - {shell: 'exit 7', continue_on_error: true, capture_output: seven}
+    - {shell: 'echo bad test >&2; exit 3', when: '${item.n} == 3'}
+    - {shell: 'echo last ${seven.exit_code} ${said.success}'}
+"""
+    + REPORT
+)
+SECRETS = [
+    # keys
+    "output", "captures", "test", "test_result", "test_key", "said", "exit_code", "stderr", "facts", "duration",
+    # paths, kinds
+    "map", "item", "test-a", "data/test.json", "shell", "steps", "like-names", "plait",
+    # statuses, how a process ended
+    "success", "failed", "done", "exit", "code", "exit code 3",
+    # numbers
+    "0", "1", "3", "7", "0.1", "3.1",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("uses", ["", "    - {shell: 'echo $UNUSED'}\n"], ids=["not sent", "sent"])
+def test_a_secret_that_is_written_like_a_name_changes_nothing(
+    uses: str, tmp_path: Path, cluster: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flow = LIKE_NAMES.replace("reduce:", f"{uses}reduce:")
+    # Nothing is read out of test_result: a worker does not know what is hidden of it if that was not sent.
+    others = []
+    for number, secret in enumerate(SECRETS):
+        monkeypatch.setenv("MY_SECRET", secret)
+        here, there = (
+            items_of(tmp_path / f"{number}-{name}", flow, backend)
+            for name, backend in (("here", "local"), ("there", cluster))
+        )
+        assert len(here) == 3
+        others += [(secret, one, other) for one, other in zip(here, there, strict=True) if one != other]
+    assert others == []
+
+
+def items_of(folder: Path, flow: str, backend: str) -> list[Json]:
+    """How each item ended, as it is recorded, which reduce is given: what reduce writes is masked once more."""
+    (folder / "data").mkdir(parents=True)
+    (folder / "data/test.json").write_text('{"test_key": "a test", "n": [{"output": "x"}]}')
+    (folder / "flow.yaml").write_text(flow)
+    result = run_flow(str(folder / "flow.yaml"), Options(backend=backend))
+    assert result.status == "done", result.failure
+    with flow_store(str(folder)).open(result.run, write=False) as opened:
+        recorded = [one for one in opened.journal.recorded_in("map") if one.path.startswith("map/item:")]
+    return [[one.path, timeless(to_record(one.outcome))] for one in recorded]
+
+
+def timeless(value: Json) -> Json:
+    match value:
+        case dict():
+            return {name: timeless(one) for name, one in value.items() if name != "duration"}
+        case list():
+            return [timeless(one) for one in value]
+    return value
 
 
 # ── what fails ───────────────────────────────────────────────────────────

@@ -15,7 +15,7 @@ from plait import __version__
 from plait.backends import travel
 from plait.backends.returned import IDENTITIES, Raised, returned
 from plait.engine.events import Event, Owed, StepFinished
-from plait.engine.outcome import Aborted, Done, Failure, Outcome
+from plait.engine.outcome import Aborted, Done, Failed, Failure, Outcome, Skipped
 from plait.errors import PlaitError
 from plait.masking import Masker
 from plait.records import field_names
@@ -42,14 +42,15 @@ def values(annotation: str) -> Iterator[Any]:
             yield SAID
         case "Json" | "dict[str, Json]" | "Mapping[str, Json]":
             yield {SECRET: [SAID, {"deep": SAID}]}
+            yield {"output": {SECRET: SAID}, "captures": {"a": {SECRET: SAID}, "a:facts": {"stderr": SAID}}}
         case "int" | "float" | "bool":
             yield 1
-        case "bytes":
-            yield b"\1"
         case "Used":
             yield {"turns": 1.0}
         case "Mapping[str, Used]":
             yield {SAID: {"turns": 1.0}}
+        case "bytes":
+            yield b"\1"
         case "tuple[tuple[str, int], ...]":
             yield ((SAID, 1),)
         case "Failure":
@@ -91,6 +92,50 @@ def test_what_identifies_a_step_is_as_it_was() -> None:
     assert returned(event, mask) == StepFinished(
         "map/item:a", "item", "said ***", "f", Done(("t", 1)), 0.5, 7
     )
+
+
+NAMES = (
+    "output",
+    "captures",
+    "stderr",
+    "exit_code",
+    "duration",
+    "cut",
+    "name",
+    "success",
+    "validation",
+    "gaps",
+)
+
+
+@pytest.mark.parametrize("secret", [*NAMES, "turns", "name:facts", "a gate", "exit", "code", "signal", "127"])
+def test_names_that_plait_or_an_author_gave_are_as_they_were(secret: str) -> None:
+    facts = {"stderr": "", "exit_code": 127, "success": False, "duration": 0.5}
+    captures = {"name": [7], "name:facts": facts, "validation": {"status": 1, "gaps": {}}}
+    value = {"output": 7, "stderr": "", "exit_code": 127, "duration": 0.5, "captures": captures}
+    value["cut"] = {"output": 3, "stderr": 3}
+    owed = Owed(("a gate",), {}, ("a gate",))
+    hidden = Masker([secret]).mask
+    for outcome in (
+        Done(value),
+        Failed(Failure("exit code 127: x", "exit", 127, value)),
+        Failed(Failure("ended by signal 9", "signal", 9, value)),
+        Skipped("exit code 127"),
+    ):
+        event = StepFinished("p", "shell", "", "f", outcome, 0.5, used={"turns": 1.0}, owed=owed)
+        assert returned(event, hidden) == event
+
+
+def test_names_in_data_are_masked_as_they_are_where_the_run_is() -> None:
+    value = {"output": {SECRET: 1, "output": 2}, "captures": {"a": {SECRET: [{SECRET: 1}]}}, SECRET: 3}
+    assert returned(Done(value), mask) == Done(
+        {"output": {"***": 1, "output": 2}, "captures": {"a": {"***": [{"***": 1}]}}, "***": 3}
+    )
+
+
+def test_what_a_program_says_after_how_it_ended_is_masked() -> None:
+    said = Failed(Failure(f"exit code 1: {SAID}\n{SAID}"))
+    assert returned(said, mask) == Failed(Failure("exit code 1: said ***\nsaid ***"))
 
 
 @pytest.mark.parametrize(
