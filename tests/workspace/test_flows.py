@@ -14,6 +14,7 @@ import plait
 from plait.app import flows
 from plait.cli import main
 from plait.documents import parse
+from plait.engine.events import Noted
 from plait.flows.check import check_workflow
 from plait.flows.compose import compose
 from steps.git_hand import git, new_repository
@@ -148,6 +149,43 @@ def test_what_merge_steps_know_is_true_when_they_begin(project: Path) -> None:
     assert plait.run(written(project, ADDING)).status == "done"
     assert (project / "before").read_text() == "3 a.txt, extra\n"
     assert (project / "after").read_text() == "3 a.txt, extra\n", "not less, because it was merged meanwhile"
+
+
+LEFT = """\
+map:
+  input: [a]
+  isolation: worktree
+  steps:
+    - shell: echo ${item} > ${item}.txt
+reduce:
+  - shell: REDUCE
+merge:
+  - shell: MERGE
+"""
+MERGED = "git -C ${workflow.dir} merge -q ${merge.source_branch}"
+STAYS = [
+    # reduce                   merge     why the worktree stays
+    ("echo r > report.txt",    MERGED,   "nobody has committed report.txt"),
+    ("'true'",                 "'true'", "the merge steps have not merged all of BRANCH into main"),
+    ("echo r > report.txt",    "'true'", "the merge steps have not merged all of BRANCH into main, "
+                                         "and nobody has committed report.txt"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("reduce", "merge", "why"), STAYS)
+def test_why_a_worktree_stays_after_merge_steps_is_said(
+    reduce: str, merge: str, why: str, project: Path
+) -> None:
+    path = written(project, LEFT.replace("REDUCE", reduce).replace("MERGE", merge))
+    result = plait.run(path)
+    assert result.status == "done", result.failure
+    branch = f"plait/{result.run}/merged"
+    with flows.flow_store(str(project)).open(result.run, write=False) as opened:
+        notes = [one.event for one in opened.journal.events() if isinstance(one.event, Noted)]
+    [note] = [one.message for one in notes if one.path == "merge"]
+    said, _, where = note.rpartition(" ")
+    assert said == f"{why.replace('BRANCH', branch)}: the branch {branch} stays, and its worktree"
+    assert Path(where).is_dir()
 
 
 CONFLICTING = """\

@@ -482,17 +482,25 @@ def end_meeting(turn: Turn) -> None:
     except (InputError, ProcessError) as error:
         turn.run.note("merge", f"{error.what}: {spot.path}")
         return
-    if look.files or look.repositories or not spaces.is_ancestor(look.head, meeting.target):
-        turn.run.note(
-            "merge",
-            f"the merge steps have not merged all of {spot.branch} into {short(meeting.target)}: "
-            f"the branch stays, and its worktree {spot.path}",
-        )
+    if reasons := _reasons_to_stay(look, meeting, spaces):
+        said = f"the branch {spot.branch} stays, and its worktree {spot.path}"
+        turn.run.note("merge", f"{', and '.join(reasons)}: {said}")
         return
     remains = spaces.remove(spot, merged=None if meeting.is_awaited else look.head)
     if remains is not None:
         turn.run.note("merge", remains.message)
     spaces.settle()
+
+
+def _reasons_to_stay(look: Look, meeting: Meeting, spaces: Workspaces) -> list[str]:
+    reasons = []
+    if not spaces.is_ancestor(look.head, meeting.target):
+        reasons.append(
+            f"the merge steps have not merged all of {meeting.spot.branch} into {short(meeting.target)}"
+        )
+    if left := (*look.files, *look.repositories):
+        reasons.append(f"nobody has committed {named(left)}")
+    return reasons
 
 
 def _promised(isolation: Isolation) -> str:
