@@ -42,6 +42,26 @@ def changed(
     return found.since(before, str(folder))
 
 
+def test_files_outside_the_cone_of_a_sparse_checkout_are_there_all_the_same(tmp_path: Path) -> None:
+    files = {"seen/a": "1\n", "far/changed": "1\n", "far/kept": "1\n"}
+    for folder in ("seen", "far"):
+        (tmp_path / "r" / folder).mkdir(parents=True)
+    repository = new_repository(tmp_path / "r", **files)
+    git(repository, "sparse-checkout", "set", "--cone", "seen")
+    assert not (repository / "far").exists()
+
+    def change() -> None:
+        (repository / "far").mkdir()
+        (repository / "far/changed").write_text("1\n2\n")
+        (repository / "far/new").write_text("1\n")
+        (repository / "seen/a").unlink()
+
+    found = changed(repository, tmp_path, change)
+    told = [found[name] for name in ("files_added", "files_modified", "files_deleted")]
+    assert told == [["far/new"], ["far/changed"], ["seen/a"]]
+    assert (found["insertions"], found["deletions"]) == (2, 1)
+
+
 def test_files_that_came_changed_and_went_are_told_apart(tmp_path: Path) -> None:
     repository = new_repository(tmp_path / "r", kept="1\n", edited="1\n2\n", gone="1\n2\n3\n")
 

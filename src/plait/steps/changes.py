@@ -256,6 +256,7 @@ class _Repository:
         self._env = settings_env(SETTINGS)
         name = sha256_hex(os.fsencode(root))[:16]
         self._index = os.path.join(folder, f"index-{name}")
+        self._cone = self._line("rev-parse", "--path-format=absolute", "--git-path", "info/sparse-checkout")
         self._own = {**self._env, **self._apart(folder, os.path.join(folder, f"repository-{name}"))}
 
     def snapshot(self) -> Snapshot:
@@ -266,10 +267,19 @@ class _Repository:
         listed = self._git("ls-files", "-z", "--cached", "--others", "--exclude-standard", own=True)
         # A name that ends in '/' is another repository inside this one.  Sorted, a file that has become
         # a folder comes before what is in it, which is the order in which git can take it.
-        names = sorted(name for name in _split(listed) if not name.endswith(b"/"))
+        names = sorted(name for name in set(_split(listed)) - self._left_out() if not name.endswith(b"/"))
         lines = b"".join(name + b"\0" for name in names)
         self._git("update-index", "--add", "--remove", "--replace", "-z", "--stdin", own=True, stdin=lines)
         return Snapshot(head, self._line("write-tree", own=True))
+
+    def _left_out(self) -> set[bytes]:
+        """Files that a sparse checkout has not put into the worktree: they are not deleted."""
+        if not os.path.exists(self._cone):
+            return set()
+        tagged = _split(self._git("ls-files", "-z", "-t", "--cached"))
+        absent = (line[2:] for line in tagged if line.startswith(b"S "))
+        place = os.fsencode(self._place)
+        return {name for name in absent if not os.path.lexists(os.path.join(place, name))}
 
     def between(self, before: Snapshot, after: Snapshot) -> dict[str, Json]:
         commits = self._commits(before.head, after.head)
