@@ -3,12 +3,12 @@
     python bench/run.py                   half an hour; writes docs/benchmarks.md
     python bench/run.py --brief           a quarter of an hour: without the engines that take minutes
     python bench/run.py --quick           a minute; prints only
-    python bench/run.py --only fanout     one part alone, of: engine, ensembles, startup, tools, fanout, million,
-                                          cluster, graphs, worktrees
+    python bench/run.py --only fanout     one part alone, of: engine, ensembles, startup, tools, fanout,
+                                          million, cluster, graphs, worktrees
 
-Each part is kept in bench/results as soon as it is measured, and the page is made of what is there: a run that
-is cut loses the part in which it was, and a part can be measured anew.  Only ratios within one part mean
-something: times depend on the machine and on who else uses it.
+Each part is kept in bench/results as soon as it is measured, and the page is made of what is there: a
+run that is cut loses the part in which it was, and a part can be measured anew.  Only ratios within one
+part mean something: times depend on the machine and on who else uses it.
 """
 
 from __future__ import annotations
