@@ -3,11 +3,12 @@
     python bench/run.py                   half an hour; writes docs/benchmarks.md
     python bench/run.py --brief           a quarter of an hour: without the engines that take minutes
     python bench/run.py --quick           a minute; prints only
-    python bench/run.py --only fanout     one of: engine, ensembles, startup, tools, fanout, million, cluster,
-                                          graphs, worktrees; prints only
+    python bench/run.py --only fanout     one part alone, of: engine, ensembles, startup, tools, fanout,
+                                          million, cluster, graphs, worktrees
 
-Only ratios within one run mean something: times depend on the machine and on
-who else uses it.
+Each part is kept in bench/results as soon as it is measured, and the page is made of what is there: a
+run that is cut loses the part in which it was, and a part can be measured anew.  Only ratios within one
+part mean something: times depend on the machine and on who else uses it.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from fanout import Sizes, fanout_tables  # noqa: E402
 from graphs import graph_tables  # noqa: E402
 from measure import pin_to_one_core  # noqa: E402
 from million import million_tables  # noqa: E402
+from results import Measured, keep, kept  # noqa: E402
 from startup import startup_tables  # noqa: E402
 from tables import Table  # noqa: E402
 from worktrees import worktree_tables  # noqa: E402
@@ -89,23 +91,26 @@ def main() -> int:
     start = perf_counter()
     machine = f"{_machine()}, {pin_to_one_core()}"
     print(machine, flush=True)
-    done: list[Table] = []
-    for table in tables(rounds, options.only):
-        print(f"\n{table.plain()}", flush=True)
-        done.append(table)
-    missed = [name for table in done for name in table.missed]
+    missed: list[str] = []
+    for name, part in PARTS.items():
+        if options.only not in (None, name):
+            continue
+        done: list[Table] = []
+        for table in part(rounds):
+            print(f"\n{table.plain()}", flush=True)
+            done.append(table)
+        missed += [one for table in done for one in table.missed]
+        if not options.quick:
+            keep(name, Measured(date.today().isoformat(), machine, done))
+            _write_page()
     print(f"\n{_verdict(missed)}; {perf_counter() - start:.0f} s")
-    if not (options.quick or options.only):
-        page = ROOT / "docs" / "benchmarks.md"
-        page.write_text(_page(machine, done, missed), encoding="utf-8")
-        print(f"written: {page.relative_to(ROOT)}")
     return 0
 
 
-def tables(rounds: Rounds, only: str | None) -> Iterator[Table]:
-    for name, part in PARTS.items():
-        if only in (None, name):
-            yield from part(rounds)
+def _write_page() -> None:
+    page = ROOT / "docs" / "benchmarks.md"
+    page.write_text(_page([one for name in PARTS if (one := kept(name)) is not None]), encoding="utf-8")
+    print(f"written: {page.relative_to(ROOT)}", flush=True)
 
 
 def _engine_tables(rounds: Rounds) -> Iterator[Table]:
@@ -132,7 +137,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Measure Plait against f-strings and its peers.")
     parser.add_argument("--quick", action="store_true", help="fewer rounds, and no page is written")
     parser.add_argument("--brief", action="store_true", help="fewer rounds, and only quick peers of a map")
-    parser.add_argument("--only", choices=PARTS, help="these tables alone, and no page is written")
+    parser.add_argument("--only", choices=PARTS, help="these tables alone")
     return parser.parse_args()
 
 
@@ -232,11 +237,14 @@ def _what_would_reach(missed: list[str]) -> list[str]:
     return ["What would reach the bars that were missed:\n\n" + "\n".join(found)] if found else []
 
 
-def _page(machine: str, done: list[Table], missed: list[str]) -> str:
+def _page(parts: list[Measured]) -> str:
     peers = ", ".join(f"{name} {version(name)}" for name in ("Jinja2", "omegaconf", "PyYAML"))
-    facts = f"Measured on {date.today().isoformat()}: {machine}; {peers}. Result: {_verdict(missed)}."
+    missed = [name for part in parts for table in part.tables for name in table.missed]
+    days = sorted({part.day for part in parts})
+    machines = "; ".join(dict.fromkeys(part.machine for part in parts))
+    facts = f"Measured on {' and '.join(days)}: {machines}; {peers}. Result: {_verdict(missed)}."
     notes = _what_would_reach(missed)
-    tables = [table.markdown() for table in done]
+    tables = [table.markdown() for part in parts for table in part.tables]
     return "\n\n".join([INTRODUCTION.rstrip(), facts, *notes, *tables]) + "\n"
 
 

@@ -14,7 +14,19 @@ PLAIT = Path(__file__).parent.parent / "src" / "plait"
 # A module may know what stands further in (a smaller number) and its own part.
 ORDER = {
     **dict.fromkeys(
-        ["records", "hints", "digests", "source", "errors", "values", "masking", "secret_names", "beneath"], 0
+        [
+            "records",
+            "hints",
+            "digests",
+            "source",
+            "errors",
+            "values",
+            "masking",
+            "secret_names",
+            "beneath",
+            "guarded",
+        ],
+        0,
     ),
     "documents": 0,
     "template": 1,

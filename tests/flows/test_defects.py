@@ -425,6 +425,65 @@ def test_d8_d19_a_tool_and_an_agent_are_where_their_step_says(place: Place, phas
     assert place.text("sub/told") == f"http://step {place.root}/sub\n"
 
 
+ENV_OF_PHASE = """\
+blocks: {b: [{shell: 'echo $R >> seen'}]}
+setup:
+  env: {R: setup}
+  steps:
+  - {shell: 'echo $R >> seen'}
+  - {foreach: [1], env: {R: foreach}, do: [{shell: 'echo $R >> seen'}]}
+  - {shell: 'false', env: {R: step}, on_failure: {shell: 'echo $R >> seen'}}
+  - {shell: 'true', env: {R: good}, on_success: {shell: 'echo $R >> seen'}, on_exit_code: {0: {shell: 'echo $R >> seen'}}}
+  - {shell: 'true', env: {R: checked}, validate: {shell: 'echo $R >> seen; test -e ok', on_incomplete: {shell: 'echo $R >> seen; touch ok'}}}
+  - {use: b, env: {R: use}}
+  - {foreach: [1], do: [{shell: 'echo $R >> seen'}]}
+"""
+
+
+def test_the_environment_of_a_step_holds_for_what_is_inside_it_over_that_of_its_phase(place: Place) -> None:
+    place.done(ENV_OF_PHASE)
+    assert place.text("seen").split() == [
+        *("setup", "foreach", "step", "good", "good"),
+        *("checked", "checked", "checked", "use", "setup"),
+    ]
+
+
+def test_a_variable_of_a_map_is_made_of_the_item_of_the_map(place: Place) -> None:
+    ran = place.done("""\
+map: {input: [a], env: {WHO: '${item}'}, steps: [{foreach: [1, 2], do: [{shell: 'echo $WHO ${item} >> seen'}]}]}
+""")
+    assert ran.result.status == "done"
+    assert place.text("seen") == "a 1\na 2\n"
+
+
+@pytest.mark.parametrize("folder", [".git/hooks", ".ai/tools", "sub/.github", ".GIT", "link"])
+def test_no_working_dir_takes_the_guard_off_a_folder(place: Place, folder: str) -> None:
+    (place.root / ".git/hooks").mkdir(parents=True)
+    (place.root / "link").symlink_to(".git/hooks")
+    (place.root / "open").mkdir()
+    (place.root / folder).mkdir(parents=True, exist_ok=True)
+    flow = "steps: [{tool: core/file/write, params: {path: new, content: evil}, working_dir: WHERE}]\n"
+    assert "do not work in" in place.run(flow.replace("WHERE", folder)).message
+    assert not (place.root / folder / "new").exists()
+    place.done(flow.replace("WHERE", "open"))
+    assert place.text("open/new") == "evil"
+
+
+MADE_OF_EACH_OTHER = [
+    # env                                   profile                                HOST, URL
+    ("HOST: dev, URL: 'https://${HOST}/'",  "HOST: prod",                          "prod https://prod/"),
+    ("HOST: dev",                           "HOST: prod, URL: 'https://${HOST}/'", "prod https://prod/"),
+    ("HOST: dev, URL: u",                   "URL: '${HOST}-x'",                    "dev dev-x"),
+    ("HOST: dev, URL: u",                   "HOST: '${HOST}-x'",                   "dev-x u"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("env", "chosen", "told"), MADE_OF_EACH_OTHER)
+def test_a_profile_and_env_may_be_made_of_each_other(place: Place, env: str, chosen: str, told: str) -> None:
+    flow = f"env: {{{env}}}\nprofiles: {{prod: {{{chosen}}}}}\nsteps: [{{shell: 'echo $HOST $URL'}}]\n"
+    assert place.done(flow, profile="prod").outputs["steps/0"] == told
+
+
 def test_a_profile_reaches_what_is_made_of_what_it_replaces(place: Place) -> None:
     ran = place.done(
         """\
@@ -872,8 +931,11 @@ def test_d25_a_pattern_that_matches_no_file_is_noted(place: Place, input: str) -
 
 
 def test_d25_items_as_text_are_no_pattern(place: Place) -> None:
-    ran = place.run("""map: {input: '[{"n": 1}]', steps: [{shell: ls}]}\n""")
-    assert "these are items, written as text" in ran.message
+    flow = """map: {input: '[{"n": 1}]', steps: [{shell: ls}]}\n"""
+    assert "these are items, written as text" in place.refusal(flow)
+    assert [finding.code for finding in place.check(flow)] == ["bad-input"]
+    json = "setup: [{shell: 'echo [1]', capture: found}]\nmap: {input: '${found}', steps: [{shell: ls}]}\n"
+    assert "capture_format: json, or lines" in place.run(json).message
 
 
 def test_d25_a_text_that_a_hole_gives_is_not_called_a_file_of_that_name(place: Place) -> None:
@@ -893,6 +955,9 @@ def test_the_environment_of_a_map_is_that_of_the_command_of_its_input_too(place:
     place.write("flow.yaml", flow.replace("odd", "even"))
     with pytest.raises(InputError, match="map/items"):
         place.resume(run.result.run)
+    before = "env: {KIND: none}\nstrict: true\n"
+    of_item = flow.replace("{KIND: odd}", "{KIND: odd, IT: '${item}'}")
+    assert place.done(before + of_item).outputs["map/0/0"] == "odd odd"
 
 
 def test_d25_a_name_does_not_eat_the_beginning_of_another(place: Place) -> None:

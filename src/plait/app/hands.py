@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
 from plait.engine.run import Stop
-from plait.errors import LimitError, ProcessError
+from plait.errors import InputError, LimitError, ProcessError
 from plait.hints import TYPE_CHECKING, Final
 from plait.primitives.process import Finished, run_shell
 from plait.values import Json
@@ -29,6 +29,7 @@ PIECE: Final = 1 << 20
 MOST_KEPT: Final = 4 << 30
 """Bytes of long outputs that one run keeps in all."""
 
+FILE_TOOLS: Final = "core/file/"
 MOST_ELSEWHERE: Final = 64
 """Folders and environments of steps whose tools are kept ready."""
 
@@ -227,8 +228,23 @@ class RealHands:
     def call(self, tool_id: str, params: Mapping[str, Json], *, timeout: float | None) -> ToolResult:
         from plait.steps.call import call_tool
 
+        if tool_id.startswith(FILE_TOOLS) and self._tools_at != self._project:
+            self._expect_open()
         _HERE.timeout = timeout
         return call_tool(self._toolbox(), tool_id, params)
+
+    def _expect_open(self) -> None:
+        """Tools for files guard some folders of the project: nobody gets around that by being there."""
+        from plait.guarded import guarded_folder
+
+        top = item_root(self._folder, self._project, self._tools_at) or self._project
+        inside = os.path.relpath(os.path.realpath(self._tools_at), os.path.realpath(top))
+        if (guarded := guarded_folder(inside)) is not None:
+            raise InputError(
+                f"tools for files do not work in '{guarded}'",
+                fix=f"'{guarded}' can start programs, or decides what may run: leave working_dir away",
+                code="guarded",
+            )
 
     def _toolbox(self) -> Toolbox:
         """The tools of the project, in the environment of the flow; one for all calls of a run."""

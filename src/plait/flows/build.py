@@ -55,11 +55,21 @@ class Place:
 
     blocks: Blocks
     env: Mapping[str, nodes.Node] = field(default_factory=dict)
-    """The env of its phase."""
+    """The env of its phase, if no step around it has taken that already."""
+    taken: Mapping[str, nodes.Node] = field(default_factory=dict)
+    """The same if one has."""
     reaching: tuple[tuple[str, nodes.Node], ...] = ()
     """What the steps that it is inside of say for all that is in them, by the name of the field."""
     forgiving: bool = False
     """A failure does not matter: the handler of a handler."""
+
+    def below(self) -> Place:
+        """The place of whatever is inside a step: what that was given is not given again, over its own."""
+        return replace(self, env={}, taken=self.of_phase)
+
+    @property
+    def of_phase(self) -> Mapping[str, nodes.Node]:
+        return self.env or self.taken
 
     def inside(self, said: Said) -> Place:
         """The place of the steps that a step with steps of its own performs."""
@@ -200,7 +210,8 @@ class Builder:
         own = said.maybe("strict")
         told_strict = self.strict if own is None else own
         strict = told_strict and not (own is None and self.lenient)
-        kind, action = action_of(self, said, place, strict)
+        inner = place.below()
+        kind, action = action_of(self, said, inner, strict)
         env = {**place.env, **(dict(older.variables("env")) if older else {}), **dict(said.variables("env"))}
         title = said.text("name") or said.text("id") or title_of(said, kind)
         return Work(
@@ -216,14 +227,14 @@ class Builder:
             working_dir=said.template("working_dir"),
             capture=capture_of(said),
             output_file=said.template("output_file"),
-            on_failure=self.handler(said, place),
-            on_success=self.following(said.get("on_success"), "on_success", place),
+            on_failure=self.handler(said, inner),
+            on_success=self.following(said.get("on_success"), "on_success", inner),
             on_exit_code={
                 int(code): steps
                 for code, after in said.entries("on_exit_code")
-                if (steps := self.following(after, f"on_exit_code:{code}", place)) is not None
+                if (steps := self.following(after, f"on_exit_code:{code}", inner)) is not None
             },
-            validation=self.validation(said, place),
+            validation=self.validation(said, inner),
             continue_on_error=place.forgiving
             or said.flag("continue_on_error")
             or bool(older and older.flag("continue_on_error")),
@@ -243,8 +254,8 @@ class Builder:
     ) -> str:
         node = _without(node, without)
         said = essence(node, format.STEP)
-        phase = {name: value.data() for name, value in place.env.items()}
-        used = self.head.mentioned(node, *place.env.values())
+        phase = {name: value.data() for name, value in place.of_phase.items()}
+        used = self.head.mentioned(node, *place.of_phase.values())
         told = [ordered(said), self.around, phase, strict, *used, *self.reaching(place)]
         own = sha256_hex(json_text(told).encode("utf-8", "surrogatepass"))[:16]
         block = [step.fingerprint for step in action.inner] if isinstance(action, UseBlock) else []

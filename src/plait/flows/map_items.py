@@ -16,9 +16,10 @@ from plait.hints import Final
 from plait.masking import masked
 from plait.records import dataclass, field, replace
 from plait.steps.hands import working
-from plait.template.sinks import as_sealed_env, as_shell
+from plait.steps.work import with_variables
+from plait.template.sinks import as_shell
 from plait.template.template import Template
-from plait.values import Json, Secret, revealed_text
+from plait.values import Json
 
 COMMAND_TIMEOUT: Final = 300.0
 """Seconds that a command may take to give the items of a map."""
@@ -87,30 +88,28 @@ class MapItems:
         return chosen if mask is str else (masked(item, mask) for item in chosen)
 
     def _printed(self, command: Template, turn: Turn) -> Iterator[bytes]:
+        turn = self._placed(turn)
         run, left = working(turn.run), turn.time_left()
         bound = as_shell(command, turn.scope, strict=self.strict)
         timeout = COMMAND_TIMEOUT if left is None else min(left, COMMAND_TIMEOUT)
         try:
             yield from run.hands.lines(
-                bound, cwd=turn.directory, env=self._variables(turn), timeout=timeout, stop=run.stop
+                bound, cwd=turn.directory, env=turn.env, timeout=timeout, stop=run.stop
             )
         except ProcessError as error:
             if error.code != "command-failed":
                 raise
             raise StepError(Failure(run.mask(str(error)), "exit", path=turn.path)) from None
 
-    def _variables(self, turn: Turn) -> dict[str, str]:
-        given = [
-            (name, as_sealed_env(value, turn.scope, strict=self.strict)) for name, value in self.env.items()
-        ]
-        working(turn.run).hide(value.reveal() for _, value in given if isinstance(value, Secret))
-        return {**turn.env, **{name: revealed_text(value) for name, value in given}}
+    def _placed(self, turn: Turn) -> Turn:
+        return with_variables(turn, self.env, strict=self.strict) if self.env else turn
 
     def _rehearsed(self, turn: Turn) -> Json:
         """The items that are known without running anything."""
         run = working(turn.run)
         if isinstance(self.input, CommandInput):
-            run.rehearse(turn, "items", as_shell(self.input.command, turn.scope, strict=self.strict).shown)
+            scope = self._placed(turn).scope
+            run.rehearse(turn, "items", as_shell(self.input.command, scope, strict=self.strict).shown)
             return dict(UNKNOWN)
         try:
             found = [[key, item] for key, item in islice(self._keyed(turn), MOST_REHEARSED)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from collections.abc import Sequence as Many
 from itertools import pairwise
@@ -58,6 +59,14 @@ def fan(builder: Builder, said: Said, place: Place) -> Fan:
     )
 
 
+def _is_of_item(template: Template) -> bool:
+    """Does it mention the item?  Then it cannot be meant for the command that gives the items."""
+    return any(re.split(r"\W", hole, maxsplit=1)[0] in OF_ITEM for hole in template.placeholders)
+
+
+OF_ITEM: Final = frozenset({"item", "item_index", "item_total", "item_id", "index", "total"})
+
+
 def _map_items(builder: Builder, said: Said) -> MapItems:
     node = said.get("input")
     assert node is not None
@@ -66,6 +75,7 @@ def _map_items(builder: Builder, said: Said) -> MapItems:
     told = {name: value.data() for name, value in nodes_told.items()}
     input = read_input(node)
     env = dict(said.variables("env")) if isinstance(input, CommandInput) else {}
+    variables = [(name, text_template(value)) for name, value in env.items()]
     if env:
         told["env"] = {name: value.data() for name, value in env.items()}
     return MapItems(
@@ -79,7 +89,7 @@ def _map_items(builder: Builder, said: Said) -> MapItems:
         digest([told, builder.around, *builder.head.mentioned(*nodes_told.values())]),
         allow_outside="outside_files" in builder.said.words("allow"),
         strict=builder.strict,
-        env={name: text_template(value) for name, value in env.items()},
+        env={name: one for name, one in variables if not _is_of_item(one)},
     )
 
 

@@ -324,14 +324,18 @@ class _Head:
         given = _sealed(filed, hidden)
         variables = self._filled(self.flow.entries("vars"), {**parameters, **secrets})
         known = {**given, **parameters, **variables, **secrets}
-        env = {**given, **self._filled(self._variables(profile), known)}
+        env = {**given, **self._variables(profile, known)}
         return Surroundings(variables, env, secrets, guessed, refused, filed)
 
-    def _variables(self, profile: str | None) -> list[tuple[str, nodes.Node]]:
+    def _variables(self, profile: str | None, known: Mapping[str, Json]) -> dict[str, Json]:
         """Those of the flow; what a profile says stands in the place of what it replaces."""
-        own, chosen = dict(self.flow.variables("env")), dict(self._profile(profile))
-        new = {name: node for name, node in chosen.items() if name not in own}
-        return [*new.items(), *{**own, **{name: chosen[name] for name in own if name in chosen}}.items()]
+        own, chosen = self.flow.variables("env"), self._profile(profile)
+        found = self._filled(own, known)
+        if not chosen or self.problems:
+            return found
+        replaced = self._filled(chosen, {**known, **found})
+        rest = [(name, node) for name, node in own if name not in replaced]
+        return {**found, **replaced, **self._filled(rest, {**known, **replaced})}
 
     def _filled(self, entries: list[tuple[str, nodes.Node]], known: Mapping[str, Json]) -> dict[str, Json]:
         """Each value with those above it put in."""

@@ -188,25 +188,12 @@ class Work:
 
     def _placed(self, turn: Turn) -> Turn:
         """The turn in the directory and environment that the step names."""
-        if not self.env and self.working_dir is None:
+        if self.env:
+            turn = with_variables(turn, self.env, strict=self.strict)
+        if self.working_dir is None:
             return turn
-        given = {
-            name: as_sealed_env(value, turn.scope, strict=self.strict) for name, value in self.env.items()
-        }
-        working(turn.run).hide(value.reveal() for value in given.values() if isinstance(value, Secret))
-        env = {name: revealed_text(value) for name, value in given.items()}
-        scope = self._with_env(turn.scope, given) if env else turn.scope
-        directory = turn.directory
-        if self.working_dir is not None:
-            directory = self._directory(self.working_dir, turn.with_scope(scope))
-            scope = scope.at(directory)
-        return replace(turn, scope=scope, env={**turn.env, **env}, directory=directory)
-
-    def _with_env(self, scope: Scope, given: Mapping[str, Json]) -> Scope:
-        made = {name for name, value in self.env.items() if not is_authors(value, scope)}
-        own = {name: value for name, value in given.items() if name not in made}
-        scope = scope.frame("step env", env=own)
-        return scope.frame(MADE_OF_DATA, env={name: given[name] for name in made}) if made else scope
+        directory = self._directory(self.working_dir, turn)
+        return replace(turn, scope=turn.scope.at(directory), directory=directory)
 
     def _directory(self, named: Template, turn: Turn) -> str:
         from os.path import join, normpath
@@ -348,6 +335,19 @@ class Work:
 
         data = text(value.get("output")).encode("utf-8", "surrogateescape")
         hands.write(path, data, directory=turn.directory, mode=None, create_dirs=True)
+
+
+def with_variables(turn: Turn, env: Mapping[str, Template], *, strict: bool) -> Turn:
+    """The turn in which processes find these variables, and templates their names."""
+    given = {name: as_sealed_env(value, turn.scope, strict=strict) for name, value in env.items()}
+    working(turn.run).hide(value.reveal() for value in given.values() if isinstance(value, Secret))
+    made = {name for name, value in env.items() if not is_authors(value, turn.scope)}
+    own = {name: value for name, value in given.items() if name not in made}
+    scope = turn.scope.frame("step env", env=own)
+    if made:
+        scope = scope.frame(MADE_OF_DATA, env={name: given[name] for name in made})
+    found = {name: revealed_text(value) for name, value in given.items()}
+    return replace(turn, scope=scope, env={**turn.env, **found})
 
 
 @dataclass(frozen=True, slots=True)

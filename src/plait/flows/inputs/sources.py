@@ -23,7 +23,7 @@ from plait.source import Span
 from plait.template.nodes import Text
 from plait.template.program import Lookup
 from plait.template.template import Template
-from plait.values import Json, json_value, text
+from plait.values import Json, text
 
 CHUNK: Final = 1 << 18
 RunCommand: TypeAlias = Callable[[Template], Iterator[bytes]]
@@ -72,9 +72,6 @@ def _recognised(
     if not isinstance(said, str):
         what = "this is neither a list nor the name of a file"
         raise InputError(what, spec.span, "name a file, or a value that is a list", code="bad-input")
-    if said[:1] in ("[", "{") and not _exists(said, directory) and _is_json(said):
-        what, fix = "these are items, written as text", "write them without quotes, as a list"
-        raise InputError(what, spec.span, fix, code="bad-input")
     if _is_glob(spec.text) and not _exists(said, directory):
         paths = _of_glob(_pattern(spec.text, names), spec.span, directory, allow_outside)
         yield from _chosen(paths, json_path, spec.span)
@@ -85,14 +82,6 @@ def _recognised(
 def is_pattern(spec: InputSpec) -> bool:
     """Does it name files by a pattern?  That may match none."""
     return isinstance(spec, GlobInput) or (isinstance(spec, PlainInput) and _is_glob(spec.text))
-
-
-def _is_json(said: str) -> bool:
-    try:
-        json_value(said)
-    except (ValueError, RecursionError):
-        return False
-    return True
 
 
 def _chosen(items: Iterator[Json], path: JsonPath | None, span: Span) -> Iterator[Json]:

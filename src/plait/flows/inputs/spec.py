@@ -19,6 +19,7 @@ from plait.hints import Final, TypeAlias
 from plait.records import dataclass
 from plait.source import Span
 from plait.template.template import Template, compile_template
+from plait.values import json_value
 
 KINDS: Final = ("file", "glob", "command", "items")
 
@@ -65,6 +66,9 @@ InputSpec: TypeAlias = FileInput | GlobInput | CommandInput | ItemsInput | Plain
 def read_input(node: Node) -> InputSpec:
     """What stands under `input:`; InputError with everything that is wrong there."""
     match node:
+        case Scalar(str(said)) if _is_json(said):
+            what, fix = "these are items, written as text", "write them without quotes, as a list"
+            raise InputError(what, node.span, fix, code="bad-input")
         case Scalar(str()):
             return PlainInput(_template(node), node.span)
         case Sequence():
@@ -74,6 +78,16 @@ def read_input(node: Node) -> InputSpec:
         case Scalar():
             fix = "name a file, or write {command: …}, {glob: …} or a list"
             raise InputError("an input is text, a list or a map", node.span, fix, code="bad-input")
+
+
+def _is_json(said: str) -> bool:
+    if said[:1] not in ("[", "{"):
+        return False
+    try:
+        json_value(said)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def _said(node: Mapping) -> InputSpec:

@@ -19,19 +19,15 @@ from typing import Final
 
 from plait.beneath import OutsideError, read_beneath
 from plait.errors import InputError
+from plait.guarded import guarded_folder
 from plait.values import Json
 
-GUARDED_FOLDERS: Final = (
-    ".git", ".ai", ".venv", "venv", "node_modules", "site-packages", ".github", ".gitlab", ".husky",
-    ".vscode", ".idea", ".devcontainer", ".claude", ".cursor",
-)  # fmt: skip
-"""Folders whose files start programs without anybody asking for it: they are read, not written."""
 GUARDED_FILES: Final = (
     ".env", ".env.*", ".envrc", "plait.lock", "*.pth", "sitecustomize.py", "usercustomize.py",
     ".gitattributes", ".gitconfig", ".gitmodules", ".gitlab-ci.yml", ".pre-commit-config.yaml", ".npmrc",
     ".yarnrc", ".yarnrc.yml", ".pnpmfile.cjs", ".mcp.json", ".bashrc", ".profile", ".zshenv", ".zshrc",
 )  # fmt: skip
-"""Single files of which the same is true, or which say what others may do; in whatever folder."""
+"""Files that start programs, too, or say what others may do; in whatever folder."""
 SKIPPED: Final = (".git", "node_modules", ".venv", "__pycache__")
 """Folders that a walk does not enter; to see one, begin in it."""
 MAX_VISITED: Final = 100_000
@@ -112,9 +108,9 @@ def write_text(root: str, path: Json, content: str) -> bool:
 
 def _guarded_by(inside: str) -> str | None:
     """Which entry of the tables stands against a path; some file systems know no case."""
-    *folders, name = (part.casefold() for part in inside.split("/"))
-    folder = next((part for part in (*folders, name) if part in GUARDED_FOLDERS), None)
-    return folder or next((pattern for pattern in GUARDED_FILES if fnmatchcase(name, pattern)), None)
+    name = inside.rpartition("/")[2].casefold()
+    pattern = next((pattern for pattern in GUARDED_FILES if fnmatchcase(name, pattern)), None)
+    return guarded_folder(inside) or pattern
 
 
 @contextmanager
