@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable
 from threading import Lock
 
-from plait.engine.outcome import Failure, OutOfTime, StepError, too_long
+from plait.engine.outcome import Aborted, Failure, OutOfLimit, OutOfTime, StepError, too_long
 from plait.engine.perform import Turn
 from plait.hints import TYPE_CHECKING, Final
 from plait.records import dataclass, replace
@@ -189,9 +189,19 @@ class _Called:
             try:
                 value = started(loaded.program.run, turn, own)
             except StepError as error:
-                ended(loaded.program, turn, own, None, error.failure)
+                self._failed(turn, own, error.failure)
                 raise
             return ended(loaded.program, turn, own, value, None)
+
+    def _failed(self, turn: Turn, own: Hooks, failure: Failure) -> None:
+        try:
+            ended(self.loaded.program, turn, own, None, failure)
+        except OutOfLimit:
+            raise  # no word of a hook: it ends whoever has the limit
+        except Aborted as end:
+            # The run ends, and by both: no hook hides what it was told of.
+            end.failure = replace(failure, message=f"{failure.message}\n{end.failure.message}")
+            raise
 
 
 _MAKING: Final = Lock()
