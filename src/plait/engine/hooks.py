@@ -33,6 +33,7 @@ from plait.engine.journal import Recorded, is_below, number_of
 from plait.engine.limits import NAMES as LIMITS
 from plait.engine.limits import Reached, Spent
 from plait.engine.outcome import (
+    ABORTED,
     Aborted,
     Done,
     Failed,
@@ -237,7 +238,7 @@ class Verdict:
         return Failure(self.said, "refused", path=self.path)
 
     def aborted(self, outcome: Outcome | None = None) -> Aborted:
-        return Aborted(Failure(self.said, "aborted", path=self.path), self.path, outcome)
+        return Aborted(Failure(self.said, ABORTED, path=self.path), self.path, outcome)
 
 
 CallTool: TypeAlias = Callable[[Turn, str, Mapping[str, Json]], Mapping[str, Json]]
