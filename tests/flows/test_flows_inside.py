@@ -296,7 +296,7 @@ def test_a_call_may_take_what_is_left_of_the_seconds_and_no_more(
     ended = place.plait("run", file)
     assert ended.returncode == 1
     what = "the run" if whose.startswith("graph") else whose
-    assert f"{what} has reached its limit of 1 seconds" in ended.stderr + ended.stdout
+    assert f"{what} has reached its limit of 1 second" in ended.stderr + ended.stdout
 
 
 # ── calls that may be made once ──────────────────────────────────────────
