@@ -101,12 +101,21 @@ def _names(loaded: Loaded, run: str) -> dict[str, Json]:
     """What hooks of a flow know of it."""
     from plait.app.flow_files import CHAT
 
+    asks = loaded.kind in ("directive", CHAT)
     return {
         "run": {"id": run, "flow": loaded.program.name, "file": loaded.path},
         "inputs": dict(loaded.parameters),
         "limits": _limits_of(loaded).record(),
-        "directive": loaded.program.name if loaded.kind in ("directive", CHAT) else None,
+        "directive": loaded.program.name if asks else None,
+        "model": _named_model(loaded) if asks else None,
     }
+
+
+def _named_model(loaded: Loaded) -> str | None:
+    """The model that a directive names, whether it is run or talked with."""
+    from plait.steps.conversation import Conversation
+
+    return next((step.model for step in loaded.program.inner if isinstance(step, Conversation)), None)
 
 
 def started(program: Callable[[Turn], Json], turn: Turn, hooks: Hooks | None) -> Json:
