@@ -126,3 +126,44 @@ def test_a_dry_run_says_that_a_changed_file_would_be_refused(place: Place) -> No
     assert "echo TWO" in dry.stdout
     accepted = place.plait("resume", "--dry-run", "--accept-changes")
     assert (accepted.stdout, accepted.stderr) == (dry.stdout, "")
+
+
+ENDED = [
+    # flow                                                                          why it ended
+    ("limits: {steps: 2}\nsteps: [{shell: exit 3, continue_on_error: true}, {shell: echo two}, {shell: echo three}]\n",
+     "the run has reached its limit of 2 steps (2 used)"),
+    ("hooks: [{id: h, event: step_finished, verb: abort, why: enough}]\n"
+     "steps: [{shell: exit 3, continue_on_error: true}, {shell: echo two}]\n",
+     "the hook 'h' says abort: enough"),
+    ("timeout: 1\nsteps: [{shell: exit 3, continue_on_error: true}, {shell: sleep 9}]\n", "took longer than 1 s"),
+    ("limits: {steps: 2}\nmap: {input: [1, 2, 3], max_parallel: 1, steps: [{shell: 'exit ${item}'}]}\n",
+     "the run has reached its limit of 2 steps (2 used)"),
+    ("hooks: [{id: h, event: step_failed, verb: abort, why: enough}]\nsteps: [{shell: exit 3}]\n",
+     "the hook 'h' says abort: enough"),
+    ("steps: [{shell: 'exit 3'}]\n", ""),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("flow", "why"), ENDED)
+def test_why_a_run_ended_is_said_by_run_and_show_also_if_something_else_had_failed(
+    place: Place, flow: str, why: str
+) -> None:
+    place.write("flow.yaml", flow)
+    ran, shown = said(place, "run", "flow.yaml"), said(place, "show")
+    if why:
+        assert (ran.count(f"  {why}"), shown.count(f"  {why}")) == (1, 1)
+    else:
+        assert "  ✗ exit 3   exit 3" in ran
+        assert not [line for line in (*ran, *shown) if line == "  exit 3"], "what is listed is not said twice"
+
+
+def test_show_says_why_a_part_failed_that_no_step_of_it_says(place: Place) -> None:
+    place.write("flow.yaml", "map: {input: [1], on_item_failure: stop, steps: [{shell: 'exit 3'}]}\n")
+    said(place, "run", "flow.yaml")
+    assert "  item 1 failed, and the flow stops at the first failure" in said(place, "show")
+
+
+def test_why_a_map_found_no_items_is_shown_once(place: Place) -> None:
+    place.write("flow.yaml", "map: {input: nix.json, steps: [{shell: 'true'}]}\n")
+    said(place, "run", "flow.yaml")
+    assert "\n".join(said(place, "show")).count("there is no file 'nix.json'") == 1

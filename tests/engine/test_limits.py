@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from plait.engine.events import StepFinished
 from plait.engine.journal import MemoryJournal, Stamped
-from plait.engine.limits import COUNTED, NAMES, NO_LIMITS, Earlier, Limits, Spent, limits_of
+from plait.engine.limits import COUNTED, NAMES, NO_LIMITS, Earlier, Limits, Reached, Spent, limits_of
 from plait.engine.outcome import Done, Failure, StepError
 
 
@@ -266,3 +266,22 @@ def test_a_journal_of_memory_tells_it_as_well() -> None:
     journal = MemoryJournal()
     journal.append(end("a", steps=1)[1], end("b")[1])
     assert Earlier(journal).inside("") == {"steps": 1}
+
+
+@pytest.mark.parametrize(
+    ("code", "most", "said"),
+    [
+        ("steps", 1, "1 step"),
+        ("steps", 2, "2 steps"),
+        ("steps", 0, "0 steps"),
+        ("depth", 1, "1 depth"),
+        ("spend", 1, "1 spend"),
+        ("seconds", 1.5, "1.5 seconds"),
+    ],
+)
+def test_one_of_something_is_said_as_one(code: str, most: float, said: str) -> None:
+    assert (
+        Reached(code, most, most, "the run")
+        .failure()
+        .message.startswith(f"the run has reached its limit of {said} (")
+    )

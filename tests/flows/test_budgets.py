@@ -269,7 +269,7 @@ def test_a_limit_of_calls_that_is_reached_among_several_lets_the_first_of_them_b
     (top / "two.md").write_text("---\npermissions: ['add']\nlimits: {steps: 1}\n---\ntalk\n")
     hands, journal = Hands(Effects(), top), MemoryJournal()
     run = new_run(hands, journal)
-    with pytest.raises(StepError, match="'two' has reached its limit of 1 steps"):
+    with pytest.raises(StepError, match="'two' has reached its limit of 1 step"):
         load_directive(str(top / "two.md"), environ={}).program.run(turn_of(run))
     run.close()
     assert hands.calls == [("add", {})]

@@ -721,7 +721,7 @@ def test_an_ensemble_that_is_called_has_its_own_limits_and_hooks(place: Place) -
     two = "tasks: [{id: x, description: x, tool: my/asks}, {id: y, description: y}]\non_error: continue_on_error\n"
     ran = place.run(two)
     assert ran.result.failure is not None
-    assert (ran.result.failure.kind, "turns" in ran.message) == ("limit", True)
+    assert (ran.result.failure.kind, "limit of 1 turn" in ran.message) == ("limit", True)
     assert ran.result.failure.output["tasks"]["y"]["raw"] == "two"
 
 

@@ -140,6 +140,20 @@ def test_an_abort_at_an_event_of_a_graph_ends_the_run(event: str, place: Place) 
     assert place.run(flow).message == "the hook 's' says abort"
 
 
+def test_a_graph_inside_that_fails_and_says_abort_ends_the_run_by_both(place: Place) -> None:
+    hooks = "hooks: [{id: g, event: run_failed, verb: abort, why: because}]\n"
+    graph_tool(place, "my/graph", hooks + "start: a\nnodes: {a: {tool: demo/fail}}\n")
+    trusted(place)
+    ran = place.run("steps: [{tool: my/graph, continue_on_error: true}, {shell: echo on}]\n")
+    failure = ran.result.failure
+    assert failure is not None
+    first, *_, last = failure.message.splitlines()
+    assert first.startswith("node 'a': ")
+    assert (last, failure.kind) == ("the hook 'g' says abort: because", "failed")
+    assert failure.output is not None, "what it had come to"
+    assert "steps/1" not in ran.outputs, "no handler goes on"
+
+
 def test_the_time_of_a_graph_that_is_called_is_its_own(place: Place) -> None:
     tool(place, "demo/slow", "import time\ndef execute(params, project_path):\n    time.sleep(20)\n")
     graph_tool(place, "my/slow", "timeout: 200ms\nstart: a\nnodes: {a: {tool: demo/slow}}\n")
@@ -282,7 +296,7 @@ def test_a_call_may_take_what_is_left_of_the_seconds_and_no_more(
     ended = place.plait("run", file)
     assert ended.returncode == 1
     what = "the run" if whose.startswith("graph") else whose
-    assert f"{what} has reached its limit of 1 seconds" in ended.stderr + ended.stdout
+    assert f"{what} has reached its limit of 1 second" in ended.stderr + ended.stdout
 
 
 # ── calls that may be made once ──────────────────────────────────────────

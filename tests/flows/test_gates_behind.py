@@ -10,9 +10,10 @@ import pytest
 
 from flows.lives import Hands, life, said
 from flows.test_told_behind import HOSTS, TOLD, chatty
+from plait.engine.events import StepFinished
 from plait.engine.hooks import MOMENTS
 from plait.engine.journal import MemoryJournal
-from plait.engine.outcome import Failure, StepError, too_long
+from plait.engine.outcome import Failed, Failure, StepError, too_long
 from plait.engine.progress import fold
 from plait.values import Json
 from steps.scripted import failed
@@ -224,3 +225,46 @@ def test_a_verdict_among_several_calls_is_asked_for_again(tmp_path: Path, event:
     hands.up = True
     assert said(life(tmp_path, "f.yaml", text, hands, journal)) == "done"
     assert hands.made == ([0, "h", "h", 1] if event == "step_started" else [0, 1, "h"])
+
+
+TAKEN = [
+    # event            what takes the failure                                           done in the end   asked
+    ("step_started",
+     "steps: [{tool: log, params: {x: a}, continue_on_error: true}, {tool: log, params: {x: b}}]\n", ["b"], 2),
+    ("step_started",
+     "start: a\nnodes: {a: {tool: log, params: {x: a}, next: b, on_error: c}, b: {tool: log, params: {x: b}}, "
+     "c: {tool: log, params: {x: c}}}\n", ["c"], 2),
+    ("turn_started",
+     "steps: [{prompt: hi, retry: {attempts: 3, initial_delay: 0.001}, on_failure: {tool: log, params: {x: c}}}, "
+     "{tool: log, params: {x: b}}]\n", ["c", "b"], 3),
+    ("step_failed",
+     "steps: [{tool: bad, continue_on_error: true}, {tool: log, params: {x: b}}]\n", ["b"], 1),
+    ("item_started",
+     "map: {input: [1, 2], max_parallel: 1, steps: [{tool: log, params: {x: '${item}'}}]}\n", [2], 2),
+    ("item_failed",
+     "map: {input: [1, 2], max_parallel: 1, steps: [{tool: bad}]}\n", [], 2),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("event", "flow", "made", "asked"), TAKEN)
+def test_who_takes_the_failure_of_a_gate_before_something_has_the_last_word(
+    tmp_path: Path, event: str, flow: str, made: list[Json], asked: int
+) -> None:
+    """The step fails by the gate as by anything else: what is guarded is not done, and that stays so."""
+    gate = (
+        f'hooks: [{{id: g, event: {event}, gate: true, action: {{tool: ask, params: {{x: "${{path}}"}}}}}}]\n'
+    )
+    journal, hands = MemoryJournal(), Asked(tmp_path, 1)
+    hands.tools["bad"] = lambda _: failed("bad", "no")
+    for _ in range(2):
+        assert said(life(tmp_path, "f.yaml", gate + flow, hands, journal)) == "done"
+        assert hands.made == [0, *made]
+        assert sum(tool == "ask" for tool, _ in hands.calls) == asked
+        hands.up = True
+    assert any("the gate 'g' could not answer" in one for one in messages(journal))
+
+
+def messages(journal: MemoryJournal) -> list[str]:
+    """Why steps failed, each as it is recorded."""
+    ends = [stamped.event for stamped in journal.events() if isinstance(stamped.event, StepFinished)]
+    return [end.outcome.failure.message for end in ends if isinstance(end.outcome, Failed)]

@@ -351,6 +351,40 @@ steps: [{shell: test -e flag}]
     assert "no line" in blocked.message
 
 
+AT_THE_END = {
+    "{id: g, event: run_failed, verb: abort, why: because}": "the hook 'g' says abort: because",
+    "{id: g, event: run_failed, gate: true, action: {tool: note, params: {fail: true}}}": "the gate 'g' could not",
+    "{id: g, event: run_failed, gate: true, condition: {path: error.kind, op: gt, value: 3}, action: {tool: note}}": "the gate 'g' could not",
+    "{id: g, event: run_failed, action: {tool: note}}": "",
+}  # fmt: skip
+FAILING = [
+    "limits: {steps: 1}\nsteps: [{shell: echo one}, {shell: echo two}]\n",
+    "steps: [{shell: echo one}, {shell: echo half; exit 4}]\n",
+    "timeout: 0.3\nsteps: [{shell: sleep 5}]\n",
+]
+
+
+@pytest.mark.parametrize("flow", FAILING)
+@pytest.mark.parametrize("hook", AT_THE_END)
+def test_a_run_fails_by_what_it_failed_by_and_a_hook_can_only_add_to_that(
+    place: Place, hook: str, flow: str
+) -> None:
+    trust(place)
+    alone = place.run(flow).result.failure
+    ran = place.run(f"hooks: [{hook}]\n{flow}")
+    failure = ran.result.failure
+    assert alone is not None
+    assert failure is not None
+    assert (failure.message, failure.kind, failure.path) == (alone.message, alone.kind, alone.path)
+    assert steady(failure.output) == steady(alone.output)
+    words = AT_THE_END[hook]
+    assert [note.startswith(f"at run_failed: {words}") for note in ran.notes] == ([True] if words else [])
+
+
+def steady(output: Any) -> Any:
+    return {**output, "duration": 0} if isinstance(output, dict) else output
+
+
 def test_an_observer_that_fails_is_told_once_and_the_run_goes_on(place: Place) -> None:
     trust(place)
     ran = place.done(

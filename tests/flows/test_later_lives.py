@@ -79,7 +79,8 @@ def test_a_limit_holds_in_every_life_also_where_hooks_ask_models(
 ) -> None:
     journal, hands = MemoryJournal(), Hands(top, chatty)
     for _ in range(3):
-        assert ended(top, file, text % limit, hands, journal).endswith(f"of {limit} turns ({limit} used)")
+        turns = f"{limit} turn" if limit == 1 else f"{limit} turns"
+        assert ended(top, file, text % limit, hands, journal).endswith(f"of {turns} ({limit} used)")
         assert hands.questions == limit
     assert ended(top, file, text % 99, hands, journal) == "done"
     assert hands.questions == whole, "nothing is asked twice"
@@ -232,7 +233,7 @@ steps: [{tool: log, params: {x: a}}, {tool: log, params: {x: b}}, {tool: log, pa
 """
     journal, hands = MemoryJournal(), Hands(top, chatty)
     for limit in (1, 1, 2, 2):
-        assert f"of {limit} steps" in ended(top, "f.yaml", flow % limit, hands, journal)
+        assert f"of {limit} step" in ended(top, "f.yaml", flow % limit, hands, journal)
     assert ended(top, "f.yaml", flow % 3, hands, journal) == "done"
     assert hands.logged == ["a", "1/1", "1/1", "b", "2/2", "2/2", "c"]
 
@@ -364,7 +365,7 @@ def test_a_loop_inside_an_ensemble_goes_on_in_the_round_where_a_limit_was_reache
     journal, hands = MemoryJournal(), Hands(top, chatty)
     head = "limits: {turns: %d}\n"
     for limit in (1, 1, 2):
-        assert f"of {limit} turns" in ended(top, "e.yaml", head % limit + LOOP % workflow, hands, journal)
+        assert f"of {limit} turn" in ended(top, "e.yaml", head % limit + LOOP % workflow, hands, journal)
         assert hands.questions == limit
     assert ended(top, "e.yaml", head % 9 + LOOP % workflow, hands, journal) == "done"
     assert (hands.questions, hands.logged) == (3, ["A", "E", "E", "E", "Z"])

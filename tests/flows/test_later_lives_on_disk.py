@@ -127,7 +127,7 @@ def test_hooks_of_every_layer_catch_up(place: Place, layer: str) -> None:
         flow = HOOK + flow
     script(place, ("one", "An answer."), ("Judge.", "Fine."))
     stopped = place.run(flow % 1)
-    assert stopped.message == "the run has reached its limit of 1 turns (1 used)"
+    assert stopped.message == "the run has reached its limit of 1 turn (1 used)"
     assert not (place.root / "out.txt").exists()
     place.write("flow.yaml", flow % 9)
     done = place.resume(stopped.result.run)
@@ -145,7 +145,7 @@ def test_what_a_hook_was_to_be_told_is_recorded_without_secrets(
     flow = HOOK + "secrets: {T: TOKEN}\nlimits: {turns: %d}\nsteps: [{id: ask, prompt: 'one ${T}'}]\n"
     script(place, ("one ***", "It is s3cr3t-value."), ("Judge.", "Fine."))
     stopped = place.run(flow % 1)
-    assert stopped.message == "the run has reached its limit of 1 turns (1 used)"
+    assert stopped.message == "the run has reached its limit of 1 turn (1 used)"
     state = b"".join(p.read_bytes() for p in (place.root / ".ai" / "state").rglob("*") if p.is_file())
     assert b"s3cr3t-value" not in state
     assert b"It is ***." in state
@@ -178,7 +178,7 @@ def test_limits_and_hooks_of_an_xml_head_hold_in_every_life(place: Place) -> Non
     assert place.plait("run", "talk.md", "-i", "who=Ada", "--prompt-only").stdout == "Greet Ada.\n"
     place.plait("run", "talk.md", "-i", "who=Ada")
     stopped = place.plait("resume")
-    assert "'talk' has reached its limit of 1 turns (1 used)" in stopped.stdout
+    assert "'talk' has reached its limit of 1 turn (1 used)" in stopped.stdout
     place.write("talk.md", XML % 2)
     done = place.plait("resume")
     assert last_line(done.stdout).endswith("2 turns, 24 tokens, $1.00")
@@ -368,7 +368,7 @@ def test_the_limits_of_a_directive_hold_for_all_of_its_run(place: Place, event: 
     place.write("talk.md", LIMITED % (1, event))
     for command in (["run", "talk.md"], ["resume"]):
         stopped = place.plait(*command)
-        assert "the run has reached its limit of 1 turns (1 used)" in stopped.stdout
+        assert "the run has reached its limit of 1 turn (1 used)" in stopped.stdout
         assert last_line(stopped.stdout).endswith("1 turn, 12 tokens, $0.50")
     place.write("talk.md", LIMITED % (2, event))
     assert last_line(place.plait("resume").stdout).endswith("2 turns, 24 tokens, $1.00")

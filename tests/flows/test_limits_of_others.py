@@ -139,7 +139,7 @@ def test_a_call_cut_off_by_the_time_of_the_run_follows_no_edge_of_errors(top: Pa
     journal = MemoryJournal()
     short = Spent(Limits(seconds=1), clock=clock)
     ended = life(top, "g.yaml", SLOW, Hands(top, steady, slow), journal, short)
-    assert (said(ended), failures(journal)) == ("the run has reached its limit of 1 seconds (2 used)", [])
+    assert (said(ended), failures(journal)) == ("the run has reached its limit of 1 second (2 used)", [])
     hands = Hands(top, steady)
     assert said(life(top, "g.yaml", SLOW, hands, journal, Spent())) == "done"
     assert hands.logged == ["f", "ok"]
@@ -562,7 +562,7 @@ def test_no_attempt_begins_when_the_time_of_the_run_is_over_and_the_step_has_not
     journal, hands = MemoryJournal(), Hands(top, steady, failing)
     short = Spent(Limits(seconds=1), clock=clock)
     ended = life(top, "f.yaml", RETRIED % "", hands, journal, short)
-    assert (said(ended), hands.logged) == ("the run has reached its limit of 1 seconds (2 used)", ["try"])
+    assert (said(ended), hands.logged) == ("the run has reached its limit of 1 second (2 used)", ["try"])
     assert failures(journal) == []
     hands = Hands(top, steady)
     assert said(life(top, "f.yaml", RETRIED % "", hands, journal, Spent())) == "done"
@@ -624,7 +624,7 @@ def test_a_gate_that_meets_a_limit_of_the_run_decides_nothing(
     journal, clock = MemoryJournal(), Clock()
     short = Spent(Limits(seconds=1), clock=clock)
     ended = timed_life(top, file, text, Hands(top, steady, late_hook(clock)), journal, short)
-    assert (said(ended), failures(journal)) == ("the run has reached its limit of 1 seconds (2 used)", [])
+    assert (said(ended), failures(journal)) == ("the run has reached its limit of 1 second (2 used)", [])
     hands = Hands(top, steady)
     assert said(timed_life(top, file, text, hands, journal, Spent())) == "done"
     assert hands.logged == made
@@ -647,7 +647,7 @@ def test_who_is_kept_by_a_limit_from_hearing_of_a_step_hears_of_it_later_and_the
     short = Spent(Limits(seconds=1), clock=clock)
     first = Hands(top, steady, late_hook(clock))
     ended = timed_life(top, file, text, first, journal, short)
-    assert said(ended) == "the run has reached its limit of 1 seconds (2 used)"
+    assert said(ended) == "the run has reached its limit of 1 second (2 used)"
     hands = Hands(top, steady)
     assert said(timed_life(top, file, text, hands, journal, Spent())) == "done"
     assert hands.logged == made

@@ -8,8 +8,11 @@ import pytest
 
 from flows.lives import Hands, life, said
 from flows.test_told_behind import chatty
+from plait.app.hooks import begin
 from plait.engine.journal import MemoryJournal
+from plait.flows.load import load_flow
 from plait.values import Json
+from steps.fakes import new_run
 from steps.scripted import failed
 
 GUARD = (
@@ -86,3 +89,35 @@ def test_the_model_of_an_answer_is_known_though_nobody_names_one(tmp_path: Path,
     text = hook("turn_finished", "${model} ${result.model}") + steps
     assert said(life(tmp_path, "f.yaml", text, hands, MemoryJournal())) == "done"
     assert told == [f"{'m' if model else 'm-1'} m-1"] * 4
+
+
+@pytest.mark.parametrize("prompt", ["hi", "{prompt: hi}", "{prompt: talk, tools: [log]}"])
+def test_the_end_of_a_prompt_knows_who_answered(tmp_path: Path, prompt: str) -> None:
+    hands, told = Hands(tmp_path, chatty), list[Json]()
+    hands.tools["tell"] = lambda params: told.append(params["x"])
+    text = hook("step_finished", "${model}") + f"steps: [{{prompt: {prompt}}}, {{tool: log}}]\n"
+    assert said(life(tmp_path, "f.yaml", text, hands, MemoryJournal())) == "done"
+    assert told[-1] is None, "a step that asks nobody"
+    assert set(told[:-1]) == {"m-1"}
+
+
+def test_what_is_told_of_the_run_of_a_directive_knows_the_model_that_its_file_names(tmp_path: Path) -> None:
+    (tmp_path / "d.md").write_text(
+        "---\nmodel: m\nhooks: [{id: h, event: run_failed, verb: abort}]\n---\ntalk\n"
+    )
+    run = new_run(Hands(tmp_path, chatty))
+    begin(load_flow(str(tmp_path / "d.md"), environ={}), run)
+    assert run.hooks is not None
+    assert run.hooks._names["model"] == "m"
+    run.close()
+
+
+def test_a_node_that_is_told_of_as_done_is_counted(tmp_path: Path) -> None:
+    hands, told = Hands(tmp_path, chatty), list[Json]()
+    hands.tools["tell"] = lambda params: told.append(params["x"])
+    graph = "start: a\nnodes: {a: {tool: log, next: b}, b: {tool: log}}\n"
+    assert (
+        said(life(tmp_path, "g.yaml", hook("after_step", "${node} ${steps}") + graph, hands, MemoryJournal()))
+        == "done"
+    )
+    assert told == ["a 1", "b 2"]

@@ -6,8 +6,10 @@ from collections.abc import Iterable, Mapping
 
 import pytest
 
+from plait.cli import logs
 from plait.engine.limits import Limits, Spent
 from plait.engine.outcome import Failure, Interrupted, OutOfLimit, StepError
+from plait.engine.progress import fold
 from plait.steps.chat import Chat, Listen
 from plait.steps.conversation import Conversation
 from plait.steps.hands import WorkingRun
@@ -64,6 +66,25 @@ def test_a_prompt_that_was_stopped_before_it_was_sent_is_known_as_well() -> None
     run.stop.ask("SIGINT")
     chatted(run, lines("and now?"))
     assert heard(model.asks[-1]) == [("user", "look at it"), ("user", "and now?")]
+
+
+def test_an_answer_that_was_stopped_is_recorded_so_with_what_the_person_said() -> None:
+    runs: list[WorkingRun] = []
+
+    def stopped(_: Ask) -> Answer:
+        runs[0].stop.ask("SIGINT")
+        raise Interrupted
+
+    model = Scripted(says("hello"), stopped, says("here"))
+    runs.append(new_run(ToolHands(model)))
+    chatted(runs[0], lines("slowly please", "and now?"))
+    progress = fold(runs[0].journal.events())
+    assert [part.state for part in progress.parts.values()] == ["done", "failed", "done"]
+    told = [line for line, _ in logs.lines(logs.entries(runs[0].journal.events(), None))]
+    at = next(at for at, line in enumerate(told) if line.startswith("── say:2 "))
+    assert "stopped" in told[at]
+    assert told[at + 1 : at + 3] == ["user:", "  slowly please"]
+    assert told[at + 3].startswith("── say:3/turn:1 ")
 
 
 def test_what_an_answer_called_before_it_failed_is_known_to_the_next() -> None:

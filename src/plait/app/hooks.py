@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable
 from threading import Lock
 
-from plait.engine.outcome import Failure, OutOfTime, StepError, too_long
+from plait.engine.outcome import Aborted, Failure, OutOfLimit, OutOfTime, StepError, too_long
 from plait.engine.perform import Turn
 from plait.hints import TYPE_CHECKING, Final
 from plait.records import dataclass, replace
@@ -101,12 +101,21 @@ def _names(loaded: Loaded, run: str) -> dict[str, Json]:
     """What hooks of a flow know of it."""
     from plait.app.flow_files import CHAT
 
+    asks = loaded.kind in ("directive", CHAT)
     return {
         "run": {"id": run, "flow": loaded.program.name, "file": loaded.path},
         "inputs": dict(loaded.parameters),
         "limits": _limits_of(loaded).record(),
-        "directive": loaded.program.name if loaded.kind in ("directive", CHAT) else None,
+        "directive": loaded.program.name if asks else None,
+        "model": _named_model(loaded) if asks else None,
     }
+
+
+def _named_model(loaded: Loaded) -> str | None:
+    """The model that a directive names, whether it is run or talked with."""
+    from plait.steps.conversation import Conversation
+
+    return next((step.model for step in loaded.program.inner if isinstance(step, Conversation)), None)
 
 
 def started(program: Callable[[Turn], Json], turn: Turn, hooks: Hooks | None) -> Json:
@@ -189,9 +198,19 @@ class _Called:
             try:
                 value = started(loaded.program.run, turn, own)
             except StepError as error:
-                ended(loaded.program, turn, own, None, error.failure)
+                self._failed(turn, own, error.failure)
                 raise
             return ended(loaded.program, turn, own, value, None)
+
+    def _failed(self, turn: Turn, own: Hooks, failure: Failure) -> None:
+        try:
+            ended(self.loaded.program, turn, own, None, failure)
+        except OutOfLimit:
+            raise  # no word of a hook: it ends whoever has the limit
+        except Aborted as end:
+            # The run ends, and by both: no hook hides what it was told of.
+            end.failure = replace(failure, message=f"{failure.message}\n{end.failure.message}")
+            raise
 
 
 _MAKING: Final = Lock()

@@ -153,11 +153,11 @@ def _outcome(id: str, loaded: Loaded, run: WorkingRun, flow: Flow) -> FlowResult
         return result
     of = loaded.program, turn, run.hooks, result.value, result.failure
     told = _come_to(id, loaded, run, lambda: hooks.ended(*of))
-    if result.failure is not None and told.failure is not None and told.failure.kind == "limit":
-        # What it failed by stays: whoever resumes it is told of the next end.
-        run.note("", f"a hook of run_failed could not do its work: {told.failure.message}")
-        return result
-    return result if told.status == "done" else replace(told, value=result.value)
+    if result.failure is None or told.failure is None or told.status == "interrupted":
+        return result if told.status == "done" else replace(told, value=result.value)
+    # What it failed by stays, whatever is said or met behind it: whoever resumes it is told of the next end.
+    run.note("", f"at run_failed: {told.failure.message}")
+    return result
 
 
 def _come_to(id: str, loaded: Loaded, run: WorkingRun, work: Callable[[], Json]) -> FlowResult:

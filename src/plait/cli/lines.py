@@ -11,7 +11,7 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from threading import Lock
 
@@ -32,13 +32,14 @@ from plait.engine.events import (
     StepTitled,
     UsedBefore,
 )
-from plait.engine.journal import Stamped
-from plait.engine.outcome import TOO_MANY, Done, Failed, Failure, Outcome, Skipped, to_record
+from plait.engine.journal import Stamped, is_below
+from plait.engine.outcome import ABORTED, TOO_MANY, Done, Failed, Failure, Outcome, Skipped, to_record
 from plait.engine.progress import (
     AGENT,
     CALL,
     ENSEMBLE,
     GRAPH,
+    HOOK,
     LISTED,
     TURN,
     FailedStep,
@@ -413,9 +414,7 @@ def _ending(progress: Progress, result: Result) -> Iterator[Line]:
         yield f"✓ done in {time}   {facts}".rstrip(), "yellow" if progress.failure_count else "green"
         return
     yield f"✗ failed after {time}   {facts}".rstrip(), "red"
-    if result.failure is not None and not _is_listed(result.failure, progress):
-        for line in result.failure.message.splitlines():
-            yield f"  {clean(line, None)}", "red"
+    yield from why_ended(result.failure, progress.failures)
 
 
 def _recorded(progress: Progress) -> str:
@@ -425,12 +424,17 @@ def _recorded(progress: Progress) -> str:
     return f"{ended} of {counted(total, kind)} {verb} recorded."
 
 
-def _is_listed(failure: Failure, progress: Progress) -> bool:
-    """Is it one of the failures that follow?"""
-    return any(
-        failure.path == failed.path or failure.path.startswith(f"{failed.path}/")
-        for failed in progress.failures
-    )
+def why_ended(failure: Failure | None, listed: Iterable[FailedStep]) -> Iterator[Line]:
+    """Why a run ended, unless it is one of the failures that are listed beside it."""
+    if failure is None or any(_is_of(failure, failed) for failed in listed):
+        return
+    for line in failure.message.splitlines():
+        yield f"  {clean(line, None)}", "red"
+
+
+def _is_of(failure: Failure, failed: FailedStep) -> bool:
+    """Is it this one, or inside of it?  That a hook ends all is no failure of the step that it is about."""
+    return is_below(failure.path, failed.path) and (failure.kind != ABORTED or failed.kind == HOOK)
 
 
 def tallies(progress: Progress) -> Iterator[str]:

@@ -347,6 +347,9 @@ def _printed(entry: Entry) -> Iterator[str]:
             yield from _text(value.get("raw"))
         case Done(dict(value)):
             yield from _blocks(value)
+        case Failed(Failure(message, kind, output={"asked": dict()} as value)) if not entry.holds_others:
+            yield from _conversation(value)
+            yield from () if kind == "stopped" else _text(message)  # the person knows why it was stopped
         case Failed(Failure(message=message, output=dict(value))) if not entry.holds_others:
             yield from _blocks(value)
             if value.get("exit_code") == 0:  # nothing that it printed says why it failed

@@ -20,6 +20,7 @@ from plait.cli.lines import (
     json_line,
     name_of,
     note_line,
+    why_ended,
     write_lines,
 )
 from plait.cli.run import expect_folder
@@ -27,7 +28,7 @@ from plait.engine.choice import chosen_at
 from plait.engine.events import Event, RunStarted, Status, StepFinished, StepRetrying
 from plait.engine.journal import Journal, Recorded, Stamped, is_item
 from plait.engine.outcome import Done, Failed, Skipped
-from plait.engine.progress import AGENT, ASKING, ENSEMBLE, GRAPH, LISTED, Part, Progress, told
+from plait.engine.progress import AGENT, ASKING, ENSEMBLE, GRAPH, LISTED, FailedStep, Part, Progress, told
 from plait.hints import TYPE_CHECKING, Final, Protocol
 from plait.values import Json
 
@@ -242,9 +243,14 @@ def lines(
         yield f"  asked   {asked_line(progress.asked)}", "bold"
     for note in progress.notes:
         yield f"  {note_line(note)}", "yellow"
-    if progress.failure is not None and not progress.failure_count:
-        yield f"  {clean(first_line(progress.failure.message), None)}", "red"
+    yield from why_ended(progress.failure, _listed(progress))
     yield from _next(run, status, progress, goes_on=goes_on)
+
+
+def _listed(progress: Progress) -> list[FailedStep]:
+    """The failures that are said above; of a part that failed by itself no more is than its state."""
+    own = progress.failure.path if progress.failure is not None else ""
+    return [one for one in progress.failures if one.path != own or own not in progress.parts]
 
 
 def _head(run: str, status: Status, progress: Progress, now: float) -> Iterator[Line]:

@@ -33,6 +33,7 @@ from plait.engine.journal import Recorded, is_below, number_of
 from plait.engine.limits import NAMES as LIMITS
 from plait.engine.limits import Reached, Spent
 from plait.engine.outcome import (
+    ABORTED,
     Aborted,
     Done,
     Failed,
@@ -140,7 +141,7 @@ NAMES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "used": ("what was used up of them", LIMITS),
     "cost": ("the same: what the run, or the agent, took until now", LIMITS),
     "directive": ("the directive or agent that runs", ()),
-    "model": ("the model that is asked; if no file names one, the one that answered", ()),
+    "model": ("the model that is asked; if no file names one, and behind a step, the one that answered", ()),
     "step": ("the step", ("name", "kind", "title", "attempt")),
     "item": ("the item in hand", ()),
     "graph": ("the graph", ()),
@@ -166,6 +167,10 @@ _INSIDE: Final = frozenset(
     )
 )  # fmt: skip
 """Kinds that nobody wrote as a step: what is inside them tells."""
+
+
+_ASKING: Final = ("prompt", "agent")
+"""Kinds of steps in which a model answers, and which say so in their value."""
 
 
 def family(step: Step) -> str | None:
@@ -237,7 +242,7 @@ class Verdict:
         return Failure(self.said, "refused", path=self.path)
 
     def aborted(self, outcome: Outcome | None = None) -> Aborted:
-        return Aborted(Failure(self.said, "aborted", path=self.path), self.path, outcome)
+        return Aborted(Failure(self.said, ABORTED, path=self.path), self.path, outcome)
 
 
 CallTool: TypeAlias = Callable[[Turn, str, Mapping[str, Json]], Mapping[str, Json]]
@@ -584,7 +589,16 @@ def _end_of(step: Step, outcome: Outcome, attempt: int) -> tuple[str, Mapping[st
     if kind == "step" and isinstance(value, Mapping) and "exit_code" in value:
         # What is inside of it was tried again, or an earlier life had the answer.
         attempt = max(attempt, value.get("attempt", 1))
-    return f"{kind}_finished", {**step_names(step, attempt), "result": value}
+    return f"{kind}_finished", {**step_names(step, attempt), **_answered_by(step, value), "result": value}
+
+
+def _answered_by(step: Step, value: Json) -> dict[str, Json]:
+    """The model that answered in a step which asks one."""
+    if step.kind not in _ASKING or not isinstance(value, Mapping):
+        return {}
+    facts = value.get("facts", value)
+    model = facts.get("model") if isinstance(facts, Mapping) else None
+    return {"model": model} if isinstance(model, str) and model else {}
 
 
 def _owed(to: Sequence[Listener], told: Mapping[str, Json], turn: Turn, outcome: Outcome) -> Owed | None:

@@ -87,7 +87,8 @@ class Reached:
     def failure(self, partial: Json = None) -> Failure:
         """The end of a step that could not go on, with what it had made until then."""
         more = f", the next call needs about {self.next:.6g}" if self.next else ""
-        said = f"{self.what} has reached its limit of {self.max:g} {self.code} ({self.value:g} used{more})"
+        code = self.code.removesuffix("s") if self.max == 1 else self.code
+        said = f"{self.what} has reached its limit of {self.max:g} {code} ({self.value:g} used{more})"
         return Failure(f"{said}: {self.why}" if self.why else said, "limit", output=partial)
 
 

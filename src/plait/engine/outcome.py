@@ -21,6 +21,8 @@ INCOMPLETE: Final = "incomplete"
 """The kind of failure of a step that was done, and of which a check says that something is missing."""
 TOO_MANY: Final = "too_many"
 """The kind of failure of a map in which more items failed than may: they stay failed when the run goes on."""
+ABORTED: Final = "aborted"
+"""The kind of failure of a run that a hook ends."""
 IN_VAIN: Final = " failed as well: "
 """Between what is said of a step and of its handler."""
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from plait.engine.events import Spoken
+from plait.engine.events import Spoken, StepFinished
 from plait.engine.outcome import Done, Failed, Failure, Interrupted, StepError
 from plait.engine.perform import Policy, Step, Turn
 from plait.hints import TYPE_CHECKING
@@ -78,8 +78,17 @@ class Chat:
             if turn.run.stop.at_once:
                 raise
             turn.run.stop.forget()
-            return Failed(Failure("stopped", "stopped"))
+            return self._stopped(conversation, turn)
         return outcome if isinstance(outcome, Done | Failed) else Failed(Failure(outcome.why, "skipped"))
+
+    def _stopped(self, conversation: Conversation, turn: Turn) -> Failed:
+        """The end of an answer that the person did not want: nobody does it again, so it is recorded."""
+        path = turn.inner(conversation).path
+        asked = {"asked": {"user": turn.run.mask(conversation.prompt)}}
+        outcome = Failed(Failure("stopped", "stopped", output=asked, path=path))
+        said = path, conversation.kind, conversation.title, conversation.fingerprint
+        turn.run.emit(StepFinished(*said, outcome, 0.0, used=turn.run.charged(path)))
+        return outcome
 
 
 def _ended(value: Json, failure: Failure | None) -> Json:

@@ -356,7 +356,14 @@ class Visit:
         if self._way.hooks is not None:
             after = {**self._way.state, **record.get("assign", {})}
             result = record["output"] if "output" in record else names.names.get("result")
-            told = {"node": node.name, "next": record.get("next"), "result": result, "state": after}
+            steps = self._way.steps + 1  # this one is done
+            told = {
+                "node": node.name,
+                "next": record.get("next"),
+                "result": result,
+                "state": after,
+                "steps": steps,
+            }
             verdict = self._way.asked("after_step", turn, told)
             if verdict is not None and verdict.verb == "abort":
                 # A gate that could not answer has not heard of the visit, which therefore has no end yet.
