@@ -448,6 +448,32 @@ def test_the_environment_of_a_step_holds_for_what_is_inside_it_over_that_of_its_
     ]
 
 
+def test_a_name_of_the_author_is_not_taken_for_the_number_of_items(place: Place) -> None:
+    ran = place.done("""\
+parameters: {index: {default: mine}}
+setup: [{shell: echo 42, capture: total}]
+map:
+  input: {command: 'seq 1 ${LIMIT:-9} | head -2'}
+  env: {LIMIT: '${total}'}
+  steps:
+  - {shell: 'echo ${total} ${index} ${item_total} ${item_index}'}
+  - {foreach: [x], do: [{shell: 'echo ${total} ${item_total} >> seen'}]}
+""")
+    assert [ran.outputs[f"map/{at}/0"] for at in (0, 1)] == ["42 mine 2 0", "42 mine 2 1"]
+    assert place.text("seen") == "42 1\n42 1\n"
+    short = place.done(
+        "map: {input: [a], steps: [{foreach: [x, y], do: [{shell: 'echo ${index} ${total} >> short'}]}]}\n"
+    )
+    assert short.result.status == "done"
+    assert place.text("short") == "0 2\n1 2\n"
+
+
+def test_a_variable_of_a_map_is_known_in_the_command_of_its_input(place: Place) -> None:
+    flow = "strict: true\nmap: {input: {command: 'echo ${KIND}'}, env: {KIND: odd}, steps: [{shell: 'echo ${item}'}]}\n"
+    assert place.check(flow) == []
+    assert place.done(flow).outputs["map/0/0"] == "odd"
+
+
 def test_a_variable_of_a_map_is_made_of_the_item_of_the_map(place: Place) -> None:
     ran = place.done("""\
 map: {input: [a], env: {WHO: '${item}'}, steps: [{foreach: [1, 2], do: [{shell: 'echo $WHO ${item} >> seen'}]}]}
@@ -463,7 +489,8 @@ def test_no_working_dir_takes_the_guard_off_a_folder(place: Place, folder: str) 
     (place.root / "open").mkdir()
     (place.root / folder).mkdir(parents=True, exist_ok=True)
     flow = "steps: [{tool: core/file/write, params: {path: new, content: evil}, working_dir: WHERE}]\n"
-    assert "do not work in" in place.run(flow.replace("WHERE", folder)).message
+    assert "is not written by this tool" in place.run(flow.replace("WHERE", folder)).message
+    place.done("steps: [{tool: core/file/list, working_dir: WHERE}]\n".replace("WHERE", folder))
     assert not (place.root / folder / "new").exists()
     place.done(flow.replace("WHERE", "open"))
     assert place.text("open/new") == "evil"
@@ -475,6 +502,9 @@ MADE_OF_EACH_OTHER = [
     ("HOST: dev",                           "HOST: prod, URL: 'https://${HOST}/'", "prod https://prod/"),
     ("HOST: dev, URL: u",                   "URL: '${HOST}-x'",                    "dev dev-x"),
     ("HOST: dev, URL: u",                   "HOST: '${HOST}-x'",                   "dev-x u"),
+    ("HOST: dev, URL: 'h-${HOST}'",         "URL: '${URL}-v2', HOST: prod",        "prod h-prod-v2"),
+    ("URL: 'h-${HOST}'",                    "HOST: prod",                          "prod h-prod"),
+    ("HOST: dev, BASE: 'b-${HOST}', URL: u", "HOST: prod, URL: '${BASE}/api'",     "prod b-prod/api"),
 ]  # fmt: skip
 
 

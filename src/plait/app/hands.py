@@ -29,7 +29,7 @@ PIECE: Final = 1 << 20
 MOST_KEPT: Final = 4 << 30
 """Bytes of long outputs that one run keeps in all."""
 
-FILE_TOOLS: Final = "core/file/"
+WRITE_FILES: Final = ("core/file/write", "core/file/edit")
 MOST_ELSEWHERE: Final = 64
 """Folders and environments of steps whose tools are kept ready."""
 
@@ -228,21 +228,21 @@ class RealHands:
     def call(self, tool_id: str, params: Mapping[str, Json], *, timeout: float | None) -> ToolResult:
         from plait.steps.call import call_tool
 
-        if tool_id.startswith(FILE_TOOLS) and self._tools_at != self._project:
+        if tool_id in WRITE_FILES and self._tools_at != self._project:
             self._expect_open()
         _HERE.timeout = timeout
         return call_tool(self._toolbox(), tool_id, params)
 
     def _expect_open(self) -> None:
-        """Tools for files guard some folders of the project: nobody gets around that by being there."""
+        """Tools that write files guard some folders: nobody gets around that by being there."""
         from plait.guarded import guarded_folder
 
         top = item_root(self._folder, self._project, self._tools_at) or self._project
         inside = os.path.relpath(os.path.realpath(self._tools_at), os.path.realpath(top))
         if (guarded := guarded_folder(inside)) is not None:
             raise InputError(
-                f"tools for files do not work in '{guarded}'",
-                fix=f"'{guarded}' can start programs, or decides what may run: leave working_dir away",
+                f"'{guarded}' is not written by this tool",
+                fix=f"'{guarded}' can start programs, or decides what may run: change it by hand",
                 code="guarded",
             )
 

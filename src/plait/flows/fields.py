@@ -248,6 +248,8 @@ class _Reader:
         for key, value in node.entries:
             name = str(key.value)
             frame = setup if name in _BEFORE_ITEMS else found if name == "id" else inner
+            if name == "input" and isinstance(value, Mapping) and value.get("command") is not None:
+                frame = setup.child(_env_names(node))
             self.env = tuple(_env_names(node)) if name in STEP_LISTS else ()
             self.read(value, shape_of("map").get(name, LITERALLY), f"map.{name}", frame)
         self.env = ()

@@ -64,7 +64,7 @@ def _is_of_item(template: Template) -> bool:
     return any(re.split(r"\W", hole, maxsplit=1)[0] in OF_ITEM for hole in template.placeholders)
 
 
-OF_ITEM: Final = frozenset({"item", "item_index", "item_total", "item_id", "index", "total"})
+OF_ITEM: Final = frozenset({"item", "item_index", "item_total", "item_id"})
 
 
 def _map_items(builder: Builder, said: Said) -> MapItems:

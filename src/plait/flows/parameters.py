@@ -328,14 +328,28 @@ class _Head:
         return Surroundings(variables, env, secrets, guessed, refused, filed)
 
     def _variables(self, profile: str | None, known: Mapping[str, Json]) -> dict[str, Json]:
-        """Those of the flow; what a profile says stands in the place of what it replaces."""
-        own, chosen = self.flow.variables("env"), self._profile(profile)
-        found = self._filled(own, known)
-        if not chosen or self.problems:
-            return found
-        replaced = self._filled(chosen, {**known, **found})
-        rest = [(name, node) for name, node in own if name not in replaced]
-        return {**found, **replaced, **self._filled(rest, {**known, **replaced})}
+        """Those of the flow, with what a profile says in the place of what it replaces."""
+        own, chosen = dict(self.flow.variables("env")), dict(self._profile(profile))
+        if not chosen:
+            return self._filled(list(own.items()), known)
+        found: dict[str, Json] = {}
+        tried: set[str] = set()
+
+        def settle(name: str) -> None:
+            """Fill a variable once, behind those that it mentions; by its own name it means the flow's."""
+            if name in tried or not (name in own or name in chosen):
+                return
+            tried.add(name)
+            node = chosen[name] if name in chosen else own[name]
+            extends = name in own and node is not own[name] and name in _mentioned(node)
+            for other in [*_mentioned(node), *(_mentioned(own[name]) if extends else ())]:
+                settle(other)
+            before = self._filled([(name, own[name])], {**known, **found}) if extends else {}
+            found.update(self._filled([(name, node)], {**known, **found, **before}))
+
+        for name in (*own, *chosen):
+            settle(name)
+        return found
 
     def _filled(self, entries: list[tuple[str, nodes.Node]], known: Mapping[str, Json]) -> dict[str, Json]:
         """Each value with those above it put in."""
@@ -505,3 +519,8 @@ def _beside(node: nodes.Node, path: str) -> str:
 def _placed(problem: Problem, span: Span) -> Problem:
     where = f" ({problem.where})" if isinstance(problem.where, str) else ""
     return Problem(f"{problem.what}{where}", span, problem.fix, code=problem.code)
+
+
+def _mentioned(node: nodes.Node) -> list[str]:
+    """The names in the holes of a text."""
+    return [re.split(r"\W", hole, maxsplit=1)[0] for hole in format.template_of(node).placeholders]

@@ -42,7 +42,7 @@ def _same_ids(steps: Sequence[documents.Mapping]) -> Iterator[Finding]:
 
 WORKFLOW_ROOTS: Final = frozenset(
     name.name for name in (*NAMES, *HANDLER_NAMES.values()) if not name.phases or "flow" in name.phases
-) | {"item", "map", "merge"}
+) | {"item", "item_index", "item_total", "item_id", "map", "merge"}
 
 
 def _shadows(step: documents.Mapping) -> Iterator[Finding]:

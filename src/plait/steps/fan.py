@@ -207,6 +207,9 @@ class _Watch:
         self.fan = fan
         self.shelter = shelter
         self.turn = turn
+        known = {name: turn.scope.origin(name) for name in ("index", "total")}
+        self._short = frozenset(name for name, one in known.items() if one is None or one.level == "phase")
+        """The short names that an item has, unless the author has given them to something else."""
         self.total = total
         self.successful = self.failed = self.skipped = 0
         self.in_a_row = 0
@@ -274,9 +277,11 @@ class _Watch:
             "item_index": work.order,
             "item_total": self.total,
             "item_id": work.key,
-            "index": work.order,
-            "total": self.total,
         }
+        if "index" in self._short:
+            names["index"] = work.order
+        if "total" in self._short:
+            names["total"] = self.total
         if not isinstance(work.item, dict):
             names["item" + FACTS] = {"value": work.item, "path": work.item}
         return names
