@@ -197,7 +197,7 @@ def test_an_agent_calls_a_graph_that_calls_an_agent_in_one_journal(place: Place)
     ran = place.done("steps: [{tool: 'directive:outer'}]")
     assert ledger(place) == LINES
     call = "steps/0/agent/turn:1.call:1"
-    assert f"{call}/nodes/ask/agent/turn:1.call:1" in ran.finished
+    assert f"{call}/nodes/ask/call/agent/turn:1.call:1" in ran.finished
     assert ran.outputs["steps/0"] == "outer done"
 
 

@@ -322,7 +322,26 @@ nodes:
 """
     ran = place.done(flow)
     assert list(ran.value["output"]) == ["_last_error"]
-    assert ran.failed == ["nodes/a"]
+    assert ran.failed == ["nodes/a/call", "nodes/a"]
+
+
+WRONG_BEHIND = """\
+start: a
+state: {n: x}
+nodes:
+  a: {tool: demo/flaky, params: {good: 1}, retry: {attempts: 3, initial_delay: 0s}, next: [{to: b, when: {path: state.n, op: gt, value: 3}}]}
+  b: {return: ok}
+"""
+
+
+def test_a_call_is_not_made_again_because_of_what_follows_it(place: Place) -> None:
+    run = place.run(WRONG_BEHIND).result.run
+    assert place.text("tries") == "x"
+    place.resume(run)
+    assert place.text("tries") == "x"
+    place.write("flow.yaml", WRONG_BEHIND.replace("op: gt, value: 3", "value: x"))
+    assert "has changed" in place.resume(run).message
+    assert place.text("tries") == "x"
 
 
 def test_a_failure_from_which_the_graph_went_on_is_not_repeated_by_a_resume(place: Place) -> None:
@@ -441,7 +460,7 @@ def test_a_graph_is_called_by_id_from_a_workflow_another_graph_python_and_the_co
     outer = "start: a\nnodes: {a: {tool: my/double, params: {n: 4}, assign: {n: '${result.n}'}}}\n"
     ran = place.done(outer)
     assert ran.value["output"] == {"n": 6}
-    assert "nodes/a/nodes/add" in ran.finished
+    assert "nodes/a/call/nodes/add" in ran.finished
     assert app.call("my/double", {"n": 5}, project=place.root)["data"] == {"n": 7}
     shown = place.plait("call", "my/double", "-p", "n=5")
     assert (shown.returncode, json.loads(shown.stdout), shown.stderr) == (0, {"n": 7}, "")

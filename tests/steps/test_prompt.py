@@ -67,6 +67,7 @@ def test_a_failure_keeps_what_came_and_what_it_cost(
 EARLY = [
     ("length", "the model had no room left for its answer: raise max_tokens in options"),
     ("refused", "the model declined to answer"),
+    ("tools", "the model called a tool instead of answering, and a prompt has none: let an agent ask"),
 ]
 
 

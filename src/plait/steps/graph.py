@@ -338,7 +338,8 @@ class Visit:
         self.node = node
         self.name = self.title = node.name if number == 1 else f"{node.name}@{number}"
         self.is_composed = node.loop is not None or (
-            node.call is not None and (way.listens("error") or way.listens("after_step"))
+            node.call is not None
+            and (way.listens("error") or way.listens("after_step") or _may_fail_behind(node))
         )
         """Its call or its items are steps of their own."""
         self.kind = node.kind
@@ -503,6 +504,11 @@ class Called:
     def run(self, turn: Turn) -> Json:
         self._visit.attempts_inside += 1
         return result_of(self._call, turn, self._names, strict=self._visit._way.graph.strict)
+
+
+def _may_fail_behind(node: Node) -> bool:
+    """Is there something behind its call that could fail?  The call is not made again for that."""
+    return node.assign is not None or any(edge.when is not None for edge in node.edges)
 
 
 def _whole_policy(node: Node) -> Policy:

@@ -189,6 +189,7 @@ ASKING: Final = ("turns", "tokens", "spend", "seconds")
 ENDED_EARLY: Final = {
     "length": "the model had no room left for its answer: raise max_tokens in options",
     "refused": "the model declined to answer",
+    "tools": "the model called a tool instead of answering, and a prompt has none: let an agent ask",
 }
 NOBODY: Final = (
     "nobody said which provider to ask: name one (provider: openai), set PLAIT_PROVIDER to its name, "
