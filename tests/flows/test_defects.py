@@ -461,6 +461,11 @@ map:
 """)
     assert [ran.outputs[f"map/{at}/0"] for at in (0, 1)] == ["42 mine 2 0", "42 mine 2 1"]
     assert place.text("seen") == "42 1\n42 1\n"
+    place.done("""\
+blocks: {b: {with: [total], steps: [{foreach: [x, y], do: [{shell: 'echo pay ${total} >> paid'}]}]}}
+steps: [{use: b, with: {total: 990}}]
+""")
+    assert place.text("paid") == "pay 990\npay 990\n"
     short = place.done(
         "map: {input: [a], steps: [{foreach: [x, y], do: [{shell: 'echo ${index} ${total} >> short'}]}]}\n"
     )

@@ -208,7 +208,7 @@ class _Watch:
         self.shelter = shelter
         self.turn = turn
         known = {name: turn.scope.origin(name) for name in ("index", "total")}
-        self._short = frozenset(name for name, one in known.items() if one is None or one.level == "phase")
+        self._short = frozenset(name for name, one in known.items() if one is None or one.frame == "item")
         """The short names that an item has, unless the author has given them to something else."""
         self.total = total
         self.successful = self.failed = self.skipped = 0
