@@ -671,7 +671,7 @@ def test_an_ensemble_is_called_by_id_from_a_workflow_a_graph_python_and_the_comm
     assert "steps/0/tasks/task:find" in ran.finished
     graph = "start: a\nnodes: {a: {tool: my/team, params: {topic: g}, assign: {s: '${result.said}'}}}\n"
     ran = place.done(graph)
-    assert (ran.value["output"], "nodes/a/tasks/task:say" in ran.finished) == ({"s": "g"}, True)
+    assert (ran.value["output"], "nodes/a/call/tasks/task:say" in ran.finished) == ({"s": "g"}, True)
     ran = place.done(
         "tasks: [{description: a, tool: my/team, params: {topic: e}}, {description: b, tool: my/team, params: {topic: f}}]\n"
     )
