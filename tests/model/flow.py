@@ -69,6 +69,11 @@ class Step:
         return self.kind == "shell" and not self.check and all(one is None for one in around)
 
     @property
+    def is_redone(self) -> bool:
+        """Is its action done again when a check has failed it?"""
+        return bool(self.check) and self.incomplete is None and not self.once
+
+    @property
     def is_handled(self) -> bool:
         """Does something follow when its action fails?"""
         return self.handler is not None or self.three is not None
@@ -240,9 +245,14 @@ def _places(flow: Flow, steps: Sequence[Step], above: str, around: tuple[object,
             case "shell" if not step.is_plain:
                 handled = here if step.is_handled else ""
                 acts = (*_own(flow, step, action=True), flow.env, *around)
-                redone = bool(step.check) and step.incomplete is None and not step.once
                 yield Place(
-                    f"{here}/run", acts, command=True, handled=handled, once=step.once, of=here, redone=redone
+                    f"{here}/run",
+                    acts,
+                    command=True,
+                    handled=handled,
+                    once=step.once,
+                    of=here,
+                    redone=step.is_redone,
                 )
                 yield from _around_action(flow, step, here, acts, around)
         once = step.once and step.is_plain
@@ -254,7 +264,6 @@ def _around_action(
 ) -> Iterator[Place]:
     """What may follow an action inside its step."""
     handled = here if step.is_handled else ""
-    redone = bool(step.check) and step.incomplete is None and not step.once
     for number in range(1, step.tries + 1):
         yield from _places(flow, step.handler or (), f"{here}/on_failure@{number}", around)
         yield Place(
@@ -264,7 +273,7 @@ def _around_action(
             handled=handled,
             once=step.once,
             of=here,
-            redone=redone,
+            redone=step.is_redone,
         )
     if not step.tries:
         yield from _places(flow, step.handler or (), f"{here}/on_failure", around)

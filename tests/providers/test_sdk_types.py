@@ -1,6 +1,7 @@
 """The vendors' own types read our requests, and read the bodies and streams that the other tests play.
 
-Their SDKs are no part of Plait.  Where they are not installed these tests are skipped.
+Their SDKs are no part of Plait.  Where they are not installed these tests are skipped.  What does not fit
+a type raises, so to read a body is to judge it.
 """
 
 from __future__ import annotations

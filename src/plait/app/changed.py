@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import count, takewhile
 
 from plait.app import env_changes
+from plait.digests import sha256_hex
 from plait.engine.choice import chosen_at
 from plait.engine.events import StepForgotten
 from plait.engine.journal import is_below, is_item
@@ -110,9 +111,7 @@ def _is_accepted(loaded: Loaded, opened: Opened) -> bool:
 
 def _digest(loaded: Loaded) -> str:
     """Of what is compared when a run is resumed: the steps, their places and what they say."""
-    from hashlib import sha256
-
-    return sha256(json_text(list(_fingerprints(loaded).items())).encode()).hexdigest()[:16]
+    return sha256_hex(json_text(list(_fingerprints(loaded).items())).encode())[:16]
 
 
 def _top(path: str, length: int) -> str:

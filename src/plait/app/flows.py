@@ -251,7 +251,7 @@ def retry_flow(
 ) -> FlowResult:
     """Do failed items again, all of them or those that are named; the file may have been edited since."""
     from plait.app.again import letters_to_retry
-    from plait.app.changed import ACCEPTED, Retry
+    from plait.app.changed import Retry, go_on_by
 
     runs, name = find_run(run, project)
     with runs.open(name, write=True) as opened:
@@ -268,7 +268,8 @@ def retry_flow(
         expect_backend(flow, loaded, company.stop)
         retry = Retry.begun(loaded, opened, (event.path for event in forgotten))
         # Kept before anything is forgotten: whoever resumes the run goes on with this retry.
-        opened.amend(**flow.source(loaded), **retry.kept(loaded, opened).facts(), **{ACCEPTED: None})
+        opened.amend(**flow.source(loaded), **retry.kept(loaded, opened).facts())
+        go_on_by(loaded, opened, accepted=False)
         opened.journal.append(*forgotten)
         return worked(
             flow,

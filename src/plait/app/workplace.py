@@ -47,7 +47,7 @@ class Place:
         self.project = project
         try:
             self.loaded = _loaded(parcel, project)
-        except BaseException:
+        except BaseException:  # nothing is hidden: only the folder goes
             self.close()
             raise
         self.folder = parcel.folder if self._folder is None else os.path.join(project, ".ai", "state")
@@ -205,7 +205,7 @@ def _unpacked_files(parcel: travel.Parcel) -> str:
     folder = new_folder()
     try:
         _write_files(parcel, folder)
-    except BaseException:
+    except BaseException:  # as above
         shutil.rmtree(folder, ignore_errors=True)
         raise
     return folder

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from collections.abc import Sequence as Many
 from itertools import pairwise
@@ -13,6 +12,7 @@ from plait.errors import Problem
 from plait.flows.format import AT_ODDS, Said, template_of, text_template
 from plait.flows.inputs import CommandInput, read_input, read_selection
 from plait.flows.map_items import MapItems
+from plait.flows.mentions import names_in
 from plait.flows.parts import digest, retry_of
 from plait.hints import TYPE_CHECKING, Final
 from plait.records import replace
@@ -59,12 +59,8 @@ def fan(builder: Builder, said: Said, place: Place) -> Fan:
     )
 
 
-def _is_of_item(template: Template) -> bool:
-    """Does it mention the item?  Then it cannot be meant for the command that gives the items."""
-    return any(re.split(r"\W", hole, maxsplit=1)[0] in OF_ITEM for hole in template.placeholders)
-
-
 OF_ITEM: Final = frozenset({"item", "item_index", "item_total", "item_id"})
+"""Names of an item: what mentions one cannot be meant for the command that gives the items."""
 
 
 def _map_items(builder: Builder, said: Said) -> MapItems:
@@ -75,7 +71,6 @@ def _map_items(builder: Builder, said: Said) -> MapItems:
     told = {name: value.data() for name, value in nodes_told.items()}
     input = read_input(node)
     env = dict(said.variables("env")) if isinstance(input, CommandInput) else {}
-    variables = [(name, text_template(value)) for name, value in env.items()]
     if env:
         told["env"] = {name: value.data() for name, value in env.items()}
     return MapItems(
@@ -89,7 +84,9 @@ def _map_items(builder: Builder, said: Said) -> MapItems:
         digest([told, builder.around, *builder.head.mentioned(*nodes_told.values())]),
         allow_outside="outside_files" in builder.said.words("allow"),
         strict=builder.strict,
-        env={name: one for name, one in variables if not _is_of_item(one)},
+        env={
+            name: text_template(value) for name, value in env.items() if OF_ITEM.isdisjoint(names_in(value))
+        },
     )
 
 

@@ -332,6 +332,8 @@ class _Head:
         own, chosen = dict(self.flow.variables("env")), dict(self._profile(profile))
         if not chosen:
             return self._filled(list(own.items()), known)
+        from plait.flows.mentions import names_in
+
         found: dict[str, Json] = {}
         tried: set[str] = set()
 
@@ -341,8 +343,8 @@ class _Head:
                 return
             tried.add(name)
             node = chosen[name] if name in chosen else own[name]
-            extends = name in own and node is not own[name] and name in _mentioned(node)
-            for other in [*_mentioned(node), *(_mentioned(own[name]) if extends else ())]:
+            extends = name in own and node is not own[name] and name in names_in(node)
+            for other in [*names_in(node), *(names_in(own[name]) if extends else ())]:
                 settle(other)
             before = self._filled([(name, own[name])], {**known, **found}) if extends else {}
             found.update(self._filled([(name, node)], {**known, **found, **before}))
@@ -519,8 +521,3 @@ def _beside(node: nodes.Node, path: str) -> str:
 def _placed(problem: Problem, span: Span) -> Problem:
     where = f" ({problem.where})" if isinstance(problem.where, str) else ""
     return Problem(f"{problem.what}{where}", span, problem.fix, code=problem.code)
-
-
-def _mentioned(node: nodes.Node) -> list[str]:
-    """The names in the holes of a text."""
-    return [re.split(r"\W", hole, maxsplit=1)[0] for hole in format.template_of(node).placeholders]
