@@ -159,6 +159,10 @@ STEPS = [
     ("claude: do $ITME",                                        []),
     ("shell: cat ${ARG} ${FILE}",                               ["5 warning deprecated-alias ARG", "5 warning deprecated-alias FILE"]),
     ("shell: FILE=x; cat ${FILE}",                              []),
+    ("shell: echo $((item_index * 2)) $(( 1 + (item_total) ))", ["5 warning bare-name item_index", "5 warning bare-name item_total"]),
+    ("shell: echo $((${item_index} * 2 + $item_total))",        []),
+    ("shell: item_index=1; echo $((item_index + OTHER)) item_id", []),
+    ("{shell: echo $((N + 1)), env: {N: 5}}",                   []),                     # the shell has it, too
     ("shell: cat ${item.x:raw}",                                ["5 warning raw-value :raw"]),
     ("shell: cat ${item.x:jsn}",                                ["5 error unknown-format :jsn"]),
     ("shell: cat ${item.x | uper}",                             ["5 error unknown-filter uper"]),

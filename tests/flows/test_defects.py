@@ -477,6 +477,17 @@ def test_a_variable_of_a_map_is_known_in_the_command_of_its_input(place: Place) 
     flow = "strict: true\nmap: {input: {command: 'echo ${KIND}'}, env: {KIND: odd}, steps: [{shell: 'echo ${item}'}]}\n"
     assert place.check(flow) == []
     assert place.done(flow).outputs["map/0/0"] == "odd"
+    [unknown] = place.check(flow.replace("KIND: odd", "KIND: '${item}'"))
+    assert unknown.problem.what == "nothing here is named 'KIND'"
+
+
+def test_variables_of_a_profile_that_need_each_other_are_named(place: Place) -> None:
+    flow = "env: {A: a}\nprofiles: {p: {A: '${B}', B: '${A:-x}'}, q: {A: 'x${A}', B: '${A}'}}\nsteps: [{shell: 'echo $A $B'}]\n"
+    [circle] = place.check(flow)
+    assert circle.problem.what == "variables need each other: A → B → A"
+    with pytest.raises(InputError, match="A → B → A"):
+        place.run(flow, profile="p")
+    assert place.done(flow.replace("B: '${A:-x}'", "B: b"), profile="q").outputs["steps/0"] == "xa xa"
 
 
 def test_a_variable_of_a_map_is_made_of_the_item_of_the_map(place: Place) -> None:

@@ -777,3 +777,15 @@ def test_only_a_step_that_somebody_was_asked_about_is_repeated(place: Place) -> 
     run = place.run("steps: [{id: a, shell: echo a}, {id: b, shell: 'exit 1'}]\n").result.run
     with pytest.raises(InputError, match="nobody asked about 'steps/a'"):
         place.resume(run, repeat=["steps/a"])
+
+
+def test_a_phase_that_failed_and_was_removed_is_no_question_once_what_is_behind_it_is_done(
+    place: Place,
+) -> None:
+    gone = "reduce: [{shell: exit 1}]\n"
+    flow = f"setup: [{{shell: 'echo a >> seen'}}]\n{gone}merge: [{{shell: 'echo b >> seen'}}]\n"
+    run = place.run(flow).result.run
+    place.write("flow.yaml", flow.replace(gone, ""))
+    for accept in (False, False, True):
+        assert place.resume(run, accept_changes=accept).result.status == "done"
+    assert place.text("seen").split() == ["a", "b"]

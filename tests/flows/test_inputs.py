@@ -557,8 +557,10 @@ def test_text_that_spells_a_number_is_sorted_as_one() -> None:
         {"n": "1_0"},
         {"n": 9.5},
     ]
-    assert [item["n"] for item in compile_order("n").sorted(csv)] == ["-1.5", "9", 9.5, "10", "", "1_0", "b"]
+    assert [item["n"] for item in compile_order("n").sorted(csv)] == ["-1.5", "9", 9.5, "10", "1_0", "b", ""]
     assert [item["n"] for item in compile_order("n DESC").sorted(csv)][:2] == ["b", "1_0"]
+    assert [item["n"] for item in compile_order("n DESC").sorted(csv)][-1] == ""
+    assert next(item["n"] for item in compile_order("n NULLS FIRST").sorted(csv)) == ""
 
 
 rows = st.lists(

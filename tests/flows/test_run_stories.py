@@ -505,8 +505,9 @@ def test_a_retry_with_another_file_goes_on_with_that(place: Place) -> None:
 
 CHANGED_SINCE = [
     # what has changed since the retry     steps that changed                what is done when that is accepted
-    (("two-", "three-"),                   ["map/item:*/work"],              ["three-c", "three-d", "end"]),
-    (("before-", "earlier-"),              ["map/item:*/before"],            ["earlier-c", "two-c", "earlier-d", "two-d", "end"]),
+    (("two-", "three-"),                   ["map/item:*/work"],              ["three-a", "three-b", "three-c", "three-d", "end"]),
+    (("before-", "earlier-"),              ["map/item:*/before"],
+     [f"{step}-{item}" for item in "abcd" for step in ("earlier", "two")] + ["end"]),
     (("echo end", "echo END"),             ["reduce/end"],                   ["two-d", "END"]),
     (("echo begin", "echo BEGIN"),         ["setup/begin"],
      ["BEGIN", *(f"{step}-{item}" for item in "abcd" for step in ("before", "two")), "end"]),
@@ -514,7 +515,7 @@ CHANGED_SINCE = [
 
 
 @pytest.mark.parametrize(("edit", "changed", "done"), CHANGED_SINCE)
-def test_a_change_since_a_retry_is_noticed_but_for_items_that_were_not_retried(
+def test_a_change_since_a_retry_is_noticed_and_holds_for_all_items_once_it_is_accepted(
     place: Place, edit: tuple[str, str], changed: list[str], done: list[str]
 ) -> None:
     run = place.run(FOUR).result.run
@@ -529,6 +530,43 @@ def test_a_change_since_a_retry_is_noticed_but_for_items_that_were_not_retried(
     assert place.text("ledger").split() == done
     assert place.resume(run).result.status == "done"
     assert place.text("ledger").split() == done
+
+
+def test_what_is_accepted_after_a_retry_by_another_text_is_done_in_every_item(place: Place) -> None:
+    flow = """
+map:
+  input: [a, b, c]
+  steps:
+    - {id: one, shell: 'echo old-${item}', capture: x}
+    - {id: two, shell: 'test ${item} != c && echo ${x}'}
+reduce: [{id: all, shell: 'echo ${map.outputs}'}]
+"""
+    run = place.run(flow).result.run
+    flow = flow.replace("test ${item} != c &&", "test -n ${item} &&")
+    place.write("flow.yaml", flow)
+    assert place.retry(run).result.counts["successful"] == 3
+    for before, now in (("old-", "new-"), ("new-", "old-")):
+        flow = flow.replace(before, now)
+        place.write("flow.yaml", flow)
+        with pytest.raises(InputError, match=r"map/item:\*/one"):
+            place.resume(run)
+        value = place.resume(run, accept_changes=True).result.value
+        assert isinstance(value, dict)
+        assert str(value["output"]).split() == [f"{now}{item}" for item in "abc"]
+        assert place.resume(run).result.status == "done"
+
+
+def test_items_to_which_an_interrupted_retry_did_not_come_can_be_retried_by_yet_another_text(
+    place: Place,
+) -> None:
+    run = place.run(FOUR).result.run
+    place.write("flow.yaml", MENDED)
+    interrupted_retry(place, run)
+    place.write("flow.yaml", MENDED.replace("two-", "three-"))
+    assert place.retry(run).result.counts["successful"] == 4
+    assert place.text("ledger").split() == ["three-d", "end"]
+    with pytest.raises(InputError, match="no failed items"):
+        place.retry(run)
 
 
 def test_all_that_a_retry_found_changed_outside_of_its_items_stays_done(place: Place) -> None:

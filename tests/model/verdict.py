@@ -34,7 +34,7 @@ class Memory:
     """What the file said when somebody accepted it last, if the run has not gone on by another text since."""
     retried_by_another_text: bool = False
     retried: set[str] = field(default_factory=set)
-    """Paths of the items that were, by another text: what changes in others is no question any more."""
+    """Paths of the items that were, by another text: in others all stays done that was done by then."""
 
     def learn(self, flow: Flow, before: Mapping[str, Record], after: Mapping[str, Record]) -> None:
         if "map/items" in after and after["map/items"] != before.get("map/items"):
@@ -48,10 +48,6 @@ class Memory:
                 self.says[path], self.inside[path] = known[path], inner[path]
             elif path.startswith(DEAD) and path.count("/") == 1:
                 self.each[path] = inside(path, known)
-
-    def asks(self, path: str) -> bool:
-        item = "/".join(path.split("/")[:2])
-        return not (self.retried_by_another_text and path.startswith(DEAD)) or item in self.retried
 
     def has_accepted(self, flow: Flow) -> bool:
         return self.accepted == essence(flow)
@@ -306,15 +302,11 @@ def _refusals(moment: Moment, life: Life) -> Iterator[str]:
     if moment.accept or moment.retry:
         return
     expected = moment.expected()
-    asked = [
-        path
-        for path in changed
-        if path in expected.before and not moment.is_stale(path, expected) and moment.memory.asks(path)
-    ]
+    asked = [path for path in changed if path in expected.before and not moment.is_stale(path, expected)]
     # Whether the flow has gone on from a failure is not known of a step that is gone.
     gone = [path for path in moment.removed() if moment.before[path].status != "failed"]
-    asked += [path for path in gone if path.count("/") == 1 and moment.memory.asks(path)]
-    if asked and not moment.memory.retried_by_another_text:
+    asked += [path for path in gone if path.count("/") == 1]
+    if asked:
         yield f"nobody was asked about {sorted(asked)}"
 
 

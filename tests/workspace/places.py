@@ -12,6 +12,7 @@ from plait.engine.events import Noted
 from plait.engine.journal import MemoryJournal
 from plait.engine.outcome import Outcome
 from plait.engine.perform import PLAIN, Policy, Step, Turn
+from plait.engine.retried import Retried
 from plait.errors import ProcessError
 from plait.records import dataclass, field
 from plait.steps.fan import ErrorPolicy, Fan
@@ -115,7 +116,10 @@ class Place:
     def life(self, *, retried: Sequence[str] = (), repeat: Sequence[str] = ()) -> Outcome:
         """Perform the map, with what the journal knows of it."""
         run = new_run(
-            journal=self.journal, folder=str(self.folder / self.state), retried=retried, repeat=repeat
+            journal=self.journal,
+            folder=str(self.folder / self.state),
+            retried=Retried(frozenset(retried)),
+            repeat=repeat,
         )
         self.project.mkdir(parents=True, exist_ok=True)
         run.workspaces = Worktrees(self.start, str(self.project), run.folder, run.id)

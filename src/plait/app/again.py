@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from plait.app.changed import flow_steps, starred
+from plait.app.changed import flow_steps
 from plait.engine.choice import chosen_at
 from plait.engine.events import StepForgotten
-from plait.engine.journal import is_item
+from plait.engine.journal import is_item, starred
 from plait.errors import InputError, nearest
 from plait.hints import TYPE_CHECKING
 from plait.values import Json

@@ -10,7 +10,7 @@ from plait.app import env_changes
 from plait.digests import sha256_hex
 from plait.engine.choice import chosen_at
 from plait.engine.events import StepForgotten
-from plait.engine.journal import is_below, is_item
+from plait.engine.journal import is_below, is_item, starred
 from plait.engine.outcome import Failed
 from plait.engine.perform import Step, inside
 from plait.engine.run import changed_steps
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 class Retry:
     """What a run keeps of the last time that items of it were retried, by a text that may have been new.
 
-    All else that was done then stays done, also in later lives of the run.
+    All else that was done then stays done, also in later lives of the run, while its text stays as it was.
     """
 
     items: frozenset[str] = frozenset()
@@ -46,8 +46,11 @@ class Retry:
     @classmethod
     def begun(cls, loaded: Loaded, opened: Opened, items: Iterable[str]) -> Retry:
         """The items that are retried now, and those of an earlier time to which it did not come."""
-        waiting = (path for path in cls.of(opened).items if opened.journal.recorded(path) is None)
-        return cls(frozenset((*items, *waiting)), _fingerprints(loaded))
+        return cls(frozenset((*items, *cls.of(opened).waiting(opened))), _fingerprints(loaded))
+
+    def waiting(self, opened: Opened) -> list[str]:
+        """The items to which it did not come."""
+        return [path for path in self.items if is_item(path) and opened.journal.recorded(path) is None]
 
     def kept(self, loaded: Loaded, opened: Opened) -> Retry:
         """What later lives have to know of it: nothing, if all that is done was done by the text of now."""
@@ -55,21 +58,19 @@ class Retry:
             return Retry()
         return self if changed_since(loaded, opened, Retry()) else Retry()
 
-    def concerns(self, path: str) -> bool:
-        """Is it the path of an item that was retried, of something in it, or of what is in no item?"""
-        item = _top(path, 2)
-        return not self.items or not is_item(item) or item in self.items
+    def holds(self, path: str, step: Step) -> bool:
+        """Is the text of a step, at a path of the flow, the one that was accepted then?"""
+        return self.fingerprints.get(path) == step.fingerprint
 
     def with_changes(self, changed: Iterable[str]) -> Retry:
-        """Steps that have changed since are done again, and so is what they are in."""
+        """Steps that have changed since are done again, in all items: what is recorded of them decides."""
         changed = list(changed)
-        again = (_top(path, length) for path in changed for length in (1, 2))
         kept = {
             path: known
             for path, known in self.fingerprints.items()
-            if not any(is_below(path, one) for one in changed)
+            if not any(is_below(path, one) or is_below(one, path) for one in changed)
         }
-        return type(self)(self.items.union(again), kept)
+        return type(self)(self.items, kept)
 
     def facts(self) -> dict[str, Json]:
         return {RETRIED: {"items": sorted(self.items), "fingerprints": dict(self.fingerprints)}}
@@ -114,10 +115,6 @@ def _digest(loaded: Loaded) -> str:
     return sha256_hex(json_text(list(_fingerprints(loaded).items())).encode())[:16]
 
 
-def _top(path: str, length: int) -> str:
-    return "/".join(path.split("/", length)[:length])
-
-
 def expect_unchanged(loaded: Loaded, opened: Opened) -> None:
     """All that is not as it was, and that nobody has accepted, before anything is done."""
     changed = {} if _is_accepted(loaded, opened) else changed_since(loaded, opened)
@@ -132,7 +129,7 @@ def expect_unchanged(loaded: Loaded, opened: Opened) -> None:
 def changed_since(loaded: Loaded, opened: Opened, retry: Retry | None = None) -> dict[str, str]:
     """By path: titles of steps that were done and have another text now, or make others be done again.
 
-    Of a run of which items were retried: another one than then, and not those of other items.
+    Of a run of which items were retried: another one than then.
     """
     retry = Retry.of(opened) if retry is None else retry
     changed = _other_texts(loaded, opened, retry)
@@ -163,14 +160,13 @@ def _other_texts(loaded: Loaded, opened: Opened, retry: Retry) -> dict[str, str]
 
 def _has_changed(opened: Opened, path: str, step: Step, retry: Retry) -> bool:
     """Has a step that was done another text now?"""
-    if retry.fingerprints.get(path) == step.fingerprint:
+    if retry.holds(path, step):
         return False
     if opened.journal.reader.is_long() and _is_alike(opened, path, step):
         return False
     return any(
         known.fingerprint != step.fingerprint and _counts(known, step, opened.journal)
         for known in _recorded_like(opened.journal, path, step)
-        if retry.concerns(known.path)
     )
 
 
@@ -227,10 +223,9 @@ def _other_places(loaded: Loaded, opened: Opened, retry: Retry) -> dict[str, str
     if retry.items and retry.fingerprints == _fingerprints(loaded):
         return {}  # it was accepted when items were retried
     found: dict[str, str] = {}
-    for listed in _lists(loaded, opened):
+    for listed in _lists(loaded, opened, retry):
         for path, what in _misplaced(listed, opened.journal):
-            if retry.concerns(path):
-                found.setdefault(starred(path), what)
+            found.setdefault(starred(path), what)
     is_long = opened.journal.reader.is_long()
     for gone in _removed(loaded, opened, retry, every=not is_long):
         found.setdefault(starred(gone.path), f"{gone.title}, removed")
@@ -299,7 +294,7 @@ def _misplaced_in_items(loaded: Loaded, opened: Opened) -> dict[str, str]:
 
 def _removed(loaded: Loaded, opened: Opened, retry: Retry, *, every: bool = True) -> Iterator[Recorded]:
     """The steps that were done and do not stand in their list any more; `every`: of very many items, too."""
-    for listed in _lists(loaded, opened, every=every):
+    for listed in _lists(loaded, opened, retry, every=every):
         if _is_isolated(loaded, listed):
             continue
         names = {step.name for step in listed.steps}
@@ -309,9 +304,11 @@ def _removed(loaded: Loaded, opened: Opened, retry: Retry, *, every: bool = True
             was_gone = retry.items and starred(one.path) not in retry.fingerprints
             is_step = _ID.match(name) and name not in names and one.number > listed.since
             # From a failure that ended its list nothing has followed, nor from the last of the phases.
-            may_be_last = not listed.path or (isinstance(one.outcome, Failed) and not listed.done)
+            has_failed = isinstance(one.outcome, Failed)
+            may_be_last = not listed.path or (has_failed and not listed.done)
             is_last = may_be_last and not any(_stood_after(one, other) for other in known)
-            if is_step and not is_last and not was_gone and retry.concerns(one.path):
+            is_last = is_last or (has_failed and not listed.path)  # what is behind it was done without it
+            if is_step and not is_last and not was_gone:
                 yield one
 
 
@@ -342,8 +339,11 @@ _ID: Final = re.compile(r"[\w-]+\Z")
 """What a step is called, by its author or by its number; hooks and handlers are called otherwise."""
 
 
-def _lists(loaded: Loaded, opened: Opened, *, every: bool = False) -> Iterator[_List]:
-    """Those of the flow, of the items of its map, and of all that is inside its steps."""
+def _lists(loaded: Loaded, opened: Opened, retry: Retry, *, every: bool = False) -> Iterator[_List]:
+    """Those of the flow, of the items of its map, and of all that is inside its steps.
+
+    Without those that are as they were when items were retried.
+    """
     from plait.steps.fan import Item
     from plait.steps.sequence import Sequence as Steps
 
@@ -355,7 +355,7 @@ def _lists(loaded: Loaded, opened: Opened, *, every: bool = False) -> Iterator[_
         followed = any(journal.has_begun(later.name) for later in parts[at + 1 :])
         for path, step in inside(part):
             steps = step.fan.each if isinstance(step, Item) else step
-            if not isinstance(steps, Steps) or (hidden and hidden in path):
+            if not isinstance(steps, Steps) or (hidden and hidden in path) or retry.holds(path, step):
                 continue
             is_outer = path in (part.name, f"{part.name}/item:*")
             for place, since in _instances(journal, path):
@@ -462,13 +462,3 @@ def _of_people(path: str, step: Step) -> str:
     from plait.steps.work import Attempt
 
     return path.rpartition("/")[0] if isinstance(step, Attempt) else path
-
-
-def starred(path: str) -> str:
-    """A path of a run as one of the flow: of any item, and of any time that a handler or check is run."""
-    return "/".join(
-        "item:*" if part.startswith("item:") else _HANDLED.sub(r"\1", part) for part in path.split("/")
-    )
-
-
-_HANDLED: Final = re.compile(r"^(on_failure|on_incomplete|check)@\d+$")

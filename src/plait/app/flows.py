@@ -210,6 +210,7 @@ def resume_flow(
     """Go on with a run: what is recorded is not done again.  `inputs`: secret ones, which are not kept."""
     from plait.app.again import expect_steps, say_done
     from plait.app.changed import Retry, changed_since, go_on_by, is_to_accept, without_removed
+    from plait.engine.retried import Retried
 
     runs, name = find_run(run, project)
     with runs.open(name, write=True) as opened:
@@ -221,9 +222,9 @@ def resume_flow(
         expect_backend(flow, loaded, company.stop, opened.journal)
         go_on_by(loaded, opened, accepted=accept_changes)
         retry = Retry.of(opened)
-        if accept_changes and retry.items and (changed := changed_since(loaded, opened)):
-            retry = retry.with_changes(changed)
-            opened.amend(**retry.facts())
+        changed = changed_since(loaded, opened) if accept_changes and retry.items else {}
+        if changed:
+            opened.amend(**retry.with_changes(changed).facts())
         if accept_changes:
             opened.journal.append(*without_removed(loaded, opened))
         say_done(loaded, opened.journal, done)
@@ -235,7 +236,7 @@ def resume_flow(
             # What was another text already when items were retried was accepted then.
             accept_changes=accept_changes or bool(retry.items),
             repeat=repeat,
-            retried=retry.items,
+            retried=Retried(retry.items, frozenset(changed)),
         )
 
 
@@ -252,6 +253,7 @@ def retry_flow(
     """Do failed items again, all of them or those that are named; the file may have been edited since."""
     from plait.app.again import letters_to_retry
     from plait.app.changed import Retry, go_on_by
+    from plait.engine.retried import Retried
 
     runs, name = find_run(run, project)
     with runs.open(name, write=True) as opened:
@@ -259,7 +261,7 @@ def retry_flow(
         company = company or Company()
         loaded = flow.load(ask=company.ask)
         forgotten = list(letters_to_retry(loaded, opened.journal, items, from_start=from_start))
-        if not forgotten:
+        if not (forgotten or Retry.of(opened).waiting(opened)):
             raise InputError(
                 f"run {opened.id} has no failed items",
                 fix=f"plait show {opened.id}, or plait resume {opened.id} to go on with it",
@@ -277,7 +279,7 @@ def retry_flow(
             opened,
             company,
             accept_changes=True,
-            retried=retry.items,
+            retried=Retried(retry.items),
         )
 
 
@@ -331,17 +333,20 @@ def rehearse_resume(
     """What a resumed run would do again, and what it would remember."""
     from plait.app.changed import Retry, changed_since, without_removed
     from plait.engine.journal import Overlay
+    from plait.engine.retried import Retried
 
     runs, name = find_run(run, project)
     with runs.open(name, write=False) as opened:
         flow = Flow.of(opened, None, inputs=inputs)
         loaded = flow.load(lenient=True)
         retry = Retry.of(opened)
-        if retry.items:  # as a run with --accept-changes does
-            retry = retry.with_changes(changed_since(loaded, opened))
+        # As a run with --accept-changes does.
+        changed = changed_since(loaded, opened) if retry.items else {}
         journal = Overlay(opened.journal)
         journal.append(*without_removed(loaded, opened))
-        return rehearsed(flow, loaded, journal, opened.folder, retried=retry.items)
+        return rehearsed(
+            flow, loaded, journal, opened.folder, retried=Retried(retry.items, frozenset(changed))
+        )
 
 
 def refusal_to_resume(

@@ -10,6 +10,7 @@ from plait.app import env_changes
 from plait.engine.events import RunEnded, RunStarted, Status, UsedBefore
 from plait.engine.outcome import Aborted, Done, Failed, Failure, Interrupted, OutOfTime, StepError, too_long
 from plait.engine.perform import Turn
+from plait.engine.retried import NOT_RETRIED, Retried
 from plait.engine.run import Run, Stop, Watch
 from plait.errors import InputError, PlaitError, Problem, TrustError
 from plait.hints import TYPE_CHECKING, Final
@@ -97,7 +98,7 @@ def worked(
     *,
     accept_changes: bool = False,
     repeat: Iterable[str] = (),
-    retried: Iterable[str] = (),
+    retried: Retried = NOT_RETRIED,
 ) -> FlowResult:
     run = _new_run(
         flow,
@@ -228,7 +229,7 @@ def _new_run(
     *,
     accept_changes: bool = False,
     repeat: Iterable[str] = (),
-    retried: Iterable[str] = (),
+    retried: Retried = NOT_RETRIED,
     kind: type[WorkingRun] | None = None,
 ) -> WorkingRun:
     from plait.backends import backend
@@ -323,7 +324,7 @@ def _give_workspaces(flow: Flow, loaded: Loaded, run: WorkingRun) -> None:
 
 
 def rehearsed(
-    flow: Flow, loaded: Loaded, journal: Journal, folder: str, *, retried: Iterable[str] = ()
+    flow: Flow, loaded: Loaded, journal: Journal, folder: str, *, retried: Retried = NOT_RETRIED
 ) -> list[Rehearsed]:
     from plait.steps.hands import RehearsedRun
 

@@ -23,6 +23,7 @@ from plait.engine.backend import Fanned, ItemWork
 from plait.engine.events import Event, StepFinished, StepStarted, Used
 from plait.engine.journal import Recorded
 from plait.engine.outcome import Failure, Outcome
+from plait.engine.retried import Retried
 from plait.hints import Any, Final, Protocol, TypeAlias
 from plait.records import dataclass, field
 from plait.values import Json, Secret
@@ -117,7 +118,7 @@ class Settings:
     timeout: float | None
     accept_changes: bool
     repeat: frozenset[str]
-    retried: frozenset[str]
+    retried: Retried
     keeps_overflow: bool
 
 

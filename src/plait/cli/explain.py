@@ -25,9 +25,9 @@ from plait.cli.output import (
 from plait.cli.sh import SHOWN
 from plait.cli.values import add_values, given_text, given_values
 from plait.errors import InputError, PlaitError, Problem, PromptTemplateError, nearest
-from plait.flows.check import shell_pieces
 from plait.flows.fields import STEP_LISTS, Field, read_fields
 from plait.flows.names import Name, profile_of
+from plait.flows.shell_check import shell_pieces
 from plait.hints import TYPE_CHECKING, Final
 from plait.records import dataclass
 from plait.scope import Scope

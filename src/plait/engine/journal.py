@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Collection, Iterable, Iterator
 from threading import Lock
@@ -308,6 +309,16 @@ def marked(orders: Collection[int]) -> bytes:
 def has_mark(marks: bytes, order: int) -> bool:
     """Is this place one of those that `marked` was given?"""
     return order < len(marks) and marks[order] == 1
+
+
+def starred(path: str) -> str:
+    """A path of a run as one of the flow: of any item, and of any time that a handler or check is run."""
+    return "/".join(
+        f"{ITEM}*" if part.startswith(ITEM) else _HANDLED.sub(r"\1", part) for part in path.split("/")
+    )
+
+
+_HANDLED: Final = re.compile(r"^(on_failure|on_incomplete|check)@\d+$")
 
 
 def is_below(path: str, top: str) -> bool:

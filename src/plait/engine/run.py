@@ -20,6 +20,7 @@ from functools import cached_property
 from plait.engine.events import Event, Noted, StepFinished, StepForgotten, StepStarted, StepTitled, Used
 from plait.engine.journal import Journal, Stamped
 from plait.engine.outcome import Failed, Interrupted, Outcome
+from plait.engine.retried import NOT_RETRIED, Retried
 from plait.errors import InputError, Problem
 from plait.hints import TYPE_CHECKING, Final
 
@@ -78,7 +79,7 @@ class Run:
         random: Random | None = None,
         accept_changes: bool = False,
         repeat: Iterable[str] = (),
-        retried: Iterable[str] = (),
+        retried: Retried = NOT_RETRIED,
         full_durability: bool = False,
         told: bool = True,
     ) -> None:
@@ -95,8 +96,7 @@ class Run:
         self.accept_changes = accept_changes
         self.full_durability = full_durability
         self._repeat = frozenset(repeat)
-        self.retried = frozenset(retried)
-        """The paths of items that are done again."""
+        self.retried = retried
         self._starts: dict[str, StepStarted] = {}
         """By path: steps that have begun, and of which nothing is recorded."""
         self._still_running: Iterable[str] = ()
@@ -262,7 +262,7 @@ class Run:
             return None  # what is before it was done again since, in a life that did not come to this step
         if isinstance(recorded.outcome, Failed) and not step.policy.failure_is_final:
             return None
-        if recorded.fingerprint != step.fingerprint and not self._stays_done(turn.path):
+        if recorded.fingerprint != step.fingerprint and not self.retried.stays_done(turn.path):
             if not (step.inner or self.accept_changes):
                 raise changed_steps([(turn.path, step.title)])
             return None
@@ -316,11 +316,7 @@ class Run:
         return path in self._repeat
 
     def is_retried(self, path: str) -> bool:
-        return path in self.retried
-
-    def _stays_done(self, path: str) -> bool:
-        """Where some items are retried, all else stays as it was done, whatever its text is now."""
-        return bool(self.retried) and "/".join(path.split("/", 2)[:2]) not in self.retried
+        return path in self.retried.items
 
 
 def _says_all(event: Event, start: StepStarted) -> bool:

@@ -17,9 +17,10 @@ from plait import documents
 from plait.errors import InputError, PlaitError, Problem, listed, nearest
 from plait.flows import format
 from plait.flows.compose import Blocks, Composed, compose, compose_alone
-from plait.flows.fields import UNREAD, Dialect, Field, Reading, names_of_head, read_fields
+from plait.flows.fields import UNREAD, Field, Reading, names_of_head, read_fields
 from plait.flows.finding import Finding
 from plait.flows.names import BUILTIN_ROOTS, NAMES, profile_of, strings
+from plait.flows.shell_check import check_shell, left_to_shell, shell_names
 from plait.flows.step_check import in_list, outside
 from plait.hints import Final, TypeAlias
 from plait.records import replace
@@ -37,16 +38,12 @@ from plait.template.nodes import (
     ParamHole,
     Path,
     PromptHole,
-    Text,
     holes,
 )
-from plait.template.shell_lexer import Gap, analyse
 from plait.template.template import Leaf, compile_template
 
 Missing: TypeAlias = Callable[[str, str], Iterable[Problem]]
 """Of a project and the id of a tool: why it cannot be called."""
-
-"""What each code means, for people who meet it in a report."""
 
 MARKDOWN: Final = (".md", ".markdown")
 """What a file is called that holds a directive."""
@@ -408,6 +405,8 @@ def _head_problems(document: documents.Node, names: Iterable[str]) -> Iterator[P
     """Values of the head that need one which is not known before them."""
     if not isinstance(document, documents.Mapping) or document.get("env_files") is not None:
         return
+    from plait.flows.parameters import variables_in_circles
+
     heads = {key: _entries(document.get(key)) for key in ("vars", "env")}
     own = {name for entries in heads.values() for name, _ in entries}
     filled = (*heads, "profiles")
@@ -415,6 +414,8 @@ def _head_problems(document: documents.Node, names: Iterable[str]) -> Iterator[P
     given = {*names, *names_of_head(documents.Mapping(elsewhere, document.span))}
     yield from _needed_too_early(heads["vars"], given, own)
     yield from _needed_too_early(heads["env"], given.union(name for name, _ in heads["vars"]), own)
+    for _, profile in _entries(document.get("profiles")):
+        yield from variables_in_circles(dict(heads["env"]), dict(_entries(profile)))
 
 
 def _entries(node: documents.Node | None) -> list[tuple[str, documents.Node]]:
@@ -546,7 +547,7 @@ def check_field(field: Field, profile: str) -> list[Finding]:
     for hole in holes(leaf.program.parts):
         found += _hole(hole, field, leaf, own)
     if field.shell:
-        found += _shell(field, leaf)
+        found += check_shell(field, leaf)
     if field.when:
         wrong = _when(field)
         found = [one for one in found if one.severity == "error" or not _is_said_by(wrong, one)] + wrong
@@ -675,65 +676,3 @@ def _guess(root: str, known: tuple[str, ...]) -> str | None:
 def _known_here(field: Field) -> str:
     offered = [name for name in field.known if field.known[name].offered]
     return listed(offered, most=MOST_LISTED)
-
-
-# ── shell text ───────────────────────────────────────────────────────────
-
-
-def shell_names(leaf: Leaf, dialect: Dialect = "sh") -> frozenset[str]:
-    """Variables that the script sets itself."""
-    written = "".join(
-        part.text if isinstance(part, Text) else leaf.source.text[part.start : part.end]
-        for part in leaf.program.parts
-    )
-    return frozenset(analyse([written], dialect).assigned)
-
-
-def left_to_shell(path: Path, own: frozenset[str], *, strict: bool = False) -> bool:
-    """Is `${path}` the shell's own when the scope does not know it?  Strictly, only what it sets is."""
-    # An index belongs to an array of the script itself: `items=(a b); echo ${items[1]}`.
-    looks_like_it = path.root.isupper() and not path.keys and not strict
-    return path.root in own or looks_like_it
-
-
-def shell_pieces(
-    leaf: Leaf, known: Container[str], *, phase: str, dialect: Dialect = "sh"
-) -> list[str | Gap]:
-    """Shell text with a gap for every hole that a run would fill; other holes are the shell's own."""
-    own = shell_names(leaf, dialect)
-    pieces: list[str | Gap] = []
-    gaps = 0
-    for part in leaf.program.parts:
-        if isinstance(part, Text):
-            pieces.append(part.text)
-        elif isinstance(part, ContextHole) and not _is_filled(part, known, phase, own):
-            pieces.append(leaf.source.text[part.start : part.end])
-        else:
-            formats = _formats(part)
-            pieces.append(Gap(gaps, part.start, part.end, "raw" in formats, "opt" in formats))
-            gaps += 1
-    return pieces
-
-
-def _is_filled(hole: ContextHole, known: Container[str], phase: str, own: frozenset[str]) -> bool:
-    if hole.default is not None or len(hole.alternatives) != 1:
-        return True
-    path = hole.alternatives[0].origin
-    if not isinstance(path, Path) or path.root in known:
-        return True
-    if path.root in ALIASES and phase == "map":
-        return path.root not in own
-    return not (hole.bare or left_to_shell(path, own))
-
-
-def _formats(part: object) -> set[str]:
-    alternatives = part.alternatives if isinstance(part, ContextHole) else ()
-    return {form.name for alternative in alternatives for form in alternative.formats}
-
-
-def _shell(field: Field, leaf: Leaf) -> Iterator[Finding]:
-    pieces = shell_pieces(leaf, field.known, phase=field.phase, dialect=field.dialect)
-    lexed = analyse(pieces, field.dialect)
-    for refusal in lexed.refusals:
-        span = Span(leaf.source, refusal.start, refusal.end)
-        yield Finding(Problem(refusal.what, span, refusal.fix, code=refusal.code))

@@ -23,6 +23,7 @@ from plait.flows.names import (
     KNOWN_INSIDE,
     LITERALLY,
     LOOP_NAMES,
+    OF_ITEM,
     Each,
     Either,
     Listed,
@@ -249,7 +250,7 @@ class _Reader:
             name = str(key.value)
             frame = setup if name in _BEFORE_ITEMS else found if name == "id" else inner
             if name == "input" and isinstance(value, Mapping) and value.get("command") is not None:
-                frame = setup.child(_env_names(node))
+                frame = setup.child(_env_before_items(node))
             self.env = tuple(_env_names(node)) if name in STEP_LISTS else ()
             self.read(value, shape_of("map").get(name, LITERALLY), f"map.{name}", frame)
         self.env = ()
@@ -480,7 +481,18 @@ def _env_names(node: Node | None) -> Iterator[Name]:
     """The variables that a step or a phase has besides those of the flow."""
     for place in (node, node.get("metadata")) if isinstance(node, Mapping) else ():
         for name in _keys(place.get("env") if isinstance(place, Mapping) else None):
-            yield Name(name, (), "declared under env")
+            yield Name(name, (), "declared under env", in_environment=True)
+
+
+def _env_before_items(node: Mapping) -> Iterator[Name]:
+    """The variables of a map that the command of its input has, too: those that mention no item."""
+    from plait.flows.mentions import names_in as mentioned_in
+
+    env = node.get("env")
+    values = {str(key.value): value for key, value in env.entries} if isinstance(env, Mapping) else {}
+    for name in _env_names(node):
+        if name.name not in values or OF_ITEM.isdisjoint(mentioned_in(values[name.name])):
+            yield name
 
 
 def names_of_head(document: Node) -> frozenset[str]:
@@ -493,10 +505,13 @@ def _declared(document: Node) -> Iterator[Name]:
     if not isinstance(document, Mapping):
         return
     for key in ("vars", "env", "secrets"):
-        yield from (Name(name, (), f"declared under {key}") for name in _keys(document.get(key)))
+        given = key != "vars"
+        names = _keys(document.get(key))
+        yield from (Name(name, (), f"declared under {key}", in_environment=given) for name in names)
     profiles = document.get("profiles")
     for _, profile in profiles.entries if isinstance(profiles, Mapping) else ():
-        yield from (Name(name, (), "declared in a profile") for name in _keys(profile))
+        names = _keys(profile)
+        yield from (Name(name, (), "declared in a profile", in_environment=True) for name in names)
     for name in (*_parameters(document.get("parameters")), *_parameters(document.get("inputs"))):
         yield Name(name, (), "declared")
 
@@ -516,7 +531,8 @@ def _of_env_files(document: Node) -> Iterator[Name]:
         if found is None:
             yield UNREAD
         else:
-            yield from (Name(name, (), "a variable of an env file") for name, _ in found.written)
+            names = (name for name, _ in found.written)
+            yield from (Name(name, (), "a variable of an env file", in_environment=True) for name in names)
 
 
 _DECLARING: Final = ("vars", "env", "secrets", "profiles", "parameters")

@@ -31,6 +31,7 @@ RULES: Final[dict[str, str]] = {
     "filter-arguments": "A filter has the wrong number of arguments.",
     "raw-value": "With ':raw' a value becomes code; every use of it should be looked at.",
     "deprecated-alias": "A name of an earlier version, which will go away.",
+    "bare-name": "In arithmetic a bare name is a variable of the shell, not the value of that name.",
     "unknown-field": "A field that this kind of map does not have.",
     "wrong-type": "A field holds something else than it can.",
     "missing-field": "A map lacks a field that it needs.",

@@ -13,6 +13,7 @@ from plait.flows.format import AT_ODDS, Said, template_of, text_template
 from plait.flows.inputs import CommandInput, read_input, read_selection
 from plait.flows.map_items import MapItems
 from plait.flows.mentions import names_in
+from plait.flows.names import OF_ITEM
 from plait.flows.parts import digest, retry_of
 from plait.hints import TYPE_CHECKING, Final
 from plait.records import replace
@@ -57,10 +58,6 @@ def fan(builder: Builder, said: Said, place: Place) -> Fan:
         errors=_errors(builder, said),
         isolation=_isolation(builder, said),
     )
-
-
-OF_ITEM: Final = frozenset({"item", "item_index", "item_total", "item_id"})
-"""Names of an item: what mentions one cannot be meant for the command that gives the items."""
 
 
 def _map_items(builder: Builder, said: Said) -> MapItems:

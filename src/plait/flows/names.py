@@ -53,7 +53,12 @@ class Name:
     """A message that lists what is known lists it, too."""
     kind: str | None = None
     """What it holds, in the words of conditions; None if only a value can tell."""
+    in_environment: bool = False
+    """Processes have it as a variable, too."""
 
+
+OF_ITEM: Final = frozenset({"item", "item_index", "item_total", "item_id"})
+"""Names of an item: what mentions one cannot be meant for the command that gives the items."""
 
 NAMES: Final = (
     Name("item", ("map",), "the item in hand, whatever the input holds"),

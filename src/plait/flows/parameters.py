@@ -334,6 +334,10 @@ class _Head:
             return self._filled(list(own.items()), known)
         from plait.flows.mentions import names_in
 
+        if circles := list(variables_in_circles(own, chosen)):
+            self.problems += circles
+            return {}
+
         found: dict[str, Json] = {}
         tried: set[str] = set()
 
@@ -521,3 +525,36 @@ def _beside(node: nodes.Node, path: str) -> str:
 def _placed(problem: Problem, span: Span) -> Problem:
     where = f" ({problem.where})" if isinstance(problem.where, str) else ""
     return Problem(f"{problem.what}{where}", span, problem.fix, code=problem.code)
+
+
+def variables_in_circles(
+    own: Mapping[str, nodes.Node], chosen: Mapping[str, nodes.Node]
+) -> Iterator[Problem]:
+    """Those of a flow, with a profile, of which none can be filled before another one."""
+    from plait.flows.mentions import names_in
+
+    def needed(name: str) -> Iterator[str]:
+        node = chosen[name] if name in chosen else own[name]
+        extends = name in own and name in chosen and name in names_in(node)
+        mentioned = (*names_in(node), *(names_in(own[name]) if extends else ()))
+        # By its own name a variable means that of the flow, or of the environment.
+        return (other for other in mentioned if other != name and (other in own or other in chosen))
+
+    settled: set[str] = set()
+
+    def follow(name: str, way: tuple[str, ...]) -> tuple[str, ...] | None:
+        if name in way:
+            return (*way[way.index(name) :], name)
+        if name not in settled:
+            for other in needed(name):
+                if circle := follow(other, (*way, name)):
+                    return circle
+            settled.add(name)
+        return None
+
+    for name in chosen:
+        if circle := follow(name, ()):
+            what = f"variables need each other: {' → '.join(circle)}"
+            fix = "give one of them a value that does not mention the others"
+            yield Problem(what, chosen[name].span, fix, code="cycle")
+            return

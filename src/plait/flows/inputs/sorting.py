@@ -1,6 +1,7 @@
 """`sort_by`: `a.b DESC NULLS FIRST, c`, stable, in bounded memory.
 
-Null and missing come last in both directions, unless said otherwise.  A text that spells a
+Null, missing and an empty text (which is how CSV says that nothing is there) come last in both
+directions, unless said otherwise.  A text that spells a
 number is that number, as in conditions: the fields of CSV are text.  Values of unlike kinds
 are ordered by kind: true or false, number, text, list, map; lists and maps by length.
 
@@ -75,7 +76,7 @@ _KINDS: Final = {"true or false": 1, "a number": 2, "a string": 3, "a list": 4, 
 
 
 def _rank(value: Json, key: OrderKey) -> tuple[Any, ...]:
-    if value is None or value is UNDEFINED:
+    if value is None or value is UNDEFINED or value == "":
         return (0 if key.nulls_first else 2,)
     value = as_number(value)
     rank = _KINDS[kind_of(value)]
