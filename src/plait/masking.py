@@ -54,6 +54,12 @@ class Masker:
                 self._secrets.add(secret)
                 self._stale = True
 
+    @property
+    def hidden(self) -> list[str]:
+        """What it hides, in a fixed order, for another one that is to hide the same."""
+        with self._lock:
+            return sorted(self._secrets)
+
     def mask(self, text: str) -> str:
         """The text with `***` for every secret."""
         if self._stale:

@@ -108,11 +108,11 @@ def parcel_of(folder: Path, flow: str, **files: str) -> bytes:
         run.close()
 
 
-def test_only_those_secrets_and_variables_are_sent_that_a_step_of_the_items_names(tmp_path: Path) -> None:
+def test_only_those_variables_are_sent_that_a_step_of_the_items_names_and_all_secrets(tmp_path: Path) -> None:
     sent = parcel_of(tmp_path, FLOW)
     assert b"needed-secret" in sent
     assert b"Ulm" in sent
-    assert b"other-secret" not in sent
+    assert b"other-secret" in sent
     assert b"Allee 7" not in sent
 
 

@@ -18,7 +18,7 @@ from plait.engine.perform import Step, inside
 from plait.errors import InputError, LimitError, Problem, listed
 from plait.hints import TYPE_CHECKING, Final
 from plait.records import dataclass
-from plait.values import Json, Secret
+from plait.values import Json
 
 if TYPE_CHECKING:
     from plait.flows.loaded import Loaded
@@ -107,13 +107,14 @@ class Away:
                 fingerprint=fan.fingerprint,
                 total=fanned.total,
                 settings=self._settings(),
-                parameters=mentions.sendable(loaded.parameters),
-                variables=mentions.sendable(around.vars),
-                env=mentions.sendable(around.env),
-                secrets=mentions.sendable(around.secrets),
+                parameters=_sendable(loaded.parameters),
+                variables=_sendable(around.vars),
+                env=_sendable(around.env),
+                secrets=_sendable(around.secrets),
+                hidden=[travel.Sealed(text) for text in self._run.masker.hidden] if self._run.masker else [],
                 named=mentions.named_variables(around.environ(loaded.environ)),
                 frames=[
-                    (frame.label, {level: mentions.sendable(names) for level, names in frame.levels.items()})
+                    (frame.label, {level: _sendable(names) for level, names in frame.levels.items()})
                     for frame in reversed(turn.scope.frames)
                 ],
             )
@@ -186,10 +187,9 @@ def _in_force(steps: Iterable[Recorded], after: int) -> Iterator[Recorded]:
 
 @dataclass(frozen=True, slots=True)
 class _Mentions:
-    """What the steps of the items name, by their text: what they do not name is not sent, if it is secret."""
+    """What the steps of the items name, by their text."""
 
     text: str
-    words: frozenset[str]
 
     @classmethod
     def of(cls, loaded: Loaded) -> _Mentions:
@@ -201,15 +201,7 @@ class _Mentions:
         document = flow.document
         node = document.get("map") if isinstance(document, MappingNode) else None
         blocks = [step.data() for name in flow.blocks.names() for step in _steps_of(flow.blocks.get(name))]
-        text = repr([None if node is None else node.data(), blocks])
-        return cls(text, frozenset(re.findall(r"\w+", text)))
-
-    def sendable(self, names: Mapping[str, Json]) -> dict[str, Json]:
-        return {
-            name: travel.sealed(value)
-            for name, value in names.items()
-            if name in self.words or not _holds_secret(value)
-        }
+        return cls(repr([None if node is None else node.data(), blocks]))
 
     def named_variables(self, environ: Mapping[str, Json]) -> dict[str, Json]:
         """What `env.NAME` asks for."""
@@ -221,15 +213,8 @@ def _steps_of(block: object) -> tuple[Json, ...]:
     return tuple(getattr(block, "steps", ()))
 
 
-def _holds_secret(value: Json) -> bool:
-    match value:
-        case Secret():
-            return True
-        case Mapping():
-            return any(map(_holds_secret, value.values()))
-        case list():
-            return any(map(_holds_secret, value))
-    return False
+def _sendable(names: Mapping[str, Json]) -> dict[str, Json]:
+    return {name: travel.sealed(value) for name, value in names.items()}
 
 
 def _files(loaded: Loaded) -> dict[str, bytes]:

@@ -235,12 +235,11 @@ def _loaded(parcel: travel.Parcel, project: str) -> Loaded:
             code="not-shared",
         )
     named = travel.opened(dict(parcel.named))
-    hidden = frozenset(value.reveal() for value in named.values() if isinstance(value, Secret))
     around = Surroundings(
         travel.opened(dict(parcel.variables)),
         travel.opened(dict(parcel.env)),
         travel.opened(dict(parcel.secrets)),
-        hidden,
+        frozenset(one.opened().reveal() for one in parcel.hidden),
     )
     revealed = {name: value.reveal() if isinstance(value, Secret) else value for name, value in named.items()}
     loaded = load_workflow(

@@ -1,7 +1,7 @@
 """All that comes back from workers comes through here, and has no secret in it afterwards.
 
-A worker masks the secrets that it was sent.  One that was not sent may be known there all the same, from a
-file or the worker's own environment: only where the run is can be seen that it is one.
+A worker masks all secrets before a step sees them.  What is made there by Dask, or by a part of a worker that
+knows nothing of the run, is masked here; so is a secret that the run has learnt since it sent the parcel.
 
 What is masked is what would be where the run is: texts, and the keys of data that a program gave.  Names
 that Plait or the author gave stay as they are, even if a secret is written like one.

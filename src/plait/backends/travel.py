@@ -147,6 +147,8 @@ class Parcel:
     variables: Mapping[str, Json] = field(repr=False)
     env: Mapping[str, Json] = field(repr=False)
     secrets: Mapping[str, Json] = field(repr=False)
+    hidden: Sequence[Sealed] = field(repr=False)
+    """All that is masked where the run is: an item has to see `***` in the same places."""
     named: Mapping[str, Json] = field(repr=False)
     """Variables of the environment that a step of the items names."""
     frames: Sequence[tuple[str, Mapping[str, Mapping[str, Json]]]] = field(repr=False)
