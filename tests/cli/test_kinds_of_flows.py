@@ -360,6 +360,15 @@ def test_show_has_a_table_of_tasks() -> None:
     ]
 
 
+def test_a_map_over_an_agent_shows_how_often_it_was_asked() -> None:
+    mapped = {"output": ["a", "b"], "usage": {"input": 100, "output": 20, "cost": 0.5, "calls": 12}}
+    end = (4.0, over("tasks/map:say", "map", "say", mapped, 2, 3.0))
+    [row] = [
+        line for line in shown([*ENSEMBLE, *ENSEMBLE_END[:-2], end, *ENSEMBLE_END[-2:]]) if "say" in line
+    ]
+    assert row.split()[:5] == ["✓", "say", "done", "—", "12"]
+
+
 def test_show_for_programs_says_the_same() -> None:
     tries = show.Tries()
     record = show.record("7f3a", "done", fold(stamped(GRAPH)), journal_of(GRAPH), tries)

@@ -6,6 +6,7 @@ import errno
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -16,6 +17,7 @@ from plait.steps.hands import Remains
 from plait.workspace import Worktrees
 from plait.workspace.git import Answer, StartGit
 from plait.workspace.left import left_behind
+from steps.fakes import failure_of
 from steps.git_hand import git
 from workspace.places import Ended, Place, start_git
 
@@ -104,3 +106,21 @@ def test_a_path_without_end_is_told_by_how_it_begins_and_ends() -> None:
     assert "…" in message
     assert "/last (File name too long)" in message
     assert len(message) < 600
+
+
+def test_a_working_tree_for_which_there_is_no_room_is_said_to_need_room_and_follows_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(args: Sequence[str], *, cwd: str, env: Mapping[str, str], stdin: bytes = b"") -> Answer:
+        if tuple(args[:3]) == ("read-tree", "-m", "-u") and "-n" not in args and cwd == str(place.repository):
+            return Ended(128, b"", b"error: unable to write file a.txt\n")
+        return start_git(args, cwd=cwd, env=env, stdin=stdin)
+
+    place = Place(tmp_path, items=("a",), start=start)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=5 << 10))
+    message = failure_of(place.life()).message
+    assert "unable to write file a.txt (the disk is full: 5 KiB are free)\nmake room there" in message
+    assert "stash" not in message
+    place.start = start_git
+    assert isinstance(place.life(), Done)
+    assert (place.status(), place.merged()) == ("", ["a"])

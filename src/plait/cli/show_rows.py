@@ -146,7 +146,7 @@ def _inner_task(name: str, value: Mapping[str, Json]) -> tuple[Cells, str]:
 
 def _spent(value: Mapping[str, Json], usage: Mapping[str, Json]) -> Cells:
     """Who did it, and what it took: of a task that asked no model, nothing."""
-    agent, turns = value.get("agent"), value.get("turns")
+    agent, turns = value.get("agent"), value.get("turns", usage.get("calls") or None)
     tokens = [usage.get(name) for name in ("input", "output")]
     return (
         clean(agent) if isinstance(agent, str) and agent else NOTHING,

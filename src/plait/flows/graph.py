@@ -165,7 +165,7 @@ def _node(name: str, node: nodes.Node, around: Json, goes_on: bool, most: int) -
         name,
         kind,
         digest([around, name, essence(node, format.Map("node"))]),
-        call=_call(said),
+        call=_call(said, around, name),
         loop=_loop(said, most, goes_on) if kind == "foreach" else None,
         assign=_template(said, "assign"),
         output=_template(said, "output"),
@@ -181,7 +181,11 @@ def _template(said: Said, name: str) -> Template | None:
     return None if node is None else template_of(node, "graph")
 
 
-def _call(said: Said) -> Call | None:
+_BEHIND: Final = ("assign", "collect", "next", "on_error")
+"""Fields of a node that say what follows its call: another text there does not make the call another one."""
+
+
+def _call(said: Said, around: Json, name: str) -> Call | None:
     inner = said.inner("action") or said
     named = inner.get("tool")
     if named is None:
@@ -190,13 +194,17 @@ def _call(said: Said) -> Call | None:
     tool: str | Template | None = named_tool(named)
     params = inner.get("params")
     has_params = params is not None and params.data() is not None
+    assert isinstance(said.node, nodes.Mapping)
+    kept = tuple(entry for entry in said.node.entries if entry[0].value not in _BEHIND)
+    before = essence(nodes.Mapping(kept, said.node.span), format.Map("node"))
     if isinstance(tool, str) and inner.form == "action" and inner.text("item_type") == "directive":
         tool = f"directive:{tool.removeprefix('directive:')}"
     return Call(
         template_of(named, "graph") if tool is None else tool,
         template_of(params, "graph") if params is not None and has_params else None,
         cached=said.flag("cache_result"),
-        key=digest(essence(said.node, format.Map("node"))),
+        key=digest(before),
+        fingerprint=digest([around, name, before]),
     )
 
 

@@ -497,7 +497,7 @@ class Called:
     def __init__(self, visit: Visit, call: Call, names: Names, name: str, *, is_followed: bool) -> None:
         self.name = name
         self.title = visit.title
-        self.fingerprint = visit.fingerprint
+        self.fingerprint = call.fingerprint
         self.policy = replace(visit.node.policy, failure_is_final=is_followed)
         self._visit, self._call, self._names = visit, call, names
 

@@ -40,6 +40,8 @@ class Call:
     """The same call of the same tool is made once in a project."""
     key: str = ""
     """What its author wrote: part of the key of what is cached."""
+    fingerprint: str = ""
+    """Of the call alone: what follows it may change, and it is not made again for that."""
 
     def shown(self) -> str:
         """As its author wrote it."""
@@ -203,7 +205,7 @@ class Item:
     ) -> None:
         self.name = name
         self.title = title
-        self.fingerprint = node.fingerprint
+        self.fingerprint = call.fingerprint
         self.policy = Policy(retry=node.policy.retry, failure_is_final=keeps_going)
         self._call, self._names, self._strict = call, names, strict
 

@@ -257,6 +257,10 @@ class InTheWay(Exception):
     """A working tree cannot go along, because of what is in it; in git's words."""
 
 
+class NotWritten(InTheWay):
+    """Files of a working tree cannot be written; in git's words, and how much room there is."""
+
+
 class Tree(Protocol):
     """A working tree of the user's."""
 
@@ -269,7 +273,7 @@ class Tree(Protocol):
     def update(self, old: str, new: str, *, again: bool) -> None:
         """Go from one commit to another; `again`: that was perhaps begun before.
 
-        Local changes stay, or InTheWay.
+        Local changes stay, or InTheWay; NotWritten if there is no room for it.
         """
 
 

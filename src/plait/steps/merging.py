@@ -19,7 +19,7 @@ from plait.engine.perform import PLAIN, Policy, Step, Turn, perform
 from plait.errors import InputError, InternalError, PlaitError
 from plait.hints import TYPE_CHECKING, Final
 from plait.records import dataclass, field, replace
-from plait.steps.hands import Conflict, InTheWay, Spot, Tree, Workspaces, working
+from plait.steps.hands import Conflict, InTheWay, NotWritten, Spot, Tree, Workspaces, working
 from plait.values import Json
 
 if TYPE_CHECKING:
@@ -219,21 +219,24 @@ def _go_along(tree: Tree | None, intent: Mapping[str, Json], *, again: bool) -> 
     if tree is None:
         return
     old, new = str(intent["old"]), str(intent["new"])
+    branch = short(str(intent["target"]))
     try:
         tree.update(old, new, again=again)
+    except NotWritten as error:
+        fix = "make room there, then plait resume; commit nothing in that tree before: it still is as it was"
+        raise _left_behind(branch, tree, error, fix) from None
     except InTheWay as error:
-        branch = short(str(intent["target"]))
-        raise StepError(
-            Failure(
-                f"{branch} has what the items did; your working tree {tree.path} could not go along: "
-                f"{error}\n"
-                "if that is because of changes of yours, bring both together: "
-                f"git checkout --detach {old[:12]} && git stash && git checkout {branch} && git stash pop; "
-                "then plait resume",
-                "refused",
-                exit_code=1,
-            )
-        ) from None
+        fix = (
+            "if that is because of changes of yours, bring both together: "
+            f"git checkout --detach {old[:12]} && git stash && git checkout {branch} && git stash pop; "
+            "then plait resume"
+        )
+        raise _left_behind(branch, tree, error, fix) from None
+
+
+def _left_behind(branch: str, tree: Tree, error: Exception, fix: str) -> StepError:
+    what = f"{branch} has what the items did; your working tree {tree.path} could not go along: {error}"
+    return StepError(Failure(f"{what}\n{fix}", "refused", exit_code=1))
 
 
 # ── small parts ──────────────────────────────────────────────────────────

@@ -9,6 +9,7 @@ knows its own lock, and the files that it had put in place or only begun to writ
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -16,7 +17,7 @@ from contextlib import contextmanager, suppress
 from plait.errors import InputError
 from plait.hints import Final
 from plait.records import dataclass
-from plait.steps.hands import InTheWay
+from plait.steps.hands import InTheWay, NotWritten
 from plait.steps.merging import named
 from plait.workspace.git import Answer, Git, Inside, names, said_by
 
@@ -127,7 +128,12 @@ class Checkout:
     def _read_tree(self, *args: str) -> None:
         answer = self._asked("read-tree", "-m", "-u", *args)
         if answer.exit_code != 0:
-            raise InTheWay("\n".join(said_by(answer, most=10)))
+            said = "\n".join(said_by(answer, most=10))
+            raise NotWritten(f"{said}{self._room()}") if _NOT_WRITTEN.search(said) else InTheWay(said)
+
+    def _room(self) -> str:
+        free = shutil.disk_usage(self.path).free
+        return "" if free > LITTLE_ROOM else f" (the disk is full: {free // 1024:,} KiB are free)"
 
     # ── files of the user that git does not know ─────────────────────────
 
@@ -264,3 +270,7 @@ def _copy_with_time(source: str, target: str) -> None:
     shutil.copyfile(source, target)
     about = os.stat(source)
     os.utime(target, ns=(about.st_atime_ns, about.st_mtime_ns))
+
+
+LITTLE_ROOM: Final = 1 << 20
+_NOT_WRITTEN: Final = re.compile(r"unable to (write|create) |No space left|Disk quota|File too large")
