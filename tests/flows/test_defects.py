@@ -340,6 +340,21 @@ FIELDS: dict[str, tuple[list[Any], list[str]]] = {
         ["3"],
     ),
     "output_file": ([{"shell": "echo kept", "output_file": "o"}, {"shell": "cat o >> ledger"}], ["kept"]),
+    "output_file of a failure": (
+        [{"shell": "echo why; exit 3", "output_file": "o", "on_failure": {"shell": "cat o >> ledger"}}],
+        ["why"],
+    ),
+    "output_file and a timeout": (
+        [
+            {"shell": "echo partly; sleep 9", "timeout": 0.3, "output_file": "o", "continue_on_error": True},
+            {"shell": "cat o >> ledger"},
+        ],
+        ["partly"],
+    ),
+    "output_file and a check": (
+        [{"shell": "echo seen", "output_file": "o", "validate": {"shell": "cat o >> ledger; echo 100"}}],
+        ["seen"],
+    ),
     "write_file": (
         [{"write_file": {"path": "w", "content": "${GLOBAL}\n"}}, {"shell": "cat w >> ledger"}],
         ["g"],

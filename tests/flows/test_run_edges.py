@@ -208,6 +208,13 @@ steps:
     ], done.stderr
 
 
+def test_a_dry_run_says_of_an_action_whose_check_had_failed_why_it_is_done_again(place: Place) -> None:
+    check = """printf '{"completion_percentage":50}'"""
+    place.run(f"steps:\n  - shell: echo one\n    validate:\n      shell: {check}\n")
+    first = place.plait("resume", "--dry-run").stdout.splitlines()[0]
+    assert first.endswith("(again: its step had failed by its check)")
+
+
 # ── a timeout ────────────────────────────────────────────────────────────
 
 TIMEOUTS = [

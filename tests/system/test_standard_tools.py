@@ -507,9 +507,10 @@ def test_a_command_that_fails_is_a_failed_result_with_its_output(tmp_path: Path)
 
 
 def test_a_shell_command_whose_time_is_up_is_told(tmp_path: Path) -> None:
-    result = use("core/shell", tmp_path, command="sleep 600", timeout=0.2)
+    result = use("core/shell", tmp_path, command="echo begun; sleep 600", timeout=0.4)
     assert not result.success
-    assert result.error
+    assert "0.4" in (result.error or "")
+    assert (result.data["stdout"], result.data["exit_code"]) == ("begun\n", 124)
 
 
 QUERIES: list[tuple[str, Json, Json]] = [

@@ -145,9 +145,23 @@ def sh(
     timeout: float | None = None,
     strict: bool = False,
 ) -> ShellResult:
-    """Run shell text whose values are bound to variables, never pasted into the text."""
+    """Run shell text whose values are bound to variables, never pasted into the text.
+
+    After a timeout the `ended` of the ProcessError is what it had printed until then.
+    """
+    from plait.errors import ProcessError
+    from plait.primitives.process import Finished
+
     bound = bound_script(template, values, shell=shell, strict=strict)
-    finished = _in_shell(bound, shell, cwd, env, timeout)
+    try:
+        return _shell_result(_in_shell(bound, shell, cwd, env, timeout), bound)
+    except ProcessError as error:
+        if isinstance(error.ended, Finished):
+            error.ended = _shell_result(error.ended, bound)
+        raise
+
+
+def _shell_result(finished: Finished, bound: BoundScript) -> ShellResult:
     return ShellResult(
         finished.stdout.decode("utf-8", "surrogateescape"),
         finished.stderr.decode("utf-8", "surrogateescape"),

@@ -491,7 +491,15 @@ class WorkingRun(Run):
             )
         if isinstance(known.outcome, Failed):
             return "it had failed"
+        if not turn.replaying and self._failed_behind(turn.path, known.number):
+            return "its step had failed by its check"
         return "its text has changed" if turn.replaying else "a step before it is done again"
+
+    def _failed_behind(self, path: str, number: int) -> bool:
+        """Of an action that is a step of its own: has the step failed, though the action had not?"""
+        above, _, name = path.rpartition("/")
+        end = self.journal.last_end(above) if name == "run" else None
+        return end is not None and end.number > number and isinstance(end.outcome, Failed)
 
     @cached_property
     def earlier(self) -> Earlier:

@@ -24,7 +24,7 @@ from plait.engine.outcome import (
     handled_in_vain,
 )
 from plait.engine.perform import PLAIN, Policy, Skip, Step, Turn, since_last_end
-from plait.errors import InputError
+from plait.errors import InputError, PlaitError
 from plait.hints import TYPE_CHECKING, Final, Protocol
 from plait.records import dataclass, field, replace
 from plait.scope.frames import MADE_OF_DATA
@@ -153,10 +153,7 @@ class Work:
         turn = self._placed(turn)
         if self.item_holes:
             self._look_for_fields(turn)
-        value = self._acted(turn)
-        if working(turn.run).rehearsal is None:
-            self._put_into_file(turn, value)
-        return value
+        return self._acted(turn)
 
     def _look_for_fields(self, turn: Turn) -> None:
         """Of the item; a dry run fills what it can, and must not do so where a strict run would fail."""
@@ -317,8 +314,9 @@ class Work:
     def _after(self, scope: Scope, value: Mapping[str, Json]) -> Scope:
         return after(scope, self, value, self.captured(value))
 
-    def _put_into_file(self, turn: Turn, value: Mapping[str, Json]) -> None:
-        if self.output_file is None:
+    def put_into_file(self, turn: Turn, value: Mapping[str, Json]) -> None:
+        """What the action gave, as soon as it has ended: handlers and checks may look at the file."""
+        if self.output_file is None or working(turn.run).rehearsal is not None:
             return
         path = as_text(self.output_file, turn.scope, strict=self.strict)
         hands = working(turn.run).hands
@@ -381,16 +379,28 @@ class Attempt:
         try:
             value = self._acted(self.work.action, turn)
         except StepError as error:
+            self._keep_output(turn, error.failure)
             if turn.attempt == 1:
                 raise
             raise StepError(_failed_at(turn.attempt, error.failure)) from None
         finally:
             self._name_the_step_alike(turn)
+        self.work.put_into_file(turn, value)
         if value and turn.attempt > 1:
             value = {**value, ATTEMPT: turn.attempt}
         if value and self.work.capture is not None:
             captured(self.work.capture, value)  # what cannot be captured fails here, where it may be retried
         return value
+
+    def _keep_output(self, turn: Turn, failure: Failure) -> None:
+        """What it printed before it failed; that it failed is said also if that cannot be kept."""
+        if not isinstance(failure.output, Mapping) or "output" not in failure.output:
+            return  # it did not come to print anything
+        try:
+            self.work.put_into_file(turn, failure.output)
+        except (StepError, PlaitError) as error:
+            what = error.failure.message if isinstance(error, StepError) else str(error)
+            turn.run.note(turn.path, f"output_file of a step that failed could not be written: {what}")
 
     def _name_the_step_alike(self, turn: Turn) -> None:
         title = turn.run.titles.get(turn.path)

@@ -134,7 +134,7 @@ FORMS: Final = (
             Field("timeout", Duration(), TIMEOUT_MEANING),
             Field("retry", TRIES, "how often it is tried"),
             *CAPTURE_FIELDS,
-            Field("output_file", Text(), "a file that gets the output as well"),
+            Field("output_file", Text(), "a file that gets the output as well, also of an action that fails"),
             Field(
                 "outputs",
                 Each(Map("output"), NAME),

@@ -6,6 +6,7 @@ import os
 from typing import Any
 
 import plait
+from plait.errors import ProcessError
 from plait.tools.environment import FIXED
 
 __executor_id__ = "core/runtimes/python/function"
@@ -40,24 +41,31 @@ CONFIG_SCHEMA = {
 }
 # Above the longest timeout of a command: the shell, not the wait for it, ends first.
 CONFIG = {"timeout": 3700}
+TOOK_TOO_LONG = 124
+"""The exit code of a command whose time was up, as `timeout` gives it."""
 
 
 def execute(params: dict[str, Any], project_path: str | None) -> dict[str, Any]:
-    finished = plait.sh(
-        params["command"],
-        params.get("values", {}),
-        shell=params.get("shell", "sh"),
-        cwd=project_path,
-        # As every tool: the fixed list, not whatever secrets the host's environment holds.
-        env={name: os.environ[name] for name in FIXED if name in os.environ},
-        timeout=params.get("timeout", 120),
-        strict=True,
-    )
-    result: dict[str, Any] = {
-        "stdout": finished.stdout,
-        "stderr": finished.stderr,
-        "exit_code": finished.exit_code,
-    }
+    try:
+        finished = plait.sh(
+            params["command"],
+            params.get("values", {}),
+            shell=params.get("shell", "sh"),
+            cwd=project_path,
+            # As every tool: the fixed list, not whatever secrets the host's environment holds.
+            env={name: os.environ[name] for name in FIXED if name in os.environ},
+            timeout=params.get("timeout", 120),
+            strict=True,
+        )
+    except ProcessError as error:
+        if not isinstance(error.ended, plait.ShellResult):
+            raise
+        return {"success": False, "error": str(error), **_said(error.ended, TOOK_TOO_LONG)}
+    result = _said(finished, finished.exit_code)
     if finished.exit_code != 0:
         return {"success": False, "error": f"the command ended with exit code {finished.exit_code}", **result}
     return result
+
+
+def _said(ended: plait.ShellResult, exit_code: int) -> dict[str, Any]:
+    return {"stdout": ended.stdout, "stderr": ended.stderr, "exit_code": exit_code}
