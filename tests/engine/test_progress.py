@@ -416,6 +416,8 @@ TOLD = [
     (Failure("exit code 2", "exit", 2),                    ("exit 2", ())),
     (Failure("ended by signal 9: a", "signal", 137),       ("signal", ("ended by signal 9: a",))),
     (Failure("took longer than 3 s", "timeout"),           ("timeout", ("took longer than 3 s",))),
+    (Failure("took longer than 3 s", "timeout", 124, {"output": "a\nb\n", "stderr": " "}), ("timeout", ("took longer than 3 s", "a", "b"))),
+    (Failure("took longer than 3 s", "timeout", 124, {"output": "a", "stderr": "c"}), ("timeout", ("took longer than 3 s", "c"))),
     (Failure("1\n2\n\n3\n4\n5\n6 \n", "failed"),           ("failed", ("2", "3", "4", "5", "6"))),
     (Failure("1\n2\n3\n4\n5\n6", "refused"),                ("refused", ("1", "2", "3", "4", "5"))),
     (Failure("x" * 5000, "failed"),                        ("failed", ("x" * 400,))),

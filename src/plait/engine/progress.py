@@ -885,7 +885,17 @@ def told(failure: Failure) -> tuple[str, tuple[str, ...]]:
     if failure.kind == "exit" and failure.exit_code is not None:
         how = f"exit {failure.exit_code}"
         own = own.removeprefix(f"exit code {failure.exit_code}").removeprefix(": ")
-    return how, (*_told(own, failure.kind), *_told(handler, failure.kind))
+    said = _last_words(failure.output) if failure.kind == "timeout" else ()
+    return how, (*_told(own, failure.kind), *said, *_told(handler, failure.kind))
+
+
+def _last_words(output: Json) -> list[str]:
+    """What a command printed last before its time was up: that tells where it hung."""
+    if not isinstance(output, Mapping):
+        return []
+    said = (output.get(name) for name in ("stderr", "output"))
+    text = next((one for one in said if isinstance(one, str) and one.strip()), "")
+    return _told(text[-LINE_LENGTH * LAST_LINES :], "exit")
 
 
 def _split(message: str) -> tuple[str, str]:
