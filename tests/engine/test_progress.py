@@ -23,6 +23,7 @@ from plait.engine.events import (
     StepStarted,
 )
 from plait.engine.journal import MemoryJournal, Stamped
+from plait.engine.news import PartBegan, PartCounted, PartEnded, Retrying, StepBegan, StepEnded
 from plait.engine.outcome import (
     Done,
     Failed,
@@ -34,21 +35,10 @@ from plait.engine.outcome import (
     handled_in_vain,
 )
 from plait.engine.perform import PLAIN, Policy, Step, Turn
-from plait.engine.progress import (
-    MOST_KEPT,
-    FailedStep,
-    Note,
-    PartBegan,
-    PartCounted,
-    PartEnded,
-    Progress,
-    Retrying,
-    StepBegan,
-    StepEnded,
-    fold,
-    told,
-)
+from plait.engine.progress import Progress, fold
 from plait.engine.run import Stop
+from plait.engine.run_parts import MOST_KEPT, FailedStep, Note
+from plait.engine.told import told
 from plait.records import dataclass
 from plait.scope import Scope
 from plait.steps.fan import Fan

@@ -20,8 +20,8 @@ from plait.engine.events import Noted, Spoken, StepFinished, StepStarted
 from plait.engine.journal import Stamped
 from plait.engine.limits import Limits
 from plait.engine.outcome import Done, Failure
-from plait.engine.progress import Tally
 from plait.engine.run import Stop
+from plait.engine.run_parts import Tally
 from plait.errors import InputError
 from plait.hints import TYPE_CHECKING, Final, TextIO
 from plait.records import replace

@@ -33,8 +33,22 @@ from plait.engine.events import (
     UsedBefore,
 )
 from plait.engine.journal import Stamped, is_below
+from plait.engine.news import (
+    ItemEnded,
+    News,
+    PartBegan,
+    PartCounted,
+    PartEnded,
+    Retrying,
+    RowEnded,
+    RunBegan,
+    RunOver,
+    StepBegan,
+    StepEnded,
+)
 from plait.engine.outcome import ABORTED, TOO_MANY, Done, Failed, Failure, Outcome, Skipped, to_record
-from plait.engine.progress import (
+from plait.engine.progress import Progress
+from plait.engine.run_parts import (
     AGENT,
     CALL,
     ENSEMBLE,
@@ -43,21 +57,9 @@ from plait.engine.progress import (
     LISTED,
     TURN,
     FailedStep,
-    ItemEnded,
-    News,
     Note,
     Part,
-    PartBegan,
-    PartCounted,
-    PartEnded,
-    Progress,
-    Retrying,
     Row,
-    RowEnded,
-    RunBegan,
-    RunOver,
-    StepBegan,
-    StepEnded,
     Tally,
 )
 from plait.hints import Final, Protocol, TextIO

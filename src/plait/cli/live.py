@@ -36,19 +36,8 @@ from plait.cli.lines import (
     write_lines,
 )
 from plait.engine.journal import Stamped
-from plait.engine.progress import (
-    AGENT,
-    CALL,
-    LISTED,
-    TURN,
-    FailedStep,
-    Note,
-    Part,
-    Progress,
-    Row,
-    Running,
-    Tally,
-)
+from plait.engine.progress import Progress
+from plait.engine.run_parts import AGENT, CALL, LISTED, TURN, FailedStep, Note, Part, Row, Running, Tally
 from plait.hints import Final
 from plait.records import dataclass
 

@@ -26,7 +26,9 @@ from plait.cli.run import expect_folder
 from plait.engine.events import Event, RunStarted, StepFinished, StepRetrying, StepStarted, Used
 from plait.engine.journal import Journal, Stamped, is_below
 from plait.engine.outcome import Done, Failed, Failure, Outcome, Skipped, to_record
-from plait.engine.progress import CALL, TURN, row_of, told
+from plait.engine.progress import row_of
+from plait.engine.run_parts import CALL, TURN
+from plait.engine.told import told
 from plait.errors import InputError, nearest
 from plait.hints import TYPE_CHECKING, Final, Protocol
 from plait.records import dataclass

@@ -28,7 +28,9 @@ from plait.engine.choice import chosen_at
 from plait.engine.events import Event, RunStarted, Status, StepFinished, StepRetrying
 from plait.engine.journal import Journal, Recorded, Stamped, is_item
 from plait.engine.outcome import Done, Failed, Skipped
-from plait.engine.progress import AGENT, ASKING, ENSEMBLE, GRAPH, LISTED, FailedStep, Part, Progress, told
+from plait.engine.progress import Progress
+from plait.engine.run_parts import AGENT, ASKING, ENSEMBLE, GRAPH, LISTED, FailedStep, Part
+from plait.engine.told import told
 from plait.hints import TYPE_CHECKING, Final, Protocol
 from plait.values import Json
 

@@ -15,7 +15,9 @@ from plait.cli.lines import Line, asked_line, clean, clock, counted, money, row_
 from plait.cli.output import aligned
 from plait.engine.journal import Recorded
 from plait.engine.outcome import Done, Failed
-from plait.engine.progress import AGENT, CALL, ENSEMBLE, HOOK, TURN, Row, Tally, row_of, told
+from plait.engine.progress import row_of
+from plait.engine.run_parts import AGENT, CALL, ENSEMBLE, HOOK, TURN, Row, Tally
+from plait.engine.told import told
 from plait.hints import Final, TypeAlias
 from plait.values import Json
 
