@@ -14,10 +14,9 @@ does again only what depends on something new.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from plait.engine.backend import ItemWork
-from plait.engine.events import StepCounted
 from plait.engine.hooks import Hook
 from plait.engine.limits import NO_LIMITS, Limits
 from plait.engine.outcome import (
@@ -34,36 +33,29 @@ from plait.engine.outcome import (
 from plait.engine.perform import PLAIN, Policy, Step, Turn, behind_all
 from plait.engine.run import changed_steps
 from plait.errors import InputError, Problem
-from plait.hints import TYPE_CHECKING, Final, Protocol, TypeAlias
+from plait.hints import TYPE_CHECKING, Final, TypeAlias
 from plait.records import dataclass, field, replace
-from plait.steps.authored import by_author
-from plait.steps.ensemble_handlers import fingerprint_of
+from plait.steps.ensemble_loops import Looped
 from plait.steps.ensemble_manager import DELEGATION, ManagerStep, manager_step
-from plait.steps.ensemble_parts import Cast, Loop, MapReduce, Task, TaskOutput
+from plait.steps.ensemble_maps import Mapped
+from plait.steps.ensemble_parts import Cast, Task, TaskOutput
 from plait.steps.ensemble_task import (
-    TaskStep,
     output_of,
-    record_of,
-    task_step,
-    usage_of,
 )
-from plait.steps.ensemble_text import Filled, Texts, made_items
+from plait.steps.ensemble_text import Filled, Texts
+from plait.steps.ensemble_units import Outputs, Unit, task_step_of, why_skipped
 from plait.steps.hands import working
-from plait.steps.model import Usage, total
+from plait.steps.model import total
 from plait.steps.prompt import NOBODY
 from plait.steps.sequence import joined
 from plait.values import Json, Secret
 
 if TYPE_CHECKING:
-    from plait.engine.expressions import Expression
     from plait.steps.model import Provider
 
 TASKS: Final = "tasks"
 """The part of a run in which the tasks are."""
-CHARACTERS_A_TOKEN: Final = 4
 
-Outputs: TypeAlias = dict[str, TaskOutput]
-"""By id, in the order in which they were there."""
 Until: TypeAlias = Callable[[TaskOutput], bool]
 
 
@@ -165,30 +157,16 @@ def _is_unit(name: str) -> bool:
 # ── units ────────────────────────────────────────────────────────────────
 
 
-class Unit(Protocol):
-    """What begins and ends as one."""
-
-    @property
-    def tasks(self) -> Sequence[Task]:
-        """Those that it does, its last one last."""
-
-    def step(self, outputs: Mapping[str, TaskOutput]) -> Step:
-        """The step that does it, with the outputs that it needs."""
-
-    def outputs(self, outcome: Outcome) -> Outputs:
-        """What came of its tasks."""
-
-
 def units(program: Assembled) -> list[Unit]:
     cast = program.cast
     if cast.strategy == "hierarchical":
         return [_Managed(program)]
     grouped: dict[int, Unit] = {}
     for loop in cast.loops:
-        grouped |= dict.fromkeys(map(id, loop.tasks), _Looped(program, loop))
+        grouped |= dict.fromkeys(map(id, loop.tasks), Looped(program, loop))
     for one in cast.maps:
         both = [one.task] if one.reduce is None else [one.task, one.reduce]
-        grouped |= dict.fromkeys(map(id, both), _Mapped(program, one))
+        grouped |= dict.fromkeys(map(id, both), Mapped(program, one))
     found: dict[int, Unit] = {}
     for task in cast.tasks:
         unit = grouped.get(id(task)) or _Single(program, task)
@@ -206,414 +184,12 @@ class _Single:
         return (self.task,)
 
     def step(self, outputs: Mapping[str, TaskOutput]) -> Step:
-        return _step(self.program, self.task, outputs, f"task:{self.program.cast.id_of(self.task)}")
+        return task_step_of(self.program, self.task, outputs, f"task:{self.program.cast.id_of(self.task)}")
 
     def outputs(self, outcome: Outcome) -> Outputs:
         task = self.program.filled.task(self.task)
         made = output_of(self.program.cast.id_of(self.task), task, outcome)
         return {made.id: made}
-
-
-def _step(
-    program: Assembled,
-    task: Task,
-    outputs: Mapping[str, TaskOutput],
-    name: str,
-    *,
-    filled: Task | None = None,
-    kind: str | None = None,
-    context: Sequence[TaskOutput] | None = None,
-) -> TaskStep:
-    cast = program.cast
-    ids = [cast.id_of(one) for one in task.context]
-    return task_step(
-        name,
-        cast.id_of(task),
-        filled or program.filled.task(task),
-        tuple(outputs[one] for one in ids if one in outputs) if context is None else tuple(context),
-        context_ids=tuple(ids),
-        params=program.texts.params(task),
-        provider=cast.provider,
-        model=cast.model,
-        kind=kind,
-    )
-
-
-# ── loops ────────────────────────────────────────────────────────────────
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Looped:
-    program: Assembled
-    loop: Loop
-
-    @property
-    def tasks(self) -> Sequence[Task]:
-        return self.loop.tasks
-
-    def step(self, outputs: Mapping[str, TaskOutput]) -> Step:
-        return LoopStep(self.program, self.loop, dict(outputs))
-
-    def outputs(self, outcome: Outcome) -> Outputs:
-        return _recorded_outputs(self.program, self.tasks, outcome)
-
-
-@dataclass(frozen=True, slots=True)
-class LoopStep:
-    """Rounds, until the condition holds or there are no more."""
-
-    program: Assembled
-    loop: Loop
-    outputs: Mapping[str, TaskOutput]
-    kind: str = "rounds"
-    policy: Policy = PLAIN
-
-    @property
-    def title(self) -> str:
-        return self.loop.name or self.program.cast.id_of(self.loop.tasks[-1])
-
-    @property
-    def name(self) -> str:
-        return f"loop:{self.title}"
-
-    @property
-    def fingerprint(self) -> str:
-        return joined([*(step.fingerprint for step in self.inner), *self._rules()])
-
-    def _rules(self) -> list[str]:
-        loop = self.loop
-        if callable(loop.until):
-            until = fingerprint_of(loop.until)
-        else:
-            until = "" if loop.until is None else compiled_until(loop.until).source.text
-        return [until, str(loop.max_iterations), loop.on_max, str(loop.feedback)]
-
-    @property
-    def inner(self) -> Sequence[Step]:
-        return [Round(self, number, {}, None) for number in range(1, self.loop.max_iterations + 1)]
-
-    def run(self, turn: Turn) -> Json:
-        last: Mapping[str, Json] = {}
-        feedback: str | None = None
-        rehearses = working(turn.run).rehearsal is not None
-        for number in range(1, (1 if rehearses else self.loop.max_iterations) + 1):
-            step = Round(self, number, self.outputs, feedback)
-            outcome, turn = turn.perform_next(step, number - 1)
-            if isinstance(outcome, Failed):
-                raise StepError(_with_tasks(outcome.failure, last))
-            last = outcome.value if isinstance(outcome, Done) else {}
-            if last.get("met") or rehearses:
-                return {**last, "iterations": number}
-            said = _last_value(last).get("raw")
-            feedback = str(said) if self.loop.feedback and said is not None else None
-        return self._at_most(last)
-
-    def _at_most(self, last: Mapping[str, Json]) -> Json:
-        most = self.loop.max_iterations
-        # Without a condition so many rounds are what was wanted.
-        if self.loop.until is None or self.loop.on_max == "return_last":
-            return {**last, "iterations": most}
-        if self.loop.on_max == "fail":
-            message = f"loop '{self.title}' is not at its end after {most} rounds"
-            raise StepError(
-                Failure(message, "limit", output={"tasks": last.get("tasks"), "iterations": most})
-            )
-        return {**last, "iterations": most, "reached_max": True}
-
-
-@dataclass(frozen=True, slots=True)
-class Round:
-    """The tasks of a loop, once."""
-
-    of: LoopStep
-    number: int
-    outputs: Mapping[str, TaskOutput]
-    feedback: str | None
-    kind: str = "rounds"
-    policy: Policy = PLAIN
-
-    @property
-    def name(self) -> str:
-        return f"round:{self.number}"
-
-    @property
-    def title(self) -> str:
-        return f"round {self.number}"
-
-    @property
-    def fingerprint(self) -> str:
-        return joined(step.fingerprint for step in self.inner)
-
-    @property
-    def inner(self) -> Sequence[Step]:
-        return [self._step(order, {}) for order in range(len(self.of.loop.tasks))]
-
-    def run(self, turn: Turn) -> Json:
-        made: Outputs = {}
-        values: dict[str, Json] = {}
-        cast = self.of.program.cast
-        for order, task in enumerate(self.of.loop.tasks):
-            outcome = _skipped_with(made[one] for need in task.context if (one := cast.id_of(need)) in made)
-            if outcome is None:
-                outcome, turn = turn.perform_next(self._step(order, {**self.outputs, **made}), order)
-            if isinstance(outcome, Failed):
-                raise StepError(_with_tasks(outcome.failure, {"tasks": values}))
-            key = cast.id_of(task)
-            made[key] = output_of(key, self._filled(task), outcome)
-            values[key] = {**_told(outcome), "iteration": self.number}
-        return {"tasks": values, "met": self._is_met(list(made.values())[-1], turn)}
-
-    def _is_met(self, last: TaskOutput, turn: Turn) -> bool:
-        until = self.of.loop.until
-        if until is None or working(turn.run).rehearsal is not None or last.status == "skipped":
-            return False
-        if callable(until):
-            ended = by_author(lambda: until(replace(last, iteration=self.number)), "until", turn.run.mask)
-            return bool(ended)
-        facts = {"output": last.raw, "data": last.data, "iteration": self.number}
-        return compiled_until(until).holds(facts)
-
-    def _filled(self, task: Task) -> Task:
-        return replace(self.of.program.filled.task(task), iteration=self.number)
-
-    def _step(self, order: int, outputs: Mapping[str, TaskOutput]) -> TaskStep:
-        task = self.of.loop.tasks[order]
-        filled = self._filled(task)
-        if order == 0:
-            filled = replace(filled, feedback=self.feedback)
-        program = self.of.program
-        return _step(program, task, outputs, f"task:{program.cast.id_of(task)}", filled=filled)
-
-
-def compiled_until(until: Json) -> Expression:
-    """A condition as data, or a line of text; one that is neither is an InputError."""
-    from plait.engine.expressions import Expression, read_when
-
-    return until if isinstance(until, Expression) else read_when(until)
-
-
-# ── maps ─────────────────────────────────────────────────────────────────
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Mapped:
-    program: Assembled
-    map: MapReduce
-
-    @property
-    def tasks(self) -> Sequence[Task]:
-        return (self.map.task,) if self.map.reduce is None else (self.map.task, self.map.reduce)
-
-    def step(self, outputs: Mapping[str, TaskOutput]) -> Step:
-        return MapStep(self.program, self.map, dict(outputs))
-
-    def outputs(self, outcome: Outcome) -> Outputs:
-        return _recorded_outputs(self.program, self.tasks, outcome)
-
-
-@dataclass(frozen=True, slots=True)
-class MapStep:
-    """A task for each item, several at a time; then what they gave is put together, level by level."""
-
-    program: Assembled
-    map: MapReduce
-    outputs: Mapping[str, TaskOutput]
-    kind: str = "fan"
-    policy: Policy = PLAIN
-
-    @property
-    def _id(self) -> str:
-        return self.program.cast.id_of(self.map.task)
-
-    @property
-    def title(self) -> str:
-        return self.map.task.name or self._id
-
-    @property
-    def name(self) -> str:
-        return f"map:{self._id}"
-
-    @property
-    def fingerprint(self) -> str:
-        return joined([*(step.fingerprint for step in self.inner), *self._rules()])
-
-    def _rules(self) -> list[str]:
-        one, cast = self.map, self.program.cast
-        rules = [str(one.chunk_size)]
-        if one.target_tokens is not None:
-            rules.append(f"{one.target_tokens}:{one.max_levels}")
-        if one.source is not None:
-            rules.append(f"{cast.id_of(one.source)}:{one.path}")
-        return rules
-
-    @property
-    def inner(self) -> Sequence[Step]:
-        return [*self._known(), *([] if self.map.reduce is None else [self._reduction("reduce:1.1", ())])]
-
-    def _known(self) -> list[TaskStep]:
-        """The items; where a task makes them, the one that stands for all of them."""
-        if self.map.source is None:
-            return self._items(self.program.filled.items[id(self.map.task)])
-        return [self._any_item()]
-
-    def _any_item(self) -> TaskStep:
-        filled = self.program.texts.any_item(self.map, self.program.filled)
-        return _step(self.program, self.map.task, self.outputs, "item:*", filled=filled, kind="item")
-
-    def _items(self, filled: Sequence[Task]) -> list[TaskStep]:
-        return [
-            _step(self.program, self.map.task, self.outputs, f"item:{number}", filled=task, kind="item")
-            for number, task in enumerate(filled)
-        ]
-
-    def _all_items(self, turn: Turn) -> list[TaskStep]:
-        source = self.map.source
-        if source is None:
-            return self._known()
-        if working(turn.run).rehearsal is not None:
-            return self._known()
-        program = self.program
-        items = made_items(self.map, self.outputs[program.cast.id_of(source)])
-        steps = self._items(program.texts.filled_items(self.map, program.filled, items))
-        # With other items whoever makes them was done anew, and so is this; else only what is written counts.
-        written = self._any_item().fingerprint
-        return [replace(step, fingerprint=written) for step in steps]
-
-    def run(self, turn: Turn) -> Json:
-        steps = self._all_items(turn)
-        if working(turn.run).rehearsal is None:
-            turn.run.emit(StepCounted(turn.path, len(steps)))
-        outcomes, turn = performed_all(turn, steps, self.program.cast)
-        made = [record_of(one) for one in outcomes if isinstance(one, Done)]
-        skipped = next((one for one in outcomes if isinstance(one, Skipped)), None)
-        values: dict[str, Json] = {self._id: _together(made) if made or skipped is None else _told(skipped)}
-        self._expect_all(turn, outcomes, len(steps), values)
-        outputs = [
-            replace(output_of(f"{self._id}-{number}", step.task, one), name=f"{self.title} {number + 1}")
-            for number, (step, one) in enumerate(zip(steps, outcomes, strict=False))
-            if isinstance(one, Done)
-        ]
-        if self.map.reduce is not None:
-            hopeless = None if outputs or skipped is None else _needs_skipped(self._id)
-            told = self._reduced(turn, outputs, values) if hopeless is None else _told(hopeless)
-            values[self.program.cast.id_of(self.map.reduce)] = told
-        return {"tasks": values}
-
-    def _expect_all(
-        self, turn: Turn, outcomes: Sequence[Outcome], total: int, values: dict[str, Json]
-    ) -> None:
-        failures = [one.failure for one in outcomes if isinstance(one, Failed)]
-        if not failures:
-            return
-        said = f"{len(failures)} of {total} items of task '{self._id}' failed: {failures[0].message}"
-        if self.program.cast.on_error == "fail_fast" or len(failures) == total:
-            raise StepError(replace(failures[0], message=said, output={"tasks": values}))
-        turn.run.note(turn.path, said)
-
-    def _reduced(self, turn: Turn, outputs: Sequence[TaskOutput], values: dict[str, Json]) -> Json:
-        """The one output that is left when no two are."""
-        if not outputs:
-            return {"raw": "", "data": None, "usage": Usage(calls=0).record(), "duration": 0.0}
-        level = 0
-        used: list[Usage] = []
-        while True:
-            level += 1
-            chunks = list(self._chunks(turn, outputs, level))
-            # One that is left over is put together with others at the next level.
-            wanted = {n for n, chunk in enumerate(chunks) if len(chunk) > 1 or len(chunks) == 1}
-            steps = [self._reduction(f"reduce:{level}.{n + 1}", chunks[n]) for n in sorted(wanted)]
-            outcomes, turn = performed_all(turn, steps, self.program.cast)
-            failed = next((one.failure for one in outcomes if isinstance(one, Failed)), None)
-            if failed is not None:
-                raise StepError(_with_tasks(failed, {"tasks": values}))
-            skipped = next((one for one in outcomes if isinstance(one, Skipped)), None)
-            if skipped is not None:  # without its part the whole would look like one
-                return _told(skipped)
-            used += [usage_of(record_of(one)) for one in outcomes]
-            if len(chunks) == 1:
-                return {**record_of(outcomes[0]), "usage": total(used).record()}
-            made = [output_of(one.name, one.task, end) for one, end in zip(steps, outcomes, strict=True)]
-            outputs = [*made, *(chunk[0] for n, chunk in enumerate(chunks) if n not in wanted)]
-
-    def _chunks(
-        self, turn: Turn, outputs: Sequence[TaskOutput], level: int
-    ) -> Iterator[Sequence[TaskOutput]]:
-        """Those that are put together at this level."""
-        one = self.map
-        most, budget = one.chunk_size or len(outputs), one.target_tokens
-        if budget is not None and level >= one.max_levels:
-            if sum(map(tokens_of, outputs)) > budget:
-                said = f"is still longer than {budget} tokens after {level - 1} levels"
-                turn.run.note(turn.path, f"what '{self._id}' gave {said}: it is put together at once")
-            most, budget = len(outputs), None
-        yield from _split(outputs, most, budget)
-
-    def _reduction(self, name: str, chunk: Sequence[TaskOutput]) -> TaskStep:
-        reduce = self.map.reduce
-        assert reduce is not None
-        cast = self.program.cast
-        given = [self.outputs[one] for task in reduce.context if (one := cast.id_of(task)) in self.outputs]
-        return _step(self.program, reduce, {}, name, context=[*given, *chunk])
-
-
-def _split(outputs: Sequence[TaskOutput], most: int, budget: int | None) -> Iterator[list[TaskOutput]]:
-    """In order, at most so many and so many tokens at a time; two go together however long they are."""
-    chunk: list[TaskOutput] = []
-    used = 0
-    for output in outputs:
-        used += tokens_of(output)
-        if len(chunk) == most or (budget is not None and len(chunk) > 1 and used > budget):
-            yield chunk
-            chunk, used = [], tokens_of(output)
-        chunk.append(output)
-    yield chunk
-
-
-def tokens_of(output: TaskOutput) -> int:
-    """As its model counted them; of several answers, or where nobody counts, a quarter of the characters."""
-    counted = output.usage.output if output.usage.calls == 1 else 0
-    return counted or -(-len(output.raw) // CHARACTERS_A_TOKEN)
-
-
-def _together(values: Sequence[Mapping[str, Json]]) -> dict[str, Json]:
-    """What the items gave, as one output."""
-    return {
-        "raw": "\n\n".join(str(value.get("raw", "")) for value in values),
-        "data": [one.get("raw") if one.get("data") is None else one["data"] for one in values],
-        "usage": total([usage_of(value) for value in values]).record(),
-        "duration": round(sum(float(value.get("duration", 0.0)) for value in values), 6),
-        "agent": next((value["agent"] for value in values if value.get("agent")), ""),
-    }
-
-
-def performed_all(turn: Turn, steps: Sequence[TaskStep], cast: Cast) -> tuple[list[Outcome], Turn]:
-    """Perform steps that need nothing of each other; those behind them are done anew if one of them was.
-
-    Under `fail_fast` none begins behind one that failed: there are as many outcomes as were begun.
-    """
-    ended: dict[int, Outcome] = {}
-    turns: list[Turn] = []
-
-    def perform(work: ItemWork) -> Outcome:
-        outcome, behind = turn.perform_next(steps[work.order], work.order)
-        turns.append(behind)
-        return outcome
-
-    def finished(work: ItemWork, outcome: Outcome) -> None:
-        ended[work.order] = outcome
-
-    def wanted() -> Iterator[ItemWork]:
-        for order, step in enumerate(steps):
-            failed = any(isinstance(one, Failed) for one in list(ended.values()))
-            if turn.run.is_stopping() or (failed and cast.on_error == "fail_fast"):
-                return
-            yield ItemWork(order, step.name, None)
-
-    if steps:
-        parallel = max(1, min(cast.max_parallel, len(steps)))
-        working(turn.run).backend.run_items(wanted(), perform, finished, parallel=parallel)
-        turn.run.expect_going()
-    return [ended[order] for order in sorted(ended)], behind_all(turn, turns)
 
 
 # ── a manager ────────────────────────────────────────────────────────────
@@ -729,7 +305,7 @@ class _Play:
             for task in self._needed[order] if order not in self._state else ():
                 ended = self._lost(task)
                 if ended is not None:
-                    yield order, _why(self.cast.id_of(task), ended)
+                    yield order, why_skipped(self.cast.id_of(task), ended)
 
     def _lost(self, task: Task) -> str | None:
         """How a task ended that others need in vain."""
@@ -798,32 +374,6 @@ def _given_by(output: TaskOutput) -> Json:
 
 
 _STATES: Final[dict[type, str]] = {Done: "done", Failed: "failed", Skipped: "skipped"}
-_ENDED: Final = {"failed": "failed", "skipped": "was skipped"}
-
-
-def _told(outcome: Outcome) -> dict[str, Json]:
-    """What is recorded of a task in a loop or a map; one that was skipped gave nothing, and says so."""
-    if isinstance(outcome, Skipped):
-        return {"status": "skipped", "why": outcome.why, "usage": Usage(calls=0).record()}
-    return record_of(outcome)
-
-
-def _outcome(value: Mapping[str, Json]) -> Outcome:
-    """The other way round."""
-    return Skipped(str(value.get("why", ""))) if value.get("status") == "skipped" else Done(value)
-
-
-def _skipped_with(needed: Iterable[TaskOutput]) -> Outcome | None:
-    """How a task ends that needs one which was skipped."""
-    return next((_needs_skipped(one.id) for one in needed if one.status == "skipped"), None)
-
-
-def _needs_skipped(id: str) -> Skipped:
-    return Skipped(_why(id, "skipped"))
-
-
-def _why(id: str, ended: str) -> str:
-    return f"'{id}', which it needs, {_ENDED[ended]}"
 
 
 def _public(output: TaskOutput) -> dict[str, Json]:
@@ -841,43 +391,6 @@ def _public(output: TaskOutput) -> dict[str, Json]:
         **({"iteration": output.iteration} if output.iteration > 1 else {}),
         **({"reached_max": True} if output.reached_max else {}),
     }
-
-
-def _recorded_outputs(program: Assembled, tasks: Sequence[Task], outcome: Outcome) -> Outputs:
-    """The outputs of several tasks, as a loop or a map has recorded them."""
-    match outcome:
-        case Done(dict() as value) | Failed(Failure(output=dict() as value)):
-            values = value.get("tasks") or {}
-            reached = bool(value.get("reached_max"))
-        case _:
-            values, reached = {}, False
-    made: Outputs = {}
-    for task in tasks:
-        key = program.cast.id_of(task)
-        if key in values:
-            one = output_of(key, program.filled.task(task), _outcome(values[key]))
-            made[key] = replace(one, reached_max=reached, iteration=int(values[key].get("iteration", 1)))
-        elif isinstance(outcome, Skipped):
-            made[key] = output_of(key, program.filled.task(task), outcome)
-    if isinstance(outcome, Failed):
-        missing = next((task for task in tasks if program.cast.id_of(task) not in made), None)
-        if missing is not None:
-            key = program.cast.id_of(missing)
-            made[key] = output_of(key, program.filled.task(missing), outcome)
-    return made
-
-
-def _with_tasks(failure: Failure, last: Mapping[str, Json]) -> Failure:
-    """A failure inside a loop or a map, with what its tasks had given."""
-    own = failure.output.get("tasks") if isinstance(failure.output, Mapping) else None
-    tasks = {**(last.get("tasks") or {}), **(own or {})}
-    usage = failure.output.get("usage") if isinstance(failure.output, Mapping) else None
-    return replace(failure, output={"tasks": tasks, **({} if usage is None else {"usage": usage})})
-
-
-def _last_value(value: Mapping[str, Json]) -> Mapping[str, Json]:
-    tasks = value.get("tasks") or {}
-    return list(tasks.values())[-1] if tasks else {}
 
 
 # ── who is asked ─────────────────────────────────────────────────────────

@@ -159,7 +159,7 @@ def _groups(cast: Cast) -> Iterator[tuple[Loop | MapReduce, Sequence[Task]]]:
 
 
 def _of_loop(cast: Cast, loop: Loop, where: Where) -> Iterator[Problem]:
-    from plait.steps.ensemble import compiled_until
+    from plait.steps.ensemble_loops import compiled_until
 
     called = f"loop '{loop.name}'" if loop.name else "a loop"
     if not loop.tasks:
