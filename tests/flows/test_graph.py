@@ -729,3 +729,67 @@ def test_of_graphs_that_call_themselves_a_failure_names_each_node_once(place: Pl
     assert place.run("start: a\nnodes: {a: {tool: my/self}}\n").message == f"node 'a': {told}"
     both = place.run("start: c\nnodes: {c: {tool: my/one}}\n").message
     assert both == f"node 'c': node 'a': node 'b': {told}"
+
+
+# ── a failure that a hook swallows ───────────────────────────────────────
+
+SWALLOWS = "hooks: [{id: h, event: EVENT, verb: continue}]\nstart: a\n"
+SWALLOWED = [
+    # event         the nodes                                                                                       what it gives
+    ("step_failed", "a: {tool: demo/fail, next: b}, b: {return: the end}",                                          "the end"),
+    ("step_failed", "a: {tool: demo/fail, assign: {x: 1}, next: b}, b: {return: 'x${state.x}'}",                    "x"),
+    ("step_failed", "a: {tool: demo/fail, on_error: c, next: b}, b: {return: no}, c: {return: mended}",             "mended"),
+    ("step_failed", "a: {tool: demo/fail, next: [{to: b, when: \"${result.status} == 'error'\"}]}, b: {return: '${state._last_error.node}'}", "a"),
+    ("step_failed", "a: {assign: {x: '${file:nowhere}'}, next: b}, b: {return: the end}",                         "the end"),
+    ("step_failed", "a: {type: foreach, over: [1], tool: demo/fail, next: b}, b: {return: the end}",                "the end"),
+    ("item_failed", "a: {type: foreach, over: [1], tool: demo/fail, collect: c, next: b}, b: {return: '${state.c[0].status} ${state.c[0].index}'}", "error 0"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("event", "nodes", "output"), SWALLOWED)
+def test_a_graph_goes_on_from_a_failure_that_a_hook_swallows(
+    place: Place, event: str, nodes: str, output: str
+) -> None:
+    flow = f"{SWALLOWS.replace('EVENT', event)}state: {{n: text}}\nnodes: {{{nodes}}}\n"
+    ran = place.done(flow)
+    assert ran.value["output"] == output
+    assert place.resume(ran.result.run).value["output"] == output
+
+
+def test_a_condition_that_cannot_be_decided_is_no_failure_to_go_on_from(place: Place) -> None:
+    wrong = "a: {next: [{to: b, when: {path: state.n, op: gt, value: 3}}]}, b: {return: the end}"
+    ran = place.run(f"{SWALLOWS.replace('EVENT', 'step_failed')}state: {{n: text}}\nnodes: {{{wrong}}}\n")
+    assert (ran.result.status, ran.failed) == ("failed", ["nodes/a", "nodes"])
+
+
+def test_a_hook_that_tries_a_node_again_does_not_call_it_because_of_what_follows(place: Place) -> None:
+    flow = "hooks: [{id: h, event: step_failed, verb: retry, max_retries: 2}]\n" + WRONG_BEHIND.replace(
+        "retry: {attempts: 3, initial_delay: 0s}, ", ""
+    )
+    run = place.run(flow).result.run
+    place.resume(run)
+    assert place.text("tries") == "x"
+
+
+def test_a_dry_run_of_a_resumed_graph_says_what_is_kept_and_why_something_is_not(place: Place) -> None:
+    flow = """\
+start: a
+nodes:
+  a: {tool: demo/flaky, params: {good: 1}, next: b}
+  b: {tool: demo/flaky, params: {good: 1}, assign: {x: one}, next: c}
+  c: {tool: demo/flaky, params: {good: 1}, next: d}
+  d: {return: '${state.x}'}
+"""
+    run = place.done(flow).result.run
+    place.write("flow.yaml", flow.replace("x: one", "x: two"))
+    shown = place.plait("resume", run, "--accept-changes", "--dry-run").stdout.splitlines()
+    told = [line.split()[0].rpartition("/")[2] + " " + line.rpartition("(")[2] for line in shown]
+    assert told == [
+        "a remembered)",
+        "b again: its text has changed)",
+        "c again: a step before it is done again)",
+        "d again: a step before it is done again)",
+    ]
+    assert "what it called is kept" in shown[1]
+    assert place.resume(run, accept_changes=True).value["output"] == "two"
+    assert place.text("tries") == "xxxx"

@@ -56,11 +56,12 @@ class Memory:
         self.accepted = essence(flow) if accepted else None
 
     def accept(self, flow: Flow, records: Mapping[str, Record]) -> None:
-        """Items were retried: what was done stays done, whatever it says now."""
-        self.says |= {
-            place.path: place.says
-            for place in places(flow, self.items)
-            if place.path in records and "/".join(place.path.split("/")[:2]) not in self.retried
+        """Items were retried: what was done stays done, whatever it says now, and what is gone is no question."""
+        now = {place.path: place.says for place in places(flow, self.items)}
+        self.says = {path: said for path, said in self.says.items() if path in now} | {
+            path: said
+            for path, said in now.items()
+            if path in records and "/".join(path.split("/")[:2]) not in self.retried
         }
 
 

@@ -128,3 +128,17 @@ def test_a_limit_of_a_chat_is_that_of_all_its_answers() -> None:
     with pytest.raises(OutOfLimit, match="the run has reached its limit of 2 turns"):
         chatted(run, lines("two", "three", "four"))
     assert len(model.asks) == 2
+
+
+def test_a_wish_to_stop_that_came_behind_an_answer_does_not_stop_the_next_one() -> None:
+    runs: list[WorkingRun] = []
+
+    def late(_: Ask) -> Answer:
+        runs[0].stop.ask("SIGINT")
+        return says("all of it")
+
+    model = Scripted(late, says("here"))
+    runs.append(new_run(ToolHands(model)))
+    chatted(runs[0], lines("and now?"))
+    assert heard(model.asks[-1])[-1] == ("user", "and now?")
+    assert len(model.asks) == 2

@@ -396,8 +396,11 @@ class Hooks:
             case Verdict("retry") if self._may_retry(verdict, failure, attempt, step):
                 return failed, verdict.delay
             case Verdict("continue"):
+                value = _swallowed(step, failure)
+                if value is None:
+                    return failed, None
                 turn.run.note(turn.path, f"'{step.title}' failed, and {verdict.said}: {failure.message}")
-                return Done(dict(failure.as_ended())), None
+                return Done(value), None
             case Verdict("skip"):
                 return Skipped(verdict.said), None
             case Verdict("fail"):
@@ -883,6 +886,12 @@ def _verdict(hook: Hook, value: Mapping[str, Json], path: str) -> Verdict | None
         float(delay) if isinstance(delay, int | float) else hook.delay,
         path,
     )
+
+
+def _swallowed(step: Step, failure: Failure) -> Json:
+    """What a step gives that counts as done although it failed; None: it cannot count as done."""
+    gone_on = getattr(step, "gone_on", None)
+    return dict(failure.as_ended()) if gone_on is None else gone_on(failure)
 
 
 def masked_map(said: Mapping[str, Json], mask: Callable[[str], str]) -> dict[str, Json]:

@@ -321,6 +321,11 @@ def starred(path: str) -> str:
 _HANDLED: Final = re.compile(r"^(on_failure|on_incomplete|check)@\d+$")
 
 
+def is_inside(path: str, top: str) -> bool:
+    """Is this path below the other one?"""
+    return path.startswith(f"{top}/")
+
+
 def is_below(path: str, top: str) -> bool:
     """Is this path the other one, or below it?"""
     return path == top or path.startswith(f"{top}/")

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from threading import Lock
 
 from plait.engine.events import StepFinished, StepRetrying, StepStarted, Used
+from plait.engine.journal import is_inside
 from plait.engine.outcome import (
     Aborted,
     Done,
@@ -32,7 +33,7 @@ from plait.engine.outcome import (
 from plait.engine.retry import ONCE_ONLY, Retry
 from plait.engine.run import QUESTIONS
 from plait.errors import InternalError, JournalError, PlaitError, TrustError
-from plait.hints import TYPE_CHECKING, Final, Protocol, TypeAlias
+from plait.hints import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
 from plait.records import dataclass, field, replace
 from plait.values import Json
 
@@ -68,6 +69,13 @@ class Step(Protocol):
 
     def run(self, turn: Turn) -> Json:
         """Its value; raises StepError if it failed, Skip if there was nothing to do."""
+
+    # It may also have `goes_on: GoesOn`.
+
+
+GoesOn: TypeAlias = Literal["inner", "always"]
+"""Does another attempt go on where the last one ended, if something inside failed, or whatever failed?
+Without a word of the step all that is inside of it is done anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,6 +378,9 @@ def _attempted(step: Step, turn: Turn, began: float) -> tuple[Outcome, int]:
     delays = policy.retry.delays(run.random) if policy.retry.attempts > 1 else iter(())
     attempt = 1
     hooks = run.hooks
+    goes_on: GoesOn | None = getattr(step, "goes_on", None)
+    since = 0 if goes_on is None else turn.after if turn.replaying else run.journal.last()
+    own = turn
     if hooks is not None and (decided := hooks.before(step, turn)) is not None:
         return decided, attempt
     while True:
@@ -378,7 +389,7 @@ def _attempted(step: Step, turn: Turn, began: float) -> tuple[Outcome, int]:
         run.emit_start(started, at_once=policy.once or run.has_ended(turn))
         if policy.once:
             run.unended.add(turn.path)
-        outcome = _in_time(step, turn, attempt)
+        outcome = _in_time(step, own, attempt)
         if not isinstance(outcome, Failed):
             return outcome, attempt
         delay = _pause(policy.retry, delays, outcome.failure, turn, began)
@@ -390,6 +401,11 @@ def _attempted(step: Step, turn: Turn, began: float) -> tuple[Outcome, int]:
         run.emit(StepRetrying(turn.path, attempt, outcome.failure, delay, of, run.charged(turn.path)))
         run.pause_at(turn, delay)
         attempt += 1
+        own = replace(turn, replaying=False)
+        if goes_on == "always" or (goes_on and is_inside(outcome.failure.path, turn.path)):
+            # As in a run that is resumed: what was done inside of it, at this attempt or before, stays done.
+            own = replace(turn, replaying=True, after=since)
+            run.fresh = False
 
 
 def _pause(retry: Retry, delays: Iterator[float], failure: Failure, turn: Turn, began: float) -> float | None:
@@ -430,7 +446,7 @@ def _for_attempt(turn: Turn, attempt: int, policy: Policy) -> Turn:
     if attempt == 1 and policy.timeout is None:
         return turn
     own = turn.allowance if policy.timeout is None else Allowance(policy.timeout, turn.allowance)
-    return replace(turn, attempt=attempt, allowance=own, replaying=turn.replaying and attempt == 1)
+    return replace(turn, attempt=attempt, allowance=own)
 
 
 def _tried(step: Step, turn: Turn) -> Outcome:

@@ -79,6 +79,9 @@ class Chat:
                 raise
             turn.run.stop.forget()
             return self._stopped(conversation, turn)
+        stop = turn.run.stop
+        if stop.is_set() and stop.why == "SIGINT" and not stop.at_once:
+            stop.forget()  # whoever wanted this answer to end came too late, and does not mean the next one
         return outcome if isinstance(outcome, Done | Failed) else Failed(Failure(outcome.why, "skipped"))
 
     def _stopped(self, conversation: Conversation, turn: Turn) -> Failed:

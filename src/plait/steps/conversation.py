@@ -114,6 +114,8 @@ class Conversation:
             *([dict(tool.offer.schema), tool.offer.description] for tool in self.own),
         ]
 
+    goes_on = "inner"
+
     def run(self, turn: Turn) -> Json:
         run = working(turn.run)
         if run.rehearsal is not None:
@@ -388,6 +390,8 @@ class Talk:
         """How many calls may be made, taken before they are made; and the limit, if that is fewer."""
         for taken in range(wanted):
             path = f"{self.turn.path}/turn:{len(self.answers)}.call:{taken + 1}"
+            if self._seems_known(path):
+                continue
             if (reached := self.run.take_step(path, self.spent)) is not None:
                 return taken, reached
         return wanted, None

@@ -35,6 +35,7 @@ class Converse:
     limits: Limits = NO_LIMITS
     max_output_retries: int = 2
     strict: bool = False
+    goes_on = "inner"
 
     def run(self, turn: Turn) -> dict[str, Json]:
         began = time.monotonic()

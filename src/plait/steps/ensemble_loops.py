@@ -89,6 +89,8 @@ class LoopStep:
     def inner(self) -> Sequence[Step]:
         return [Round(self, number, {}, None) for number in range(1, self.loop.max_iterations + 1)]
 
+    goes_on = "inner"
+
     def run(self, turn: Turn) -> Json:
         last: Mapping[str, Json] = {}
         feedback: str | None = None
@@ -144,6 +146,8 @@ class Round:
     @property
     def inner(self) -> Sequence[Step]:
         return [self._step(order, {}) for order in range(len(self.of.loop.tasks))]
+
+    goes_on = "inner"
 
     def run(self, turn: Turn) -> Json:
         made: Outputs = {}

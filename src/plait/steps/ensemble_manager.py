@@ -97,6 +97,8 @@ class ManagerStep:
     def inner(self) -> Sequence[Step]:
         return ()
 
+    goes_on = "inner"
+
     def run(self, turn: Turn) -> Json:
         if working(turn.run).rehearsal is not None:
             working(turn.run).rehearse(turn, "agent", self._prompt())

@@ -129,6 +129,8 @@ class MapStep:
         written = self._any_item().fingerprint
         return [replace(step, fingerprint=written) for step in steps]
 
+    goes_on = "inner"
+
     def run(self, turn: Turn) -> Json:
         steps = self._all_items(turn)
         if working(turn.run).rehearsal is None:
@@ -165,7 +167,7 @@ class MapStep:
         if not outputs:
             return {"raw": "", "data": None, "usage": Usage(calls=0).record(), "duration": 0.0}
         level = 0
-        used: list[Usage] = []
+        asked: list[Mapping[str, Json]] = []
         while True:
             level += 1
             chunks = list(self._chunks(turn, outputs, level))
@@ -179,9 +181,9 @@ class MapStep:
             skipped = next((one for one in outcomes if isinstance(one, Skipped)), None)
             if skipped is not None:  # without its part the whole would look like one
                 return told(skipped)
-            used += [usage_of(record_of(one)) for one in outcomes]
+            asked += [record_of(one) for one in outcomes]
             if len(chunks) == 1:
-                return {**record_of(outcomes[0]), "usage": total(used).record()}
+                return {**asked[-1], **_asked_by(asked)}
             made = [output_of(one.name, one.task, end) for one, end in zip(steps, outcomes, strict=True)]
             outputs = [*made, *(chunk[0] for n, chunk in enumerate(chunks) if n not in wanted)]
 
@@ -225,12 +227,19 @@ def tokens_of(output: TaskOutput) -> int:
     return counted or -(-len(output.raw) // CHARACTERS_A_TOKEN)
 
 
+def _asked_by(values: Sequence[Mapping[str, Json]]) -> dict[str, Json]:
+    """What several tasks took, as one."""
+    turns = [value["turns"] for value in values if isinstance(value.get("turns"), int)]
+    usage: dict[str, Json] = {"usage": total([usage_of(value) for value in values]).record()}
+    return {**usage, "turns": sum(turns)} if turns else usage
+
+
 def _together(values: Sequence[Mapping[str, Json]]) -> dict[str, Json]:
     """What the items gave, as one output."""
     return {
         "raw": "\n\n".join(str(value.get("raw", "")) for value in values),
         "data": [one.get("raw") if one.get("data") is None else one["data"] for one in values],
-        "usage": total([usage_of(value) for value in values]).record(),
+        **_asked_by(values),
         "duration": round(sum(float(value.get("duration", 0.0)) for value in values), 6),
         "agent": next((value["agent"] for value in values if value.get("agent")), ""),
     }

@@ -57,6 +57,8 @@ class TaskStep:
     def inner(self) -> Sequence[Step]:
         return ()
 
+    goes_on = "inner"
+
     def run(self, turn: Turn) -> Json:
         if working(turn.run).rehearsal is not None:
             return self._rehearsed(turn)

@@ -20,17 +20,18 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from plait.engine.events import StepRetrying
 from plait.engine.hooks import Hook, Verdict, error_names
-from plait.engine.journal import number_of
+from plait.engine.journal import Recorded, number_of
 from plait.engine.limits import NO_LIMITS, Limits, Reached, Spent
 from plait.engine.outcome import Done, Failed, Failure, OutOfLimit, Skipped, StepError, expect_done
 from plait.engine.perform import PLAIN, Policy, Step, Turn
+from plait.errors import PlaitError
 from plait.hints import TYPE_CHECKING, Final
 from plait.masking import masked
 from plait.records import dataclass, field, replace
 from plait.scope import Scope
 from plait.steps.graph_calls import Call, filled_call, performed_items, result_of
 from plait.steps.graph_nodes import Node, leads_to, shown
-from plait.steps.hands import out_of_limit, working
+from plait.steps.hands import Rehearsed, out_of_limit, working
 from plait.template.template import Template
 from plait.values import Json, detached
 
@@ -332,6 +333,8 @@ class Visit:
         "title",
     )  # fmt: skip
     counts_itself = True
+    goes_on = "always"
+    """What it has called is not called again because of what follows it."""
 
     def __init__(self, way: _Way, node: Node, number: int) -> None:
         self._way = way
@@ -349,6 +352,17 @@ class Visit:
         """How often its call was tried, as a step of its own."""
         # What is inside is tried again by itself, where something may come between two attempts.
         self.policy = _whole_policy(node) if self.is_composed else node.policy
+
+    def gone_on(self, failure: Failure) -> Json:
+        """What the visit comes to where a hook swallows its failure; None: nobody can say where to go on."""
+        error = error_of(self.node, failure)
+        if self.node.on_error is not None:
+            return {"error": error, "next": self.node.on_error}
+        names = Names(self._way, {"result": {"status": "error", **error}}, self._way.turn.path)
+        try:
+            return {"error": error, **way_on(self.node, names)}
+        except PlaitError:
+            return None
 
     def run(self, turn: Turn) -> Json:
         node = self.node
@@ -501,6 +515,8 @@ class Called:
         self.policy = replace(visit.node.policy, failure_is_final=is_followed)
         self._visit, self._call, self._names = visit, call, names
 
+    goes_on = "inner"
+
     def run(self, turn: Turn) -> Json:
         self._visit.attempts_inside += 1
         return result_of(self._call, turn, self._names, strict=self._visit._way.graph.strict)
@@ -563,11 +579,43 @@ def _rehearsed(graph: Graph, turn: Turn) -> Json:
 
     Of the first one more is known: what it would be called with.
     """
-    run = working(turn.run)
+    run, again = working(turn.run), _first_done_again(graph, turn)
+    assert run.rehearsal is not None
     for node in reachable(graph):
+        inner = turn.inner(node)
+        known = _visited(node, turn)
+        if known is not None and known.number < again:
+            run.rehearsal.append(Rehearsed(inner.path, node.kind, node.title, remembered=True))
+            continue
         does = _first_call(graph, node, turn) if node.name == graph.start else None
-        run.rehearse(turn.inner(node), node.kind, shown(node, does))
+        if _keeps_call(node, turn) and known is not None and known.number == again:
+            does = "what it called is kept"
+        is_changed = known is not None and known.fingerprint != node.fingerprint
+        run.rehearse(replace(inner, replaying=inner.replaying and is_changed), node.kind, shown(node, does))
     return {}
+
+
+def _visited(node: Node, turn: Turn) -> Recorded | None:
+    """How the first visit of a node has ended, in a run that may remember it."""
+    remembers = turn.replaying and not turn.run.fresh
+    return turn.run.journal.recorded(turn.inner(node).path) if remembers else None
+
+
+def _first_done_again(graph: Graph, turn: Turn) -> float:
+    """The number of the first end that counts no more: all that is behind it is done again."""
+    ends = ((node, known) for node in reachable(graph) if (known := _visited(node, turn)) is not None)
+    return min((known.number for node, known in ends if not _counts(node, known)), default=float("inf"))
+
+
+def _counts(node: Node, known: Recorded) -> bool:
+    has_failed = isinstance(known.outcome, Failed) and not node.policy.failure_is_final
+    return known.fingerprint == node.fingerprint and not has_failed
+
+
+def _keeps_call(node: Node, turn: Turn) -> bool:
+    """Was its call recorded as a step of its own, as it is now?"""
+    known = turn.run.journal.recorded(f"{turn.inner(node).path}/call") if node.call else None
+    return known is not None and node.call is not None and known.fingerprint == node.call.fingerprint
 
 
 def _first_call(graph: Graph, node: Node, turn: Turn) -> str | None:

@@ -176,8 +176,12 @@ def _entry(order: int, outcome: Outcome) -> Json:
         case Done(value):
             return value
         case Failed(failure):
-            return {"status": "error", "error": failure.message, "kind": failure.kind, "index": order}
+            return error_entry(failure, order)
     return None
+
+
+def error_entry(failure: Failure, order: int) -> dict[str, Json]:
+    return {"status": "error", "error": failure.message, "kind": failure.kind, "index": order}
 
 
 def _as_one(failures: Sequence[tuple[int, Failure]], total: int) -> Failure:
@@ -208,6 +212,12 @@ class Item:
         self.fingerprint = call.fingerprint
         self.policy = Policy(retry=node.policy.retry, failure_is_final=keeps_going)
         self._call, self._names, self._strict = call, names, strict
+
+    goes_on = "inner"
+
+    def gone_on(self, failure: Failure) -> Json:
+        """What an item gives whose failure a hook swallows: the same as in a loop that keeps going."""
+        return error_entry(failure, int(self.name.partition(":")[2]))
 
     def run(self, turn: Turn) -> Json:
         return result_of(self._call, turn, self._names, strict=self._strict)

@@ -37,6 +37,8 @@ class Tool:
     params: Template | None = None
     """A map of them."""
     strict: bool = False
+    goes_on = "inner"
+    """What is called may be a flow or an agent, which has recorded what it did."""
 
     def run(self, turn: Turn) -> dict[str, Json]:
         scope, strict = turn.scope, self.strict

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from plait.engine.journal import is_inside
 from plait.engine.outcome import (
     INCOMPLETE,
     Done,
@@ -23,7 +24,7 @@ from plait.engine.outcome import (
     expect_done,
     handled_in_vain,
 )
-from plait.engine.perform import PLAIN, Policy, Skip, Step, Turn, since_last_end
+from plait.engine.perform import PLAIN, GoesOn, Policy, Skip, Step, Turn, since_last_end
 from plait.errors import InputError, PlaitError
 from plait.hints import TYPE_CHECKING, Final, Protocol
 from plait.records import dataclass, field, replace
@@ -232,7 +233,18 @@ class Work:
         attempt = Attempt(self, name)
         if self.is_simple:
             return Done(attempt.run(turn)), turn
-        return since_last_end(turn, name, self._is_in_vain).perform_next(attempt)
+        since = since_last_end(turn, name, self._is_in_vain)
+        if turn.replaying and not since.replaying and self._has_failed_inside(turn, name):
+            # It failed, and so did its step: it is tried again, and goes on with what it had done.
+            return turn.perform_next(replace(attempt, is_tried_again=True))
+        return since.perform_next(attempt)
+
+    def _has_failed_inside(self, turn: Turn, name: str) -> bool:
+        path = f"{turn.path}/{name}"
+        known = None if self.goes_on is None else turn.run.journal.recorded(path)
+        if known is None or not isinstance(known.outcome, Failed):
+            return False
+        return is_inside(known.outcome.failure.path, path)
 
     def _is_in_vain(self, known: Recorded, failure: Failure) -> bool:
         """Is the action, which was done, done again, since the step has failed behind it?
@@ -247,6 +259,11 @@ class Work:
     def _has_no_remedy(self) -> bool:
         """Is there nothing but the action that could make good what the check finds?"""
         return self.validation is not None and self.validation.on_incomplete is None
+
+    @property
+    def goes_on(self) -> GoesOn | None:
+        """Another attempt repeats no call or question of an agent that was answered."""
+        return getattr(self.action, "goes_on", None)
 
     @property
     def is_simple(self) -> bool:
@@ -354,6 +371,8 @@ class Attempt:
 
     work: Work
     name: str
+    is_tried_again: bool = False
+    """Its failure is no end: what an earlier life recorded inside of it stays done."""
 
     kind = "attempt"
 
@@ -371,7 +390,12 @@ class Attempt:
 
     @property
     def policy(self) -> Policy:
-        return self.work.attempts or PLAIN
+        policy = self.work.attempts or PLAIN
+        return replace(policy, failure_is_final=False) if self.is_tried_again else policy
+
+    @property
+    def goes_on(self) -> GoesOn | None:
+        return self.work.goes_on
 
     def run(self, turn: Turn) -> dict[str, Json]:
         if self.work.action is None:
