@@ -569,6 +569,27 @@ def test_items_to_which_an_interrupted_retry_did_not_come_can_be_retried_by_yet_
         place.retry(run)
 
 
+@pytest.mark.parametrize("edited", [False, True])
+def test_items_that_a_retry_by_the_same_text_did_not_come_to_can_be_retried(
+    place: Place, edited: bool
+) -> None:
+    flow = MENDED.replace(
+        "test ${item} = c || test -e ready || sleep 60",
+        "test -e tried || exit 1; test ${item} = c || test -e ready || sleep 60",
+    )
+    run = place.run(flow).result.run
+    place.write("tried", "")
+    interrupted_retry(place, run)
+    again = "three-" if edited else "two-"
+    place.write("flow.yaml", flow.replace("two-", again))
+    with pytest.raises(InputError, match="no failed item is called 'x'"):
+        place.retry(run, items=["x"])
+    assert place.retry(run, items=["d"]).result.counts["successful"] == 4
+    assert place.text("ledger").split()[-2:] == [f"{again}d", "end"]
+    with pytest.raises(InputError, match="no failed items"):
+        place.retry(run)
+
+
 def test_all_that_a_retry_found_changed_outside_of_its_items_stays_done(place: Place) -> None:
     run = place.run(FOUR).result.run
     place.write("flow.yaml", MENDED.replace("echo begin", "echo BEGIN").replace("before-", "earlier-"))

@@ -447,6 +447,8 @@ def _results(moment: Moment, life: Life, after: Mapping[str, Record]) -> Iterato
     if (life.result.status == "done") != expected.done:
         yield f"the run is {life.result.status}: {failure}"
     for path, words in expected.files.items():
+        if {path, f"{path}/run"} & moment.world.said_done:
+            continue  # nobody knows what it printed
         file = moment.world.root / f"out/{path}.txt"
         kept = file.read_text() if file.exists() else None
         if kept != words:

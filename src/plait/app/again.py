@@ -108,13 +108,15 @@ def _no_step(path: str, known: Mapping[str, Step]) -> InputError:
 
 
 def letters_to_retry(
-    loaded: Loaded, journal: Journal, wanted: Sequence[str], *, from_start: bool
+    loaded: Loaded, journal: Journal, wanted: Sequence[str], *, from_start: bool, waiting: Sequence[str] = ()
 ) -> Iterator[StepForgotten]:
+    """`waiting`: the paths of items that an earlier retry did not come to."""
     fan = loaded.program.fan
     if fan is None:
         return
     behind = chosen_at(journal, fan.name, fan.items.name)
     letters = [known for known in journal.failed_titles(fan.name, after=behind) if is_item(known[0])]
+    letters += [(path, path.rpartition("/item:")[2]) for path in waiting]
     unknown = [one for one in wanted if not any(_is_called(known, one) for known in letters)]
     if unknown:
         guess = nearest(unknown[0], [*map(_key, letters), *(title for _, title in letters)])

@@ -13,10 +13,11 @@ from plait.engine.events import StepForgotten
 from plait.engine.journal import is_below, is_item, starred
 from plait.engine.outcome import Failed
 from plait.engine.perform import Step, inside
+from plait.engine.retried import Retried
 from plait.engine.run import changed_steps
 from plait.errors import InputError
 from plait.hints import TYPE_CHECKING, Final
-from plait.records import dataclass, field
+from plait.records import dataclass, field, replace
 from plait.values import Json, json_text
 
 if TYPE_CHECKING:
@@ -37,43 +38,55 @@ class Retry:
     """Their paths, and that of the map; none: nothing was ever retried."""
     fingerprints: Mapping[str, str] = field(default_factory=dict)
     """By path: those of the steps of the flow, as its text was then."""
+    asked: frozenset[str] = frozenset()
+    """The paths of the items that somebody wanted to be retried, by whatever text; none: too many."""
 
     @classmethod
     def of(cls, opened: Opened) -> Retry:
         said = opened.facts.get(RETRIED)
-        return cls(frozenset(said["items"]), said["fingerprints"]) if isinstance(said, Mapping) else cls()
+        if not isinstance(said, Mapping):
+            return cls()
+        return cls(frozenset(said["items"]), said["fingerprints"], frozenset(said.get("asked", ())))
 
     @classmethod
     def begun(cls, loaded: Loaded, opened: Opened, items: Iterable[str]) -> Retry:
         """The items that are retried now, and those of an earlier time to which it did not come."""
-        return cls(frozenset((*items, *cls.of(opened).waiting(opened))), _fingerprints(loaded))
+        items = frozenset((*items, *cls.of(opened).waiting(opened)))
+        asked = frozenset(filter(is_item, items)) if len(items) <= MOST_ASKED else frozenset[str]()
+        return cls(items, _fingerprints(loaded), asked)
 
     def waiting(self, opened: Opened) -> list[str]:
         """The items to which it did not come."""
-        return [path for path in self.items if is_item(path) and opened.journal.recorded(path) is None]
+        return [path for path in sorted(self.asked) if opened.journal.recorded(path) is None]
 
     def kept(self, loaded: Loaded, opened: Opened) -> Retry:
         """What later lives have to know of it: nothing, if all that is done was done by the text of now."""
         if not Retry.of(opened).items and _is_of_one_text(loaded, opened):
-            return Retry()
-        return self if changed_since(loaded, opened, Retry()) else Retry()
+            return Retry(asked=self.asked)
+        return self if changed_since(loaded, opened, Retry()) else Retry(asked=self.asked)
 
     def holds(self, path: str, step: Step) -> bool:
         """Is the text of a step, at a path of the flow, the one that was accepted then?"""
         return self.fingerprints.get(path) == step.fingerprint
 
-    def with_changes(self, changed: Iterable[str]) -> Retry:
+    def without_changes(self, loaded: Loaded) -> Retry:
         """Steps that have changed since are done again, in all items: what is recorded of them decides."""
-        changed = list(changed)
-        kept = {
-            path: known
-            for path, known in self.fingerprints.items()
-            if not any(is_below(path, one) or is_below(one, path) for one in changed)
-        }
-        return type(self)(self.items, kept)
+        now = _fingerprints(loaded)
+        kept = {path: known for path, known in self.fingerprints.items() if now.get(path) == known}
+        return replace(self, fingerprints=kept)
+
+    def held(self, changed: Iterable[str] = ()) -> Retried:
+        """What a life of the run has to know of it; `changed`: these steps are done again."""
+        return Retried(self.items, frozenset(changed), self.fingerprints)
 
     def facts(self) -> dict[str, Json]:
-        return {RETRIED: {"items": sorted(self.items), "fingerprints": dict(self.fingerprints)}}
+        return {
+            RETRIED: {
+                "items": sorted(self.items),
+                "fingerprints": dict(self.fingerprints),
+                "asked": sorted(self.asked),
+            }
+        }
 
 
 def _is_of_one_text(loaded: Loaded, opened: Opened) -> bool:
@@ -83,6 +96,7 @@ def _is_of_one_text(loaded: Loaded, opened: Opened) -> bool:
     return all(known is not None and known.fingerprint == part.fingerprint for part, known in begun)
 
 
+MOST_ASKED: Final = 10_000
 RETRIED: Final = "retried"
 """The name of that among the facts of a run."""
 ACCEPTED: Final = "accepted"

@@ -210,7 +210,6 @@ def resume_flow(
     """Go on with a run: what is recorded is not done again.  `inputs`: secret ones, which are not kept."""
     from plait.app.again import expect_steps, say_done
     from plait.app.changed import Retry, changed_since, go_on_by, is_to_accept, without_removed
-    from plait.engine.retried import Retried
 
     runs, name = find_run(run, project)
     with runs.open(name, write=True) as opened:
@@ -224,7 +223,7 @@ def resume_flow(
         retry = Retry.of(opened)
         changed = changed_since(loaded, opened) if accept_changes and retry.items else {}
         if changed:
-            opened.amend(**retry.with_changes(changed).facts())
+            opened.amend(**retry.without_changes(loaded).facts())
         if accept_changes:
             opened.journal.append(*without_removed(loaded, opened))
         say_done(loaded, opened.journal, done)
@@ -236,7 +235,7 @@ def resume_flow(
             # What was another text already when items were retried was accepted then.
             accept_changes=accept_changes or bool(retry.items),
             repeat=repeat,
-            retried=Retried(retry.items, frozenset(changed)),
+            retried=retry.held(changed),
         )
 
 
@@ -253,15 +252,16 @@ def retry_flow(
     """Do failed items again, all of them or those that are named; the file may have been edited since."""
     from plait.app.again import letters_to_retry
     from plait.app.changed import Retry, go_on_by
-    from plait.engine.retried import Retried
 
     runs, name = find_run(run, project)
     with runs.open(name, write=True) as opened:
         flow = Flow.of(opened, max_parallel, file)
         company = company or Company()
         loaded = flow.load(ask=company.ask)
-        forgotten = list(letters_to_retry(loaded, opened.journal, items, from_start=from_start))
-        if not (forgotten or Retry.of(opened).waiting(opened)):
+        waiting = Retry.of(opened).waiting(opened)
+        journal = opened.journal
+        forgotten = list(letters_to_retry(loaded, journal, items, from_start=from_start, waiting=waiting))
+        if not forgotten:
             raise InputError(
                 f"run {opened.id} has no failed items",
                 fix=f"plait show {opened.id}, or plait resume {opened.id} to go on with it",
@@ -279,7 +279,7 @@ def retry_flow(
             opened,
             company,
             accept_changes=True,
-            retried=Retried(retry.items),
+            retried=retry.held(),
         )
 
 
@@ -333,7 +333,6 @@ def rehearse_resume(
     """What a resumed run would do again, and what it would remember."""
     from plait.app.changed import Retry, changed_since, without_removed
     from plait.engine.journal import Overlay
-    from plait.engine.retried import Retried
 
     runs, name = find_run(run, project)
     with runs.open(name, write=False) as opened:
@@ -344,9 +343,7 @@ def rehearse_resume(
         changed = changed_since(loaded, opened) if retry.items else {}
         journal = Overlay(opened.journal)
         journal.append(*without_removed(loaded, opened))
-        return rehearsed(
-            flow, loaded, journal, opened.folder, retried=Retried(retry.items, frozenset(changed))
-        )
+        return rehearsed(flow, loaded, journal, opened.folder, retried=retry.held(changed))
 
 
 def refusal_to_resume(

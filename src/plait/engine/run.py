@@ -262,7 +262,9 @@ class Run:
             return None  # what is before it was done again since, in a life that did not come to this step
         if isinstance(recorded.outcome, Failed) and not step.policy.failure_is_final:
             return None
-        if recorded.fingerprint != step.fingerprint and not self.retried.stays_done(turn.path):
+        if recorded.fingerprint != step.fingerprint and not self.retried.stays_done(
+            turn.path, step.fingerprint
+        ):
             if not (step.inner or self.accept_changes):
                 raise changed_steps([(turn.path, step.title)])
             return None

@@ -229,9 +229,10 @@ class _Watch:
         if run.hooks is not None and run.hooks.has("item_finished", self.turn.path):
             return b""  # somebody may still have to hear of one
         # Where some items are retried, all others stay done, also by a text that was another one.
-        stay_done = run.retried.stays_done(f"{self.turn.path}/item:*")
-        fingerprint = None if stay_done else self.fan.each.fingerprint
-        done = run.journal.done_in(self.turn.path, fingerprint, after=self.turn.after)[: self.total]
+        fingerprint = self.fan.each.fingerprint
+        stay_done = run.retried.stays_done(f"{self.turn.path}/item:*", fingerprint)
+        text = None if stay_done else fingerprint
+        done = run.journal.done_in(self.turn.path, text, after=self.turn.after)[: self.total]
         self.successful = done.count(1)
         run.tell(ItemsRemembered(self.turn.path, done))
         return done
