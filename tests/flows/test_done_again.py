@@ -779,6 +779,22 @@ def test_only_a_step_that_somebody_was_asked_about_is_repeated(place: Place) -> 
         place.resume(run, repeat=["steps/a"])
 
 
+@pytest.mark.parametrize("gone", ["setup", "reduce", "merge"])
+def test_a_phase_that_was_done_and_was_removed_is_a_change(place: Place, gone: str) -> None:
+    phases = {
+        name: f"{name}: [{{shell: 'echo {name} >> seen; echo {name}'}}]\n"
+        for name in ("setup", "reduce", "merge")
+    }
+    run = place.done("".join(phases.values())).result.run
+    place.write("flow.yaml", "".join(text for name, text in phases.items() if name != gone))
+    with pytest.raises(InputError, match=rf"{gone} \({gone}, removed\)"):
+        place.resume(run)
+    value = place.resume(run, accept_changes=True).result.value
+    assert isinstance(value, dict)
+    assert value["output"] == ("reduce\n" if gone == "merge" else "merge\n")
+    assert place.resume(run).result.status == "done"
+
+
 def test_a_phase_that_failed_and_was_removed_is_no_question_once_what_is_behind_it_is_done(
     place: Place,
 ) -> None:

@@ -215,6 +215,23 @@ def test_a_dry_run_says_of_an_action_whose_check_had_failed_why_it_is_done_again
     assert first.endswith("(again: its step had failed by its check)")
 
 
+def test_a_dry_run_goes_the_way_of_checks_that_are_recorded(place: Place) -> None:
+    check = """n=$(cat gaps 2>/dev/null | wc -l); printf '{"completion_percentage":%d}' $((n * 50))"""
+    flow = f"""\
+steps:
+  - id: do
+    shell: echo one
+    validate:
+      shell: {check}
+      on_incomplete: {{shell: 'echo gap >> gaps; test $(wc -l < gaps) != 2 || test -e ready', max_attempts: 3}}
+  - {{id: then, shell: echo two}}
+"""
+    assert place.run(flow).result.status == "failed"
+    shown = place.plait("resume", "--dry-run").stdout.splitlines()
+    told = [line.split()[0].removeprefix("steps/") for line in shown]
+    assert told[:5] == ["do/run", "do/check@1", "do/on_incomplete@1", "do/check@2", "do/on_incomplete@2/0"]
+
+
 # ── a timeout ────────────────────────────────────────────────────────────
 
 TIMEOUTS = [

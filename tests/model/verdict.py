@@ -145,12 +145,11 @@ class Moment:
         }
 
     def is_of_removed_phase(self, path: str) -> bool:
-        """Is a phase gone that another one has followed?"""
+        """Is a phase gone that was done?"""
         phase = path.partition("/")[0]
-        if phase in self.flow.phases or phase not in PHASES:
+        if phase in self.flow.phases or phase not in self.before:
             return False
-        later = PHASES[PHASES.index(phase) + 1 :]
-        return any(one in self.before for one in later)
+        return self.before[phase].status != "failed"
 
     def is_end_of_list(self, path: str) -> bool:
         """Did its list fail with it?  Then nothing has followed."""

@@ -317,11 +317,10 @@ def _removed(loaded: Loaded, opened: Opened, retry: Retry, *, every: bool = True
             name = one.path.rpartition("/")[2]
             was_gone = retry.items and starred(one.path) not in retry.fingerprints
             is_step = _ID.match(name) and name not in names and one.number > listed.since
-            # From a failure that ended its list nothing has followed, nor from the last of the phases.
-            has_failed = isinstance(one.outcome, Failed)
-            may_be_last = not listed.path or (has_failed and not listed.done)
-            is_last = may_be_last and not any(_stood_after(one, other) for other in known)
-            is_last = is_last or (has_failed and not listed.path)  # what is behind it was done without it
+            # From a failure that ended its list nothing has followed; what is behind a phase that failed
+            # was done without it.
+            may_be_last = isinstance(one.outcome, Failed) and not listed.done
+            is_last = may_be_last and not (listed.path and any(_stood_after(one, other) for other in known))
             if is_step and not is_last and not was_gone:
                 yield one
 

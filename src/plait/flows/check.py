@@ -19,7 +19,7 @@ from plait.flows import format
 from plait.flows.compose import Blocks, Composed, compose, compose_alone
 from plait.flows.fields import UNREAD, Field, Reading, names_of_head, read_fields
 from plait.flows.finding import Finding
-from plait.flows.names import BUILTIN_ROOTS, NAMES, profile_of, strings
+from plait.flows.names import BUILTIN_ROOTS, NAMES, OF_ITEM, profile_of, strings
 from plait.flows.shell_check import check_shell, left_to_shell, shell_names
 from plait.flows.step_check import in_list, outside
 from plait.hints import Final, TypeAlias
@@ -341,10 +341,26 @@ def _map_problems(document: documents.Node) -> Iterator[Problem]:
             read_input(said)
     except PlaitError as error:
         yield from error.problems
+    yield from _of_items_in_input(node)
     id = node.get("id")
     if isinstance(id, documents.Scalar) and "$" not in str(id.value):
         what, fix = "all items get this one id", f"put in what differs, such as ${{item.{id.value}}}"
         yield Problem(what, id.span, fix, code="no-effect")
+
+
+def _of_items_in_input(node: documents.Mapping) -> Iterator[Problem]:
+    """A name in capitals would be left to the shell, which does not have it either."""
+    from plait.flows.mentions import names_in
+
+    said = node.get("input")
+    command = said.get("command") if isinstance(said, documents.Mapping) else None
+    if command is None:
+        return
+    asked = {name for name in names_in(command) if name.isupper()}
+    for name, value in _entries(node.get("env")):
+        if name in asked and not OF_ITEM.isdisjoint(names_in(value)):
+            what = f"'{name}' is made of the item, and this command is to find the items"
+            yield Problem(what, command.span, "use another variable here", code="unknown-name")
 
 
 def _policy_problems(document: documents.Node) -> Iterator[Problem]:

@@ -85,7 +85,7 @@ NAMES: Final = (
     Name(
         "step",
         _WORKFLOW,
-        "this step, and what it changed",
+        "this step; and what the step before it changed, or, in its own handlers and behind it, this one",
         ("name", "index", "id", "path", "attempt", *_CHANGES),
     ),
     Name(

@@ -154,7 +154,8 @@ def _of_csv(chunks: Iterator[bytes], name: str) -> Iterator[Json]:
             header = _header(row, name)
         elif len(row) != len(header):
             what = f"this row has {len(row)} fields, and the header has {len(header)}"
-            fix = 'put fields with a comma in it in "double quotes"'
+            few = "write an empty field for each that has nothing in it: a,,c"
+            fix = few if len(row) < len(header) else 'put fields with a comma in it in "double quotes"'
             raise DocumentError(what, f"{name}:{rows.line_num}", fix, code="csv")
         else:
             yield dict(zip(header, row, strict=True))
