@@ -150,6 +150,39 @@ MEETS = [
 ]  # fmt: skip
 
 
+MADE = [
+    # a map step that leaves what it makes of a secret in a file
+    "- {shell: 'printf %s \"$AUTH\" > out-${item}.txt', env: {AUTH: 'pre-${TOKEN | upper}'}}",
+    "- {shell: 'printf %s \"$AUTH\" > out-${item}.txt', env: {AUTH: '${item}-${TOKEN | upper}'}}",
+    "- {shell: 'printf %s ${TOKEN | upper} > out-${item}.txt'}",
+    "- {shell: 'printf %s ${cmd:printf %s ${TOKEN} | tr a-z n-za-m} > out-${item}.txt'}",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("step", MADE)
+def test_what_an_item_makes_of_a_secret_is_one_for_the_run(
+    step: str, tmp_path: Path, cluster: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_TOKEN", "sesame-open-4711")
+    flow = (
+        "secrets: {TOKEN: MY_TOKEN}\n"
+        f"map:\n  input: {{items: [a, b]}}\n  shared: true\n  steps:\n    {step}\n"
+        "reduce:\n  - {shell: 'cat out-*.txt; cat out-*.txt | wc -c', capture_output: r}\n"
+        "  - write_file: {path: result.json, format: json, content: {r: '${r}'}}\n"
+    )
+    here, there = (
+        ran(tmp_path / name, flow, backend)[1] for name, backend in (("here", "local"), ("there", cluster))
+    )
+    assert there == here
+    for file in (tmp_path / "there").rglob("*"):
+        clear = (b"SESAME-OPEN", b"frfnzr-bcra")
+        assert (
+            file.name.startswith("out-")
+            or not file.is_file()
+            or not any(one in file.read_bytes() for one in clear)
+        )
+
+
 @pytest.mark.parametrize(("steps", "secret"), MEETS)
 def test_a_secret_that_an_item_meets_by_itself_is_masked_before_its_next_step_sees_it(
     steps: str, secret: str, tmp_path: Path, cluster: str, monkeypatch: pytest.MonkeyPatch

@@ -53,6 +53,8 @@ def values(annotation: str) -> Iterator[Any]:
             yield b"\1"
         case "tuple[tuple[str, int], ...]":
             yield ((SAID, 1),)
+        case "tuple[Sealed, ...]":
+            yield (travel.Sealed(SECRET),)
         case "Failure":
             yield from records(Failure)
         case "Owed":

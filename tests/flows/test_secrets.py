@@ -93,6 +93,25 @@ def test_a_secret_that_is_given_as_a_parameter_is_masked(place: Place) -> None:
     assert TOKEN.encode() not in place.state
 
 
+LEFT = [
+    # what a step, which the run remembers when it is resumed, leaves in a file
+    "{shell: 'printf %s \"$A\" > out', env: {A: 'pre-${T | upper}'}}",
+    "{shell: 'printf %s ${T | upper} > out'}",
+    "{foreach: [x], do: [{shell: 'printf %s \"$A\" > out', env: {A: '${item}-${T | lower}'}}]}",
+]
+
+
+@pytest.mark.parametrize("step", LEFT)
+def test_a_resumed_run_masks_what_remembered_steps_have_made_of_a_secret(place: Place, step: str) -> None:
+    flow = f"secrets: {{T: TOKEN}}\nsteps: [{step}, {{shell: test -e go}}, {{shell: cat out}}]\n"
+    failed = place.run(flow)
+    place.write("go", "")
+    whole = place.done(flow).outputs["steps/2"]
+    assert "***" in whole
+    assert place.resume(failed.result.run).outputs["steps/2"] == whole
+    assert [one for one in (TOKEN.upper(), TOKEN.lower()) if one.encode() in place.state] == []
+
+
 def test_what_a_command_makes_of_a_secret_is_one(place: Place) -> None:
     flow = "secrets: {T: TOKEN}\nsteps: [{shell: 'echo ${cmd:printf %s ${T} | rev}'}]\n"
     assert list(place.done(flow).outputs.values()) == ["***"]

@@ -1,6 +1,6 @@
 """Items that are performed by another process, packed: what they need, and nothing else.
 
-The files of the flow are sent as text.  A secret is sent if a step of the items names it.
+The files of the flow are sent as text; all its secrets go along, sealed.
 What becomes of a parcel at the other end stands in `errands` and `workplace`.
 """
 
@@ -146,6 +146,9 @@ class Away:
                 fix="write shared: true under map, and have the project where it is here on every worker",
                 code="not-on-cluster",
             )
+
+    def learn(self, hidden: Iterable[travel.Sealed]) -> None:
+        self._run.hide(secret.opened().reveal() for secret in hidden)
 
     def errands(self, digest: str, fanned: Fanned, works: Sequence[ItemWork]) -> bytes:
         return travel.packed_errands(digest, [self._errand(fanned, work) for work in works])

@@ -131,7 +131,11 @@ def _performed(place: Place, errand: travel.Errand, left: float | None) -> Singl
         finally:
             run.close()
     events = travel.worth_recording([stamped.event for stamped in journal.events(known)])
-    return reply(place, events)
+    single = reply(place, events)
+    hidden = set() if run.masker is None else set(run.masker.hidden).difference(place.hidden)
+    if hidden and isinstance(single, travel.Performed):
+        return replace(single, hidden=tuple(map(travel.Sealed, sorted(hidden))))
+    return single
 
 
 Single = travel.Performed | travel.Stopped | travel.Ended | travel.Refused

@@ -50,6 +50,7 @@ class Place:
         except BaseException:  # nothing is hidden: only the folder goes
             self.close()
             raise
+        self.hidden = frozenset(self.loaded.secret_texts())
         self.folder = parcel.folder if self._folder is None else os.path.join(project, ".ai", "state")
         self.scope = self._scope()
         self.env = {**os.environ, **self.loaded.process_env()}
@@ -85,7 +86,7 @@ class Place:
         from plait.steps.hands import WorkingRun
 
         settings = self.parcel.settings
-        masker = Masker(secrets) if (secrets := self.loaded.secret_texts()) else None
+        masker = Masker(self.hidden) if self.hidden else None
         run = WorkingRun(
             settings.run,
             journal,

@@ -279,8 +279,13 @@ class _Crew:
         return returned(value, self._run.mask)
 
     def _unpacked(self, reply: bytes) -> travel.Reply:
-        unpacked: travel.Reply = self._returned(travel.unpacked_reply(reply))
-        return unpacked
+        unpacked: travel.Reply = travel.unpacked_reply(reply)
+        several = unpacked.replies if isinstance(unpacked, travel.Several) else (unpacked,)
+        for one in several:
+            if isinstance(one, travel.Performed):
+                self._office.learn(one.hidden)
+        masked: travel.Reply = self._returned(unpacked)
+        return masked
 
     def _note(self, message: str) -> None:
         self._run.note(self._fanned.turn.path, message)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import pickle
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from pkgutil import resolve_name
 
@@ -206,6 +206,8 @@ class Performed:
 
     outcome: Outcome
     events: tuple[Event, ...] = field(repr=False)
+    hidden: tuple[Sealed, ...] = field(default=(), repr=False)
+    """What the item has made of secrets, and nobody could know before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,3 +311,6 @@ class Office(Protocol):
     def parcel(self, fanned: Fanned, *, shared: bool) -> tuple[str, bytes]: ...
 
     def errands(self, digest: str, fanned: Fanned, works: Sequence[ItemWork]) -> bytes: ...
+
+    def learn(self, hidden: Iterable[Sealed]) -> None:
+        """Mask these from now on, too."""

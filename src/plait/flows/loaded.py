@@ -75,6 +75,8 @@ class Loaded:
     """Patterns for files of the project that go with the items, where it is not."""
     allow_outside: bool = False
     environ: Mapping[str, str] = field(default_factory=dict, repr=False)
+    made: frozenset[str] = field(default=frozenset(), repr=False)
+    """What its steps make of secrets, as far as that is known before."""
 
     def scope(self, run: str, *, sources: Sources | None = None, started: str = "") -> Scope:
         """The names with which a run of the flow begins."""
@@ -102,4 +104,4 @@ class Loaded:
 
     def secret_texts(self) -> list[str]:
         """What has to be masked wherever it appears."""
-        return secret_texts(self.surroundings, self.parameters)
+        return sorted(self.made.union(secret_texts(self.surroundings, self.parameters)))

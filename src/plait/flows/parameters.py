@@ -290,7 +290,7 @@ class Surroundings:
 
     def hidden(self) -> frozenset[str]:
         """Every text that is masked wherever it appears."""
-        return self.guessed.union(_secrets_in([self.names(), *self.secrets.values()]))
+        return self.guessed.union(secrets_in([self.names(), *self.secrets.values()]))
 
     def environ(self, host: Mapping[str, str]) -> dict[str, str | Secret]:
         """What `env.X` answers: a secret is one under every name that it has there."""
@@ -477,21 +477,21 @@ def _sealed(environ: Mapping[str, str], hidden: Set[str]) -> dict[str, str | Sec
     return {name: Secret(value) if value in hidden else value for name, value in environ.items()}
 
 
-def _secrets_in(value: Json) -> Iterator[str]:
+def secrets_in(value: Json) -> Iterator[str]:
     match value:
         case Secret():
             yield value.reveal()
         case Mapping():
             for inner in value.values():
-                yield from _secrets_in(inner)
+                yield from secrets_in(inner)
         case list():
             for inner in value:
-                yield from _secrets_in(inner)
+                yield from secrets_in(inner)
 
 
 def secret_texts(around: Surroundings, parameters: Mapping[str, Json]) -> list[str]:
     """What has to be masked wherever it appears, in a fixed order."""
-    return sorted(around.hidden().union(_secrets_in(parameters)))
+    return sorted(around.hidden().union(secrets_in(parameters)))
 
 
 def env_files(node: nodes.Node | None) -> list[nodes.Scalar]:

@@ -22,7 +22,7 @@ from plait.flows.finding import Finding
 from plait.flows.format import Said
 from plait.flows.loaded import Loaded
 from plait.flows.names import profile_of
-from plait.flows.parameters import Parameter, Surroundings, declared, resolve, surroundings
+from plait.flows.parameters import Parameter, Surroundings, declared, resolve, secret_texts, surroundings
 from plait.flows.parts import backend_of, read_limits
 from plait.hints import TYPE_CHECKING, Final
 from plait.records import replace
@@ -93,7 +93,21 @@ def load_workflow(
         ships=_ships(said),
         allow_outside="outside_files" in said.words("allow"),
         environ=environ,
+        made=_made(flow, around, values, environ),
     )
+
+
+def _made(
+    flow: Composed, around: Surroundings, values: Mapping[str, Json], environ: Mapping[str, str]
+) -> frozenset[str]:
+    """What the steps make of secrets; without any there is nothing to find out."""
+    if not secret_texts(around, values):
+        return frozenset()
+    from plait.flows.fields import read_fields
+    from plait.flows.made_secrets import made_of_secrets
+
+    scope = Scope({**around.names(), **values}, sources=Sources(environ=around.environ(environ)))
+    return made_of_secrets(read_fields(flow.document, "workflow", blocks=flow.blocks).fields, scope)
 
 
 def _hooks(flow: Said, scope: Scope) -> tuple[tuple[Hook, ...], dict[str, Span]]:

@@ -474,8 +474,15 @@ class WorkingRun(Run):
         assert self.rehearsal is not None
         self.rehearsal.append(Rehearsed(turn.path, kind, self.mask(shown), why=self._why_again(turn)))
 
+    def hide_made(self, secrets: Iterable[str]) -> None:
+        """Mask what a step has made of secrets, unless it is masked at least in part, as from the beginning.
+
+        What a run masks must not depend on which steps it has performed, and which it remembers.
+        """
+        self.hide([one for one in secrets if self.mask(one) == one])
+
     def hide(self, secrets: Iterable[str]) -> None:
-        """Mask these from now on, too: what a step has made of secrets, those of a flow inside this one."""
+        """Mask these from now on, too: those of a flow inside this one, and what only a command knows."""
         for secret in secrets:
             with _HIDING:
                 if self.masker is None:

@@ -38,7 +38,7 @@ class Shell:
     def run(self, turn: Turn) -> dict[str, Json]:
         run = working(turn.run)
         bound = self._constant[0] if self._constant else self._bound(turn.scope)
-        run.hide(bound.secrets)
+        run.hide_made(bound.secrets)
         if run.rehearsal is not None:
             run.rehearse(turn, "shell", bound.shown)
             return {}

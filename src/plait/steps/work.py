@@ -34,7 +34,7 @@ from plait.steps.hands import working
 from plait.steps.sequence import Sequence as Steps
 from plait.steps.unfilled import ItemHole, expect_filled, item_holes, note_unfilled
 from plait.template.sinks import as_sealed_env, as_text, is_authors
-from plait.values import Json, Secret, revealed_text
+from plait.values import Json, revealed_text
 
 if TYPE_CHECKING:
     from plait.engine.journal import Recorded
@@ -354,8 +354,9 @@ class Work:
 
 def with_variables(turn: Turn, env: Mapping[str, Template], *, strict: bool) -> Turn:
     """The turn in which processes find these variables, and templates their names."""
-    given = {name: as_sealed_env(value, turn.scope, strict=strict) for name, value in env.items()}
-    working(turn.run).hide(value.reveal() for value in given.values() if isinstance(value, Secret))
+    filled = {name: as_sealed_env(value, turn.scope, strict=strict) for name, value in env.items()}
+    given = {name: value for name, (value, _) in filled.items()}
+    working(turn.run).hide_made(secret for _, secrets in filled.values() for secret in secrets)
     made = {name for name, value in env.items() if not is_authors(value, turn.scope)}
     own = {name: value for name, value in given.items() if name not in made}
     scope = turn.scope.frame("step env", env=own)

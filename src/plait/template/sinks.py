@@ -109,13 +109,13 @@ def as_env(template: Template, values: Values, *, strict: bool = False, env: Env
 
 def as_sealed_env(
     template: Template, values: Values, *, strict: bool = False, env: Env = None
-) -> str | Secret:
-    """As `as_env`; what a secret is part of is one."""
+) -> tuple[str | Secret, list[str]]:
+    """As `as_env`; what a secret is part of is one.  And the texts that make it one."""
     pieces = template.pieces(values, strict=strict, env=env)
     whole = "".join(map(_revealed, pieces))
     _refuse_characters(whole, "\0", "an environment variable", template.leaf.source, pieces)
-    secret = any(isinstance(piece, Placed) and holds_secret(piece.value) for piece in pieces)
-    return Secret(whole) if secret else whole
+    secrets = [_revealed(one) for one in pieces if isinstance(one, Placed) and holds_secret(one.value)]
+    return Secret(whole) if secrets else whole, secrets
 
 
 def as_url(
