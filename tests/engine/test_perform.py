@@ -30,7 +30,7 @@ from plait.engine.outcome import (
 from plait.engine.perform import NO_TIME_LEFT, PLAIN, Allowance, Policy, Skip, Step, Turn, inside, perform
 from plait.engine.retry import Retry
 from plait.engine.run import Run
-from plait.errors import InputError, InternalError, PlaitError, ProcessError, TrustError
+from plait.errors import InputError, InternalError, JournalError, PlaitError, ProcessError, TrustError
 from plait.records import dataclass, field
 from plait.scope import Scope
 from plait.steps.foreach import Values, foreach
@@ -692,3 +692,22 @@ def test_a_step_that_may_run_once_is_asked_about_when_its_guardian_was_lost() ->
     with pytest.raises(InputError, match="may run only once"):
         perform(Lost(), Turn(again, "pay", Scope()))
     again.close()
+
+
+class Full(MemoryJournal):
+    """A journal on a disk that is full when the first end is to be recorded."""
+
+    def append(self, *events: Event) -> None:
+        if any(isinstance(event, StepFinished) for event in events):
+            raise JournalError("the journal cannot be used: the disk is full", "journal.db", "make room")
+        super().append(*events)
+
+
+def test_a_failure_that_cannot_be_recorded_is_told() -> None:
+    with pytest.raises(JournalError) as raised:
+        performed(step("a", failing("no room for big1")), new_run(journal=Full()))
+    assert raised.value.what == (
+        "the journal cannot be used: the disk is full; so it does not hold that 'a' failed: no room for big1"
+    )
+    with pytest.raises(JournalError, match=r"is full\nfix"):
+        performed(step("a", saying("x")), new_run(journal=Full()))

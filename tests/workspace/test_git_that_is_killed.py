@@ -119,8 +119,27 @@ def test_a_working_tree_for_which_there_is_no_room_is_said_to_need_room_and_foll
     place = Place(tmp_path, items=("a",), start=start)
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=5 << 10))
     message = failure_of(place.life()).message
-    assert "unable to write file a.txt (the disk is full: 5 KiB are free)\nmake room there" in message
+    full = f"(the disk of {place.repository} is full: 5 KiB are free)"
+    assert f"unable to write file a.txt {full}\nmake room there" in message
     assert "stash" not in message
+    with pytest.raises(AssertionError, match=r"index\.lock"):
+        git(place.repository, "commit", "-q", "--allow-empty", "-m", "mine")
     place.start = start_git
     assert isinstance(place.life(), Done)
     assert (place.status(), place.merged()) == ("", ["a"])
+
+
+def test_whoever_commits_all_the_same_is_told_what_that_has_undone(tmp_path: Path) -> None:
+    def start(args: Sequence[str], *, cwd: str, env: Mapping[str, str], stdin: bytes = b"") -> Answer:
+        if tuple(args[:3]) == ("read-tree", "-m", "-u") and "-n" not in args and cwd == str(place.repository):
+            return Ended(128, b"", b"error: unable to write file a.txt\n")
+        return start_git(args, cwd=cwd, env=env, stdin=stdin)
+
+    place = Place(tmp_path, items=("a",), start=start)
+    place.life()
+    (place.repository / ".git/index.lock").unlink()
+    git(place.repository, "commit", "-q", "--allow-empty", "-m", "mine")
+    place.start = start_git
+    assert isinstance(place.life(), Done)
+    [note] = [one for one in place.notes() if "were before it" in one]
+    assert "a.txt" in note

@@ -347,12 +347,15 @@ def _recorded(step: Step, turn: Turn, *, is_last: bool) -> Outcome:
         owed=None if news is None else news.owed,
     )
     # Before any hook hears of it: who has not heard when this life ends hears of it in another one.
-    if ends_run is not None and _would_count(ends_run, step, outcome):
-        turn.run.emit_in_vain(end, "a limit cut it off")
-    elif is_last and news is None:
-        turn.run.emit_last(end)
-    else:
-        turn.run.emit(end)
+    try:
+        if ends_run is not None and _would_count(ends_run, step, outcome):
+            turn.run.emit_in_vain(end, "a limit cut it off")
+        elif is_last and news is None:
+            turn.run.emit_last(end)
+        else:
+            turn.run.emit(end)
+    except JournalError as error:
+        raise _unrecorded(error, step, outcome) from None
     if cut_short:
         raise OutOfTime
     if ends_run is not None:
@@ -360,6 +363,14 @@ def _recorded(step: Step, turn: Turn, *, is_last: bool) -> Outcome:
     if news is not None:
         news.tell()
     return outcome
+
+
+def _unrecorded(error: JournalError, step: Step, outcome: Outcome) -> JournalError:
+    """With the failure that nobody will find in the journal."""
+    if not isinstance(outcome, Failed):
+        return error
+    lost = f"{error.what}; so it does not hold that '{step.title}' failed: {outcome.failure.message}"
+    return JournalError(lost, error.where, error.fix, code=error.code)
 
 
 def _would_count(aborted: Aborted, step: Step, outcome: Outcome) -> bool:

@@ -330,6 +330,9 @@ class Workspaces(Protocol):
     def forget_merged(self, into: str, spare: Collection[str]) -> None:
         """Remove the branches of places that add nothing to a commit, but for these."""
 
+    def undone(self, old: str, new: str, tip: str) -> list[str]:
+        """The files that one commit changes, and that are at a later one as they were before it."""
+
     def is_ancestor(self, one: str, other: str) -> bool: ...
     def merge(self, ours: str, theirs: str, message: str) -> str | Conflict: ...
     def tree_of(self, ref: str, *, mark: str) -> AbstractContextManager[Tree | None]:

@@ -144,6 +144,8 @@ def _merged(
         if of_people and spaces.tip(target) == begun["new"]:
             with spaces.tree_of(target, mark=turn.run.id) as tree:
                 _go_along(tree, begun, again=True)
+        elif of_people:
+            _tell_of_undone(turn, begun)
         return begun
     for _ in range(MOST_MOVES):
         old = spaces.tip(target)
@@ -214,6 +216,18 @@ def _has_happened(turn: Turn, intent: Mapping[str, Json]) -> bool:
     )
 
 
+def _tell_of_undone(turn: Turn, intent: Mapping[str, Json]) -> None:
+    """Somebody has committed in a tree that had not gone along: that may have taken out what was merged."""
+    spaces, target = expect_workspaces(turn), str(intent["target"])
+    new = str(intent["new"])
+    if files := spaces.undone(str(intent["old"]), new, spaces.tip(target)):
+        turn.run.note(
+            turn.path,
+            f"{short(target)} has commits behind the merge of the items, in which these files are as they "
+            f"were before it: {named(files)}; if that was not meant: git checkout {new[:12]} -- FILE",
+        )
+
+
 def _go_along(tree: Tree | None, intent: Mapping[str, Json], *, again: bool) -> None:
     """Bring the working tree of a branch to where the branch has gone."""
     if tree is None:
@@ -223,7 +237,7 @@ def _go_along(tree: Tree | None, intent: Mapping[str, Json], *, again: bool) -> 
     try:
         tree.update(old, new, again=again)
     except NotWritten as error:
-        fix = "make room there, then plait resume; commit nothing in that tree before: it still is as it was"
+        fix = "make room there, then plait resume; its index.lock stays until then, so that nobody commits"
         raise _left_behind(branch, tree, error, fix) from None
     except InTheWay as error:
         fix = (

@@ -9,7 +9,6 @@ knows its own lock, and the files that it had put in place or only begun to writ
 from __future__ import annotations
 
 import os
-import re
 import shutil
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -19,7 +18,7 @@ from plait.hints import Final
 from plait.records import dataclass
 from plait.steps.hands import InTheWay, NotWritten
 from plait.steps.merging import named
-from plait.workspace.git import Answer, Git, Inside, names, said_by
+from plait.workspace.git import Answer, Git, Inside, names, room_at, said_by
 
 PIECE: Final = 1 << 20
 
@@ -50,6 +49,8 @@ class Checkout:
         self._own = f"{self._index}.plait-{mark}"
         """Our copy of the index.  It is beside the index, whose place it takes in the end."""
         self._inside = Inside(administration, path, self._own)
+        self._is_behind = False
+        """The branch has moved, and the tree could not go along: a commit there would undo that."""
 
     # ── the lock ─────────────────────────────────────────────────────────
 
@@ -61,7 +62,8 @@ class Checkout:
         try:
             yield
         finally:
-            self._release()
+            if not self._is_behind:
+                self._release()
             self._drop_own()
 
     def _release(self) -> None:
@@ -102,7 +104,21 @@ class Checkout:
         self._read_tree("-n", old, new)
 
     def update(self, old: str, new: str, *, again: bool) -> None:
-        """Go from one commit to another; `again`: that was perhaps begun before."""
+        """Go from one commit to another; `again`: that was perhaps begun before.
+
+        Where it fails the lock stays, until `plait resume`, but for files of the user, who has to move them.
+        """
+        self._is_behind = True
+        try:
+            self._updated(old, new, again=again)
+        except NotWritten:
+            raise
+        except InTheWay:
+            self._is_behind = False
+            raise
+        self._is_behind = False
+
+    def _updated(self, old: str, new: str, *, again: bool) -> None:
         self._copy_index()
         changes = self._changes(old, new)
         if again:
@@ -129,11 +145,8 @@ class Checkout:
         answer = self._asked("read-tree", "-m", "-u", *args)
         if answer.exit_code != 0:
             said = "\n".join(said_by(answer, most=10))
-            raise NotWritten(f"{said}{self._room()}") if _NOT_WRITTEN.search(said) else InTheWay(said)
-
-    def _room(self) -> str:
-        free = shutil.disk_usage(self.path).free
-        return "" if free > LITTLE_ROOM else f" (the disk is full: {free // 1024:,} KiB are free)"
+            room = room_at(self.path, said)
+            raise NotWritten(f"{said}{room}") if room or "unable to write" in said else InTheWay(said)
 
     # ── files of the user that git does not know ─────────────────────────
 
@@ -270,7 +283,3 @@ def _copy_with_time(source: str, target: str) -> None:
     shutil.copyfile(source, target)
     about = os.stat(source)
     os.utime(target, ns=(about.st_atime_ns, about.st_mtime_ns))
-
-
-LITTLE_ROOM: Final = 1 << 20
-_NOT_WRITTEN: Final = re.compile(r"unable to (write|create) |No space left|Disk quota|File too large")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from collections.abc import Mapping, Sequence
 from threading import Lock
 
@@ -138,8 +139,11 @@ class Git:
             raise self.failure(args[0], answer)
         return answer.stdout
 
-    def failure(self, command: str, answer: Answer, commit: str = "COMMIT") -> PlaitError:
-        """What to raise for a command that has failed; `commit` is the one whose files it needs, if known."""
+    def failure(self, command: str, answer: Answer, commit: str = "COMMIT", folder: str = "") -> PlaitError:
+        """What to raise for a command that has failed.
+
+        `commit` is the one whose files it needs, if known; `folder` where it writes, if that is elsewhere.
+        """
         if LACKING.search(answer.stderr) and self._is_partial():
             return InputError(
                 "items cannot have worktrees here: this is a partial clone, a file of the commit was never "
@@ -149,7 +153,7 @@ class Git:
                 "then plait retry RUN --failed, or plait resume",
                 code="no-worktrees",
             )
-        return failed(command, answer)
+        return failed(command, answer, folder or self._folder)
 
     def line(self, *args: str, inside: Inside | None = None, stdin: bytes = b"", who: bool = False) -> str:
         env = self.who() if who else None
@@ -201,7 +205,23 @@ class Git:
         return read_settings(self.run(*LISTING))
 
 
-def failed(command: str, answer: Answer) -> PlaitError:
+def room_at(folder: str, said: str) -> str:
+    """How little room there is, if that is why git could not write; else nothing."""
+    if not _NOT_WRITTEN.search(said):
+        return ""
+    free = shutil.disk_usage(folder).free
+    return "" if free > LITTLE_ROOM else f" (the disk of {folder} is full: {free // 1024:,} KiB are free)"
+
+
+LITTLE_ROOM: Final = 16 << 20
+"""Bytes; what could not be written may be larger than what is left."""
+_NOT_WRITTEN: Final = re.compile(
+    r"unable to (write|create|append)|cannot (update|lock) ref|No space left|Disk quota|File too large"
+    r"|[Cc]ould not (write|reset index)|failed to write"
+)
+
+
+def failed(command: str, answer: Answer, folder: str = "") -> PlaitError:
     said = said_by(answer, most=5)
     if any("safe.directory" in line for line in said):
         return InputError(
@@ -210,9 +230,11 @@ def failed(command: str, answer: Answer) -> PlaitError:
             code="repository",
         )
     how = "was killed" if _is_killed(answer) else f"ended with exit code {answer.exit_code}"
+    room = room_at(folder, "\n".join(said)) if folder else ""
+    first = "make room there" if room else "put right what git says"
     return ProcessError(
-        f"'git {command}' {how}" + (": " + "\n".join(said) if said else ""),
-        fix="put right what git says, then plait resume, or plait retry RUN ITEM for an item that failed",
+        f"'git {command}' {how}" + (": " + "\n".join(said) if said else "") + room,
+        fix=f"{first}, then plait resume, or plait retry RUN ITEM for an item that failed",
         code="git",
     )
 

@@ -135,7 +135,7 @@ class Worktrees:
                 self.remove(Spot(path, path, branch, commit), merged=None)
                 self._delete(branch, commit)
                 if number > MOST_FAILURES:
-                    raise self._git.failure("worktree add", made, commit)
+                    raise self._git.failure("worktree add", made, commit, self._folder)
         raise InputError(
             "this item has too many worktrees", self._folder, "plait worktrees --clean", code="no-worktrees"
         )
@@ -452,6 +452,14 @@ class Worktrees:
             at, _, ref = line.partition(" ")
             if not {ref.removeprefix(BRANCHES), ref.removeprefix(ours)} & needed:
                 self._delete(ref.removeprefix(BRANCHES), at)
+
+    def undone(self, old: str, new: str, tip: str) -> list[str]:
+        """The files that one commit changes, and that are at a later one as they were before it."""
+        changed, since = (
+            names(self._git.run("diff-tree", "-r", "-z", "--no-renames", "--name-only", old, one))
+            for one in (new, tip)
+        )
+        return sorted(os.fsdecode(name) for name in {*changed}.difference(since))
 
     def is_ancestor(self, one: str, other: str) -> bool:
         if not one or not other:
