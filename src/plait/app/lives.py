@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 
 from plait.app import env_changes
 from plait.engine.events import RunEnded, RunStarted, Status, UsedBefore
@@ -12,7 +13,7 @@ from plait.engine.outcome import Aborted, Done, Failed, Failure, Interrupted, Ou
 from plait.engine.perform import Turn
 from plait.engine.retried import NOT_RETRIED, Retried
 from plait.engine.run import Run, Stop, Watch
-from plait.errors import InputError, PlaitError, Problem, TrustError
+from plait.errors import InputError, JournalError, PlaitError, Problem, TrustError
 from plait.hints import TYPE_CHECKING, Final
 from plait.records import dataclass, field, replace
 from plait.template.program import FACTS
@@ -130,8 +131,14 @@ def worked(
     try:
         result = _outcome(opened.id, loaded, run, flow)
         run.emit(RunEnded(result.status, result.failure, facts=dict(result.counts)))
-    finally:
+    except JournalError:
+        with suppress(JournalError):  # the first one says more
+            run.close()
+        raise
+    except BaseException:
         run.close()
+        raise
+    run.close()
     return result
 
 
@@ -172,6 +179,8 @@ def _come_to(id: str, loaded: Loaded, run: WorkingRun, work: Callable[[], Json])
         return FlowResult(id, "interrupted", why, counts=_counts(loaded, run))
     except OutOfTime:
         return FlowResult(id, "failed", too_long(loaded.timeout or 0), counts=_counts(loaded, run))
+    except JournalError:
+        raise  # nothing more can be recorded, or asked of the journal
     except PlaitError as error:
         refused = isinstance(error, TrustError)
         failure = Failure(run.mask(str(error)), "trust" if refused else "refused")
