@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -68,3 +69,79 @@ def test_nor_in_a_later_life(top: Path, file: str, text: str) -> None:
     assert (hands.logged, hands.questions) == ([0, 1], 5)
     assert said(life(top, file, text, hands, journal)) == "done"
     assert (hands.logged, hands.questions) == ([0, 1], 7)
+
+
+def greedy(ask: Ask) -> Answer:
+    """A model that wants nine calls, one after the other."""
+    results = sum(message.role == "tool" for message in ask.messages)
+    return wants(("log", {"x": results})) if results < 9 else says("done")
+
+
+LIMITED = "---\npermissions: ['*']\nlimits: {LIMITS}\n---\nwork\n"
+LIMITS = [
+    # what runs, with limits of the agent, that may be tried again
+    f"steps: [{{prompt: {{text: work, tools: [log], limits: {{LIMITS}}}}, {RETRY}}}]\n",
+    "steps: [{prompt: {text: work, tools: [log], limits: {LIMITS}}, on_failure: {tool: log, params: {x: handled}, max_attempts: 2}}]\n",
+    f"steps: [{{tool: 'directive:limited', {RETRY}}}]\n",
+    f"start: a\nnodes: {{a: {{tool: 'directive:limited', {RETRY}}}}}\n",
+    "hooks: [{id: h, event: error, verb: retry, max_retries: 2}]\nstart: a\nnodes: {a: {tool: 'directive:limited'}}\n",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", LIMITS)
+@pytest.mark.parametrize("limits", ["steps: 2", "turns: 2"])
+def test_a_limit_that_is_reached_is_not_tried_again(top: Path, text: str, limits: str) -> None:
+    (top / "limited.md").write_text(LIMITED.replace("LIMITS", limits))
+    flow = text.replace("LIMITS", limits)
+    journal, hands = MemoryJournal(), Hands(top, greedy)
+    for _ in range(2):
+        assert "limit of 2" in said(life(top, "f.yaml", flow, hands, journal))
+        assert hands.logged == [0, 1]
+
+
+def test_limits_of_an_agent_count_all_its_attempts(top: Path) -> None:
+    flow = f"steps: [{{prompt: {{text: work, tools: [log], limits: {{turns: 3}}}}, {RETRY}}}]\n"
+    breaks = [True]
+
+    def model(ask: Ask) -> Answer:
+        results = sum(message.role == "tool" for message in ask.messages)
+        if results == 2 and breaks:
+            breaks.clear()
+            raise StepError(Failure("the stream broke", "network"))
+        return wants(("log", {"x": results})) if results < 3 else says("done")
+
+    journal, hands = MemoryJournal(), Hands(top, model)
+    assert "limit of 3 turns (3 used)" in said(life(top, "f.yaml", flow, hands, journal))
+    assert (hands.logged, hands.questions) == ([0, 1, 2], 4)
+    more = flow.replace("turns: 3", "turns: 4")
+    assert said(life(top, "f.yaml", more, hands, journal)) == "done"
+    assert (hands.logged, hands.questions) == ([0, 1, 2], 5)
+
+
+SLOW = [
+    f"steps: [{{prompt: {{text: work, tools: [log]}}, timeout: 0.3, {RETRY}}}]\n",
+    f"start: a\nnodes: {{a: {{tool: 'directive:agent', timeout: 0.3, {RETRY}}}}}\n",
+    f"start: a\nnodes: {{a: {{tool: 'directive:agent', timeout: 0.3, {RETRY}, assign: {{x: 1}}}}}}\n",
+    "tasks: [{description: work, expected_output: x, agent: {role: R, goal: g, tools: [log]}, attempts: 3, timeout: 0.3}]\n",
+]
+
+
+@pytest.mark.parametrize("text", SLOW)
+def test_an_agent_whose_time_was_up_goes_on_as_well(top: Path, text: str) -> None:
+    """Its time is up while the model answers for the first time behind two calls."""
+    late = [True]
+
+    def slow(ask: Ask) -> Answer:
+        results = sum(message.role == "tool" for message in ask.messages)
+        if results < 2:
+            return wants(("log", {"x": results}))
+        if late.pop() if late else False:
+            until = time.monotonic() + 0.35
+            while time.monotonic() < until:
+                pass
+            raise StepError(Failure("took too long", "timeout"))
+        return says("done")
+
+    journal, hands = MemoryJournal(), Hands(top, slow)
+    assert said(life(top, "f.yaml", text, hands, journal)) == "done"
+    assert (hands.logged, hands.questions) == ([0, 1], 4)

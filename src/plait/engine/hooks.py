@@ -34,6 +34,7 @@ from plait.engine.limits import NAMES as LIMITS
 from plait.engine.limits import Reached, Spent
 from plait.engine.outcome import (
     ABORTED,
+    LIMIT,
     Aborted,
     Done,
     Failed,
@@ -383,7 +384,7 @@ class Hooks:
     ) -> tuple[Outcome, float | None]:
         """What a failure comes to, and the pause before another attempt, if there is to be one."""
         kind, failure = family(step), failed.failure
-        if kind is None or failure.kind == "limit" or not self.has(f"{kind}_failed", turn.path):
+        if kind is None or failure.kind == LIMIT or not self.has(f"{kind}_failed", turn.path):
             return failed, None
         turn = turn if attempt == turn.attempt else replace(turn, attempt=attempt)
         context = {**step_names(step, turn.attempt), "error": error_names(failure)}

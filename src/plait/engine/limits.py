@@ -22,7 +22,7 @@ from sys import maxsize
 from threading import Condition, Lock
 
 from plait.engine.events import StepFinished, Used
-from plait.engine.outcome import Failure, StepError
+from plait.engine.outcome import LIMIT, Failure, StepError
 from plait.hints import TYPE_CHECKING, Final, TypeAlias
 from plait.records import dataclass, field, replace
 from plait.values import Json
@@ -89,7 +89,7 @@ class Reached:
         more = f", the next call needs about {self.next:.6g}" if self.next else ""
         code = self.code.removesuffix("s") if self.max == 1 else self.code
         said = f"{self.what} has reached its limit of {self.max:g} {code} ({self.value:g} used{more})"
-        return Failure(f"{said}: {self.why}" if self.why else said, "limit", output=partial)
+        return Failure(f"{said}: {self.why}" if self.why else said, LIMIT, output=partial)
 
 
 class Spent:
@@ -174,6 +174,13 @@ class Spent:
         with self._lock:
             for name, amount in used.items():
                 self._used[name] += amount
+
+    def carry_on(self, before: Spent) -> None:
+        """Begin with what another one of the same limits has used up; whoever is outside has counted it."""
+        with before._lock:
+            used, seconds = dict(before._used), before._all_seconds()
+        with self._lock:
+            self._used, self._seconds = used, seconds
 
     def add_time(self, seconds: float) -> None:
         """What a step took in an earlier life, for all that it is inside of but the run, which knows."""

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 INCOMPLETE: Final = "incomplete"
 """The kind of failure of a step that was done, and of which a check says that something is missing."""
+LIMIT: Final = "limit"
+"""The kind of a failure by which a limit ends something: another attempt cannot mend that."""
 TOO_MANY: Final = "too_many"
 """The kind of failure of a map in which more items failed than may: they stay failed when the run goes on."""
 ABORTED: Final = "aborted"

@@ -413,10 +413,15 @@ def _attempted(step: Step, turn: Turn, began: float) -> tuple[Outcome, int]:
         run.pause_at(turn, delay)
         attempt += 1
         own = replace(turn, replaying=False)
-        if goes_on == "always" or (goes_on and is_inside(outcome.failure.path, turn.path)):
+        if goes_on == "always" or (goes_on and goes_on_from(outcome.failure, turn.path)):
             # As in a run that is resumed: what was done inside of it, at this attempt or before, stays done.
             own = replace(turn, replaying=True, after=since)
             run.fresh = False
+
+
+def goes_on_from(failure: Failure, path: str) -> bool:
+    """Has something inside the step at a path failed, or had it no time left for more?"""
+    return is_inside(failure.path, path) or failure.kind == "timeout"
 
 
 def _pause(retry: Retry, delays: Iterator[float], failure: Failure, turn: Turn, began: float) -> float | None:

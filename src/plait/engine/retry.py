@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import islice
 
-from plait.engine.outcome import Failure
+from plait.engine.outcome import LIMIT, Failure
 from plait.hints import TYPE_CHECKING, Literal, TypeAlias
 from plait.records import dataclass
 
@@ -67,6 +67,8 @@ class Retry:
                     delay, following = following, min(delay + following, self.max_delay)
 
     def applies_to(self, failure: Failure) -> bool:
+        if failure.kind == LIMIT:
+            return False  # what is used up stays so
         if not self.retry_on:
             return True
         return any(

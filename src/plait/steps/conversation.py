@@ -176,7 +176,8 @@ class Talk:
 
     def to_the_end(self) -> dict[str, Json]:
         path, limits = self.turn.path, self.said.limits
-        with self.run.spending(path, limits, f"'{self.said.title}'") as self.spent:
+        goes_on = self.turn.replaying
+        with self.run.spending(path, limits, f"'{self.said.title}'", goes_on=goes_on) as self.spent:
             self.run.agents[path] = Agency(self.permissions, self.spent)
             try:
                 self._expect_depth()

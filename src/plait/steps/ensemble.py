@@ -93,7 +93,7 @@ class Assembled:
         run = working(turn.run)
         # Whoever calls it as a tool does not know which of its inputs nobody may see.
         run.hide(value.reveal() for value in self.filled.inputs.values() if isinstance(value, Secret))
-        with run.spending(turn.path, self.limits, f"ensemble '{self.name}'") as spent:
+        with run.spending(turn.path, self.limits, f"ensemble '{self.name}'", goes_on=turn.replaying) as spent:
             spent.expect("depth")
             return expect_done(turn.perform(Playing(self)))
 

@@ -22,7 +22,7 @@ from plait.engine.events import StepRetrying
 from plait.engine.hooks import Hook, Verdict, error_names
 from plait.engine.journal import Recorded, number_of
 from plait.engine.limits import NO_LIMITS, Limits, Reached, Spent
-from plait.engine.outcome import Done, Failed, Failure, OutOfLimit, Skipped, StepError, expect_done
+from plait.engine.outcome import LIMIT, Done, Failed, Failure, OutOfLimit, Skipped, StepError, expect_done
 from plait.engine.perform import PLAIN, Policy, Step, Turn
 from plait.errors import PlaitError
 from plait.hints import TYPE_CHECKING, Final
@@ -81,7 +81,9 @@ class Graph:
 
     def run(self, turn: Turn) -> Json:
         """`{output, state, steps}`, and `errors` if it went on from some; StepError when it fails."""
-        with working(turn.run).spending(turn.path, self.limits, f"graph '{self.name}'") as spent:
+        with working(turn.run).spending(
+            turn.path, self.limits, f"graph '{self.name}'", goes_on=turn.replaying
+        ) as spent:
             _expect_depth(spent)
             return expect_done(turn.perform(Walk(self)))
 
@@ -449,7 +451,7 @@ class Visit:
         verdict = self._way.asked("error", turn, told)
         match verdict:
             case Verdict("retry"):
-                if attempt > (verdict.max_retries or 0):
+                if attempt > (verdict.max_retries or 0) or failure.kind == LIMIT:
                     return False
                 turn.run.emit(StepRetrying(turn.path, attempt, failure, verdict.delay))
                 turn.run.pause_at(turn, verdict.delay)
@@ -528,7 +530,9 @@ def _may_fail_behind(node: Node) -> bool:
 
 
 def _whole_policy(node: Node) -> Policy:
-    return Policy(timeout=node.policy.timeout, failure_is_final=node.policy.failure_is_final)
+    # The time of a call is that of each attempt; of a loop it is that of all its items.
+    timeout = None if node.loop is None else node.policy.timeout
+    return Policy(timeout=timeout, failure_is_final=node.policy.failure_is_final)
 
 
 def way_on(node: Node, names: Names, assigned: Mapping[str, Json] | None = None) -> dict[str, Json]:

@@ -447,10 +447,11 @@ class WorkingRun(Run):
         raise out_of_limit(reached, turn)
 
     @contextmanager
-    def spending(self, path: str, limits: Limits, what: str) -> Iterator[Spent]:
+    def spending(self, path: str, limits: Limits, what: str, *, goes_on: bool = False) -> Iterator[Spent]:
         """For as long as a flow or an agent at a path runs: what it uses up, of others as well.
 
-        A limit of its own that is reached inside is its failure, and nobody else's.
+        A limit of its own that is reached inside is its failure, and nobody else's.  `goes_on`: what was
+        tried at this path before, in this life, counts as well.
         """
         if not path:
             if self.spent is None:
@@ -460,12 +461,17 @@ class WorkingRun(Run):
         outer = self._budgets.get(path)
         inner = self._budgets[path] = Spent(limits, within=self.spent_around(path), what=what)
         self._count_earlier(path, inner)
+        if goes_on and (before := self._tried_before.get(path)) is not None:
+            inner.carry_on(before)
         try:
             yield inner
         except OutOfLimit as end:
             if end.reached.holder is not inner:
                 raise
             raise StepError(replace(end.failure, path="")) from None
+        except StepError:
+            self._tried_before[path] = inner
+            raise
         finally:
             if outer is None:
                 del self._budgets[path]
@@ -536,6 +542,11 @@ class WorkingRun(Run):
         return not self.fresh and (self.hooks is not None or spent.is_limited())
 
     @cached_property
+    def _tried_before(self) -> dict[str, Spent]:
+        """By path: what attempts that failed have used up."""
+        return {}
+
+    @cached_property
     def _counted_places(self) -> set[tuple[str, int]]:
         return set()
 
@@ -553,8 +564,9 @@ class WorkingRun(Run):
         if spent.within is None or path in self._timed or not self._looks_back(spent):
             return
         self._timed.add(path)
-        if (recorded := self.journal.recorded(path)) is None:
-            return
+        recorded = self.journal.recorded(path)
+        if recorded is None or recorded.number >= self.first:
+            return  # what this life has done was counted then
         to = () if recorded.owed is None else recorded.owed.to
         heard = (self.journal.last_end(f"{path}/hook:{name}") for name in to)
         spent.add_time(recorded.duration + sum(one.duration for one in heard if one is not None))

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from plait.engine.journal import is_inside
 from plait.engine.outcome import (
     INCOMPLETE,
+    LIMIT,
     Done,
     Failed,
     Failure,
@@ -24,7 +24,7 @@ from plait.engine.outcome import (
     expect_done,
     handled_in_vain,
 )
-from plait.engine.perform import PLAIN, GoesOn, Policy, Skip, Step, Turn, since_last_end
+from plait.engine.perform import PLAIN, GoesOn, Policy, Skip, Step, Turn, goes_on_from, since_last_end
 from plait.errors import InputError, PlaitError
 from plait.hints import TYPE_CHECKING, Final, Protocol
 from plait.records import dataclass, field, replace
@@ -213,6 +213,8 @@ class Work:
         for attempt in range(1, (self.on_failure.attempts if self.on_failure else 0) + 1):
             if not isinstance(outcome, Failed) or outcome.failure.exit_code in self.on_exit_code:
                 break
+            if outcome.failure.kind == LIMIT:
+                break  # what is used up stays so
             done, turn = self._handle(turn, outcome.failure, f"on_failure@{attempt}")
             handled = _joined(handled, done)
             before = _attempt_of(outcome.failure.as_ended())
@@ -244,7 +246,7 @@ class Work:
         known = None if self.goes_on is None else turn.run.journal.recorded(path)
         if known is None or not isinstance(known.outcome, Failed):
             return False
-        return is_inside(known.outcome.failure.path, path)
+        return goes_on_from(known.outcome.failure, path)
 
     def _is_in_vain(self, known: Recorded, failure: Failure) -> bool:
         """Is the action, which was done, done again, since the step has failed behind it?
