@@ -584,3 +584,23 @@ def test_who_watches_and_who_reads_the_journal_later_see_the_same(many: int, sto
     later = fold(journal.events())
     assert (tally(later), later.status) == ((many, done, failed, 0), "done")
     assert [one.title for one in later.failures] == [str(number) for number in range(1, many, 2)]
+
+
+def test_an_answer_that_another_attempt_remembers_is_counted_once() -> None:
+    def answered(path: str, *, replayed: bool = False) -> Stamped:
+        used = {"turns": 1.0, "tokens": 10.0}
+        return said(StepFinished(path, "turn", path, "f", OK, 1.0, replayed=replayed, used=used))
+
+    progress = fold([opened(), begun("nodes"), begun("nodes/a"), begun("nodes/a/agent")])
+    for event in (
+        answered("nodes/a/agent/turn:1"),
+        ended("nodes/a/agent", outcome=Failed(Failure("broken"))),
+        begun("nodes/a", attempt=2),
+        begun("nodes/a/agent"),
+        answered("nodes/a/agent/turn:1", replayed=True),
+        answered("nodes/a/agent/turn:2"),
+    ):
+        progress.add(event)
+    known = {step.path: step.asked.turns for step in progress._running.values()}
+    assert known == {"nodes": 2, "nodes/a": 2, "nodes/a/agent": 2}
+    assert progress.asked.turns == 2

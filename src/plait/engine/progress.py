@@ -313,8 +313,11 @@ class Progress:
                 if (part := self.parts.get(path.partition("/")[0])) is not None:
                     part.asked.hear(event)
                 while path := _parent(path):
-                    if (step := self._running.get(path)) is not None:
-                        step.asked.add(used)
+                    if (step := self._running.get(path)) is None:
+                        continue
+                    if step.attempt > 1 and isinstance(event, StepFinished) and event.replayed:
+                        break  # at an earlier attempt it was counted, here and around
+                    step.asked.add(used)
             case UsedBefore(parts=parts):
                 for name, part in self.parts.items():
                     part.asked.hear(UsedBefore({name: parts.get(name, {})}))
