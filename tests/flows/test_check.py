@@ -433,6 +433,26 @@ def test_findings_come_sorted_by_place() -> None:
     assert places == sorted(places)
 
 
+HEAD = [
+    # fields that are filled before anything runs                                          findings
+    ("env: {A: '${workflow.dir}'}\nsteps: [{shell: 'true'}]\n",                             ["1 error unknown-name workflow.dir"]),
+    ("vars: {a: '${last.output}'}\nsteps: [{shell: 'true'}]\n",                             ["1 error unknown-name last.output"]),
+    ("profiles: {p: {A: '${git.branch}'}}\nsteps: [{shell: 'true'}]\n",                     ["1 error unknown-name git.branch"]),
+    ("vars: {a: 1}\nenv: {A: '${a} ${env.HOME}', B: '${A}'}\nsteps: [{shell: 'true'}]\n",   []),
+    ("steps: [{shell: 'true', capture: n}, {shell: 'true', timeout: '${n}'}]\n",             ["1 error unknown-name n"]),
+    ("steps: [{shell: 'true', retry: {attempts: '${workflow.iteration}'}}]\n",               ["1 error unknown-name workflow.iteration"]),
+    ("steps: [{shell: 'true', capture: n}, {shell: 'true', retry: '${n}'}]\n",               ["1 error unknown-name n"]),
+    ("parameters: {n: integer}\nsteps: [{shell: 'true', retry: '${n}', timeout: '${n}s'}]\n", []),
+    ("setup: [{shell: 'true', capture: n}]\nmap: {input: [1], max_items: '${n}', steps: [{shell: 'true'}]}\n", ["2 error unknown-name n"]),
+    ("setup: [{shell: 'true', capture: n}]\nmap: {input: [1], max_parallel: '${n}', steps: [{shell: 'true'}]}\n", []),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "wanted"), HEAD)
+def test_what_is_filled_before_anything_runs_knows_what_the_head_says(text: str, wanted: list[str]) -> None:
+    assert found(text) == wanted
+
+
 def test_every_code_of_the_tables_above_has_a_rule() -> None:
     codes = {row.split()[2] for _, rows in STEPS for row in rows}
     assert codes <= RULES.keys()

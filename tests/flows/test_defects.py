@@ -498,6 +498,14 @@ def test_a_variable_of_a_map_is_known_in_the_command_of_its_input(place: Place) 
     assert unknown.problem.what == "'KIND' is made of the item, and this command is to find the items"
 
 
+def test_a_number_of_attempts_may_be_a_parameter(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("plait.engine.retry.Retry.delays", lambda *_: iter([0.0]))
+    flow = "parameters: {n: integer}\nsteps: [{shell: 'echo x >> seen; test $(wc -l < seen) = 2', retry: '${n}'}]\n"
+    assert place.run(flow, inputs={"n": 1}).result.status == "failed"
+    (place.root / "seen").unlink()
+    assert place.run(flow, inputs={"n": 2}).result.status == "done"
+
+
 def test_variables_of_a_profile_that_need_each_other_are_named(place: Place) -> None:
     flow = "env: {A: a}\nprofiles: {p: {A: '${B}', B: '${A:-x}'}, q: {A: 'x${A}', B: '${A}'}}\nsteps: [{shell: 'echo $A $B'}]\n"
     [circle] = place.check(flow)

@@ -105,7 +105,7 @@ WOULD_FAIL = [
      [("map/item:a/0", True), ("map/item:a/1", False), ("map/item:b/0", False), ("map/item:b/1", False)]),
     ("strict: true\n"
      "steps: [{shell: ls, capture: said, capture_format: json}, {foreach: '${said}', do: [{shell: 'echo ${item.q}'}]}]\n", 0,
-     [("steps/0", False), ("steps/1/each/item:0/0", False)]),
+     [("steps/0", False), ("steps/1/each/item:*/0", False)]),
     ("parameters: {n: {type: string, default: a}}\n"
      "steps: [{shell: echo w, when: '${n} > 3', continue_on_error: true}, {shell: echo last}]\n", 0,
      [("steps/0", True), ("steps/1", False)]),
@@ -215,8 +215,10 @@ def test_a_dry_run_says_of_an_action_whose_check_had_failed_why_it_is_done_again
     assert first.endswith("(again: its step had failed by its check)")
 
 
-def test_a_dry_run_goes_the_way_of_checks_that_are_recorded(place: Place) -> None:
+@pytest.mark.parametrize("into", ["", " > res.json\n      result_file: res.json"])
+def test_a_dry_run_goes_the_way_of_checks_that_are_recorded(place: Place, into: str) -> None:
     check = """n=$(cat gaps 2>/dev/null | wc -l); printf '{"completion_percentage":%d}' $((n * 50))"""
+    check += into
     flow = f"""\
 steps:
   - id: do

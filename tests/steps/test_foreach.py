@@ -192,7 +192,12 @@ def test_a_dry_run_shows_each_item_and_asks_no_command_for_them() -> None:
     command = new_run(hands, rehearsing=True)
     performed(loop(Command(text_of("ls")), step("s", Shell(text_of("echo ${item}")))), command)
     assert [one.shown for one in run.rehearsal or ()] == ["echo a", "echo b"]
-    assert [one.shown for one in command.rehearsal or ()] == ["ls"]
+    assert [one.shown for one in command.rehearsal or ()] == ["ls", "echo ${item}"]
+    unknown = new_run(hands, rehearsing=True)
+    performed(loop(Values(text_of("${found}")), step("s", Shell(text_of("echo ${item}")))), unknown)
+    assert [(one.path, one.shown) for one in unknown.rehearsal or ()] == [
+        ("loop/each/item:*/s", "echo ${item}")
+    ]
     assert hands.asked == []
 
 

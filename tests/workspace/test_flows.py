@@ -76,6 +76,16 @@ def test_a_dry_run_says_where_items_would_work_and_makes_nothing(project: Path) 
     assert not (project / ".ai").exists()
 
 
+def test_a_dry_run_goes_through_merge_steps_also_of_a_run_that_is_done(project: Path) -> None:
+    merge = "merge: [{shell: 'git merge -q ${merge.source_branch} # ${merge.target_branch}'}]\n"
+    path = written(project, f"{HEAD}  isolation: worktree\n  steps: [{{shell: ls}}]\n{merge}")
+    shown = [one.shown for one in flows.rehearse_flow(path)]
+    assert shown[-1] == "git merge -q ${merge.source_branch} # ${merge.target_branch}"
+    run = flows.run_flow(path)
+    assert run.status == "done", run.failure
+    assert all(one.remembered for one in flows.rehearse_resume(run.run, project=str(project)))
+
+
 # ── runs ─────────────────────────────────────────────────────────────────
 
 MERGING = """\

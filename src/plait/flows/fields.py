@@ -24,6 +24,7 @@ from plait.flows.names import (
     LITERALLY,
     LOOP_NAMES,
     OF_ITEM,
+    AtStart,
     Each,
     Either,
     Listed,
@@ -201,7 +202,8 @@ class _Reader:
         self.blocks = blocks
         self.env: tuple[Name, ...] = ()
         """The variables that the phase gives to each of its steps."""
-        self.strict = profile == "workflow" and _flag(document, "strict") is True
+        self.is_workflow = profile == "workflow"
+        self.strict = self.is_workflow and _flag(document, "strict") is True
         lost = (*_misplaced(document), *_of_env_files(document)) if profile == "workflow" else ()
         self.given = {name.name: name for name in (*lost, *_declared(document), *given)}
         self.declared = _declared_inputs(document, profile, self.given)
@@ -219,11 +221,11 @@ class _Reader:
             self.read(document, Listed(Shape("step")), "", self.frame("flow"))
             return
         assert isinstance(document, Mapping)
-        base = self.frame("flow")
+        base, head = self.frame("flow"), self.frame("head")
         flow, setup = base.child(), base.child(phase="setup")
         for key in shape_of("workflow"):
             if key not in (*_PHASES, "commands", "steps", "blocks"):
-                self._part(document, key, base)
+                self._part(document, key, head)
         for key in ("commands", "steps"):
             self._part(document, key, flow)
         self._phase(document, "setup", setup)
@@ -282,6 +284,8 @@ class _Reader:
             case Text():
                 for index, item in _listed(node):
                     self._add(f"{path}{index}", item, frame)
+            case AtStart():
+                self._add(path, node, self.frame("head") if self.is_workflow else frame)
             case Shell():
                 for index, item in _listed(node):
                     self._add(f"{path}{index}", item, frame, shell=not index)

@@ -154,7 +154,7 @@ def _node(name: str, node: nodes.Node, around: Json, goes_on: bool, most: int) -
     said = Said("node", node, NOTHING)
     kind = kind_of_node(said)
     on_error = said.text("on_error")
-    retry = retry_of(said.get("retry"), said.inner("retry")) or ONCE_ONLY
+    retry = retry_of(said) or ONCE_ONLY
     policy = Policy(
         retry=retry,
         timeout=said.seconds("timeout"),

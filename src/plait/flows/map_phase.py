@@ -185,9 +185,9 @@ def _retry(places: Many[Said]) -> Retry | None:
 def _retry_said(one: Said) -> Retry | None:
     match one.form:
         case "map":
-            return retry_of(one.get("retry"), one.inner("retry"))
+            return retry_of(one)
         case "error_policy":
-            return retry_of(None, one.inner("retry_config"))
+            return retry_of(one, "retry_config")
     return None
 
 

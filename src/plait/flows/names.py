@@ -23,6 +23,7 @@ from plait.records import dataclass
 
 PHASES: Final[dict[str, str]] = {
     "flow": "a flow without phases",
+    "head": "env, vars, profiles, and numbers and durations anywhere: they are filled before anything runs",
     "setup": "setup",
     "map": "map, once for each item",
     "reduce": "reduce",
@@ -220,16 +221,23 @@ class Literally:
     """A field that Plait knows and that is no template."""
 
 
-Reads: TypeAlias = Text | Shell | Tree | Shape | Each | Listed | Either | When | Literally
+@dataclass(frozen=True, slots=True)
+class AtStart:
+    """A number or a duration, which is filled before anything runs: only what the head knows is known."""
 
-TEXT, SHELL, TREE, WHEN, LITERALLY = Text(), Shell(), Tree(), When(), Literally()
+
+Reads: TypeAlias = Text | Shell | Tree | Shape | Each | Listed | Either | When | Literally | AtStart
+
+TEXT, SHELL, TREE, WHEN, LITERALLY, AT_START = Text(), Shell(), Tree(), When(), Literally(), AtStart()
 
 
 def reads_of(kind: format.Kind) -> Reads:
     """How a kind of the workflow format is read for templates."""
     match kind:
-        case format.Text() | format.Slash() | format.OneHole() | format.Whole() | format.Duration():
-            return TEXT  # numbers and durations may be put in by a value
+        case format.Text() | format.Slash() | format.OneHole():
+            return TEXT
+        case format.Whole() | format.Duration():
+            return AT_START
         case format.Shell():
             return SHELL
         case format.Tree():
@@ -268,6 +276,7 @@ def shape_of(name: str) -> dict[str, Reads]:
         return _CONFIG
     fields = format.spelt("flow" if name == "workflow" else name)
     reads = {spelling: reads_of(field.kind) for spelling, field in fields.items()}
+    reads |= dict.fromkeys(reads.keys() & {"max_parallel"}, TEXT)  # filled when the map begins
     return {**reads, "body": TEXT} if name == "directive" else reads
 
 

@@ -110,7 +110,7 @@ def policy_of(said: Said, older: Said | None) -> Policy:
     for other in (said.inner("test"), older):
         if timeout is None and other is not None:
             timeout = other.seconds("timeout")
-    retry = retry_of(said.get("retry"), said.inner("retry"))
+    retry = retry_of(said)
     if retry is None and older is not None and (again := older.whole("retries")):
         retry = Retry(attempts=again + 1)
     if retry is None and timeout is None and not said.flag("once"):
@@ -118,10 +118,12 @@ def policy_of(said: Said, older: Said | None) -> Policy:
     return Policy(retry=retry or ONCE_ONLY, timeout=timeout, once=said.flag("once"))
 
 
-def retry_of(node: nodes.Node | None, said: Said | None) -> Retry | None:
+def retry_of(place: Said, name: str = "retry") -> Retry | None:
+    """What a map says under `retry`: a number of attempts, or more."""
+    said = place.inner(name)
     if said is None:
-        attempts = node.data() if isinstance(node, nodes.Scalar) else None
-        return Retry(attempts=attempts) if isinstance(attempts, int) else None
+        attempts = place.whole(name)
+        return None if attempts is None else Retry(attempts=attempts)
     backoff, base, increment = (
         said.text("backoff") or "exponential",
         said.number("base"),

@@ -15,9 +15,11 @@ from plait.engine.backend import ItemWork
 from plait.engine.journal import has_mark
 from plait.engine.outcome import Failed, Failure, Outcome, StepError, expect_done
 from plait.engine.perform import PLAIN, Policy, Step, Turn
+from plait.errors import PlaitError
 from plait.hints import Final, Literal, TypeAlias
 from plait.masking import masked
 from plait.records import dataclass, replace
+from plait.scope import Scope
 from plait.steps.capture import expect_whole
 from plait.steps.fan import ErrorPolicy, Fan, results
 from plait.steps.hands import working
@@ -146,12 +148,17 @@ class Listed:
     inner: Sequence[Step] = ()
 
     def run(self, turn: Turn) -> Json:
+        rehearsed = working(turn.run).rehearsal is not None
         match self.source:
             case Values(template, strict):
                 found = template.render(turn.scope, strict=strict)
+                if rehearsed and isinstance(found, str) and _is_open(template, turn.scope):
+                    return {"count": None}
                 items = _as_list(found)
             case Command(script, shell, strict):
                 items = _printed(Shell(script, shell, strict), turn)
+                if rehearsed:
+                    return {"count": None}  # only a run will know
         items = detached(masked(items[: self.max_items], turn.run.mask))
         return {"count": len(items), "items": items}
 
@@ -160,6 +167,15 @@ class Listed:
         for order, item in enumerate(items if isinstance(items, list) else ()):
             if not has_mark(without, order):
                 yield ItemWork(order, str(order), item)
+
+
+def _is_open(template: Template, scope: Scope) -> bool:
+    """Is there something in a text that only a run can fill?"""
+    try:
+        template.render(scope, strict=True)
+    except PlaitError:
+        return True
+    return False
 
 
 def _as_list(found: Json) -> list[Json]:

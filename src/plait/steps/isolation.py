@@ -461,6 +461,8 @@ def met(turn: Turn, fan: Fan, value: Json) -> Turn:
     if not isinstance(facts, dict) or "worktree" not in facts:
         return turn
     run = working(turn.run)
+    if run.rehearsal is not None:
+        return turn  # nothing is made, so there is no place
     if fan.name not in run.shelters:  # the map was done in an earlier life of the run
         expect_workspaces(turn).open(Site(**value_of(run.journal.recorded(f"{fan.name}/ground"))))
     spot = expect_workspaces(turn).gather(str(facts["source"]))

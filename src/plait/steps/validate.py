@@ -86,8 +86,12 @@ class Validation:
         # A check that has said no may say another thing now.
         since = since_last_end(turn, name, lambda _, failure: failure.kind == INCOMPLETE)
         outcome, turn = since.perform_next(check, scope=scope, name=name)
-        if rehearsing and (fresh or not turn.replaying or self.result_file is not None):
+        if rehearsing and (fresh or not turn.replaying):
             return Found(completion=self.threshold), turn  # what it will say nobody knows before
+        if rehearsing and self.result_file is not None:
+            file = as_text(self.result_file, scope)
+            if not _seen(file, turn):
+                return Found(completion=self.threshold), turn
         failed = isinstance(outcome, Failed)
         if isinstance(outcome, Failed) and outcome.failure.kind not in ANSWERS:
             why = f"the check could not be made: {outcome.failure.message}"

@@ -86,7 +86,8 @@ class Workflow:
         return met(turn, fan, value)
 
     def _end_meeting(self, turn: Turn) -> None:
-        if self.fan is not None and self.fan.isolation is not None:
+        rehearsed = working(turn.run).rehearsal is not None
+        if self.fan is not None and self.fan.isolation is not None and not rehearsed:
             from plait.steps.isolation import end_meeting
 
             end_meeting(turn)
