@@ -342,3 +342,36 @@ def test_a_run_whose_items_left_something_is_not_removed_with_old_runs(project: 
     run = plait.run(written(project, FAILING)).run
     assert flows.flow_store(str(project)).remove_old(0, 0) == ()
     assert run in os.listdir(flows.flow_store(str(project)).folder)
+
+
+AGAIN = """\
+map:
+  input: [one, two]
+  isolation: worktree
+  steps: [{shell: '(test ${item} = one || test -e ${workflow.dir}/.ai/ok) && echo ${item} > f-${item}.txt'}]
+reduce:
+  - shell: ls f-*.txt > all.txt
+  - shell: COMMIT
+merge:
+  - shell: test -e ${workflow.dir}/.ai/ok
+  - shell: git -C ${workflow.dir} merge -q ${merge.source_branch}
+"""
+
+
+@pytest.mark.parametrize("commit", ["git add -A && git commit -qm report", "'true'"])
+def test_reduce_and_merge_steps_see_what_a_retried_item_did(project: Path, commit: str) -> None:
+    path = written(project, AGAIN.replace("COMMIT", commit))
+    failed = flows.run_flow(path)
+    assert failed.status == "failed"
+    (project / ".ai/ok").write_text("")
+    notes: list[str] = []
+    company = flows.Company([lambda told: notes.append(getattr(told.event, "message", ""))])
+    again = flows.retry_flow(failed.run, project=str(project), company=company)
+    assert again.status == "done", again.failure
+    assert {"f-one.txt", "f-two.txt"} <= set(git(project, "ls-tree", "--name-only", "main").split())
+    if "commit" in commit:
+        assert git(project, "show", "main:all.txt").split() == ["f-one.txt", "f-two.txt"]
+    else:
+        left = f"plait/{failed.run}/merged-left-1"
+        assert any(left in note for note in notes)
+        assert git(project, "show", f"{left}:all.txt") == "f-one.txt"

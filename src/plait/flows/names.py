@@ -96,7 +96,7 @@ NAMES: Final = (
         ("name", "id", "path", "dir", "iteration", "start_time", "run", *_CHANGES),
     ),
     Name("last", _WORKFLOW, "the output of the step before", _ENDED),
-    Name("shell", _WORKFLOW, "the output of the last shell step", (*_ENDED, "attempt")),
+    Name("shell", _WORKFLOW, "the output of the last shell step before it in its list", (*_ENDED, "attempt")),
     Name("git", _WORKFLOW, "the state of the repository", ("branch", "commit", "root")),
     Name("state", _GRAPH, "what the nodes have assigned so far"),
     Name("inputs", _GRAPH, "what the graph was started with"),

@@ -294,6 +294,9 @@ class Workspaces(Protocol):
     def gather(self, branch: str) -> Spot:
         """The worktree of the branch on which everything is collected."""
 
+    def leave(self, branch: str) -> str:
+        """Remove it, since its branch moves on without it; the branch that keeps what is not committed."""
+
     def is_there(self, spot: Spot) -> bool: ...
     def is_unfinished(self, path: str) -> bool:
         """A folder that was being made for an item when an earlier life of the run ended."""

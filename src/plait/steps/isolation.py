@@ -337,6 +337,7 @@ class Shelter:
         """Let there be the branch on which everything is collected."""
         if self.isolation.kind == "worktree" and not self._turn.run.fresh:
             self._workspaces.break_locks()
+            self._leave_meeting()
         if not self.isolation.collects or self._workspaces.tip(BRANCHES + self.branch):
             return
         assert self.site is not None
@@ -345,6 +346,12 @@ class Shelter:
         if self._turn.run.fresh or not self._workspaces.is_ancestor(begin, target):
             target = begin
         self._workspaces.move(BRANCHES + self.branch, target, "")
+
+    def _leave_meeting(self) -> None:
+        """Reduce and merge steps of an earlier life worked in a place that does not see what comes now."""
+        if self.isolation.collects and (side := self._workspaces.leave(self.branch)):
+            what = "what nobody had committed in the worktree of reduce and merge"
+            self._turn.run.note(self._turn.path, f"{what} is on the branch {side} now: they begin anew")
 
     def _last_merged(self) -> str:
         """Where the branch was, if this run had one that somebody has removed."""

@@ -154,9 +154,50 @@ class Worktrees:
         os.makedirs(directory, exist_ok=True)  # a project that is not committed yet
         return Spot(path, directory, branch, commit)
 
+    def leave(self, branch: str) -> str:
+        """Remove the worktree that `gather` has made, since its branch moves on without it.
+
+        What nobody has committed there goes to a branch of its own, whose name is given back.
+        """
+        path = self._gathered
+        if not os.path.isdir(path):
+            return ""
+        spot = Spot(path, path, branch, "")
+        side = "" if self.is_unfinished(path) else self._put_aside(spot)
+        remains = self.remove(spot, merged=None)
+        if remains is not None:
+            raise InputError(remains.message, path, "put that right, then plait retry", code="no-worktrees")
+        if side:
+            tip = self.tip(BRANCHES + side)
+            self.move(BRANCHES + branch, self._git.line("rev-parse", f"{tip}^"), tip)
+        return side
+
+    def _put_aside(self, spot: Spot) -> str:
+        self.break_locks(spot)
+        self.expect_whole(spot)
+        look = self.look(spot)
+        if look.unmerged or look.repositories or not look.on_branch:
+            raise InputError(
+                "in the worktree of reduce and merge is something that no branch can keep",
+                spot.path,
+                "finish there what was begun, commit it or take it away; then plait retry",
+                code="no-worktrees",
+            )
+        if not look.files:
+            return ""
+        made = self.commit(spot, look.files, "merged: what was left behind\n")
+        names = (f"{spot.branch}-left-{number}" for number in itertools.count(1))
+        side = next(name for name in names if not self.tip(BRANCHES + name))
+        self.move(BRANCHES + side, made, "")
+        return side
+
+    @property
+    def _gathered(self) -> str:
+        return os.path.join(self._folder, "merged")
+
     def gather(self, branch: str) -> Spot:
         """A worktree of a branch that is there already."""
-        path = os.path.join(self._folder, "merged")
+        path = self._gathered
         if os.path.lexists(path) and self.is_unfinished(path):
             self.remove(self.spot_at(path), merged=None)
         if not os.path.lexists(path):
