@@ -573,10 +573,8 @@ def test_items_to_which_an_interrupted_retry_did_not_come_can_be_retried_by_yet_
 def test_items_that_a_retry_by_the_same_text_did_not_come_to_can_be_retried(
     place: Place, edited: bool
 ) -> None:
-    flow = MENDED.replace(
-        "test ${item} = c || test -e ready || sleep 60",
-        "test -e tried || exit 1; test ${item} = c || test -e ready || sleep 60",
-    )
+    waits = "test -e tried || exit 1; test ${item} != d || test -e ready || sleep 60"
+    flow = MENDED.replace("test ${item} = c || test -e ready || sleep 60", waits)
     run = place.run(flow).result.run
     place.write("tried", "")
     interrupted_retry(place, run)
