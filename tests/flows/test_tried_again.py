@@ -29,6 +29,8 @@ AGAIN = [
     ("f.yaml",       f"start: a\nnodes: {{a: {{tool: 'directive:agent', {RETRY}, assign: {{x: '${{result}}'}}}}}}\n"),
     ("f.yaml",       f"start: a\nnodes: {{a: {{type: foreach, over: [1], tool: 'directive:agent', {RETRY}}}}}\n"),
     ("f.yaml",       f"{HOOK}start: a\nnodes: {{a: {{tool: 'directive:agent'}}}}\n"),
+    ("f.yaml",       f"{HOOK.replace('step_failed', 'error')}start: a\nnodes: {{a: {{tool: 'directive:agent'}}}}\n"),
+    ("f.yaml",       f"{HOOK.replace('step_failed', 'error')}start: a\nnodes: {{a: {{tool: 'directive:agent', assign: {{x: 1}}}}}}\n"),
     ("f.yaml",       "tasks: [{description: work, expected_output: x, agent: {role: R, goal: g, tools: [log]}, attempts: 3}]\n"),
 ]  # fmt: skip
 
@@ -145,3 +147,22 @@ def test_an_agent_whose_time_was_up_goes_on_as_well(top: Path, text: str) -> Non
     journal, hands = MemoryJournal(), Hands(top, slow)
     assert said(life(top, "f.yaml", text, hands, journal)) == "done"
     assert (hands.logged, hands.questions) == ([0, 1], 4)
+
+
+def test_limits_count_attempts_whose_time_was_up(top: Path) -> None:
+    flow = f"steps: [{{prompt: {{text: work, tools: [log], limits: {{turns: 3}}}}, timeout: 0.3, {RETRY}}}]\n"
+    late = [True]
+
+    def slow(ask: Ask) -> Answer:
+        results = sum(message.role == "tool" for message in ask.messages)
+        if results == 2 and late:
+            late.clear()
+            until = time.monotonic() + 0.35
+            while time.monotonic() < until:
+                pass
+            raise StepError(Failure("took too long", "timeout"))
+        return wants(("log", {"x": results}))
+
+    journal, hands = MemoryJournal(), Hands(top, slow)
+    assert "limit of 3 turns (3 used)" in said(life(top, "f.yaml", flow, hands, journal))
+    assert (hands.logged, hands.questions) == ([0, 1, 2], 4)

@@ -424,9 +424,15 @@ class Visit:
     def _called_with_hooks(self, call: Call, turn: Turn, names: Names) -> dict[str, Json]:
         """The call as a step of its own: hooks say what follows when it fails."""
         attempt = 1
+        # What was done inside the call stays done, at whichever attempt: as of every other agent.
+        first = f"{turn.path}/{CALL}"
+        since = turn.after if turn.replaying else turn.run.journal.last()
         while True:
-            name = "call" if attempt == 1 else f"call@{attempt}"
+            name = CALL if attempt == 1 else f"{CALL}@{attempt}"
             called = Called(self, call, names, name, is_followed=self._is_followed(turn, name, attempt))
+            if attempt > 1:
+                turn.run.fresh = False
+                called.goes_on_in = (first, since)
             outcome, turn = turn.perform_next(called, attempt - 1)
             self.attempts_inside = max(self.attempts_inside, attempt)
             if not isinstance(outcome, Failed):
@@ -504,6 +510,10 @@ class _WentOnError(Exception):
         self.error = error
 
 
+CALL: Final = "call"
+"""The place of a node's call, where it is a step of its own; `call@2` that of the next attempt."""
+
+
 class Called:
     """The call of a node, as a step of its own."""
 
@@ -516,11 +526,16 @@ class Called:
         self.fingerprint = call.fingerprint
         self.policy = replace(visit.node.policy, failure_is_final=is_followed)
         self._visit, self._call, self._names = visit, call, names
+        self.goes_on_in: tuple[str, int] | None = None
+        """The path of the first attempt, and the event behind which what is recorded there counts."""
 
     goes_on = "inner"
 
     def run(self, turn: Turn) -> Json:
         self._visit.attempts_inside += 1
+        if self.goes_on_in is not None:
+            path, since = self.goes_on_in
+            turn = replace(turn, path=path, replaying=True, after=since)
         return result_of(self._call, turn, self._names, strict=self._visit._way.graph.strict)
 
 

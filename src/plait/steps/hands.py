@@ -472,7 +472,7 @@ class WorkingRun(Run):
             if end.reached.holder is not inner:
                 raise
             raise StepError(replace(end.failure, path="")) from None
-        except StepError:
+        except BaseException:  # also if its time was up: another attempt may follow
             self._tried_before[path] = inner
             raise
         finally:
