@@ -201,6 +201,13 @@ def test_a_dry_run_shows_each_item_and_asks_no_command_for_them() -> None:
     assert hands.asked == []
 
 
+def test_a_dry_run_does_not_take_the_item_around_a_loop_for_one_of_its_own() -> None:
+    run = new_run(FakeHands(), rehearsing=True)
+    inner = loop(Command(text_of("ls")), step("s", Shell(text_of("rm ${item} ${index}/${total} ${item_id}"))))
+    performed(steps(loop(["a"], inner)), run)
+    assert [one.shown for one in run.rehearsal or ()] == ["ls", "rm ${item} ${index}/${total} ${item_id}"]
+
+
 def test_secrets_among_the_items_are_masked() -> None:
     run = new_run(mask=lambda text: text.replace("hunter2", "***"))
     assert output_of(performed(loop(["hunter2"], step("s", saying("${item}"))), run)) == ["***"]

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import plait
-from plait.app import flows
+from plait.app import flows, hands
 from plait.cli import main
 from plait.documents import parse
 from plait.engine.events import Noted
@@ -375,3 +378,35 @@ def test_reduce_and_merge_steps_see_what_a_retried_item_did(project: Path, commi
         left = f"plait/{failed.run}/merged-left-1"
         assert any(left in note for note in notes)
         assert git(project, "show", f"{left}:all.txt") == "f-one.txt"
+
+
+class Killed(BaseException):
+    """The engine has died."""
+
+
+@pytest.mark.parametrize("last", range(1, 14))
+def test_what_nobody_had_committed_is_not_merged_wherever_a_retry_dies(
+    project: Path, monkeypatch: pytest.MonkeyPatch, last: int
+) -> None:
+    path = written(project, AGAIN.replace("COMMIT", "git add -A && git commit -qm report"))
+    failed = flows.run_flow(path)
+    place = project / f".ai/state/runs/{failed.run}/worktrees/merged"
+    (place / "base").unlink()
+    (place / "f-one.txt").write_text("half")
+    (project / ".ai/ok").write_text("")
+    calls, real = itertools.count(1), hands.start_git
+
+    def start(*args: Any, **options: Any) -> Any:
+        answer = real(*args, **options)
+        if next(calls) == last:
+            raise Killed
+        return answer
+
+    monkeypatch.setattr("plait.app.hands.start_git", start)
+    with contextlib.suppress(Killed):
+        flows.retry_flow(failed.run, project=str(project))
+    monkeypatch.setattr("plait.app.hands.start_git", real)
+    assert flows.resume_flow(failed.run, project=str(project)).status == "done"
+    assert {"base", "f-one.txt", "f-two.txt"} <= set(git(project, "ls-tree", "--name-only", "main").split())
+    assert git(project, "show", "main:f-one.txt") == "one"
+    assert flows.resume_flow(failed.run, project=str(project)).status == "done"

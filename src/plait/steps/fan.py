@@ -26,7 +26,7 @@ from plait.steps.capture import whole_output
 from plait.steps.hands import working
 from plait.template.program import FACTS
 from plait.template.sinks import as_text
-from plait.values import Json, text
+from plait.values import UNDEFINED, Json, text
 
 if TYPE_CHECKING:
     from plait.scope import Scope
@@ -143,7 +143,11 @@ class Fan:
     def _rehearsed(self, turn: Turn) -> Json:
         """In a dry run, of items that only a run can find: the steps once, with their holes."""
         assert working(turn.run).rehearsal is not None
-        expect_done(turn.perform(Item(self, "*", "each item", self.each.fingerprint)))
+        # Names of an item that this loop is inside of would look like those of its own.
+        unknown = ("item", "item_index", "item_total", "item_id", *_short_names(turn.scope))
+        names: dict[str, Json] = {**dict.fromkeys(unknown, UNDEFINED), f"item{FACTS}": None}
+        scope = turn.scope.frame("item", phase=names)
+        expect_done(turn.perform(Item(self, "*", "each item", self.each.fingerprint), scope=scope))
         return {}
 
     def _parallel(self, scope: Scope) -> int:
@@ -200,6 +204,12 @@ def elsewhere(fan: Fan, turn: Turn, total: int) -> Fanned:
     return _Watch(fan, turn, total, None)
 
 
+def _short_names(scope: Scope) -> frozenset[str]:
+    """Those that an item has, unless the author has given them to something else."""
+    known = {name: scope.origin(name) for name in ("index", "total")}
+    return frozenset(name for name, one in known.items() if one is None or one.frame == "item")
+
+
 class _Watch:
     """Counts what becomes of items, and decides whether more are wanted."""
 
@@ -207,9 +217,7 @@ class _Watch:
         self.fan = fan
         self.shelter = shelter
         self.turn = turn
-        known = {name: turn.scope.origin(name) for name in ("index", "total")}
-        self._short = frozenset(name for name, one in known.items() if one is None or one.frame == "item")
-        """The short names that an item has, unless the author has given them to something else."""
+        self._short = _short_names(turn.scope)
         self.total = total
         self.successful = self.failed = self.skipped = 0
         self.in_a_row = 0

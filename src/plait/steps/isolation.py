@@ -472,7 +472,11 @@ def met(turn: Turn, fan: Fan, value: Json) -> Turn:
         return turn  # nothing is made, so there is no place
     if fan.name not in run.shelters:  # the map was done in an earlier life of the run
         expect_workspaces(turn).open(Site(**value_of(run.journal.recorded(f"{fan.name}/ground"))))
-    spot = expect_workspaces(turn).gather(str(facts["source"]))
+    source = str(facts["source"])
+    merge = run.journal.recorded("merge")
+    if not expect_workspaces(turn).tip(BRANCHES + source) and merge and isinstance(merge.outcome, Done):
+        return turn  # all is merged, and the branch is gone: nothing is done there any more
+    spot = expect_workspaces(turn).gather(source)
     failed = value.get("failed") if isinstance(value, dict) else None
     since = str(facts.get("since", ""))
     run.meeting = Meeting(spot, str(facts["target"]), since, is_awaited=bool(failed))

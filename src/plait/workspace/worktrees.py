@@ -19,6 +19,7 @@ from threading import Lock
 from plait.digests import sha256_hex
 from plait.errors import InputError, ProcessError
 from plait.hints import Final
+from plait.records import replace
 from plait.steps.hands import Conflict, Look, Remains, Site, Spot
 from plait.values import Json
 from plait.workspace.checkout import Checkout
@@ -163,18 +164,25 @@ class Worktrees:
         if not os.path.isdir(path):
             return ""
         spot = Spot(path, path, branch, "")
-        side = "" if self.is_unfinished(path) else self._put_aside(spot)
+        if not self.is_unfinished(path):
+            spot = self._put_aside(spot)
         remains = self.remove(spot, merged=None)
         if remains is not None:
             raise InputError(remains.message, path, "put that right, then plait retry", code="no-worktrees")
-        if side:
-            tip = self.tip(BRANCHES + side)
-            self.move(BRANCHES + branch, self._git.line("rev-parse", f"{tip}^"), tip)
-        return side
+        return "" if spot.branch == branch else spot.branch
 
-    def _put_aside(self, spot: Spot) -> str:
+    def _put_aside(self, spot: Spot) -> Spot:
+        """The same with all committed; if there is something, on a branch of its own, not that of the items.
+
+        After a kill in the middle the worktree is on that branch already.
+        """
         self.break_locks(spot)
         self.expect_whole(spot)
+        inside = self._inside(spot.path)
+        on = self._git.answered("symbolic-ref", "--quiet", "HEAD", inside=inside).stdout.decode().strip()
+        is_aside = on.startswith(f"{BRANCHES}{spot.branch}-left-")
+        if is_aside:
+            spot = replace(spot, branch=on.removeprefix(BRANCHES))
         look = self.look(spot)
         if look.unmerged or look.repositories or not look.on_branch:
             raise InputError(
@@ -184,12 +192,15 @@ class Worktrees:
                 code="no-worktrees",
             )
         if not look.files:
-            return ""
-        made = self.commit(spot, look.files, "merged: what was left behind\n")
-        names = (f"{spot.branch}-left-{number}" for number in itertools.count(1))
-        side = next(name for name in names if not self.tip(BRANCHES + name))
-        self.move(BRANCHES + side, made, "")
-        return side
+            return spot
+        if not is_aside:
+            names = (f"{spot.branch}-left-{number}" for number in itertools.count(1))
+            side = next(name for name in names if not self.tip(BRANCHES + name))
+            self.move(BRANCHES + side, look.head, "")
+            self._git.run("symbolic-ref", "HEAD", BRANCHES + side, inside=inside)
+            spot = replace(spot, branch=side)
+        self.commit(spot, look.files, "merged: what was left behind\n")
+        return spot
 
     @property
     def _gathered(self) -> str:
