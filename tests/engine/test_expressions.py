@@ -262,7 +262,8 @@ BAD_FILTERS = [
     ("exists('a')",                ["8: 'exists' asks about something that has a name"]),
     ("a == 1e999",                 ["6: this number is too large"]),
     ("a == 1x",                    ["6: '1' has no meaning in an expression"]),
-    ("${a} == 1",                  ["1: '$' has no meaning in an expression", "2: '{' has no meaning in an expression", "4: '}' has no meaning in an expression"]),
+    ("${a} == 1",                  ["1: a filter knows the item alone, and no hole is filled in it"]),
+    ("a == '${b}' && c == '${d}'", ["7: a filter knows the item alone, and no hole is filled in it", "22: a filter knows the item alone, and no hole is filled in it"]),
     ("a == 1 \0",                  ["8: '\N{REPLACEMENT CHARACTER}' has no meaning in an expression"]),
     ("and",                        ["1: a value is missing before 'and'"]),
 ]  # fmt: skip

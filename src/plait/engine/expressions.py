@@ -114,6 +114,8 @@ def compile_filter(text: str, source: Source | None = None) -> Expression:
     """A filter of items; ConditionError with everything that is wrong."""
     source = source or Source("filter", text)
     _expect_size(text, source)
+    if holes := [_hole_in_filter(source, found) for found in re.finditer(r"\$\{[^}]*\}?", text)]:
+        raise ConditionError.together(holes)
     written = _Written(source, text, range(len(text)), range(1, len(text) + 1), {})
     return _compiled(written, _Filter(), _itself, [])
 
@@ -219,6 +221,12 @@ def _names_with(computed: Sequence[Path], values: Mapping[str, Json] | Names) ->
 
 def _rendering(template: Template, values: Mapping[str, Json] | Names) -> Rendering:
     return template.rendering(values, strict=False, env=None)
+
+
+def _hole_in_filter(source: Source, found: re.Match[str]) -> Problem:
+    what = "a filter knows the item alone, and no hole is filled in it"
+    fix = "write the value itself; or let a command choose the items, which knows all names"
+    return Problem(what, Span(source, *found.span()), fix, code="condition")
 
 
 def _no_when(where: Span | str | None = None) -> ConditionError:
