@@ -76,7 +76,7 @@ clean: ## remove the environment, caches and built files
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # An environment that no longer starts (moved, or its python was removed) is made anew.
-$(STAMP): pyproject.toml
+$(STAMP): pyproject.toml hatch_build.py src/plait/primitives/warm.c
 	@set -e; if ! $(BIN)/python -c '$(USABLE)' 2>/dev/null; then \
 	  for python in $(or $(PYTHON),$(CANDIDATES)); do \
 	    if "$$python" -c '$(USABLE)' >/dev/null 2>&1; then found=$$python; break; fi; \
@@ -90,7 +90,7 @@ $(STAMP): pyproject.toml
 	  echo "plait: making $(VENV) with $$found ($$("$$found" --version 2>&1))"; \
 	  "$$found" -m venv --clear $(VENV); \
 	fi
-	@echo "plait: installing the project and its tools (only when pyproject.toml changes)"
+	@echo "plait: installing the project and its tools (only when they change)"
 	@$(PIP) install --quiet --editable '.[dev]'
 	@touch $@
 

@@ -41,8 +41,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal
     import socket
-    from collections.abc import Iterable, Sequence
-    from typing import Final
+    from collections.abc import Callable, Iterable, Sequence
+    from typing import Final, TypeAlias
+
+    from plait.primitives.warm import WarmShells
+
+    MakeWarm: TypeAlias = Callable[[Sequence[int], Callable[[int], None]], WarmShells]
 else:
     import _signal as signal
     import _socket as socket
@@ -87,12 +91,17 @@ _MSG_CMSG_CLOEXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 _ORDER_ROOM = 32768
 _CONTROL_ROOM = socket.CMSG_SPACE(4 * MAX_DESCRIPTORS)
 _LOW = FIRST_FILE + MAX_DESCRIPTORS  # behind all places where a child has its descriptors
+EXECUTED_FIRST: Final = 3
+"""How many programs are executed before shells that wait are worth what they cost."""
 MOST_LOWERED: Final = 12
 """Descriptors of one child that can be lowered: its streams, and more files than a script usually has."""
 
 
-def main() -> None:
-    """Arguments: high bits of our marks, grace, `own` or `same` session; high bits of marks to sweep up."""
+def main(make_warm: MakeWarm | None = None) -> None:
+    """Arguments: high bits of our marks, grace, `own` or `same` session; high bits of marks to sweep up.
+
+    `make_warm`: imports `warm`, whose `WarmShells` it makes, when there is more than a little to start.
+    """
     marks, grace, session, *left_behind = sys.argv[1:]
     if session == "own":
         os.setsid()
@@ -105,7 +114,7 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)
     if _LINUX:
         _become_subreaper()
-    guardian = Guardian(int(marks) << MARK_BITS, float(grace))
+    guardian = Guardian(int(marks) << MARK_BITS, float(grace), make_warm)
     guardian.sweep_up([int(mark) for mark in left_behind])
     guardian.serve()
 
@@ -166,8 +175,11 @@ class Process:
 class Guardian:
     """One loop: requests, commands, the ends of children, and the clock of those who have to end."""
 
-    def __init__(self, first_mark: int, grace: float) -> None:
+    def __init__(self, first_mark: int, grace: float, make_warm: MakeWarm | None) -> None:
         self.next_mark = first_mark
+        self.make_warm = make_warm
+        self.warm: WarmShells | None = None
+        self.executed = 0
         self.grace = grace
         self.request: socket.socket | None = socket.socket(fileno=REQUEST_FD)
         self.lanes: dict[int, Lane] = {}
@@ -269,8 +281,8 @@ class Guardian:
             if what == END:
                 job.over_awaited = True
                 self.begin_to_end(job, grace)
-            elif what == SIGNAL and job.pid is not None:
-                _to_group(job.pid, number) if job.grouped else _kill(job.pid, number)
+            elif what == SIGNAL and job.pid is not None and not (job.grouped and _to_group(job.pid, number)):
+                _kill(job.pid, number)  # also a shell that begins, and leads its group in a moment
 
     def lose_caller(self, lane: Lane) -> None:
         """Nobody waits for its job any more; if that still runs, nobody wants it either."""
@@ -294,7 +306,7 @@ class Guardian:
             order = Order(lane.fd, heard)
             if not complete:
                 raise OSError(errno.EMFILE, "no room for descriptors")
-            job.pid = job.number = self.spawn(job.mark, order, descriptors)
+            job.pid = job.number = self.spawn(job, order, descriptors)
         except OSError as error:
             self.report(job, REFUSED, error.errno or errno.EIO)
             self.close_lane(lane)
@@ -310,16 +322,51 @@ class Guardian:
             for fd in descriptors:
                 os.close(fd)
 
-    def spawn(self, mark: int, order: Order, descriptors: list[int]) -> int:
-        cwd, *given = descriptors
-        os.fchdir(cwd)
+    def spawn(self, job: Job, order: Order, descriptors: list[int]) -> int:
+        os.fchdir(descriptors[0])
+        try:
+            env = self.environments.whole(order.env, order.more_env)
+            program = self.programs.find(order.argv[0], env)
+            pid = self.begin_warm(program, job, order, env, descriptors)
+            return self.execute(program, job.mark, order, env, descriptors) if pid is None else pid
+        finally:
+            os.chdir("/")  # or the directory could not be unmounted
+
+    def begin_warm(
+        self, program: bytes, job: Job, order: Order, env: Environment, descriptors: list[int]
+    ) -> int | None:
+        """Let a shell begin that waits for it; None: the program has to be executed."""
+        if self.make_warm is None or self.executed < EXECUTED_FIRST or order.group != 0:
+            return None
+        if self.warm is None:
+            self.warm = self.make_warm(_DEFAULTS, self.mark_other)
+        mark, files = (job.mark, self.own_limit[1]), (self.files_of_children, self.own_files)
+        try:
+            return self.warm.begin(
+                program, order.argv, env, descriptors, first=order.first, mark=mark, files=files
+            )
+        except self.warm.Lost:
+            self.begin_to_end(job, 0.0)  # it may run, and whatever bears its mark has to go
+            raise
+
+    def mark_other(self, pid: int) -> None:
+        """A process that is ours and no job: who sweeps up after us finds it."""
+        try:
+            resource.prlimit(pid, _RLIMIT_LOCKS, (self.next_mark, self.own_limit[1]))
+        except (ValueError, OSError):
+            return
+        self.next_mark += 1
+
+    def execute(
+        self, program: bytes, mark: int, order: Order, env: Environment, descriptors: list[int]
+    ) -> int:
+        self.executed += 1
+        given = descriptors[1:]
         streams = 3 - order.first
         # A descriptor that stands where another shall be put would be overwritten before its turn.
         files = [_moved_behind(fd, FIRST_FILE + len(given)) for fd in given[streams:]]
         places = [*enumerate(given[:streams], order.first), *enumerate(files, FIRST_FILE)]
         try:
-            env = self.environments.whole(order.env, order.more_env)
-            program = self.programs.find(order.argv[0], env)
             self.set_mark(mark)
             places = self.lowered(places)
             if all(fd < self.files_of_children for _, fd in places):
@@ -337,7 +384,6 @@ class Guardian:
             self.limit_files(self.own_files)
             self.raise_again(places)
             self.set_mark(None)
-            os.chdir("/")  # or the directory could not be unmounted
             for fd in files:
                 os.close(fd)
 
@@ -423,6 +469,8 @@ class Guardian:
         """Ask everybody; whoever is still there after the grace, old or new, is forced."""
         self.all_by = time.monotonic() + self.grace
         self.look_in(_FIRST_PAUSE)
+        if self.warm is not None:
+            self.warm.close()
         jobs = [job for job in self.leaders.values() if job not in self.ending]
         if not _LINUX:
             self.unasked += [job for job in jobs if job.deadline is None]
@@ -614,11 +662,13 @@ def _drain(pipe: int) -> None:
         return
 
 
-def _to_group(group: int, number: int) -> None:
+def _to_group(group: int, number: int) -> bool:
+    """Is there such a group?"""
     try:
         os.killpg(group, number)
-    except OSError:
-        return
+    except OSError as error:
+        return error.errno != errno.ESRCH
+    return True
 
 
 def _kill(pid: int, number: int) -> None:

@@ -38,7 +38,11 @@ FIRST_FILE: Final = wire.FIRST_FILE
 Stdio: TypeAlias = tuple[int | None, int, int]
 """A child's standard streams; None: nothing to read."""
 
-_BOOT = "import sys; sys.path.append(sys.argv.pop(1)); import guardian; guardian.main()"
+_BOOT = "import sys; sys.path.append(sys.argv.pop(1)); import guardian; guardian.main({})"
+_WITH_WARM = "lambda *given: __import__('warm').WarmShells(*given)"
+_WARM = os.path.join(os.path.dirname(__file__), "libwarm.so")
+NO_WARM: Final = "PLAIT_NO_WARM_SHELLS"
+"""Whoever sets this variable has every shell executed."""
 _PATIENCE = 0.001
 MOST_CHANGES: Final = 16
 """Variables by which an environment may differ from the one before, and still be told by its differences."""
@@ -386,7 +390,7 @@ def _replace(dead: _Keeper) -> None:
         _KEEPERS[dead.in_our_session] = _started(dead.in_our_session, dead.marks)
 
 
-def _started(in_our_session: bool, *left_behind: int, boot: str = _BOOT) -> _Keeper:
+def _started(in_our_session: bool, *left_behind: int, boot: str | None = None) -> _Keeper:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     marks = int.from_bytes(os.urandom(4), "big") >> 2 | 1
     arguments = [str(marks), str(GRACE), "same" if in_our_session else "own", *map(str, left_behind)]
@@ -395,7 +399,7 @@ def _started(in_our_session: bool, *left_behind: int, boot: str = _BOOT) -> _Kee
     try:
         pid = os.posix_spawn(
             sys.executable,
-            [sys.executable, "-I", "-S", "-c", boot, os.path.dirname(__file__), *arguments],
+            [sys.executable, "-I", "-S", "-c", boot or _boot(), os.path.dirname(__file__), *arguments],
             os.environ,
             file_actions=[
                 (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDWR, 0),
@@ -416,6 +420,11 @@ def _started(in_our_session: bool, *left_behind: int, boot: str = _BOOT) -> _Kee
         os.close(moved)
         theirs.close()
     return _Keeper(pid, ours, marks, in_our_session)
+
+
+def _boot() -> str:
+    is_warm = os.path.exists(_WARM) and not os.environ.get(NO_WARM)
+    return _BOOT.format(_WITH_WARM if is_warm else "")
 
 
 def _guardian_lost() -> ProcessError:
