@@ -52,7 +52,7 @@ from plait.hints import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
 from plait.records import dataclass, field, replace
 from plait.source import Source, Span
 from plait.template.filters import FILTERS
-from plait.template.grammar import parse_path
+from plait.template.grammar import parse, parse_path
 from plait.template.nodes import Alternative, ContextHole, Filled, Hole, Path, Text
 from plait.template.program import Answer, Rendering, ask, getter, walk
 from plait.template.program import Lookup as Names
@@ -114,8 +114,8 @@ def compile_filter(text: str, source: Source | None = None) -> Expression:
     """A filter of items; ConditionError with everything that is wrong."""
     source = source or Source("filter", text)
     _expect_size(text, source)
-    if holes := [_hole_in_filter(source, found) for found in re.finditer(r"\$\{[^}]*\}?", text)]:
-        raise ConditionError.together(holes)
+    if holes := _filled_holes(text):
+        raise ConditionError.together(_hole_in_filter(source, hole) for hole in holes)
     written = _Written(source, text, range(len(text)), range(1, len(text) + 1), {})
     return _compiled(written, _Filter(), _itself, [])
 
@@ -223,10 +223,16 @@ def _rendering(template: Template, values: Mapping[str, Json] | Names) -> Render
     return template.rendering(values, strict=False, env=None)
 
 
-def _hole_in_filter(source: Source, found: re.Match[str]) -> Problem:
+def _filled_holes(text: str) -> list[Hole]:
+    """Not `$` alone, which is part of many a pattern."""
+    holes = [part for part in parse(text, "workflow").parts if not isinstance(part, Text | Filled)]
+    return [hole for hole in holes if not (isinstance(hole, ContextHole) and hole.bare)]
+
+
+def _hole_in_filter(source: Source, hole: Hole) -> Problem:
     what = "a filter knows the item alone, and no hole is filled in it"
     fix = "write the value itself; or let a command choose the items, which knows all names"
-    return Problem(what, Span(source, *found.span()), fix, code="condition")
+    return Problem(what, Span(source, hole.start, hole.end), fix, code="condition")
 
 
 def _no_when(where: Span | str | None = None) -> ConditionError:

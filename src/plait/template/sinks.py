@@ -11,28 +11,23 @@ value to a process or a server reveal secrets; `value` and `text` never do.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 
 from plait.errors import InputError, ValueRefusedError, nearest
 from plait.hints import TYPE_CHECKING, Final, Literal
-from plait.records import dataclass
 from plait.source import Source, Span
 from plait.template.filters import holds_secret
 from plait.template.nodes import (
-    Alternative,
     ContextHole,
     EnvHole,
     Filled,
     Hole,
     ParamHole,
-    Part,
     Parts,
-    Path,
     Text,
     holes,
 )
-from plait.template.program import MAX_OUTPUT, Lookup, Piece, Placed, Program, output_too_long
+from plait.template.program import MAX_OUTPUT, Lookup, Piece, Placed, output_too_long
 from plait.template.template import Branch, Constant, Leaf, Node, Template
 from plait.values import Json, Secret, json_text, revealed_text, text
 
@@ -153,35 +148,29 @@ def as_shell(
     template: Template, values: Values, *, strict: bool = False, env: Env = None, dialect: Dialect = "sh"
 ) -> BoundScript:
     """Shell text with its values bound to variables; see `shell`."""
-    leaf = template.leaf
+    from plait.template.script import script_of  # few templates are scripts, and a call without one is quick
+    from plait.template.shell import bind
+
     lookup = template.lookup(values, env)
-    own = _shell_owned(leaf, lookup, dialect)
-    if own.parts is not leaf.program.parts:
-        program = Program(own.parts, leaf.program.profile, leaf.program.flaws)
-        template = Template(Leaf(program, leaf.source), template.profile)
-    pieces = template.pieces(lookup, strict=strict, env=env, shell_names=own.names)
-    return bound_shell(pieces, leaf.source, dialect=dialect, lookup=lookup)
+    script = script_of(template, dialect, lookup.names)
+    pieces = script.template.pieces(lookup, strict=strict, env=env, shell_names=script.assigned)
+    placed = [piece for piece in pieces if isinstance(piece, Placed)]
+    plan = script.plan(tuple([piece.__class__ is not str for piece in pieces]))
+    trusted = [is_own_word(piece.hole, lookup) for piece in placed]
+    return bind(plan, [piece.value for piece in placed], trusted=trusted)
 
 
 def bound_shell(
     pieces: Sequence[Piece], source: Source, *, dialect: Dialect, lookup: Lookup | None = None
 ) -> BoundScript:
-    from plait.template.shell import bind, plan  # few templates are scripts, and a call without one is quick
-    from plait.template.shell_lexer import Gap
+    from plait.template.script import gap_of
+    from plait.template.shell import bind, plan
 
-    gaps: list[str | Gap] = []
-    values: list[Json] = []
-    trusted: list[bool] = []
-    for piece in pieces:
-        if isinstance(piece, str):
-            gaps.append(piece)
-            continue
-        formats = _formats(piece.hole)
-        hole = piece.hole
-        gaps.append(Gap(len(values), hole.start, hole.end, "raw" in formats, "opt" in formats))
-        values.append(piece.value)
-        trusted.append(is_own_word(hole, lookup))
-    return bind(plan(gaps, dialect, source), values, trusted=trusted, source=source)
+    placed = [piece for piece in pieces if isinstance(piece, Placed)]
+    numbers = iter(range(len(placed)))
+    gaps = [piece if isinstance(piece, str) else gap_of(piece.hole, next(numbers)) for piece in pieces]
+    trusted = [is_own_word(piece.hole, lookup) for piece in placed]
+    return bind(plan(gaps, dialect, source), [piece.value for piece in placed], trusted=trusted)
 
 
 def is_authors(template: Template, values: Values) -> bool:
@@ -328,102 +317,14 @@ def _checked_origin(value: str, piece: Placed, source: Source) -> str:
     return value
 
 
-@dataclass(frozen=True, slots=True)
-class _ShellOwned:
-    """What in a shell template is the shell's business."""
-
-    names: frozenset[str]
-    """Variables that the script sets itself: `${x}` of them is never missing."""
-    parts: Parts
-    """The template with `${NAME:-default}` of such variables turned into text."""
-
-
-def _shell_owned(leaf: Leaf, lookup: Lookup, dialect: Dialect) -> _ShellOwned:
-    """A script with variables of its own must run as it is written.
-
-    `${n:-0}` of a variable that the script sets, or that looks like one of the
-    environment (`${HOME:-/tmp}`), is the shell's own expansion, unless our scope
-    knows the name or the text stands where a shell expands nothing.
-    """
-    from plait.template.shell_lexer import Gap, analyse
-
-    parts, source = leaf.program.parts, leaf.source
-    written = "".join(
-        part.text if isinstance(part, Text) else source.text[part.start : part.end] for part in parts
-    )
-    assigned = analyse([written], dialect).assigned
-    if assigned:
-        parts = tuple([_left_to_shell(part, assigned, source) for part in parts])
-    candidates = {
-        part.start
-        for part in parts
-        if isinstance(part, ContextHole) and (name := _defaulted_name(part)) is not None
-        if (name in assigned or _ENV_NAME.fullmatch(name)) and name not in lookup.names
-    }
-    if not candidates:
-        return _ShellOwned(assigned, parts)
-    gaps = [
-        part.text if isinstance(part, Text) else Gap(index, part.start, part.end)
-        for index, part in enumerate(parts)
-    ]
-    places = iter(analyse(gaps, dialect).places)
-    kept: list[Part] = []
-    for part in parts:
-        state = "" if isinstance(part, Text) else next(places).state
-        expands = state in ("bare", "double", "heredoc", "parameter", "quoted-parameter")
-        if isinstance(part, ContextHole) and part.start in candidates and expands:
-            kept += _as_expansion(part, source)
-        else:
-            kept.append(part)
-    return _ShellOwned(assigned, tuple(kept))
-
-
-def _left_to_shell(part: Part, assigned: frozenset[str], source: Source) -> Part:
-    """`$f` of a variable that the script sets is the script's, whatever the scope knows."""
-    match part:
-        case ContextHole(bare=True, alternatives=(Alternative(Path(root)),)) if root in assigned:
-            return Text(source.text[part.start : part.end])
-    return part
-
-
-_ENV_NAME: Final = re.compile(r"[A-Z_][A-Z0-9_]*+")
-
-
-def _defaulted_name(hole: ContextHole) -> str | None:
-    """The name of `${name:-default}`, if the hole is just that."""
-    match hole:
-        case ContextHole(alternatives=(Alternative(Path(root, ()), ()),), filters=(), default=default):
-            return None if default is None else root
-    return None
-
-
-def _as_expansion(hole: ContextHole, source: Source) -> list[Part]:
-    """The hole as shell text; holes in its default stay holes."""
-    assert hole.default is not None
-    inner = [part for part in hole.default if not isinstance(part, Text)]
-    parts: list[Part] = []
-    at = hole.start
-    for part in inner:
-        parts += [Text(source.text[at : part.start]), part]
-        at = part.end
-    return [*parts, Text(source.text[at : hole.end])]
-
-
 def _spreads(hole: Hole | Filled) -> bool:
-    asked = _as_written(hole)
+    asked = as_written(hole)
     return isinstance(asked, ContextHole) and asked.spread
 
 
-def _as_written(hole: Hole | Filled) -> Hole | None:
+def as_written(hole: Hole | Filled) -> Hole | None:
     """The author's hole, also when an earlier stage has filled it."""
     return hole.hole if isinstance(hole, Filled) else hole
-
-
-def _formats(place: Hole | Filled) -> set[str]:
-    hole = _as_written(place)
-    if not isinstance(hole, ContextHole):
-        return set()
-    return {form.name for alternative in hole.alternatives for form in alternative.formats}
 
 
 def is_own_word(hole: Hole | Filled, lookup: Lookup | None) -> bool:
