@@ -190,8 +190,19 @@ def _is_plain(value: Json, depth: int) -> bool:
     if not depth:
         return False
     if kind is dict:
-        return all(key.__class__ is str and _is_plain(item, depth - 1) for key, item in value.items())
-    return kind is list and all(_is_plain(item, depth - 1) for item in value)
+        # No generators: this is asked of the value of every step.
+        for key, item in value.items():
+            if key.__class__ is not str:
+                return False
+            if item.__class__ not in _ONE_OF_A_KIND and not _is_plain(item, depth - 1):
+                return False
+        return True
+    if kind is not list:
+        return False
+    for item in value:
+        if item.__class__ not in _ONE_OF_A_KIND and not _is_plain(item, depth - 1):
+            return False
+    return True
 
 
 def _text(value: Json, show: Callable[[Secret], str]) -> str:

@@ -118,10 +118,10 @@ _BELOW_MAP: Final = f"{MAP}/"
 
 def is_marked(row: Row) -> bool:
     """The same as `IS_MARKED`, of a row that is to be written."""
-    _, what, parent, name, _, _, _, _, _, _, status, *_ = row
-    if what in MARKED or (what == FINISHED and status == FAILED) or parent == "":
+    what, parent = row[1], row[2]
+    if what in MARKED or (what == FINISHED and row[10] == FAILED) or parent == "":
         return True
-    return parent == _BELOW_MAP and name is not None and not name.startswith("item:")
+    return parent == _BELOW_MAP and (name := row[3]) is not None and not name.startswith("item:")
 
 
 # ── from events ──────────────────────────────────────────────────────────

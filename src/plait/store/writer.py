@@ -121,14 +121,15 @@ class Writer:
     def append(self, *events: Event) -> None:
         if not events:
             return
-        self.expect_sound()
         now, packing = self._now(), self._packing
         rows = [to_row(event, now, packing) for event in events]
-        if self._writing.locked():
+        if not self._writing.acquire(blocking=False):
             self._append_with_others(rows)
             return
-        with self._writing:
+        try:
             self._write(_Batch(rows))
+        finally:
+            self._writing.release()
 
     def _append_with_others(self, rows: list[Row]) -> None:
         leads = False
@@ -231,7 +232,8 @@ class Writer:
                 self._write(batch)
 
     def _write(self, batch: _Batch) -> None:
-        self.expect_sound()
+        if self._fault is not None:
+            raise same(self._fault)
         rows = batch.rows
         if not self._new_words and len(rows) <= FEW and not any(map(is_marked, rows)):
             self._add_few(batch)
