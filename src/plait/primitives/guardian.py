@@ -341,9 +341,10 @@ class Guardian:
         if self.warm is None:
             self.warm = self.make_warm(_DEFAULTS, self.mark_other)
         mark, files = (job.mark, self.own_limit[1]), (self.files_of_children, self.own_files)
+        variables = self.environments.joined(order.env, order.more_env, env)
         try:
             return self.warm.begin(
-                program, order.argv, env, descriptors, first=order.first, mark=mark, files=files
+                program, order.argv, variables, descriptors, first=order.first, mark=mark, files=files
             )
         except self.warm.Lost:
             self.begin_to_end(job, 0.0)  # it may run, and whatever bears its mark has to go
@@ -746,6 +747,13 @@ class Environments:
         if packed != self.packed:
             self.packed, self.last = packed, _unpacked(packed)
         return {**self.last, **_unpacked(more)} if more else self.last
+
+    def joined(self, packed: bytes, more: bytes, whole: Environment) -> bytes:
+        """The same as `whole`, in one text; mostly that is what came."""
+        parts = [part for part in (packed, more) if part]
+        if len(whole) == sum(part.count(b"\0") + 1 for part in parts):  # none replaces another
+            return b"\0".join(parts)
+        return b"\0".join(map(b"=".join, whole.items()))
 
 
 def _unpacked(pairs: bytes) -> Environment:

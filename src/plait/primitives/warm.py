@@ -16,7 +16,7 @@ import struct
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
     from typing import Final
 else:
     import _socket as socket
@@ -67,7 +67,7 @@ class WarmShells:
         self,
         program: bytes,
         argv: Sequence[bytes],
-        env: Mapping[bytes, bytes],
+        env: bytes,
         descriptors: Sequence[int],
         *,
         first: int,
@@ -76,7 +76,8 @@ class WarmShells:
     ) -> int | None:
         """The pid of a shell that has begun; None: this one has to be executed.
 
-        The descriptors are those of its directory, of its streams from `first` on, and of its files.
+        `env`: variables with NUL between them.  The descriptors are those of its directory, of its
+        streams from `first` on, and of its files.
         """
         if program.rpartition(b"/")[2] not in SHELLS or len(descriptors) > MOST_DESCRIPTORS:
             return None
@@ -186,18 +187,20 @@ def _identity(program: bytes) -> Identity:
 
 def _order(
     argv: Sequence[bytes],
-    env: Mapping[bytes, bytes],
+    env: bytes,
     first: int,
     mark: tuple[int, int],
     files: tuple[int, int],
 ) -> bytes | None:
     """An order as bytes; None if such a process has to be executed."""
     arguments = b"\0".join((*argv, b""))
-    variables = b"\0".join([*map(b"=".join, env.items()), b""])
+    # NUL behind each; and before each, where names are looked for.
+    variables = b"\0" + env + b"\0" if env else b"\0"
     size = ORDER.size + len(arguments) + len(variables)
-    if size > MOST_BYTES or any(name in b"\0" + variables for name in _READ_BEFORE):
+    if size > MOST_BYTES or any(name in variables for name in _READ_BEFORE):
         return None
     # As the kernel has limits: none is the largest number.
     limits = [number & 0xFFFF_FFFF_FFFF_FFFF for number in (*mark, *files)]
-    head = ORDER.pack(len(arguments), len(variables), len(argv), len(env), *limits, first)
-    return head + arguments + variables
+    count = variables.count(b"\0") - 1
+    head = ORDER.pack(len(arguments), len(variables) - 1, len(argv), count, *limits, first)
+    return b"".join((head, arguments, variables[1:]))
