@@ -24,13 +24,12 @@ from plait.errors import InputError, InternalError, ProcessError
 from plait.hints import TYPE_CHECKING, Final, Literal, TypeAlias
 from plait.records import dataclass, replace
 from plait.steps.hands import Look, Site, Spot, Workspaces, working
-from plait.steps.merging import BRANCHES, Merge, MergeAll, expect_workspaces, named, short, value_of
+from plait.steps.merging import BRANCHES, Merge, MergeAll, expect_workspaces, named, value_of
 from plait.template.sinks import as_text
 from plait.values import Json
 
 if TYPE_CHECKING:
     from plait.engine.run import Run
-    from plait.steps.fan import Fan
     from plait.steps.sequence import Sequence as Steps
     from plait.template.template import Template
 
@@ -192,7 +191,7 @@ class Shelter:
         """The steps of an item in its own place; its value, and what became of the place."""
         spot, turn = self._place(turn, title, key)
         try:
-            value = each.run(_inside(turn, spot))
+            value = each.run(inside(turn, spot))
         except StepError as error:
             raise StepError(_with_place(error.failure, spot)) from None
         turn.run.settle(turn.path)
@@ -437,85 +436,6 @@ def begin_shelter(isolation: Isolation | None, turn: Turn, parallel: int) -> She
     return shelter
 
 
-# ── steps of the flow that merge ─────────────────────────────────────────
-
-
-@dataclass(frozen=True, slots=True)
-class Meeting:
-    """A worktree with all that the items did, and the branch that it is meant for."""
-
-    spot: Spot
-    target: str
-    """A whole ref."""
-    since: str = ""
-    """Where that was when the items had ended."""
-    is_awaited: bool = False
-    """There are failed items, which may be brought together by hand with what the others did."""
-
-    def names(self, workspaces: Workspaces) -> dict[str, Json]:
-        """What `merge.*` says of it."""
-        return {
-            "worktree": self.spot.path,
-            "source_branch": self.spot.branch,
-            "target_branch": short(self.target),
-            **workspaces.facts(self.since or self.target, BRANCHES + self.spot.branch),
-        }
-
-
-def met(turn: Turn, fan: Fan, value: Json) -> Turn:
-    """The turn of what follows the map: where its items met, if steps of the flow merge what they did."""
-    facts = value.get("isolation") if isinstance(value, dict) else None
-    if not isinstance(facts, dict) or "worktree" not in facts:
-        return turn
-    run = working(turn.run)
-    if run.rehearsal is not None:
-        return turn  # nothing is made, so there is no place
-    if fan.name not in run.shelters:  # the map was done in an earlier life of the run
-        expect_workspaces(turn).open(Site(**value_of(run.journal.recorded(f"{fan.name}/ground"))))
-    source = str(facts["source"])
-    merge = run.journal.recorded("merge")
-    if not expect_workspaces(turn).tip(BRANCHES + source) and merge and isinstance(merge.outcome, Done):
-        return turn  # all is merged, and the branch is gone: nothing is done there any more
-    spot = expect_workspaces(turn).gather(source)
-    failed = value.get("failed") if isinstance(value, dict) else None
-    since = str(facts.get("since", ""))
-    run.meeting = Meeting(spot, str(facts["target"]), since, is_awaited=bool(failed))
-    return _inside(turn, spot)
-
-
-def end_meeting(turn: Turn) -> None:
-    """After the merge steps: what they have merged needs no worktree any more."""
-    run, spaces = working(turn.run), expect_workspaces(turn)
-    meeting = run.meeting
-    if meeting is None or not spaces.is_there(meeting.spot):
-        return
-    spot = meeting.spot
-    try:
-        look = spaces.look(spot)
-    except (InputError, ProcessError) as error:
-        turn.run.note("merge", f"{error.what}: {spot.path}")
-        return
-    if reasons := _reasons_to_stay(look, meeting, spaces):
-        said = f"the branch {spot.branch} stays, and its worktree {spot.path}"
-        turn.run.note("merge", f"{', and '.join(reasons)}: {said}")
-        return
-    remains = spaces.remove(spot, merged=None if meeting.is_awaited else look.head)
-    if remains is not None:
-        turn.run.note("merge", remains.message)
-    spaces.settle()
-
-
-def _reasons_to_stay(look: Look, meeting: Meeting, spaces: Workspaces) -> list[str]:
-    reasons = []
-    if not spaces.is_ancestor(look.head, meeting.target):
-        reasons.append(
-            f"the merge steps have not merged all of {meeting.spot.branch} into {short(meeting.target)}"
-        )
-    if left := (*look.files, *look.repositories):
-        reasons.append(f"nobody has committed {named(left)}")
-    return reasons
-
-
 def _promised(isolation: Isolation) -> str:
     if isolation.kind == "directory":
         return "each item in a folder of its own"
@@ -585,7 +505,8 @@ class _Place:
 # ── small parts ──────────────────────────────────────────────────────────
 
 
-def _inside(turn: Turn, spot: Spot) -> Turn:
+def inside(turn: Turn, spot: Spot) -> Turn:
+    """The turn of steps that work in a place."""
     env = {name: value for name, value in turn.env.items() if name not in REPOSITORY_VARIABLES}
     return replace(turn, directory=spot.directory, scope=turn.scope.at(spot.directory), env=env)
 
