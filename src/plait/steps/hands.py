@@ -337,6 +337,9 @@ class Workspaces(Protocol):
     def forget_merged(self, into: str, spare: Collection[str]) -> None:
         """Remove the branches of places that add nothing to a commit, but for these."""
 
+    def unmerged(self, into: str) -> list[str]:
+        """The branches of places that are gone, and that have commits which this one has not."""
+
     def undone(self, old: str, new: str, tip: str) -> list[str]:
         """The files that one commit changes, and that are at a later one as they were before it."""
 

@@ -147,6 +147,8 @@ class Shelter:
         self.line = Line(parallel)
         self.site = site
         self._turn = turn
+        self._tidied = False
+        """Attempts have left their places to others in this life."""
         self._spots: dict[str, tuple[Spot, str | None]] = {}
         """By path of an item: its place, if it is to be removed when the item's end is recorded."""
 
@@ -310,6 +312,7 @@ class Shelter:
         """
         if self.isolation.kind == "directory" or not os.path.isdir(spot.path):
             return
+        self._tidied = True
         try:
             if not just_left:
                 self._workspaces.expect_whole(spot)
@@ -373,6 +376,7 @@ class Shelter:
         if self.isolation.ends_in_steps:
             spot = self._workspaces.gather(self.branch)
             since = self._workspaces.tip(self.target)
+            self._tell_of_attempts(tip)
             return {
                 "isolation": {**facts, "since": since, "worktree": spot.path, "directory": spot.directory}
             }
@@ -381,9 +385,18 @@ class Shelter:
         if value_of(self._turn.run.journal.recorded(path)).get("head") not in (None, tip):
             self._turn.run.emit(StepForgotten(path, "more was merged since"))
         merged = expect_done(self._turn.perform(step))
+        self._tell_of_attempts(tip)
         if not failed:
             self._workspaces.forget_branch(self.branch, tip)
         return {"isolation": {**facts, "merged": merged}}
+
+    def _tell_of_attempts(self, merged: str) -> None:
+        """What they committed that others followed is in no other branch, so that it is not ours to drop."""
+        if self._turn.run.fresh and not self._tidied:
+            return
+        if branches := [one for one in self._workspaces.unmerged(merged) if not one.startswith(self.branch)]:
+            what = f"commits of attempts that came to nothing stay on their branches: {named(branches)}"
+            self._turn.run.note(self._turn.path, f"{what}; git branch -D drops one that you do not need")
 
     def _tidy_leftovers(self) -> None:
         """Places of which a crash kept us from taking leave; those of dead letters stay."""

@@ -507,6 +507,13 @@ class Worktrees:
             if not {ref.removeprefix(BRANCHES), ref.removeprefix(ours)} & needed:
                 self._delete(ref.removeprefix(BRANCHES), at)
 
+    def unmerged(self, into: str) -> list[str]:
+        ours = f"{BRANCHES}plait/{self._run}/"
+        told = "--format=%(refname:lstrip=2)%00%(worktreepath)%00"
+        rows = names(self._git.run("for-each-ref", f"--no-merged={into}", told, ours))
+        found = zip(rows[::2], rows[1::2], strict=True)
+        return [os.fsdecode(branch.lstrip(b"\n")) for branch, place in found if not place]
+
     def undone(self, old: str, new: str, tip: str) -> list[str]:
         """The files that one commit changes, and that are at a later one as they were before it."""
         changed, since = (
