@@ -288,7 +288,7 @@ def test_changes_of_the_user_that_are_in_the_way_stop_the_merge_until_they_are_g
     message = failure_of(place.life()).message
     assert message.startswith("what the items did is not merged into main yet: ")
     assert message.endswith(
-        "all of it is on the branch plait/r1/merged: git merge plait/r1/merged; then plait resume"
+        "all of it is on the branch plait/r1/merged: git merge plait/r1/merged; then plait resume r1"
     )
     assert git(place.repository, "rev-parse", "main") == before
     assert (place.repository / "base").read_text() == "mine\n"
