@@ -182,6 +182,9 @@ class EnsembleError(PlaitError):
 class JournalError(PlaitError):
     """The record of a run cannot be written or read; what it holds already is not harmed."""
 
+    holds_last = False
+    """What was being recorded is in it all the same, and nothing behind that."""
+
 
 class InternalError(PlaitError):
     """Our own bug."""

@@ -317,6 +317,17 @@ def test_a_cluster_that_is_not_there_is_said_soon(tmp_path: Path) -> None:
     assert fix == "fix: look whether its scheduler runs, and can be reached from this host"
 
 
+def test_an_address_without_a_port_is_said_to_need_one(tmp_path: Path) -> None:
+    if not is_installed():
+        pytest.skip("distributed is not installed")
+    with pytest.raises(InputError) as raised:
+        ran(tmp_path / "p", "map: {input: {items: [1]}, steps: [{shell: 'true'}]}", "dask://127.0.0.1")
+    assert (
+        raised.value.fix
+        == "write dask://HOST:PORT; a scheduler of Dask listens at port 8786, if nobody said another"
+    )
+
+
 def test_a_folder_that_is_not_shared_is_said(tmp_path: Path, cluster: str) -> None:
     folder = tmp_path / "p"
     flow = "map: {shared: true, input: {command: 'rm flow.yaml; echo 1'}, steps: [{shell: 'true'}]}"

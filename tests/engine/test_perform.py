@@ -31,7 +31,7 @@ from plait.engine.perform import NO_TIME_LEFT, PLAIN, Allowance, Policy, Skip, S
 from plait.engine.retry import Retry
 from plait.engine.run import Run
 from plait.errors import InputError, InternalError, JournalError, PlaitError, ProcessError, TrustError
-from plait.records import dataclass, field
+from plait.records import dataclass, field, replace
 from plait.scope import Scope
 from plait.steps.foreach import Values, foreach
 from plait.steps.sequence import Sequence as Steps
@@ -695,19 +695,41 @@ def test_a_step_that_may_run_once_is_asked_about_when_its_guardian_was_lost() ->
 
 
 class Full(MemoryJournal):
-    """A journal on a disk that is full when the first end is to be recorded."""
+    """A journal on a disk that is full when the first end is to be recorded; has it room for that one?"""
+
+    def __init__(self, *, has_last: bool = False) -> None:
+        super().__init__()
+        self.has_last = has_last
 
     def append(self, *events: Event) -> None:
         if any(isinstance(event, StepFinished) for event in events):
-            raise JournalError("the journal cannot be used: the disk is full", "journal.db", "make room")
+            error = JournalError("the journal cannot be used: the disk is full", "journal.db", "make room")
+            error.holds_last = self.has_last
+            raise error
         super().append(*events)
 
 
-def test_a_failure_that_cannot_be_recorded_is_told() -> None:
+DEAD_LETTER = Policy(failure_is_final=True)
+UNHELD = "; so it does not hold that 'a' failed: no room for big1"
+HELD = "; before that 'a' failed: no room for big1"
+TRY_AGAIN = "make room; plait retry r1 --failed tries again what failed"
+LAST_FAILURES = [
+    # held     policy        what is said     what to do
+    (False,    PLAIN,        UNHELD,          "make room"),
+    (False,    DEAD_LETTER,  UNHELD,          "make room"),
+    (True,     PLAIN,        HELD,            "make room"),
+    (True,     DEAD_LETTER,  HELD,            TRY_AGAIN),      # resuming would not
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("held", "policy", "said", "fix"), LAST_FAILURES)
+def test_a_failure_at_which_the_journal_could_not_go_on_is_told(
+    held: bool, policy: Policy, said: str, fix: str
+) -> None:
+    failed = step("a", failing("no room for big1\nfix: make room there"))
     with pytest.raises(JournalError) as raised:
-        performed(step("a", failing("no room for big1")), new_run(journal=Full()))
-    assert raised.value.what == (
-        "the journal cannot be used: the disk is full; so it does not hold that 'a' failed: no room for big1"
-    )
+        performed(replace(failed, policy=policy), new_run(journal=Full(has_last=held)))
+    told = f"journal.db: the journal cannot be used: the disk is full{said}\nfix: {fix}"
+    assert str(raised.value) == told
     with pytest.raises(JournalError, match=r"is full\nfix"):
         performed(step("a", saying("x")), new_run(journal=Full()))

@@ -139,6 +139,27 @@ def test_a_misspelt_command_is_not_also_missing() -> None:
     assert longer.fix == "did you mean 'retry'?"
 
 
+MAP = "input: [1], steps: [{shell: ls}]"
+FURTHER_IN = [
+    # a field one level too far out                       what to write instead
+    (f"map: {{{MAP}, uncommitted: keep}}",                "write it further in: isolation: {kind: …, uncommitted: …}"),
+    (f"map: {{{MAP}, inputs: [lib]}}",                    "write it further in: isolation: {kind: …, inputs: …}"),
+    ("map: {inputs: [lib], steps: [{shell: ls}]}",        "did you mean 'input'?"),                       # it has none yet
+    ("- {shell: ls, initial_delay: 3}",                   "write it further in: retry: {initial_delay: …}"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "fix"), FURTHER_IN)
+def test_a_field_that_belongs_further_in_is_told_where(text: str, fix: str) -> None:
+    assert problems(parse(text, "f.yaml"))[0].fix == fix
+
+
+def test_what_would_not_fit_further_in_is_not_sent_there() -> None:
+    (problem,) = problems(parse(f"map: {{{MAP}, merge: [{{shell: ls}}]}}", "f.yaml"))
+    assert problem.fix is not None
+    assert problem.fix.startswith("a map has: ")
+
+
 def test_a_command_written_as_a_name_is_told_how_to_write_it() -> None:
     [problem] = problems(parse("- {name: fix, args: [a]}", "f.yaml"))
     assert problem.fix == "say what it does; a command of an agent is written claude: /name …"

@@ -293,6 +293,70 @@ def test_without_git_the_run_says_so(project: Path, tmp_path: Path, monkeypatch:
     assert "'git'" in failure.message
 
 
+# ── reduce, where the items were merged ─────────────────────────────────
+
+SWITCHING = """\
+map:
+  input: [a, b]
+  isolation: worktree
+  steps:
+    - shell: echo ${item} > ${item}.txt
+    - shell: test ${item} = a || MEANWHILE
+reduce:
+  - shell: ls *.txt > all
+  - shell: test ! -e ${workflow.dir}/.ai/bad
+  - shell: cat all
+"""
+AWAY = [
+    # what somebody does meanwhile                     where the project is then
+    ("git -C ${workflow.dir} switch -q -c other",      "the project is at the branch other"),
+    ("git -C ${workflow.dir} switch -q --detach",      "the project is at no branch (detached HEAD)"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("meanwhile", "where"), AWAY)
+def test_reduce_does_not_begin_elsewhere_than_where_the_items_were_merged(
+    project: Path, meanwhile: str, where: str
+) -> None:
+    run = flows.run_flow(written(project, SWITCHING.replace("MEANWHILE", meanwhile)))
+    assert run.status == "failed"
+    assert run.failure is not None
+    assert run.failure.message == (
+        f"{project}: {where}, and what the items did was merged into main: reduce does not begin elsewhere\n"
+        f"fix: git switch main; then plait resume {run.run}"
+    )
+    assert not (project / "all").exists()
+    git(project, "switch", "-q", "main")
+    again = flows.resume_flow(run.run, project=str(project))
+    assert again.status == "done", again.failure
+    assert (project / "all").read_text() == "a.txt\nb.txt\n"
+
+
+def test_a_reduce_that_goes_on_at_another_branch_says_so(project: Path) -> None:
+    path = written(project, SWITCHING.replace("MEANWHILE", "'true'"))
+    (project / ".ai").mkdir()
+    (project / ".ai/bad").touch()
+    run = flows.run_flow(path)
+    assert (run.status, (project / "all").read_text()) == ("failed", "a.txt\nb.txt\n")
+    (project / ".ai/bad").unlink()
+    git(project, "switch", "-q", "-c", "other")
+    notes: list[str] = []
+    company = flows.Company([lambda told: notes.append(getattr(told.event, "message", ""))])
+    assert flows.resume_flow(run.run, project=str(project), company=company).status == "done"
+    said = "the project is at the branch other, and what the items did was merged into main"
+    assert [note for note in notes if note] == [f"{said}: reduce goes on there, since it had begun"]
+    notes.clear()
+    assert flows.resume_flow(run.run, project=str(project), company=company).status == "done"
+    assert not any(notes), "of a reduce that is done there is nothing to say"
+
+
+def test_a_reduce_that_has_nothing_to_do_with_branches_goes_on_wherever_it_is(project: Path) -> None:
+    text = SWITCHING.replace("MEANWHILE", "git -C ${workflow.dir} switch -q -c other")
+    kept = text.replace("isolation: worktree", "isolation: {kind: worktree, merge: none}")
+    run = flows.run_flow(written(project, kept.replace("ls *.txt", "ls")))
+    assert run.status == "done", run.failure
+
+
 # ── what is left ─────────────────────────────────────────────────────────
 
 FAILING = f"{HEAD}  isolation: worktree\n  steps: [{{shell: 'echo x > new; git add -A; git commit -qm x; echo y > more; exit 1'}}]\n"

@@ -377,8 +377,8 @@ def test_files_of_the_user_that_git_ignores_are_in_the_way_and_stay(
     before = git(place.repository, "rev-parse", "main")
     assert failure_of(place.life()).message == (
         f"what the items did is not merged into main yet: files of yours that are in no commit are in its "
-        f"way: {name}\nmove them elsewhere first: git merge would write over those that it ignores\n"
-        "all of it is on the branch plait/r1/merged: git merge plait/r1/merged; then plait resume"
+        f"way: {name}\nmove them elsewhere first: git merge overwrites files that a .gitignore names, unasked\n"
+        "all of it is on the branch plait/r1/merged: git merge plait/r1/merged; then plait resume r1"
     )
     assert (mine.read_text(), git(place.repository, "rev-parse", "main")) == ("mine\n", before)
     mine.rename(tmp_path / "elsewhere")

@@ -176,6 +176,49 @@ def test_each_attempt_has_a_worktree_of_its_own_and_the_earlier_one_keeps_its_co
     shown = git(place.repository, "log", "--format=%s", first, "^main").splitlines()
     assert shown == [f"{seen[0].name}: what an attempt left behind", "a"]
     assert place.left() == []
+    assert place.notes() == [
+        f"commits of attempts that came to nothing stay on their branches: {first}; "
+        "git branch -D drops one that you do not need"
+    ]
+
+
+def test_of_attempts_that_committed_nothing_nothing_is_said(tmp_path: Path) -> None:
+    seen: list[Path] = []
+
+    def does(folder: Path, item: str) -> None:
+        seen.append(folder)
+        if len(seen) == 1:
+            raise InputError("no", code="no")
+        commits_a_file(folder, item)
+
+    errors = ErrorPolicy(retry=Retry(attempts=2, initial_delay=0))
+    place = Place(tmp_path, items=("a",), does=does, errors=errors)
+    assert isinstance(place.life(), Done)
+    assert (place.branches(), place.notes()) == (["main"], [])
+
+
+def test_branches_of_attempts_of_an_earlier_life_are_told_at_the_end(tmp_path: Path) -> None:
+    (tmp_path / "bad").touch()
+
+    def does(folder: Path, item: str) -> None:
+        commits_a_file(folder, item)
+        if item == "b" and (tmp_path / "bad").exists():
+            raise InputError("no", code="no")
+
+    errors = ErrorPolicy(retry=Retry(attempts=2, initial_delay=0))
+    place = Place(tmp_path, does=does, errors=errors)
+    place.life()
+    (attempt,) = (one for one in place.branches() if one not in ("main", "plait/r1/merged", *kept_by(place)))
+    assert [attempt in note for note in place.notes()] == [True], "the dead letter has its place, and is told"
+    (tmp_path / "bad").unlink()
+    place.journal.append(*forget("map/item:b", below=True))
+    assert isinstance(place.life(retried=["map/item:b"]), Done)
+    assert attempt in place.notes()[-1]
+    assert set(place.branches()) >= {"main", attempt}
+
+
+def kept_by(place: Place) -> list[str]:
+    return [f"plait/r1/{name}" for name in place.left()]
 
 
 # ── conflicts ────────────────────────────────────────────────────────────
@@ -245,7 +288,7 @@ def test_changes_of_the_user_that_are_in_the_way_stop_the_merge_until_they_are_g
     message = failure_of(place.life()).message
     assert message.startswith("what the items did is not merged into main yet: ")
     assert message.endswith(
-        "all of it is on the branch plait/r1/merged: git merge plait/r1/merged; then plait resume"
+        "all of it is on the branch plait/r1/merged: git merge plait/r1/merged; then plait resume r1"
     )
     assert git(place.repository, "rev-parse", "main") == before
     assert (place.repository / "base").read_text() == "mine\n"

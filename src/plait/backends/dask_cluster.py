@@ -21,6 +21,8 @@ DIRECT: Final = 2.0
 LOUD: Final = frozenset({"asyncio", "distributed", "tornado"})
 SILENT: Final = 100
 """A level above all that is logged."""
+NOBODY_THERE: Final = "look whether its scheduler runs, and can be reached from this host"
+NO_ADDRESS: Final = "write dask://HOST:PORT; a scheduler of Dask listens at port 8786, if nobody said another"
 
 GivesWay = Callable[[], bool]
 
@@ -57,7 +59,7 @@ class Cluster:
             return call.value
         raise InputError(
             f"there is no Dask cluster at {self.shown}: {_reason(call.error)}",
-            fix="look whether its scheduler runs, and can be reached from this host",
+            fix=NO_ADDRESS if isinstance(call.error, ValueError) else NOBODY_THERE,
             code="no-cluster",
         )
 

@@ -123,8 +123,17 @@ def joined(path: str, step: Step) -> str:
     return f"{path}.{step}" if path else str(step)
 
 
-def expect_keys(mapping: Mapping, known: abc.Iterable[str], *, kind: str) -> list[Problem]:
-    """A problem for every key that a `kind` does not have."""
+def expect_keys(
+    mapping: Mapping,
+    known: abc.Iterable[str],
+    *,
+    kind: str,
+    elsewhere: abc.Callable[[str], str | None] = lambda _: None,
+) -> list[Problem]:
+    """A problem for every key that a `kind` does not have.
+
+    `elsewhere`: what to do with a key that is known in another place.
+    """
     known = list(known)
     thing = f"{'an' if kind[:1] in 'aeiou' else 'a'} {kind}"
     problems = []
@@ -133,6 +142,8 @@ def expect_keys(mapping: Mapping, known: abc.Iterable[str], *, kind: str) -> lis
         if name not in known:
             close = _beginning(name, known) or nearest(name, known)
             fix = f"did you mean '{close}'?" if close else f"{thing} has: {listed(known)}"
+            if close is None or mapping.get(close) is not None:
+                fix = elsewhere(name) or fix
             what = f"'{shown(name)}' is not a field of {thing}"
             problems.append(Problem(what, key.span, fix, code="unknown-field"))
     return problems

@@ -355,7 +355,7 @@ def _recorded(step: Step, turn: Turn, *, is_last: bool) -> Outcome:
         else:
             turn.run.emit(end)
     except JournalError as error:
-        raise _unrecorded(error, step, outcome) from None
+        raise _at_failure(error, step, turn, outcome) from None
     if cut_short:
         raise OutOfTime
     if ends_run is not None:
@@ -365,12 +365,19 @@ def _recorded(step: Step, turn: Turn, *, is_last: bool) -> Outcome:
     return outcome
 
 
-def _unrecorded(error: JournalError, step: Step, outcome: Outcome) -> JournalError:
-    """With the failure that nobody will find in the journal."""
+def _at_failure(error: JournalError, step: Step, turn: Turn, outcome: Outcome) -> JournalError:
+    """With the failure at which the journal could not go on; perhaps nobody will find it there."""
     if not isinstance(outcome, Failed):
         return error
-    lost = f"{error.what}; so it does not hold that '{step.title}' failed: {outcome.failure.message}"
-    return JournalError(lost, error.where, error.fix, code=error.code)
+    said = outcome.failure.message.splitlines()
+    why = "\n".join(line for line in said if not line.startswith("fix: "))  # what to do first is ours
+    begins = "before that" if error.holds_last else "so it does not hold that"
+    fix = error.fix
+    if error.holds_last and step.policy.failure_is_final:
+        fix = f"{fix}; plait retry {turn.run.id} --failed tries again what failed"
+    return JournalError(
+        f"{error.what}; {begins} '{step.title}' failed: {why}", error.where, fix, code=error.code
+    )
 
 
 def _would_count(aborted: Aborted, step: Step, outcome: Outcome) -> bool:

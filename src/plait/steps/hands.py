@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from plait.steps.call import ToolResult
     from plait.steps.changes import Tracker
     from plait.steps.conversation import Agency
-    from plait.steps.isolation import Meeting, Shelter
+    from plait.steps.isolation import Shelter
+    from plait.steps.meeting import Meeting
     from plait.steps.model import Offer, Provider
     from plait.template.shell import BoundScript
     from plait.tools.invocation import RequestCall, Returned
@@ -286,6 +287,9 @@ class Workspaces(Protocol):
     def open(self, site: Site) -> None:
         """Work with a repository that was looked at before."""
 
+    def project_branch(self) -> str:
+        """The branch that is checked out where the project is, a whole ref; empty if there is none."""
+
     def add(self, order: int, title: str, key: str, commit: str) -> Spot: ...
     def copy(self, order: int, title: str, key: str, inputs: Sequence[str]) -> Spot: ...
     def hand_over(self, spot: Spot) -> None:
@@ -332,6 +336,9 @@ class Workspaces(Protocol):
 
     def forget_merged(self, into: str, spare: Collection[str]) -> None:
         """Remove the branches of places that add nothing to a commit, but for these."""
+
+    def unmerged(self, into: str) -> list[str]:
+        """The branches of places that are gone, and that have commits which this one has not."""
 
     def undone(self, old: str, new: str, tip: str) -> list[str]:
         """The files that one commit changes, and that are at a later one as they were before it."""

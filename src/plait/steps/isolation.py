@@ -24,13 +24,12 @@ from plait.errors import InputError, InternalError, ProcessError
 from plait.hints import TYPE_CHECKING, Final, Literal, TypeAlias
 from plait.records import dataclass, replace
 from plait.steps.hands import Look, Site, Spot, Workspaces, working
-from plait.steps.merging import BRANCHES, Merge, MergeAll, expect_workspaces, named, short, value_of
+from plait.steps.merging import BRANCHES, Merge, MergeAll, expect_workspaces, named, value_of
 from plait.template.sinks import as_text
 from plait.values import Json
 
 if TYPE_CHECKING:
     from plait.engine.run import Run
-    from plait.steps.fan import Fan
     from plait.steps.sequence import Sequence as Steps
     from plait.template.template import Template
 
@@ -148,6 +147,8 @@ class Shelter:
         self.line = Line(parallel)
         self.site = site
         self._turn = turn
+        self._tidied = False
+        """Attempts have left their places to others in this life."""
         self._spots: dict[str, tuple[Spot, str | None]] = {}
         """By path of an item: its place, if it is to be removed when the item's end is recorded."""
 
@@ -192,7 +193,7 @@ class Shelter:
         """The steps of an item in its own place; its value, and what became of the place."""
         spot, turn = self._place(turn, title, key)
         try:
-            value = each.run(_inside(turn, spot))
+            value = each.run(inside(turn, spot))
         except StepError as error:
             raise StepError(_with_place(error.failure, spot)) from None
         turn.run.settle(turn.path)
@@ -311,6 +312,7 @@ class Shelter:
         """
         if self.isolation.kind == "directory" or not os.path.isdir(spot.path):
             return
+        self._tidied = True
         try:
             if not just_left:
                 self._workspaces.expect_whole(spot)
@@ -374,6 +376,7 @@ class Shelter:
         if self.isolation.ends_in_steps:
             spot = self._workspaces.gather(self.branch)
             since = self._workspaces.tip(self.target)
+            self._tell_of_attempts(tip)
             return {
                 "isolation": {**facts, "since": since, "worktree": spot.path, "directory": spot.directory}
             }
@@ -382,9 +385,18 @@ class Shelter:
         if value_of(self._turn.run.journal.recorded(path)).get("head") not in (None, tip):
             self._turn.run.emit(StepForgotten(path, "more was merged since"))
         merged = expect_done(self._turn.perform(step))
+        self._tell_of_attempts(tip)
         if not failed:
             self._workspaces.forget_branch(self.branch, tip)
         return {"isolation": {**facts, "merged": merged}}
+
+    def _tell_of_attempts(self, merged: str) -> None:
+        """What they committed that others followed is in no other branch, so that it is not ours to drop."""
+        if self._turn.run.fresh and not self._tidied:
+            return
+        if branches := [one for one in self._workspaces.unmerged(merged) if not one.startswith(self.branch)]:
+            what = f"commits of attempts that came to nothing stay on their branches: {named(branches)}"
+            self._turn.run.note(self._turn.path, f"{what}; git branch -D drops one that you do not need")
 
     def _tidy_leftovers(self) -> None:
         """Places of which a crash kept us from taking leave; those of dead letters stay."""
@@ -435,85 +447,6 @@ def begin_shelter(isolation: Isolation | None, turn: Turn, parallel: int) -> She
     shelter = run.shelters[turn.path] = Shelter(isolation, turn, site, parallel)
     shelter.collect()
     return shelter
-
-
-# ── steps of the flow that merge ─────────────────────────────────────────
-
-
-@dataclass(frozen=True, slots=True)
-class Meeting:
-    """A worktree with all that the items did, and the branch that it is meant for."""
-
-    spot: Spot
-    target: str
-    """A whole ref."""
-    since: str = ""
-    """Where that was when the items had ended."""
-    is_awaited: bool = False
-    """There are failed items, which may be brought together by hand with what the others did."""
-
-    def names(self, workspaces: Workspaces) -> dict[str, Json]:
-        """What `merge.*` says of it."""
-        return {
-            "worktree": self.spot.path,
-            "source_branch": self.spot.branch,
-            "target_branch": short(self.target),
-            **workspaces.facts(self.since or self.target, BRANCHES + self.spot.branch),
-        }
-
-
-def met(turn: Turn, fan: Fan, value: Json) -> Turn:
-    """The turn of what follows the map: where its items met, if steps of the flow merge what they did."""
-    facts = value.get("isolation") if isinstance(value, dict) else None
-    if not isinstance(facts, dict) or "worktree" not in facts:
-        return turn
-    run = working(turn.run)
-    if run.rehearsal is not None:
-        return turn  # nothing is made, so there is no place
-    if fan.name not in run.shelters:  # the map was done in an earlier life of the run
-        expect_workspaces(turn).open(Site(**value_of(run.journal.recorded(f"{fan.name}/ground"))))
-    source = str(facts["source"])
-    merge = run.journal.recorded("merge")
-    if not expect_workspaces(turn).tip(BRANCHES + source) and merge and isinstance(merge.outcome, Done):
-        return turn  # all is merged, and the branch is gone: nothing is done there any more
-    spot = expect_workspaces(turn).gather(source)
-    failed = value.get("failed") if isinstance(value, dict) else None
-    since = str(facts.get("since", ""))
-    run.meeting = Meeting(spot, str(facts["target"]), since, is_awaited=bool(failed))
-    return _inside(turn, spot)
-
-
-def end_meeting(turn: Turn) -> None:
-    """After the merge steps: what they have merged needs no worktree any more."""
-    run, spaces = working(turn.run), expect_workspaces(turn)
-    meeting = run.meeting
-    if meeting is None or not spaces.is_there(meeting.spot):
-        return
-    spot = meeting.spot
-    try:
-        look = spaces.look(spot)
-    except (InputError, ProcessError) as error:
-        turn.run.note("merge", f"{error.what}: {spot.path}")
-        return
-    if reasons := _reasons_to_stay(look, meeting, spaces):
-        said = f"the branch {spot.branch} stays, and its worktree {spot.path}"
-        turn.run.note("merge", f"{', and '.join(reasons)}: {said}")
-        return
-    remains = spaces.remove(spot, merged=None if meeting.is_awaited else look.head)
-    if remains is not None:
-        turn.run.note("merge", remains.message)
-    spaces.settle()
-
-
-def _reasons_to_stay(look: Look, meeting: Meeting, spaces: Workspaces) -> list[str]:
-    reasons = []
-    if not spaces.is_ancestor(look.head, meeting.target):
-        reasons.append(
-            f"the merge steps have not merged all of {meeting.spot.branch} into {short(meeting.target)}"
-        )
-    if left := (*look.files, *look.repositories):
-        reasons.append(f"nobody has committed {named(left)}")
-    return reasons
 
 
 def _promised(isolation: Isolation) -> str:
@@ -585,7 +518,8 @@ class _Place:
 # ── small parts ──────────────────────────────────────────────────────────
 
 
-def _inside(turn: Turn, spot: Spot) -> Turn:
+def inside(turn: Turn, spot: Spot) -> Turn:
+    """The turn of steps that work in a place."""
     env = {name: value for name, value in turn.env.items() if name not in REPOSITORY_VARIABLES}
     return replace(turn, directory=spot.directory, scope=turn.scope.at(spot.directory), env=env)
 

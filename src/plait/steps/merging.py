@@ -118,7 +118,8 @@ class MergeAll:
 
 
 def _by_hand(shelter: Shelter) -> str:
-    return f"all of it is on the branch {shelter.branch}: git merge {shelter.branch}; then plait resume"
+    merge = f"git merge {shelter.branch}; then plait resume {shelter.run_id}"
+    return f"all of it is on the branch {shelter.branch}: {merge}"
 
 
 # ── one merge ────────────────────────────────────────────────────────────
@@ -150,9 +151,8 @@ def _merged(
     for _ in range(MOST_MOVES):
         old = spaces.tip(target)
         if not old:
-            raise StepError(
-                Failure(f"the branch {short(target)} is no longer there: make it, then plait resume")
-            )
+            gone = f"the branch {short(target)} is no longer there"
+            raise StepError(Failure(f"{gone}: make it, then plait resume {turn.run.id}"))
         if spaces.is_ancestor(head, old):
             return {"target": target, "old": old, "new": old, "head": head}
         is_ahead = of_people and spaces.is_ancestor(old, head)

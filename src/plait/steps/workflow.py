@@ -80,15 +80,17 @@ class Workflow:
         return value
 
     def _where_items_met(self, turn: Turn, fan: Fan, value: Json) -> Turn:
-        """The turn of what follows a map whose items worked in worktrees, if steps of the flow merge them."""
-        from plait.steps.isolation import met
+        """The turn of what follows a map whose items worked in worktrees."""
+        from plait.steps.meeting import expect_at_target, met
 
+        if self.reduce is not None:
+            expect_at_target(turn, value, self.reduce)
         return met(turn, fan, value)
 
     def _end_meeting(self, turn: Turn) -> None:
         rehearsed = working(turn.run).rehearsal is not None
         if self.fan is not None and self.fan.isolation is not None and not rehearsed:
-            from plait.steps.isolation import end_meeting
+            from plait.steps.meeting import end_meeting
 
             end_meeting(turn)
 

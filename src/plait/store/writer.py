@@ -339,5 +339,8 @@ class Writer:
             last = _Batch([*batch.rows, to_row(ended, self._now(), self._packing)])
             with suppress(JournalError, OSError):
                 self._transact(self._add, last)
+                batch.is_written = True
                 self._sync_data(self._wal)
-        return same(fault)
+        told = same(fault)
+        told.holds_last = batch.is_written and bool(batch.rows)
+        return told

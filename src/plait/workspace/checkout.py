@@ -160,7 +160,7 @@ class Checkout:
             shown = named(sorted(os.fsdecode(name) for name in found))
             raise InTheWay(
                 f"files of yours that are in no commit are in its way: {shown}\n"
-                "move them elsewhere first: git merge would write over those that it ignores"
+                "move them elsewhere first: git merge overwrites files that a .gitignore names, unasked"
             )
 
     def _strays(self, name: bytes, known: Collection[bytes]) -> Iterator[bytes]:

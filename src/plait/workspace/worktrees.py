@@ -97,14 +97,16 @@ class Worktrees:
         root, common = (self._git.line(*asked, what) for what in ("--show-toplevel", "--git-common-dir"))
         prefix = os.path.relpath(os.path.realpath(self._project), os.path.realpath(root))
         commit = self._git.line_if_any("rev-parse", "--verify", "--quiet", f"{base}^{{commit}}")
-        branch = self._git.line_if_any("symbolic-ref", "--quiet", "HEAD")
-        return Site(root, common, prefix, commit, branch)
+        return Site(root, common, prefix, commit, self.project_branch())
 
     def open(self, site: Site) -> None:
         self._root = site.root
         self._common = site.common
         self._prefix = site.prefix
         self._git = Git(self._start, site.root, site.common, self._own)
+
+    def project_branch(self) -> str:
+        return Git(self._start, self._project).line_if_any("symbolic-ref", "--quiet", "HEAD")
 
     def is_open(self) -> bool:
         """Look at the repository around the project; False if there is none."""
@@ -504,6 +506,13 @@ class Worktrees:
             at, _, ref = line.partition(" ")
             if not {ref.removeprefix(BRANCHES), ref.removeprefix(ours)} & needed:
                 self._delete(ref.removeprefix(BRANCHES), at)
+
+    def unmerged(self, into: str) -> list[str]:
+        ours = f"{BRANCHES}plait/{self._run}/"
+        told = "--format=%(refname:lstrip=2)%00%(worktreepath)%00"
+        rows = names(self._git.run("for-each-ref", f"--no-merged={into}", told, ours))
+        found = zip(rows[::2], rows[1::2], strict=True)
+        return [os.fsdecode(branch.lstrip(b"\n")) for branch, place in found if not place]
 
     def undone(self, old: str, new: str, tip: str) -> list[str]:
         """The files that one commit changes, and that are at a later one as they were before it."""

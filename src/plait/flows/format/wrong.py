@@ -67,7 +67,7 @@ def _problems(node: Node, kind: Kind, called: str) -> Iterator[Problem]:
 
 def _of_map(node: Mapping, form: Form) -> Iterator[Problem]:
     table = spelt(form.name)
-    yield from expect_keys(node, table, kind=form.title)
+    yield from expect_keys(node, table, kind=form.title, elsewhere=lambda name: _further_in(name, node, form))
     seen: dict[str, str] = {}
     for key, value in node.entries:
         name = str(key.value)
@@ -85,6 +85,33 @@ def _of_map(node: Mapping, form: Form) -> Iterator[Problem]:
         yield from _of_field(key, value, field)
     yield from _missing(node, form, seen)
     yield from _between(node, form, seen)
+
+
+def _further_in(name: str, node: Mapping, form: Form) -> str | None:
+    """What to write where a field belongs into a map that is a field of this one, and fits there."""
+    value = node.get(name)
+    homes = [
+        (field, inner)
+        for field in form.fields
+        for inner in _forms_of(field.kind)
+        if value is not None and (there := spelt(inner.name).get(name)) is not None
+        if not isinstance(there.kind, Refused | NoEffect) and not any(_problems(value, there.kind, name))
+    ]
+    if len(homes) != 1:
+        return None
+    field, inner = homes[0]
+    needed = "".join(f"{one.name}: …, " for one in inner.fields if one.required and name not in one.spellings)
+    return f"write it further in: {field.name}: {{{needed}{name}: …}}"
+
+
+def _forms_of(kind: Kind) -> Iterator[Form]:
+    """The maps that may stand there themselves, not as parts of something else."""
+    match kind:
+        case Map(form):
+            yield form_of(form)
+        case OneOf(kinds):
+            for one in kinds:
+                yield from _forms_of(one)
 
 
 def _of_field(key: Scalar, value: Node, field: Field) -> Iterator[Problem]:
