@@ -336,6 +336,27 @@ def test_show_has_a_table_of_turns_calls_and_cost() -> None:
     ]
 
 
+REFUSED = "the provider 'p' answered 400 Bad Request, and says \"too long\""
+NOT_ANSWERED: Story = [
+    *AGENT[:-2],
+    (8.0, over("agent/turn:2", "turn", "turn 2",
+               Failed(Failure(REFUSED, "refused", output={"said": "too long", "status": 400}, path="agent/turn:2")), 3, 3.0)),
+    (8.0, over("agent", "agent", "review", Failed(Failure(REFUSED, "refused", path="agent/turn:2")), 0, 8.0)),
+    (8.0, RunEnded("failed", Failure(REFUSED, "refused", path="agent/turn:2"))),
+]  # fmt: skip
+
+
+def test_show_says_why_a_model_did_not_answer() -> None:
+    assert shown(NOT_ANSWERED)[6:] == [
+        "        ✗ core/file/write   refused                             0:00",
+        "      turn 2   refused                     —      —     —       0:03",
+        f"          {REFUSED}",
+        "      1 turn, 4.1k tokens, $0.02, 2 calls",
+        "  look at it   plait logs 7f3a 'turn 2'",
+        "  go on        plait resume 7f3a",
+    ]
+
+
 def test_show_has_the_way_through_a_graph() -> None:
     assert shown(GRAPH)[2:] == [
         "  ✓ nodes   done, 5 visits, 1 failed, 0:02",
@@ -399,6 +420,24 @@ def test_logs_of_an_agent_are_a_conversation() -> None:
         "── agent/turn:2   review › turn 2   900 tokens, $0.004   0:03",
         "It is fine.",
     ]
+
+
+IN_VAIN = [
+    # what is kept of a question without an answer          what is logged of it
+    ({"said": "too long", "status": 400},                   ["too long", "no use"]),
+    ({"text": "half an ans", "usage": {}, "model": "m"},    ["half an ans", "no use"]),
+    ({"text": "no JSON", "uses": [], "ending": "end"},      ["no JSON", "no use"]),
+    ({"asked": {"user": "Look!"}, "text": "no JSON"},       ["user:", "  Look!", "model:", "  no JSON", "no use"]),
+    ({"output": "said", "exit_code": 1, "stderr": "no use"},  ["said", "no use"]),
+    (None,                                                  ["no use"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kept", "words"), IN_VAIN)
+def test_logs_say_why_a_model_did_not_answer_and_what_came_of_it(kept: Json, words: list[str]) -> None:
+    failed = Failed(Failure("no use", "bad_answer", output=kept, path="agent/turn:1"))
+    [head, *said] = logged([*AGENT[:3], (4.0, over("agent/turn:1", "turn", "turn 1", failed))])
+    assert (head, said) == ("── agent/turn:1   review › turn 1   bad_answer   0:01", words)
 
 
 def test_logs_of_a_graph_are_what_its_nodes_assigned_and_gave() -> None:

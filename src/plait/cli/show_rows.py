@@ -56,18 +56,17 @@ TURN_HEAD: Final = ("TURN", "IN", "OUT", "COST", "TIME")
 
 
 def _turns(steps: Sequence[Recorded], asked: Tally) -> Iterator[Line]:
-    rows: list[tuple[Cells, str]] = [(TURN_HEAD, "dim")]
-    calls = 0
-    for step in steps:
-        if _kind_of(step) == TURN:
-            rows.append(_turn(step))
-        else:
-            calls += 1
-            rows.append(_call(step))
-    if len(rows) > 1:
-        yield from _table(rows)
-        called = f", {counted(calls, 'call')}" if calls else ""
-        yield f"{INDENT}{asked_line(asked)}{called}", "bold"
+    if not steps:
+        return
+    rows = [_turn(step) if _kind_of(step) == TURN else _call(step) for step in steps]
+    head, *table = _table([(TURN_HEAD, "dim"), *rows])
+    yield head
+    for step, row in zip(steps, table, strict=True):
+        yield row
+        yield from _why(step)
+    calls = sum(_kind_of(step) != TURN for step in steps)
+    called = f", {counted(calls, 'call')}" if calls else ""
+    yield f"{INDENT}{asked_line(asked)}{called}", "bold"
 
 
 def _turn(step: Recorded) -> tuple[Cells, str]:
