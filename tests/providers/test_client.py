@@ -218,17 +218,18 @@ def test_a_server_that_was_busy_is_asked_again(family: str, first: Any) -> None:
 
 ENDS = [
     # status  word                   kind            attempts  message
-    (429, "rate_limit_exceeded",     "rate_limit",   3, "the provider 'openai' answered 429 Too Many Requests (rate_limit_exceeded), after 3 attempts: "
-                                                        "wait, or look at the limits and the credit of your account there"),
-    (503, "",                        "server_error", 3, "the provider 'openai' answered 503 Service Unavailable, after 3 attempts"),
-    (401, "invalid_api_key",         "refused",      1, "the provider 'openai' answered 401 Unauthorized (invalid_api_key): "
+    (429, "rate_limit_exceeded",     "rate_limit",   3, "the provider 'openai' answered 429 Too Many Requests (rate_limit_exceeded), after 3 attempts, "
+                                                        'and says "says ***": wait, or look at the limits and the credit of your account there'),
+    (503, "",                        "server_error", 3, "the provider 'openai' answered 503 Service Unavailable, after 3 attempts, and says \"says ***\""),
+    (401, "invalid_api_key",         "refused",      1, "the provider 'openai' answered 401 Unauthorized (invalid_api_key), and says \"says ***\": "
                                                         "look at the key in OPENAI_API_KEY, and what it may do"),
-    (403, "",                        "refused",      1, "the provider 'openai' answered 403 Forbidden: "
+    (403, "",                        "refused",      1, "the provider 'openai' answered 403 Forbidden, and says \"says ***\": "
                                                         "look at the key in OPENAI_API_KEY, and what it may do"),
-    (404, "model_not_found",         "refused",      1, "the provider 'openai' answered 404 Not Found (model_not_found): "
+    (404, "model_not_found",         "refused",      1, "the provider 'openai' answered 404 Not Found (model_not_found), and says \"says ***\": "
                                                         "look at the name of the model, and at base_url and path of the provider"),
-    (400, "context_length_exceeded", "refused",      1, "the provider 'openai' answered 400 Bad Request (context_length_exceeded): it does not take this question"),
-    (302, "",                        "refused",      1, "the provider 'openai' answered 302 Found: "
+    (400, "context_length_exceeded", "refused",      1, "the provider 'openai' answered 400 Bad Request (context_length_exceeded), and says \"says ***\": "
+                                                        "it does not take this question"),
+    (302, "",                        "refused",      1, "the provider 'openai' answered 302 Found, and says \"says ***\": "
                                                         "it redirects, which a key does not follow; write the last address as base_url"),
 ]  # fmt: skip
 
@@ -243,10 +244,43 @@ def test_an_unwelcome_answer_says_what_to_do(
     assert failed.output == {"said": "says ***", "status": status}
 
 
-def test_a_longer_wait_than_there_is_time_ends_at_once() -> None:
-    with serving(refusal(429, retry_after="3600")) as server:
+TOLD = [
+    # what the server sends                                       what is told of it
+    ({"error": {"message": "too long:\n 9000 > 8192 "}},           ', and says "too long: 9000 > 8192"'),
+    ({"error": "no such model"},                                  ', and says "no such model"'),
+    ({"object": "error", "message": "no such model"},             ', and says "no such model"'),
+    ({"detail": "no such model"},                                 ', and says "no such model"'),
+    (b"404 page not found\n",                                     ', and says "404 page not found"'),
+    ({"error": {"message": "x" * 500}},                           ', and says "' + "x" * 299 + '…"'),
+    ({"error": {"message": ["x"]}},                               ""),
+    (b"<html>proxy</html>",                                       ""),
+    (b"",                                                         ""),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("body", "told"), TOLD)
+def test_what_a_server_says_about_an_error_is_told_on_one_line(body: Any, told: str) -> None:
+    with serving(reply(body, 400)) as server:
         failed = failure(provider("chat_completions", server.url))
-    assert (failed.kind, len(server.bodies)) == ("rate_limit", 1)
+    assert (
+        failed.message
+        == f"the provider 'openai' answered 400 Bad Request{told}: it does not take this question"
+    )
+
+
+WAITS = [
+    # status  message
+    (429, "the provider 'openai' answered 429 Too Many Requests, and says \"says ***\": "
+          "wait 3600 seconds, or look at the limits and the credit of your account there"),
+    (503, "the provider 'openai' answered 503 Service Unavailable, and says \"says ***\": wait 3600 seconds"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("status", "message"), WAITS)
+def test_a_longer_wait_than_there_is_time_ends_at_once_and_is_told(status: int, message: str) -> None:
+    with serving(refusal(status, retry_after="3600")) as server:
+        failed = failure(provider("chat_completions", server.url))
+    assert (failed.message, len(server.bodies)) == (message, 1)
 
 
 def test_nobody_there_is_a_failure_of_the_network() -> None:
@@ -319,13 +353,14 @@ def test_a_body_that_does_not_say_why_it_ends_is_broken_and_paid_for() -> None:
 
 
 def test_a_fault_inside_a_stream_is_one_of_the_server() -> None:
-    fault = b'data: {"type":"error","error":{"type":"overloaded_error","message":"secret"}}\n\n'
+    fault = b'data: {"type":"error","error":{"type":"overloaded_error","message":"too many\\nquestions"}}\n\n'
     start = fixture("anthropic_messages", "stream.sse").partition(b"event: ping")[0]
     with serving(events(start + fault)) as server:
         failed = failure(provider("anthropic_messages", server.url))
     assert (failed.kind, failed.message) == (
         "server_error",
-        "the answer of 'anthropic' broke off: the server says it failed (overloaded_error); nothing of it counts",
+        "the answer of 'anthropic' broke off: the server says it failed (overloaded_error), "
+        '"too many questions"; nothing of it counts',
     )
 
 

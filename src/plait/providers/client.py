@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import UTC
 from http import HTTPStatus
+from math import ceil
 from queue import Empty, SimpleQueue
 from random import Random
 from threading import Event, Thread
@@ -32,6 +33,7 @@ from plait.providers.families import (
     Shape,
     UnendedError,
     UnreadableError,
+    fault_text,
     fault_word,
 )
 from plait.providers.families.anthropic_messages import AnthropicMessages
@@ -49,6 +51,8 @@ LOOK: Final = 0.05
 """Seconds between two looks whether the run is to stop, while a server is silent."""
 MOST_SAID: Final = 2000
 """Characters of what a server says about an error that are kept."""
+MOST_TOLD: Final = 300
+"""Characters of it that are told where the error is."""
 FIXES: Final[Mapping[str, str | None]] = {
     "too-large": "no answer of a model is that long: look at base_url and path of the provider",
     "encoding": "look at the server, or at what stands between",
@@ -214,30 +218,39 @@ class HttpModel:
         except RequestError:
             body = b""
         data = _json(body)
-        kind, todo = self._meaning(head.status)
+        kind, todo = self._meaning(head)
+        said = self.mask(_said(data, body))
         word = fault_word(data)
         phrase = next((f" {known.phrase}" for known in HTTPStatus if known == head.status), "")
         named = f" ({word})" if word else ""
-        what = f"the provider '{self.name}' answered {head.status}{phrase}{named}{_after(attempt)}{todo}"
-        return Failure(what, kind, output={"said": self.mask(_said(data, body)), "status": head.status})
+        told = f", and says {quoted}" if (quoted := _quoted(said)) else ""
+        what = (
+            f"the provider '{self.name}' answered {head.status}{phrase}{named}{_after(attempt)}{told}{todo}"
+        )
+        return Failure(what, kind, output={"said": said, "status": head.status})
 
-    def _meaning(self, status: int) -> tuple[str, str]:
+    def _meaning(self, head: Head) -> tuple[str, str]:
         """The kind of failure, and what to do about it."""
-        variable = self._spec.auth.env
+        status, variable = head.status, self._spec.auth.env
+        pause = ceil(pause_asked(head.headers, self._now()) or 0)
+        wait = f": wait {pause} second{'' if pause == 1 else 's'}" if pause else ""
         if status in (401, 403):
             look = f"look at the key in {variable}" if variable else "it wants a key: see auth in its file"
             return "refused", f": {look}, and what it may do"
         if status == 404:
             return "refused", ": look at the name of the model, and at base_url and path of the provider"
         if status == 429:
-            return "rate_limit", ": wait, or look at the limits and the credit of your account there"
+            return (
+                "rate_limit",
+                f"{wait or ': wait'}, or look at the limits and the credit of your account there",
+            )
         if 300 <= status < 400:
             return (
                 "refused",
                 ": it redirects, which a key does not follow; write the last address as base_url",
             )
         kind = kind_of_status(status)
-        return ("refused", ": it does not take this question") if kind == "failed" else (kind, "")
+        return ("refused", ": it does not take this question") if kind == "failed" else (kind, wait)
 
     def _unanswered(self, error: RequestError, attempt: int) -> Failure:
         what = f"the provider '{self.name}' gave no answer: {error.what}{_after(attempt)}"
@@ -285,8 +298,9 @@ class HttpModel:
         except RequestError as error:
             raise broken(_kind_of(error), error.what) from None
         except FaultError as error:
-            named = f" ({error})" if str(error) else ""
-            raise broken("server_error", f"the server says it failed{named}") from None
+            named = f" ({error.word})" if error.word else ""
+            told = f", {quoted}" if (quoted := _quoted(self.mask(error.text))) else ""
+            raise broken("server_error", f"{error}{named}{told}") from None
         except UnreadableError as error:
             raise broken("server_error", self._unreadable(error)) from None
         if not reading.is_over:
@@ -467,7 +481,13 @@ def _json(body: bytes) -> Json:
 
 def _said(data: Json, body: bytes) -> str:
     """What a server says about an error, for the record."""
-    error = data.get("error") if isinstance(data, dict) else None
-    message = error.get("message") if isinstance(error, dict) else error
-    text = message if isinstance(message, str) else body.decode("utf-8", "replace")
-    return text[:MOST_SAID]
+    text = fault_text(data)
+    return (body.decode("utf-8", "replace") if text is None else text)[:MOST_SAID]
+
+
+def _quoted(said: str) -> str:
+    """The same on one line, for people; empty if it is no text for them: markup, or data."""
+    line = " ".join(said.split())
+    if not line or line[0] in "<{[":
+        return ""
+    return f'"{line if len(line) <= MOST_TOLD else line[: MOST_TOLD - 1] + "…"}"'
