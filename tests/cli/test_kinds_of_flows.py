@@ -295,6 +295,24 @@ def test_the_picture_of_an_agent() -> None:
     ]
 
 
+def test_tokens_that_nobody_counted_are_said_to_be_about_so_many() -> None:
+    used = {"turns": 1, "tokens": 4100, "estimated": 100}
+    said = answer("I look.", 4100)
+    said["usage"]["estimated"] = 100
+    turn = StepFinished("agent/turn:1", "turn", "turn 1", "f", Done(said), 4.0, used=used)
+    story = [*AGENT[:3], (4.0, turn), *AGENT_END[1:]]
+    assert [line for line in plain(story, Ended()) if "tokens" in line] == [
+        "agent: turn 1: done, 0:04, about 4.1k tokens",
+        "agent: done, 1 turn, about 4.1k tokens, 0:08",
+        "✓ done in 0:08   1 turn, about 4.1k tokens",
+    ]
+    assert logged(story)[0] == "── agent/turn:1   review › turn 1   about 4.1k tokens   0:04"
+    assert [line.split() for line in shown(story) if "turn 1" in line] == [
+        ["turn", "1", "~4.1k", "~10", "—", "0:04"]
+    ]
+    assert fold(stamped(story)).asked.record() == {"turns": 1, "tokens": 4100, "cost": 0.0, "estimated": 100}
+
+
 def test_the_picture_of_an_ensemble_shows_its_tasks_with_their_state() -> None:
     assert drawn(ENSEMBLE, 3.0, 80) == [
         "● review  run 7f3a                                                         0:03",

@@ -10,9 +10,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from plait.engine.outcome import Interrupted
+from plait.engine.limits import Limits, Spent
+from plait.engine.outcome import Interrupted, StepError
 from plait.engine.run import Stop
 from plait.providers.client import pause_asked
+from plait.steps.allowance import Bill
 from plait.steps.model import Ask, Message, Offer, ToolUse
 from plait.values import json_text
 from providers.talk import (
@@ -310,6 +312,80 @@ def test_how_long_a_server_asks_to_wait(headers: dict[str, str], pause: float | 
     assert pause_asked(headers, now=1000.0) == pause
 
 
+# ── what nobody counts ───────────────────────────────────────────────────
+
+SAID = "Ein Haus, drei Türen."  # 22 bytes
+CALLED = {"name": "read_file", "arguments": '{"path":"a.txt"}'}
+
+
+def uncounted(message: dict[str, Any], **counted: int) -> Any:
+    said = {
+        "choices": [{"message": message, "finish_reason": "stop"}],
+        "usage": counted,
+        "model": "gpt-5.4-mini",
+    }
+    return reply(said if counted else {name: said[name] for name in said if name != "usage"})
+
+
+ESTIMATES = [
+    # an answer, and what its server counts                                    input  output  estimated
+    (uncounted({"content": SAID}),                                             5,     8,      13),
+    (uncounted({"content": SAID}, prompt_tokens=9),                            9,     8,      8),
+    (uncounted({"content": SAID}, completion_tokens=3),                        5,     3,      5),
+    (uncounted({"content": SAID}, prompt_tokens=9, completion_tokens=3),       9,     3,      0),
+    (uncounted({"content": ""}, prompt_tokens=9, completion_tokens=0),         9,     0,      0),
+    (uncounted({"content": None, "tool_calls": [{"function": CALLED}]}),       5,     10,     15),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("answer", "question", "output", "estimated"), ESTIMATES)
+def test_what_a_server_does_not_count_is_reckoned_and_paid(
+    answer: Any, question: int, output: int, estimated: int
+) -> None:
+    with serving(answer) as server:
+        usage = ask(provider("chat_completions", server.url, PRICED)).usage
+    assert (usage.input, usage.output, usage.estimated) == (question, output, estimated)
+    assert usage.cost == pytest.approx((question * 10 + output * 100) / 1_000_000)
+    assert usage.record().get("estimated", 0) == estimated
+
+
+@pytest.mark.parametrize(("family", "counted"), [("chat_completions", 5), ("anthropic_messages", 1200)])
+def test_half_an_answer_is_paid_by_its_length(family: str, counted: int) -> None:
+    data = fixture(family, "stream.sse")
+    until = data.rindex(b"\n\n", 0, data.index(b"${HOME}")) + 2
+    with serving(events_until(data[:until])) as server:
+        failed = failure(provider(family, server.url, PRICED))
+    usage = failed.output["usage"]
+    assert (usage["input"], usage["output"], failed.output["text"]) == (counted, 4, "Grüße aus ")
+    assert usage["estimated"] in (9, 3)
+    assert usage["cost"] > 0
+
+
+def test_limits_hold_although_nobody_counts() -> None:
+    half = fixture("chat_completions", "stream.sse")
+    half = half[: half.rindex(b"\n\n", 0, half.index(b"${HOME}")) + 2]
+    one = 5 + 8  # these servers do not keep to the room that they are given, but by one answer
+    for answer in (uncounted({"content": SAID}), events(half)):
+        spent = Spent(Limits(tokens=1000, spend=0.05))
+        with serving(answer) as server:
+            model = provider("chat_completions", server.url, PRICED)
+            kinds = [asked_within(spent, model) for _ in range(200)]
+        assert kinds[-1] == "limit"
+        assert len(server.bodies) < 120
+        assert spent.used()["tokens"] <= 1000 + one
+        assert 0.04 < spent.used()["spend"] <= 0.05 + one * 100 / 1_000_000
+
+
+def asked_within(spent: Spent, model: Any) -> str:
+    try:
+        Bill(spent, lambda **_: None).ask(
+            model, hi(options={"max_tokens": 200}), timeout=20, stop=Stop(), on_text=None
+        )
+    except StepError as error:
+        return error.failure.kind
+    return "done"
+
+
 # ── streams that break ───────────────────────────────────────────────────
 
 
@@ -325,7 +401,6 @@ def test_half_an_answer_is_none_and_is_kept(family: str) -> None:
     assert failed.message.startswith(f"the answer of '{FILES[family]}' broke off: ")
     assert failed.message.endswith("; nothing of it counts")
     assert failed.output["text"] == "".join(heard) == "Grüße aus "
-    assert failed.output["usage"]["input"] == (1200 if family == "anthropic_messages" else 0)
     assert len(server.bodies) == 1  # it may have been paid for
 
 

@@ -486,7 +486,8 @@ def asked_line(asked: Tally) -> str:
 
 def asked_words(asked: Tally, *, turns: bool) -> str:
     said = [counted(asked.turns, "turn")] if turns else []
-    said += [f"{short(asked.tokens)} tokens", *([money(asked.cost)] if asked.cost else [])]
+    about = "about " if asked.estimated else ""
+    said += [f"{about}{short(asked.tokens)} tokens", *([money(asked.cost)] if asked.cost else [])]
     return ", ".join(said)
 
 

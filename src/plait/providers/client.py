@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import UTC
+from functools import partial
 from http import HTTPStatus
 from math import ceil
 from queue import Empty, SimpleQueue
@@ -42,7 +43,8 @@ from plait.providers.spec import Spec
 from plait.records import dataclass, replace
 from plait.secret_names import looks_secret
 from plait.steps.http import kind_of_error, kind_of_status
-from plait.steps.model import Answer, Ask, OnText
+from plait.steps.model import Answer, Ask, OnText, Usage
+from plait.steps.reckoning import with_estimate
 from plait.template.sinks import as_header, as_json, as_url
 from plait.tools.invocation import Limits, RequestCall
 from plait.values import MASK, Json
@@ -76,6 +78,8 @@ class Received(Protocol):
 
 Open: TypeAlias = Callable[[RequestCall], AbstractContextManager[Received]]
 """Sends a request; RequestError if there is no answer."""
+_Broken: TypeAlias = Callable[[Answer, str, str], StepError]
+"""The failure of a question of which half an answer came: that, the kind, and why."""
 
 
 class HttpModel:
@@ -108,13 +112,16 @@ class HttpModel:
         call = self._call(ask, model)
         told = None if on_text is None else _Told(on_text, self._secrets)
         with self._answered(call, deadline, stop) as exchange:
-            answer = self._read(exchange, told, model)
+            answer = self._read(exchange, told, partial(self._broken, ask, model))
         if self._secrets:
             answer = Answer.of(masked(answer.record(), self.mask))
-        # Servers often answer with the exact version of the model that was named.
-        known = (spec.price(name, answer.usage) for name in (model, answer.model or model))
-        cost = next((one for one in known if one is not None), None)
-        return replace(answer, usage=replace(answer.usage, cost=cost), model=answer.model or model)
+        usage = self._priced(with_estimate(answer, ask), model, answer.model or model)
+        return replace(answer, usage=usage, model=answer.model or model)
+
+    def _priced(self, usage: Usage, *names: str) -> Usage:
+        """By the first of these names that has a price: servers often answer with an exact one."""
+        known = (self._spec.price(name, usage) for name in names)
+        return replace(usage, cost=next((one for one in known if one is not None), None))
 
     # ── the request ──────────────────────────────────────────────────────
 
@@ -259,35 +266,32 @@ class HttpModel:
 
     # ── the answer ───────────────────────────────────────────────────────
 
-    def _read(self, exchange: _Exchange, told: _Told | None, model: str) -> Answer:
+    def _read(self, exchange: _Exchange, told: _Told | None, broken: _Broken) -> Answer:
         kind = exchange.head().headers.get("content-type", "").partition(";")[0].strip().lower()
         # A server that does not stream, although it was asked to, answers at once.
         if kind == "text/event-stream":
-            return self._streamed(exchange, told, model)
-        return self._whole(exchange, told, model)
+            return self._streamed(exchange, told, broken)
+        return self._whole(exchange, told, broken)
 
-    def _whole(self, exchange: _Exchange, told: _Told | None, model: str) -> Answer:
+    def _whole(self, exchange: _Exchange, told: _Told | None, broken: _Broken) -> Answer:
         try:
             body = b"".join(exchange.pieces())
             answer = self._family.answer(_json(body))
         except RequestError as error:
-            raise StepError(self._unanswered(error, 1)) from None
+            paid = broken(Answer(), "", "").failure.output  # its head was welcome: the question was taken
+            raise StepError(replace(self._unanswered(error, 1), output=paid)) from None
         except UnreadableError as error:
             output = {"said": self.mask(body[:MOST_SAID].decode("utf-8", "replace"))}
             raise StepError(Failure(self._unreadable(error), "server_error", output=output)) from None
         except UnendedError as error:
-            raise self._broken(error.half, model, "server_error", "it does not say why it ends") from None
+            raise broken(error.half, "server_error", "it does not say why it ends") from None
         if told is not None:
             told.hear(answer.text)
             told.end()
         return answer
 
-    def _streamed(self, exchange: _Exchange, told: _Told | None, model: str) -> Answer:
+    def _streamed(self, exchange: _Exchange, told: _Told | None, broken: _Broken) -> Answer:
         reading = self._family.reading()
-
-        def broken(kind: str, why: str) -> StepError:
-            return self._broken(reading.answer(), model, kind, why)
-
         try:
             for data in sse.events(exchange.pieces()):
                 text = reading.take(data)
@@ -296,24 +300,24 @@ class HttpModel:
                 if reading.is_last:
                     break
         except RequestError as error:
-            raise broken(_kind_of(error), error.what) from None
+            raise broken(reading.answer(), _kind_of(error), error.what) from None
         except FaultError as error:
             named = f" ({error.word})" if error.word else ""
-            told = f", {quoted}" if (quoted := _quoted(self.mask(error.text))) else ""
-            raise broken("server_error", f"{error}{named}{told}") from None
+            words = f", {quoted}" if (quoted := _quoted(self.mask(error.text))) else ""
+            raise broken(reading.answer(), "server_error", f"{error}{named}{words}") from None
         except UnreadableError as error:
-            raise broken("server_error", self._unreadable(error)) from None
+            raise broken(reading.answer(), "server_error", self._unreadable(error)) from None
         if not reading.is_over:
-            raise broken("network", "the stream ended before the answer did")
+            raise broken(reading.answer(), "network", "the stream ended before the answer did")
         if told is not None:
             told.end()
         return reading.answer()
 
-    def _broken(self, half: Answer, model: str, kind: str, why: str) -> StepError:
-        cost = self._spec.price(model, half.usage)
+    def _broken(self, ask: Ask, model: str, half: Answer, kind: str, why: str) -> StepError:
+        usage = self._priced(with_estimate(half, ask, broke_off=True), model, half.model or model)
         output: dict[str, Json] = {
             "text": self.mask(half.text),
-            "usage": replace(half.usage, cost=cost).record(),
+            "usage": usage.record(),
             "model": half.model or model,
         }
         return StepError(
