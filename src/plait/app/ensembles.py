@@ -36,6 +36,7 @@ from plait.steps.ensemble_parts import (
     Task,
     TaskOutput,
     as_limits,
+    expect_type,
 )
 from plait.steps.ensemble_task import output_of
 from plait.steps.ensemble_text import Texts
@@ -125,6 +126,7 @@ class Ensemble:
         _set(self, "loops", _listed(self.loops, Loop, "the loops of an ensemble"))
         _set(self, "map", _listed(self.map, MapReduce, "the map of an ensemble"))
         _set(self, "limits", as_limits(self.limits))
+        expect_type(self.manager, Manager, "the manager of an ensemble", optional=True)
         cast = _cast(self)
         problems = problems_of(cast)
         if problems:
