@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from plait.cli import logs, main, show
-from plait.cli.lines import JsonView, PlainView, summary
+from plait.cli.lines import JsonView, PlainView, money, summary
 from plait.cli.live import frame
 from plait.engine.events import (
     Event,
@@ -293,6 +293,20 @@ def test_the_picture_of_an_agent() -> None:
         "    ✗ core/file/write   refused                        0:00",
         "      turn 2   It is fine                              0:02",
     ]
+
+
+MONEY = [(0.0, "$0.00"), (1.239, "$1.24"), (0.01, "$0.01"), (0.0068, "$0.0068"), (6e-05, "$0.00006"),
+         (0.00061349, "$0.00061"), (0.000001, "$0.000001"), (3e-09, "<$0.000001")]  # fmt: skip
+
+
+@pytest.mark.parametrize(("cost", "said"), MONEY)
+def test_money_is_said_without_powers_of_ten(cost: float, said: str) -> None:
+    assert money(cost) == said
+
+
+def test_an_agent_with_a_schema_gives_its_data_and_not_what_was_around_it() -> None:
+    value: Json = {"output": {"a": 1}, "text": '```json\n{"a": 1}\n```', "data": {"a": 1}}
+    assert plain([*AGENT, *AGENT_END], Ended(value=value))[-2] == '  {"a":1}'
 
 
 def test_tokens_that_nobody_counted_are_said_to_be_about_so_many() -> None:
