@@ -1015,6 +1015,16 @@ def test_what_a_provider_raises_is_told_without_secrets() -> None:
     assert caught.value.what.endswith("raised ValueError: ***")
 
 
+def test_an_output_is_found_by_its_task_or_by_its_id() -> None:
+    first, second = doing("same"), doing("same")
+    output = Ensemble([first, second]).run()
+    assert (
+        [output[first], output[second]] == [output["task-1"], output["task-2"]] == list(output.task_outputs)
+    )
+    with pytest.raises(KeyError):
+        output[doing("same")]
+
+
 # ── what is of another type ──────────────────────────────────────────────
 
 EACH = doing("each", name="each")

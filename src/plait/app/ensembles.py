@@ -68,6 +68,8 @@ class EnsembleOutput:
     status: Literal["running", "done", "failed", "interrupted"]
     trace: Mapping[str, Json] = field(repr=False)
     """All that happened, as data."""
+    _ids: Mapping[int, str] = field(default_factory=dict, repr=False)
+    """By the identity of a task."""
 
     def __str__(self) -> str:
         return self.raw
@@ -86,10 +88,11 @@ class EnsembleOutput:
     def data(self) -> Json:
         return self.task_outputs[-1].data if self.task_outputs else None
 
-    def __getitem__(self, task: str) -> TaskOutput:
-        """The output of a task by its id."""
+    def __getitem__(self, task: str | Task) -> TaskOutput:
+        """The output of a task: by its id, or by the task itself."""
+        wanted = self._ids.get(id(task)) if isinstance(task, Task) else task
         for one in self.task_outputs:
-            if one.id == task:
+            if one.id == wanted:
                 return one
         raise KeyError(task)
 
@@ -394,6 +397,7 @@ def _output(
         result.run if kept else None,
         result.status,
         trace_of(program, result, events),
+        program.cast.ids,
     )
 
 
