@@ -571,7 +571,9 @@ def test_no_more_is_asked_for_than_the_server_gives() -> None:
 def test_without_a_model_nothing_is_sent() -> None:
     with serving(saying("chat_completions", "ok")) as server:
         failed = failure(provider("chat_completions", server.url, "default_model: ${NO_MODEL}"))
-    assert failed.message == "the provider 'openai' has no default_model: name a model"
+    assert failed.message == (
+        "the provider 'openai' has no default_model: name a model, or put its name into the variable NO_MODEL"
+    )
     assert server.bodies == []
 
 

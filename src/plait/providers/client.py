@@ -128,7 +128,9 @@ class HttpModel:
     def _model(self, ask: Ask) -> str:
         model = self._spec.model_id(ask.model)
         if model is None:
-            raise _refused(f"the provider '{self.name}' has no default_model: name a model")
+            variables = self._spec.model_variables
+            or_so = f", or put its name into the variable {listed(variables)}" if variables else ""
+            raise _refused(f"the provider '{self.name}' has no default_model: name a model{or_so}")
         return model
 
     def _call(self, ask: Ask, model: str) -> RequestCall:
