@@ -1,8 +1,8 @@
 """The action of a node: a tool that is called once, or for each of some items.
 
 What a tool gave is unwrapped for `result`: a map is taken as it is, with every field of the
-tool's own; anything else is `result.result`, and of text also `result.stdout`.  A parameter that is
-null is left away.
+tool's own; anything else is `result.result`, and of text and numbers also `result.stdout`.
+A parameter that is null is left away.
 """
 
 from __future__ import annotations
@@ -104,9 +104,9 @@ def unwrapped(ended: Mapping[str, Json]) -> dict[str, Json]:
             return fields
         case None:
             return {}
-        case str(text):
+        case str() | int() | float() as printed:
             facts = {name: ended[name] for name in ("stderr", "exit_code") if name in ended}
-            return {"result": text, "stdout": text, **facts}
+            return {"result": printed, "stdout": printed, **facts}
         case other:
             return {"result": other}
 
