@@ -199,3 +199,31 @@ def test_tools_that_a_project_does_not_have_are_found(
         (8, "there is no tool 'team/none'", "unknown-tool"),
     ]
     assert not (folder / "ran").exists()
+
+
+NODES = """\
+start: a
+nodes:
+  a: {action: {item_type: directive, tool: team/talk}, next: b}
+  b: {action: {item_type: directive, item_id: team/tlak}, next: c}
+  c: {action: {tool: team/talk}, next: d}
+  d: {tool: 'directive:team/talk'}
+"""
+
+
+def test_tools_and_directives_of_nodes_that_a_project_does_not_have_are_found(
+    folder: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("USER_SPACE", str(folder / "user"))
+    directives = folder / ".ai" / "directives" / "team"
+    directives.mkdir(parents=True)
+    (directives / "talk.md").write_text("---\ndescription: x\n---\nTalk.\n")
+    below = "".join(f"  {line}\n" for line in NODES.splitlines())
+    for name, text in (("flat.yaml", NODES), ("below.yaml", f"config:\n{below}")):
+        (folder / name).write_text(text)
+        assert main(["check", name, "--json", "--kind", "graph"]) == 2
+        problems = json.loads(capsys.readouterr().out)["problems"]
+        assert [one["what"] for one in problems] == [
+            "there is no directive 'team/tlak'",
+            "there is no tool 'team/talk'",
+        ]

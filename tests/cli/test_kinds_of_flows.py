@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from plait.cli import logs, main, show
-from plait.cli.lines import JsonView, PlainView, summary
+from plait.cli.lines import JsonView, PlainView, money, summary
 from plait.cli.live import frame
 from plait.engine.events import (
     Event,
@@ -295,6 +295,38 @@ def test_the_picture_of_an_agent() -> None:
     ]
 
 
+MONEY = [(0.0, "$0.00"), (1.239, "$1.24"), (0.01, "$0.01"), (0.0068, "$0.0068"), (6e-05, "$0.00006"),
+         (0.00061349, "$0.00061"), (0.000001, "$0.000001"), (3e-09, "<$0.000001")]  # fmt: skip
+
+
+@pytest.mark.parametrize(("cost", "said"), MONEY)
+def test_money_is_said_without_powers_of_ten(cost: float, said: str) -> None:
+    assert money(cost) == said
+
+
+def test_an_agent_with_a_schema_gives_its_data_and_not_what_was_around_it() -> None:
+    value: Json = {"output": {"a": 1}, "text": '```json\n{"a": 1}\n```', "data": {"a": 1}}
+    assert plain([*AGENT, *AGENT_END], Ended(value=value))[-2] == '  {"a":1}'
+
+
+def test_tokens_that_nobody_counted_are_said_to_be_about_so_many() -> None:
+    used = {"turns": 1, "tokens": 4100, "estimated": 100}
+    said = answer("I look.", 4100)
+    said["usage"]["estimated"] = 100
+    turn = StepFinished("agent/turn:1", "turn", "turn 1", "f", Done(said), 4.0, used=used)
+    story = [*AGENT[:3], (4.0, turn), *AGENT_END[1:]]
+    assert [line for line in plain(story, Ended()) if "tokens" in line] == [
+        "agent: turn 1: done, 0:04, about 4.1k tokens",
+        "agent: done, 1 turn, about 4.1k tokens, 0:08",
+        "✓ done in 0:08   1 turn, about 4.1k tokens",
+    ]
+    assert logged(story)[0] == "── agent/turn:1   review › turn 1   about 4.1k tokens   0:04"
+    assert [line.split() for line in shown(story) if "turn 1" in line] == [
+        ["turn", "1", "~4.1k", "~10", "—", "0:04"]
+    ]
+    assert fold(stamped(story)).asked.record() == {"turns": 1, "tokens": 4100, "cost": 0.0, "estimated": 100}
+
+
 def test_the_picture_of_an_ensemble_shows_its_tasks_with_their_state() -> None:
     assert drawn(ENSEMBLE, 3.0, 80) == [
         "● review  run 7f3a                                                         0:03",
@@ -333,6 +365,27 @@ def test_show_has_a_table_of_turns_calls_and_cost() -> None:
         "        ✗ core/file/write   refused                              0:00",
         "      turn 2                               890    10    $0.004   0:03",
         "      2 turns, 5.0k tokens, $0.02, 2 calls",
+    ]
+
+
+REFUSED = "the provider 'p' answered 400 Bad Request, and says \"too long\""
+NOT_ANSWERED: Story = [
+    *AGENT[:-2],
+    (8.0, over("agent/turn:2", "turn", "turn 2",
+               Failed(Failure(REFUSED, "refused", output={"said": "too long", "status": 400}, path="agent/turn:2")), 3, 3.0)),
+    (8.0, over("agent", "agent", "review", Failed(Failure(REFUSED, "refused", path="agent/turn:2")), 0, 8.0)),
+    (8.0, RunEnded("failed", Failure(REFUSED, "refused", path="agent/turn:2"))),
+]  # fmt: skip
+
+
+def test_show_says_why_a_model_did_not_answer() -> None:
+    assert shown(NOT_ANSWERED)[6:] == [
+        "        ✗ core/file/write   refused                             0:00",
+        "      turn 2   refused                     —      —     —       0:03",
+        f"          {REFUSED}",
+        "      1 turn, 4.1k tokens, $0.02, 2 calls",
+        "  look at it   plait logs 7f3a 'turn 2'",
+        "  go on        plait resume 7f3a",
     ]
 
 
@@ -399,6 +452,24 @@ def test_logs_of_an_agent_are_a_conversation() -> None:
         "── agent/turn:2   review › turn 2   900 tokens, $0.004   0:03",
         "It is fine.",
     ]
+
+
+IN_VAIN = [
+    # what is kept of a question without an answer          what is logged of it
+    ({"said": "too long", "status": 400},                   ["too long", "no use"]),
+    ({"text": "half an ans", "usage": {}, "model": "m"},    ["half an ans", "no use"]),
+    ({"text": "no JSON", "uses": [], "ending": "end"},      ["no JSON", "no use"]),
+    ({"asked": {"user": "Look!"}, "text": "no JSON"},       ["user:", "  Look!", "model:", "  no JSON", "no use"]),
+    ({"output": "said", "exit_code": 1, "stderr": "no use"},  ["said", "no use"]),
+    (None,                                                  ["no use"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kept", "words"), IN_VAIN)
+def test_logs_say_why_a_model_did_not_answer_and_what_came_of_it(kept: Json, words: list[str]) -> None:
+    failed = Failed(Failure("no use", "bad_answer", output=kept, path="agent/turn:1"))
+    [head, *said] = logged([*AGENT[:3], (4.0, over("agent/turn:1", "turn", "turn 1", failed))])
+    assert (head, said) == ("── agent/turn:1   review › turn 1   bad_answer   0:01", words)
 
 
 def test_logs_of_a_graph_are_what_its_nodes_assigned_and_gave() -> None:

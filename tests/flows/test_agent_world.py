@@ -14,7 +14,10 @@ import pytest
 from flows.graphs import graph_place, tool, trusted
 from flows.running import Place
 from flows.test_flows_inside import DEADLY, directive, ledger, script, use
+from plait.app import toolbox
 from plait.app.flows import flow_runs
+from plait.app.offers import offers
+from plait.errors import PlaitError, TrustError
 from providers.talk import Reply, events, events_until, fixture, reply, serving
 
 TIMES = {"source_timezone": "UTC", "time": "12:00", "target_timezone": "Asia/Tokyo"}
@@ -61,12 +64,80 @@ def with_clock(place: Place) -> None:
     )
 
 
+TINY = [sys.executable, str(Path(__file__).parent.parent / "data" / "mcp" / "tiny.py")]
+NUMBERS: dict[str, Any] = {"a": {"title": "A", "type": "integer"}, "b": {"title": "B", "type": "integer"}}
+
+
+def tiny(place: Place, args: list[str] | None = None, config: Any = None, **more: Any) -> None:
+    """A tool `add` of a server whose file says nothing of its parameters."""
+    command, *given = TINY
+    server = {"name": "tiny", "command": command, "args": [*given, *(args or [])]}
+    head = {"version": "0.1.0", "executor_id": "core/runtimes/mcp/stdio", **more}
+    place.write(
+        ".ai/tools/add.yaml", {**head, "config": {"server": server, "tool_name": "add", **(config or {})}}
+    )
+    trusted(place)
+
+
+def test_an_mcp_tool_is_offered_as_its_server_describes_it_once_it_is_approved(place: Place) -> None:
+    tiny(place)
+    for patterns in (("add",), ("ad*",)):
+        with pytest.raises(TrustError, match="has not been approved"):
+            offers(toolbox(place.root), patterns)
+        assert [one.tool_id for one in offers(toolbox(place.root), patterns, ask_servers=False)] == ["add"]
+    assert place.plait("trust", "mcp", "tiny", "add").returncode == 0
+    [offer] = offers(toolbox(place.root), ("ad*",))
+    assert offer.description == "Add two numbers."
+    assert (offer.schema["properties"], offer.schema["required"]) == (NUMBERS, ["a", "b"])
+
+
+OWN = {"type": "object", "required": ["a"]}
+KNOWN_BY_FILE = [
+    # what the file says                                                description            schema
+    ({"description": "Sum"},                                            "Sum",                 None),
+    ({"description": "Sum", "config_schema": OWN},                      "Sum",                 OWN),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("said", "description", "schema"), KNOWN_BY_FILE)
+def test_what_the_file_of_an_mcp_tool_says_counts_more(
+    place: Place, said: Any, description: str, schema: Any
+) -> None:
+    tiny(place, **said)
+    assert place.plait("trust", "mcp", "tiny", "add").returncode == 0
+    [offer] = offers(toolbox(place.root), ("add",))
+    assert offer.description == description
+    assert offer.schema == schema if schema else offer.schema["properties"] == NUMBERS
+
+
+def test_a_parameter_that_the_file_of_an_mcp_tool_gives_is_not_asked_of_a_model(place: Place) -> None:
+    tiny(place, config={"fixed_params": {"b": 2}})
+    assert place.plait("trust", "mcp", "tiny", "add").returncode == 0
+    [offer] = offers(toolbox(place.root), ("add",))
+    assert (offer.schema["properties"], offer.schema["required"]) == ({"a": NUMBERS["a"]}, ["a"])
+
+
+def test_a_server_that_parameters_choose_is_asked_when_they_are_there(place: Place) -> None:
+    tiny(place, ["{zone}"], config_schema={"type": "object", "properties": {"zone": {"type": "string"}}})
+    [offer] = offers(toolbox(place.root), ("add",))
+    assert list(offer.schema["properties"]) == ["zone"]
+
+
+def test_a_server_that_is_not_there_keeps_only_those_from_beginning_who_name_its_tool(place: Place) -> None:
+    broken = {"server": {"name": "tiny", "command": str(place.root / "nowhere")}}
+    tiny(place, config=broken)
+    assert offers(toolbox(place.root), ("ad*",)) == ()
+    with pytest.raises(PlaitError, match="tiny"):
+        offers(toolbox(place.root), ("add",))
+
+
 def test_an_mcp_tool_is_called_by_an_agent_once_it_is_approved_and_not_again_after_a_kill(
     place: Place,
 ) -> None:
     with_clock(place)
     refused = place.plait("run", "directive:clock")
     assert refused.returncode == 3
+    assert "turn 1" not in refused.stdout, "nothing is asked, and paid, before"
     assert "the tool 'convert_time' of the MCP server 'time' has not been approved" in refused.stdout
     assert "plait trust mcp time convert_time" in refused.stdout
     assert place.plait("trust", "mcp", "time", "convert_time").returncode == 0
@@ -74,13 +145,9 @@ def test_an_mcp_tool_is_called_by_an_agent_once_it_is_approved_and_not_again_aft
     run = flow_runs(str(place.root))[0].id
     assert place.plait("resume", run).returncode == -9  # behind the call, before the mark is recorded
     place.write("dies", "nothing")
-    # Nobody has approved it any more: a call that was made a second time would be refused.
-    pins = [path for path in (place.root.parent / "home").rglob("*") if "mcp" in path.name and path.is_file()]
-    assert pins
-    for path in pins:
-        path.unlink()
     ended = place.resume(run)
     assert (ended.result.status, ended.value["output"], ended.message) == ("done", "At nine.", "")
+    assert ended.finished["agent/turn:1.call:1"].replayed
     call: Any = ended.outcome("agent/turn:1.call:1")
     assert json.loads(call.value["output"])["time_difference"] == "+9.0h"
     assert ledger(place) == ["m", "m"]

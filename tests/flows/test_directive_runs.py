@@ -6,6 +6,7 @@ import io
 import json
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from plait.engine.journal import Stamped
 from plait.engine.outcome import Done
 from plait.errors import InputError, TrustError
 from plait.steps.conversation import title_of
+from plait.values import json_text
 
 NOTE = """\
 \"\"\"Keep a note.\"\"\"
@@ -291,7 +293,9 @@ def test_a_person_is_asked_about_a_tool_that_is_not_permitted(place: Place) -> N
     _, heard = talk(place, "n\ndo\ny\n", is_there=True)
     assert heard.out == "Then not.\nDone.\n"
     assert place.text("notes") == "b\n"
-    assert heard.err.count("team/note is not permitted: call it? y / N / always") == 2
+    for text in "ab":
+        asked = f'  team/note {{"text":"{text}"}} is not permitted: call it? y / N / always  '
+        assert heard.err.count(asked) == 1
     assert "4 turns, 24 tokens, $1.00" in heard.err
 
 
@@ -309,6 +313,47 @@ def test_what_happens_while_a_person_decides_is_told_when_that_is_done() -> None
     person.watch(Stamped(1, 0.0, StepStarted("a", "call", "t/x")))
     assert person.consent("t/x", {})
     assert err.getvalue() == "· t/x\n  t/x is not permitted: call it? y / N / always  y\n  refused: no\n"
+
+
+def test_a_line_that_is_being_written_ends_before_a_person_is_asked() -> None:
+    out, asked = io.StringIO(), threading.Event()
+
+    class Screen(io.StringIO):
+        def write(self, text: str) -> int:
+            if text == "· t/y":  # in the middle of its line
+                asking.start()
+                asked.wait(0.2)
+            if "call it?" in text:
+                asked.set()
+            return super().write(text)
+
+    err = Screen()
+    person = Person(io.StringIO("y\n"), out, err, is_there=True)
+    asking = threading.Thread(target=person.consent, args=("t/x", {}))
+    person.watch(Stamped(1, 0.0, StepStarted("a", "call", "t/x")))
+    person.watch(Stamped(2, 0.0, StepStarted("b", "call", "t/y")))
+    asking.join(20)
+    assert err.getvalue() == "· t/x\n· t/y\n  t/x is not permitted: call it? y / N / always  "
+
+
+def test_a_person_sees_all_of_a_long_call() -> None:
+    err, params = io.StringIO(), {"command": f"echo {'x' * 500}; rm -r notes"}
+    person = Person(io.StringIO("n\n"), io.StringIO(), err, is_there=True)
+    person.watch(Stamped(1, 0.0, StepStarted("a", "call", title_of("t/x", params))))
+    assert not person.consent("t/x", params)
+    assert f"t/x {json_text(params)} is not permitted" in err.getvalue()
+
+
+ANSWERS = [
+    ("y", True), ("Yes", True), ("once", True), ("a", True), ("always", True), ("n", False), ("", False), ("no", False),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("answer", "is_allowed"), ANSWERS)
+def test_what_a_person_says_about_a_call(answer: str, is_allowed: bool) -> None:
+    person = Person(io.StringIO(f"{answer}\n"), io.StringIO(), io.StringIO(), is_there=True)
+    person.watch(Stamped(1, 0.0, StepStarted("a", "call", "t/x")))
+    assert person.consent("t/x", {}) == is_allowed
 
 
 def test_always_holds_for_the_whole_chat(place: Place) -> None:

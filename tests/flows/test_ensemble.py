@@ -206,6 +206,19 @@ WRONG = [
             "5:14 no input is named 'things'",
         ],
     ),
+    (
+        "tasks:\n"
+        "  - {id: a, description: A, tool: t}\n"
+        "  - {id: m, description: M, tool: t}\n"
+        '  - {id: r, description: R, tool: t, context: a, params: {w: "${context}", x: "${context.m.data} ${context.a.raw}",'
+        ' y: "${context.m-1.raw}", z: "${context.b.raw} ${nobody || context.m-x.raw}"}}\n'
+        "map: {items: [1, 2], task: m, reduce: r}\n",
+        [
+            "4:80 nothing here is named 'context.m.data'",
+            "4:146 nothing here is named 'context.b.raw'",
+            "4:163 nothing here is named 'context.m-x.raw'",
+        ],
+    ),
 ]
 
 
@@ -216,6 +229,18 @@ def test_everything_that_is_wrong_with_a_file_is_told_at_once(
     assert found(place, flow) == problems
     with pytest.raises(InputError):
         place.run()
+
+
+def test_what_a_reduce_is_given_is_named_in_the_fix(place: Place) -> None:
+    flow = (
+        "tasks:\n"
+        "  - {id: m, description: M, tool: demo/give}\n"
+        '  - {id: r, description: R, tool: demo/give, params: {value: "${context.m.data}"}}\n'
+        "map: {items: [1, 2], task: m, reduce: r}\n"
+    )
+    assert place.refusal(flow).endswith(
+        "fix: a reduce has the outputs of 'm' one by one: m-0, m-1, …; 'context' alone is all of them"
+    )
 
 
 def test_declared_inputs_are_checked_and_what_is_needed_has_to_be_given(place: Place) -> None:

@@ -58,6 +58,32 @@ def ledger(place: Place) -> list[str]:
     return file.read_text().split("\n")[:-1] if file.exists() else []
 
 
+# ── directives as actions of graphs ──────────────────────────────────────
+
+ACTIONS = [
+    "{action: {item_type: directive, item_id: team/inner}}",
+    "{action: {item_type: directive, tool: 'directive:team/inner'}}",
+    "{action: {item_type: directive, tool: 'team/${inputs.name}'}}",
+    "{tool: 'directive:team/inner'}",
+]
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+def test_a_node_calls_a_directive(place: Place, action: str) -> None:
+    directive(place, "team/inner", "description: x", "Look.")
+    trusted(place)
+    script(place, ("Look.", "Seen."))
+    ran = place.done(f"inputs: {{name: {{default: inner}}}}\nstart: a\nnodes:\n  a: {action}\n")
+    assert ran.outputs["nodes/a/agent"] == "Seen."
+
+
+def test_a_directive_that_is_not_there_is_told_before_anything_runs(place: Place) -> None:
+    directive(place, "team/inner", "description: x", "Look.")
+    trusted(place)
+    said = place.refusal("start: a\nnodes:\n  a: {action: {item_type: directive, tool: team/iner}}\n")
+    assert said.startswith("flow.yaml:3:44: there is no directive 'team/iner'")
+
+
 # ── hooks ────────────────────────────────────────────────────────────────
 
 

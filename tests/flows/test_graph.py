@@ -167,6 +167,8 @@ UNWRAPPED: list[tuple[Any, str, Any]] = [
     (None,                                                  "${result}",              {}),
     ([1, 2],                                                "${result.result}",       [1, 2]),
     (7,                                                     "${result.result}",       7),
+    (7,                                                     "${result.stdout}",       7),
+    (True,                                                  "${result.stdout}",       True),
     ("text",                                                "${result.stdout}",       "text"),
     ("text",                                                "${result.result}",       "text"),
     ({"result": 5},                                         "${result.result}",       5),

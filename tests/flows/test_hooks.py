@@ -118,6 +118,14 @@ WRONG = [
 ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("there", "here"), [("after_complete", "run_finished"), ("thread_started", "run_started")]
+)
+def test_an_event_of_rye_is_told_by_its_name_here(place: Place, there: str, here: str) -> None:
+    (finding,) = place.check(f"hooks: [{{id: a, event: {there}, verb: abort}}]\nsteps: [{{shell: ls}}]\n")
+    assert finding.problem.fix == f"did you mean '{here}'?"
+
+
 @pytest.mark.parametrize(("hook", "code", "what", "fix"), WRONG)
 def test_what_is_wrong_with_a_hook_is_found_before_anything_runs(
     place: Place, hook: str, code: str, what: str, fix: str | None
@@ -170,6 +178,11 @@ def test_a_hole_in_what_a_hook_says_is_warned_of_as_nothing_fills_it(place: Plac
         "literal-hole",
         "'why' is told as it is written: no value is put in for 'error.message'",
     )
+    assert finding.problem.fix == "leave it away; the failure itself is told beside it"
+    (finding,) = place.check(
+        "hooks: [{id: a, event: tool_call, verb: fail, why: 'no ${tool}'}]\nsteps: [{shell: ls}]\n"
+    )
+    assert finding.problem.fix == "leave it away, or let an action tell it"
     assert (
         place.check("hooks: [{id: a, event: step_failed, verb: abort, why: $5}]\nsteps: [{shell: ls}]\n")
         == []

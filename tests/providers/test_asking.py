@@ -29,6 +29,7 @@ FITTING = [
     (' \n{"n": 4}\n ',                  {"n": 4}),
     ('```json\n{"n": 4}\n```',          {"n": 4}),
     ('```\n{"n": 4}\n```',              {"n": 4}),
+    ('Here:\n```json\n{"n": 4}\n```\n',  {"n": 4}),
 ]  # fmt: skip
 
 
@@ -42,6 +43,8 @@ BAD = [
     # text                   ending     why
     ("four",                 "end",     "is not JSON"),
     ("",                     "end",     "is not JSON"),
+    ('```\n{"n": 1}\n```\nor\n```\n{"n": 2}\n```', "end", "is not JSON"),
+    ('See:\n```\n{"n": 1}',  "end",     "is not JSON"),
     ('{"n": NaN}',           "end",     "is not JSON"),
     ('{"n": 1e999}',         "end",     "is not JSON"),
     ('{"n": "\\ud800"}',     "end",     "is not JSON"),

@@ -10,9 +10,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from plait.engine.outcome import Interrupted
+from plait.engine.limits import Limits, Spent
+from plait.engine.outcome import Interrupted, StepError
 from plait.engine.run import Stop
 from plait.providers.client import pause_asked
+from plait.steps.allowance import Bill
 from plait.steps.model import Ask, Message, Offer, ToolUse
 from plait.values import json_text
 from providers.talk import (
@@ -218,17 +220,18 @@ def test_a_server_that_was_busy_is_asked_again(family: str, first: Any) -> None:
 
 ENDS = [
     # status  word                   kind            attempts  message
-    (429, "rate_limit_exceeded",     "rate_limit",   3, "the provider 'openai' answered 429 Too Many Requests (rate_limit_exceeded), after 3 attempts: "
-                                                        "wait, or look at the limits and the credit of your account there"),
-    (503, "",                        "server_error", 3, "the provider 'openai' answered 503 Service Unavailable, after 3 attempts"),
-    (401, "invalid_api_key",         "refused",      1, "the provider 'openai' answered 401 Unauthorized (invalid_api_key): "
+    (429, "rate_limit_exceeded",     "rate_limit",   3, "the provider 'openai' answered 429 Too Many Requests (rate_limit_exceeded), after 3 attempts, "
+                                                        'and says "says ***": wait, or look at the limits and the credit of your account there'),
+    (503, "",                        "server_error", 3, "the provider 'openai' answered 503 Service Unavailable, after 3 attempts, and says \"says ***\""),
+    (401, "invalid_api_key",         "refused",      1, "the provider 'openai' answered 401 Unauthorized (invalid_api_key), and says \"says ***\": "
                                                         "look at the key in OPENAI_API_KEY, and what it may do"),
-    (403, "",                        "refused",      1, "the provider 'openai' answered 403 Forbidden: "
+    (403, "",                        "refused",      1, "the provider 'openai' answered 403 Forbidden, and says \"says ***\": "
                                                         "look at the key in OPENAI_API_KEY, and what it may do"),
-    (404, "model_not_found",         "refused",      1, "the provider 'openai' answered 404 Not Found (model_not_found): "
+    (404, "model_not_found",         "refused",      1, "the provider 'openai' answered 404 Not Found (model_not_found), and says \"says ***\": "
                                                         "look at the name of the model, and at base_url and path of the provider"),
-    (400, "context_length_exceeded", "refused",      1, "the provider 'openai' answered 400 Bad Request (context_length_exceeded): it does not take this question"),
-    (302, "",                        "refused",      1, "the provider 'openai' answered 302 Found: "
+    (400, "context_length_exceeded", "refused",      1, "the provider 'openai' answered 400 Bad Request (context_length_exceeded), and says \"says ***\": "
+                                                        "it does not take this question"),
+    (302, "",                        "refused",      1, "the provider 'openai' answered 302 Found, and says \"says ***\": "
                                                         "it redirects, which a key does not follow; write the last address as base_url"),
 ]  # fmt: skip
 
@@ -243,10 +246,43 @@ def test_an_unwelcome_answer_says_what_to_do(
     assert failed.output == {"said": "says ***", "status": status}
 
 
-def test_a_longer_wait_than_there_is_time_ends_at_once() -> None:
-    with serving(refusal(429, retry_after="3600")) as server:
+TOLD = [
+    # what the server sends                                       what is told of it
+    ({"error": {"message": "too long:\n 9000 > 8192 "}},           ', and says "too long: 9000 > 8192"'),
+    ({"error": "no such model"},                                  ', and says "no such model"'),
+    ({"object": "error", "message": "no such model"},             ', and says "no such model"'),
+    ({"detail": "no such model"},                                 ', and says "no such model"'),
+    (b"404 page not found\n",                                     ', and says "404 page not found"'),
+    ({"error": {"message": "x" * 500}},                           ', and says "' + "x" * 299 + '…"'),
+    ({"error": {"message": ["x"]}},                               ""),
+    (b"<html>proxy</html>",                                       ""),
+    (b"",                                                         ""),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("body", "told"), TOLD)
+def test_what_a_server_says_about_an_error_is_told_on_one_line(body: Any, told: str) -> None:
+    with serving(reply(body, 400)) as server:
         failed = failure(provider("chat_completions", server.url))
-    assert (failed.kind, len(server.bodies)) == ("rate_limit", 1)
+    assert (
+        failed.message
+        == f"the provider 'openai' answered 400 Bad Request{told}: it does not take this question"
+    )
+
+
+WAITS = [
+    # status  message
+    (429, "the provider 'openai' answered 429 Too Many Requests, and says \"says ***\": "
+          "wait 3600 seconds, or look at the limits and the credit of your account there"),
+    (503, "the provider 'openai' answered 503 Service Unavailable, and says \"says ***\": wait 3600 seconds"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("status", "message"), WAITS)
+def test_a_longer_wait_than_there_is_time_ends_at_once_and_is_told(status: int, message: str) -> None:
+    with serving(refusal(status, retry_after="3600")) as server:
+        failed = failure(provider("chat_completions", server.url))
+    assert (failed.message, len(server.bodies)) == (message, 1)
 
 
 def test_nobody_there_is_a_failure_of_the_network() -> None:
@@ -276,6 +312,80 @@ def test_how_long_a_server_asks_to_wait(headers: dict[str, str], pause: float | 
     assert pause_asked(headers, now=1000.0) == pause
 
 
+# ── what nobody counts ───────────────────────────────────────────────────
+
+SAID = "Ein Haus, drei Türen."  # 22 bytes
+CALLED = {"name": "read_file", "arguments": '{"path":"a.txt"}'}
+
+
+def uncounted(message: dict[str, Any], **counted: int) -> Any:
+    said = {
+        "choices": [{"message": message, "finish_reason": "stop"}],
+        "usage": counted,
+        "model": "gpt-5.4-mini",
+    }
+    return reply(said if counted else {name: said[name] for name in said if name != "usage"})
+
+
+ESTIMATES = [
+    # an answer, and what its server counts                                    input  output  estimated
+    (uncounted({"content": SAID}),                                             5,     8,      13),
+    (uncounted({"content": SAID}, prompt_tokens=9),                            9,     8,      8),
+    (uncounted({"content": SAID}, completion_tokens=3),                        5,     3,      5),
+    (uncounted({"content": SAID}, prompt_tokens=9, completion_tokens=3),       9,     3,      0),
+    (uncounted({"content": ""}, prompt_tokens=9, completion_tokens=0),         9,     0,      0),
+    (uncounted({"content": None, "tool_calls": [{"function": CALLED}]}),       5,     10,     15),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("answer", "question", "output", "estimated"), ESTIMATES)
+def test_what_a_server_does_not_count_is_reckoned_and_paid(
+    answer: Any, question: int, output: int, estimated: int
+) -> None:
+    with serving(answer) as server:
+        usage = ask(provider("chat_completions", server.url, PRICED)).usage
+    assert (usage.input, usage.output, usage.estimated) == (question, output, estimated)
+    assert usage.cost == pytest.approx((question * 10 + output * 100) / 1_000_000)
+    assert usage.record().get("estimated", 0) == estimated
+
+
+@pytest.mark.parametrize(("family", "counted"), [("chat_completions", 5), ("anthropic_messages", 1200)])
+def test_half_an_answer_is_paid_by_its_length(family: str, counted: int) -> None:
+    data = fixture(family, "stream.sse")
+    until = data.rindex(b"\n\n", 0, data.index(b"${HOME}")) + 2
+    with serving(events_until(data[:until])) as server:
+        failed = failure(provider(family, server.url, PRICED))
+    usage = failed.output["usage"]
+    assert (usage["input"], usage["output"], failed.output["text"]) == (counted, 4, "Grüße aus ")
+    assert usage["estimated"] in (9, 3)
+    assert usage["cost"] > 0
+
+
+def test_limits_hold_although_nobody_counts() -> None:
+    half = fixture("chat_completions", "stream.sse")
+    half = half[: half.rindex(b"\n\n", 0, half.index(b"${HOME}")) + 2]
+    one = 5 + 8  # these servers do not keep to the room that they are given, but by one answer
+    for answer in (uncounted({"content": SAID}), events(half)):
+        spent = Spent(Limits(tokens=1000, spend=0.05))
+        with serving(answer) as server:
+            model = provider("chat_completions", server.url, PRICED)
+            kinds = [asked_within(spent, model) for _ in range(200)]
+        assert kinds[-1] == "limit"
+        assert len(server.bodies) < 120
+        assert spent.used()["tokens"] <= 1000 + one
+        assert 0.04 < spent.used()["spend"] <= 0.05 + one * 100 / 1_000_000
+
+
+def asked_within(spent: Spent, model: Any) -> str:
+    try:
+        Bill(spent, lambda **_: None).ask(
+            model, hi(options={"max_tokens": 200}), timeout=20, stop=Stop(), on_text=None
+        )
+    except StepError as error:
+        return error.failure.kind
+    return "done"
+
+
 # ── streams that break ───────────────────────────────────────────────────
 
 
@@ -291,7 +401,6 @@ def test_half_an_answer_is_none_and_is_kept(family: str) -> None:
     assert failed.message.startswith(f"the answer of '{FILES[family]}' broke off: ")
     assert failed.message.endswith("; nothing of it counts")
     assert failed.output["text"] == "".join(heard) == "Grüße aus "
-    assert failed.output["usage"]["input"] == (1200 if family == "anthropic_messages" else 0)
     assert len(server.bodies) == 1  # it may have been paid for
 
 
@@ -319,13 +428,14 @@ def test_a_body_that_does_not_say_why_it_ends_is_broken_and_paid_for() -> None:
 
 
 def test_a_fault_inside_a_stream_is_one_of_the_server() -> None:
-    fault = b'data: {"type":"error","error":{"type":"overloaded_error","message":"secret"}}\n\n'
+    fault = b'data: {"type":"error","error":{"type":"overloaded_error","message":"too many\\nquestions"}}\n\n'
     start = fixture("anthropic_messages", "stream.sse").partition(b"event: ping")[0]
     with serving(events(start + fault)) as server:
         failed = failure(provider("anthropic_messages", server.url))
     assert (failed.kind, failed.message) == (
         "server_error",
-        "the answer of 'anthropic' broke off: the server says it failed (overloaded_error); nothing of it counts",
+        "the answer of 'anthropic' broke off: the server says it failed (overloaded_error), "
+        '"too many questions"; nothing of it counts',
     )
 
 
@@ -461,7 +571,9 @@ def test_no_more_is_asked_for_than_the_server_gives() -> None:
 def test_without_a_model_nothing_is_sent() -> None:
     with serving(saying("chat_completions", "ok")) as server:
         failed = failure(provider("chat_completions", server.url, "default_model: ${NO_MODEL}"))
-    assert failed.message == "the provider 'openai' has no default_model: name a model"
+    assert failed.message == (
+        "the provider 'openai' has no default_model: name a model, or put its name into the variable NO_MODEL"
+    )
     assert server.bodies == []
 
 

@@ -103,7 +103,7 @@ WRONG = [
     ("- answer: {text: 3}",                      "exchange 1: 'text' is text"),
     ("- answer: {ending: soon}",                 "exchange 1: 'ending' is one of end, tools, length, refused"),
     ("- answer: {uses: [{id: x}]}",              "exchange 1: 'uses' is a list of maps: name, arguments, id"),
-    ("- answer: {usage: {tokens: 3}}",           "exchange 1: 'usage' is a map of numbers: input, output, cached, cost, calls"),
+    ("- answer: {usage: {tokens: 3}}",           "exchange 1: 'usage' is a map of numbers: input, output, cached, cost, calls, estimated"),
 ]  # fmt: skip
 
 

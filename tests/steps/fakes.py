@@ -87,7 +87,7 @@ class FakeHands:
     def program(self, tool_id: str, params: Mapping[str, Json]) -> Inside | None:
         return self.flows[tool_id](params) if tool_id in self.flows else None
 
-    def offers(self, patterns: Sequence[str]) -> tuple[Offer, ...]:  # noqa: ARG002
+    def offers(self, patterns: Sequence[str], *, ask_servers: bool = True) -> tuple[Offer, ...]:  # noqa: ARG002
         return ()
 
     def is_once(self, tool_id: str) -> bool:

@@ -82,7 +82,7 @@ class ToolHands(FakeHands):
     def provider(self, name: str | None) -> Any:
         return self.scripted if name in (None, "scripted") else None
 
-    def offers(self, patterns: Sequence[str]) -> tuple[Offer, ...]:
+    def offers(self, patterns: Sequence[str], *, ask_servers: bool = True) -> tuple[Offer, ...]:  # noqa: ARG002
         return tuple(
             offer_of(tool_id, f"does {tool_id}", self.schemas.get(tool_id))
             for tool_id in sorted(self.tools)

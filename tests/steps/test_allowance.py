@@ -16,8 +16,9 @@ from plait.engine.limits import Limits, Spent
 from plait.engine.outcome import Aborted, Failure, Interrupted, StepError
 from plait.engine.run import Stop
 from plait.flows.load import load_flow
-from plait.steps.allowance import ROOM, Bill, question_tokens
+from plait.steps.allowance import ROOM, Bill
 from plait.steps.model import Answer, Ask, Message, OnText, Usage
+from plait.steps.reckoning import question_tokens
 from plait.values import Json
 from steps.fakes import new_run, turn_of
 from steps.scripted import Scripted, ToolHands

@@ -17,12 +17,12 @@ from plait.engine.limits import Limits, Spent
 from plait.engine.outcome import Aborted, Done, Failure, OutOfLimit, StepError
 from plait.engine.progress import Progress, fold
 from plait.errors import InputError, TrustError
-from plait.steps.allowance import question_tokens
 from plait.steps.conversation import Conversation, use_at
 from plait.steps.model import Answer, Ask, Message, Offer, ToolUse, Usage
 from plait.steps.offers import MAX_RESULT, id_of, offer_of, wire_name
 from plait.steps.permissions import Permissions
 from plait.steps.prompt import NOBODY
+from plait.steps.reckoning import question_tokens
 from plait.values import Json
 from steps.fakes import failure_of, new_run, performed, turn_of
 from steps.scripted import OverError, Scripted, ToolHands, failed, says, wants

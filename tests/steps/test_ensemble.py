@@ -1013,3 +1013,42 @@ def test_what_a_provider_raises_is_told_without_secrets() -> None:
             {"key": Secret("s3cr3t-value-of-mine")}
         )
     assert caught.value.what.endswith("raised ValueError: ***")
+
+
+def test_an_output_is_found_by_its_task_or_by_its_id() -> None:
+    first, second = doing("same"), doing("same")
+    output = Ensemble([first, second]).run()
+    assert (
+        [output[first], output[second]] == [output["task-1"], output["task-2"]] == list(output.task_outputs)
+    )
+    with pytest.raises(KeyError):
+        output[doing("same")]
+
+
+# ── what is of another type ──────────────────────────────────────────────
+
+EACH = doing("each", name="each")
+MISTAKES: list[tuple[Callable[..., object], dict[str, Any], str]] = [
+    # what is made, of what                                             what is told
+    (Task,       {"description": "q", "agent": "bob"},                "the agent of a task is an Agent, not str\nfix: pass Agent(role)"),
+    (Task,       {"description": "q", "agent": {"role": "x"}},        "the agent of a task is an Agent, not dict\nfix: pass Agent(role)"),
+    (Task,       {"description": "q", "agent": Agent},                "the agent of a task is an Agent, not type\nfix: pass Agent(role)"),
+    (Task,       {"description": "q", "tool": 3},                     "the tool of a task is text, not int\nfix: pass a string"),
+    (Task,       {"description": "q", "name": 3},                     "the name of a task is text, not int\nfix: pass a string"),
+    (Task,       {"description": "q", "output_schema": "x"},          "the output_schema of a task is a map, not str\nfix: pass a dict"),
+    (Task,       {"description": "q", "attempts": "2"},               "the attempts of a task is a whole number, not str\nfix: pass an int"),
+    (Task,       {"description": "q", "max_output_retries": None},    "the max_output_retries of a task is a whole number, not NoneType\nfix: pass an int"),
+    (Agent,      {"role": "a", "options": [1]},                       "the options of an agent is a map, not list\nfix: pass a dict"),
+    (MapReduce,  {"items": [1], "task": "each"},                      "the task of a map is a Task, not str\nfix: pass the Task itself"),
+    (MapReduce,  {"items": [1], "task": EACH, "reduce": "each"},      "the reduce of a map is a Task, not str\nfix: pass the Task itself"),
+    (Ensemble,   {"tasks": [EACH], "manager": Agent("a")},            "the manager of an ensemble is a Manager, not Agent\nfix: pass Manager(role)"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("made", "given", "told"), MISTAKES)
+def test_something_of_another_type_is_told_where_it_is_written(
+    made: Callable[..., object], given: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(InputError) as caught:
+        made(**given)
+    assert str(caught.value) == told

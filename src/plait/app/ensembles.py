@@ -36,6 +36,7 @@ from plait.steps.ensemble_parts import (
     Task,
     TaskOutput,
     as_limits,
+    expect_type,
 )
 from plait.steps.ensemble_task import output_of
 from plait.steps.ensemble_text import Texts
@@ -67,6 +68,8 @@ class EnsembleOutput:
     status: Literal["running", "done", "failed", "interrupted"]
     trace: Mapping[str, Json] = field(repr=False)
     """All that happened, as data."""
+    _ids: Mapping[int, str] = field(default_factory=dict, repr=False)
+    """By the identity of a task."""
 
     def __str__(self) -> str:
         return self.raw
@@ -85,10 +88,11 @@ class EnsembleOutput:
     def data(self) -> Json:
         return self.task_outputs[-1].data if self.task_outputs else None
 
-    def __getitem__(self, task: str) -> TaskOutput:
-        """The output of a task by its id."""
+    def __getitem__(self, task: str | Task) -> TaskOutput:
+        """The output of a task: by its id, or by the task itself."""
+        wanted = self._ids.get(id(task)) if isinstance(task, Task) else task
         for one in self.task_outputs:
-            if one.id == task:
+            if one.id == wanted:
                 return one
         raise KeyError(task)
 
@@ -125,6 +129,7 @@ class Ensemble:
         _set(self, "loops", _listed(self.loops, Loop, "the loops of an ensemble"))
         _set(self, "map", _listed(self.map, MapReduce, "the map of an ensemble"))
         _set(self, "limits", as_limits(self.limits))
+        expect_type(self.manager, Manager, "the manager of an ensemble", optional=True)
         cast = _cast(self)
         problems = problems_of(cast)
         if problems:
@@ -392,6 +397,7 @@ def _output(
         result.run if kept else None,
         result.status,
         trace_of(program, result, events),
+        program.cast.ids,
     )
 
 

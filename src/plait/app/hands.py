@@ -203,10 +203,10 @@ class RealHands:
     def is_once(self, tool_id: str) -> bool:
         return self._no_flows.get(tool_id, False)
 
-    def offers(self, patterns: Sequence[str]) -> tuple[Offer, ...]:
+    def offers(self, patterns: Sequence[str], *, ask_servers: bool = True) -> tuple[Offer, ...]:
         from plait.app.offers import offers
 
-        return offers(self._toolbox(), patterns)
+        return offers(self._toolbox(), patterns, ask_servers=ask_servers)
 
     def digest(self, tool_id: str) -> str | None:
         from plait.steps.call import digest_of_tool

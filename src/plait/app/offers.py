@@ -2,11 +2,12 @@
 
 What a file says about itself reaches a model only if the file may run: a description is read by
 the model like every other text, and would otherwise be a way in for a project that nobody trusts.
+So it is with what an MCP server says of a tool: it is heard when somebody has approved it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from plait.app.programs import directive_item, schema_of_flow
 from plait.errors import PlaitError, TrustError
@@ -18,20 +19,25 @@ from plait.tools.spaces import DIRECTIVES
 if TYPE_CHECKING:
     from plait.steps.call import Toolbox
     from plait.steps.model import Offer
-    from plait.tools.items import Item
+    from plait.tools.items import Header, Item
+    from plait.values import Json
 
+MCP: Final = "core/primitives/mcp"
 NO_TOOLS: Final = frozenset({"runtime", "primitive"})
 
 
-def offers(tools: Toolbox, patterns: Sequence[str]) -> tuple[Offer, ...]:
-    """By id.  What is named without `*` has to be there; a TrustError if something may not run."""
+def offers(tools: Toolbox, patterns: Sequence[str], *, ask_servers: bool = True) -> tuple[Offer, ...]:
+    """By id.  What is named without `*` has to be there; a TrustError if something may not run.
+
+    `ask_servers`: those of MCP, which say what their tools take; they are started for that.
+    """
     named = list(dict.fromkeys(_named(patterns)))
-    found = {one: _offer(tools, one) for one in named}
+    found = {one: _offer(tools, one, ask_servers=ask_servers) for one in named}
     for tool_id in sorted(_ids(tools, patterns)):
         if tool_id in found or not matches_any(patterns, tool_id):
             continue
         try:
-            offer = _offer(tools, tool_id)
+            offer = _offer(tools, tool_id, ask_servers=ask_servers)
         except TrustError:
             raise
         except PlaitError:
@@ -54,7 +60,7 @@ def _ids(tools: Toolbox, patterns: Sequence[str]) -> Iterator[str]:
         yield from (f"{DIRECTIVE}{one}" for one in tools.spaces.ids(folder=DIRECTIVES))
 
 
-def _offer(tools: Toolbox, tool_id: str) -> Offer | None:
+def _offer(tools: Toolbox, tool_id: str, *, ask_servers: bool) -> Offer | None:
     if tool_id.startswith(DIRECTIVE):
         item = directive_item(tools, tool_id)
         tools.trust.require([item], running=False)
@@ -64,7 +70,37 @@ def _offer(tools: Toolbox, tool_id: str) -> Offer | None:
     if header.tool_type in NO_TOOLS:
         return None
     tools.trust.require(chain.elements, running=False)
+    if chain.primitive == MCP and ask_servers:
+        return _of_server(tools, tool_id, header)
     return offer_of(tool_id, header.description, header.config_schema or schema_of_flow(chain))
+
+
+def _of_server(tools: Toolbox, tool_id: str, header: Header) -> Offer:
+    """What its file does not say, its server does.  Which one that is may depend on parameters: then not."""
+    from plait.primitives.mcp import approved
+    from plait.steps.call import prepare
+    from plait.tools.invocation import McpCall
+
+    prepared = prepare(tools, tool_id, {}, checked=False)
+    call = prepared.invocation
+    if not isinstance(call, McpCall) or any(name not in prepared.given for name in call.chosen_by):
+        return offer_of(tool_id, header.description, header.config_schema)
+    offered = approved(call)
+    schema = header.config_schema or _without(offered.input_schema, call.params)
+    return offer_of(tool_id, header.description or offered.description, schema)
+
+
+def _without(schema: Json, given: Mapping[str, Json]) -> Mapping[str, Json] | None:
+    """The schema of what is still to be given."""
+    if not isinstance(schema, Mapping):
+        return None
+    names, required = schema.get("properties"), schema.get("required")
+    left = dict(schema)
+    if isinstance(names, Mapping):
+        left["properties"] = {name: one for name, one in names.items() if name not in given}
+    if isinstance(required, list):
+        left["required"] = [name for name in required if name not in given]
+    return left
 
 
 def _of_directive(tool_id: str, item: Item) -> Offer:

@@ -26,7 +26,7 @@ from plait.errors import InputError
 from plait.hints import TYPE_CHECKING, Final, TextIO
 from plait.records import replace
 from plait.steps.conversation import title_of
-from plait.values import Json
+from plait.values import Json, json_text
 
 if TYPE_CHECKING:
     import argparse
@@ -147,8 +147,8 @@ class Person:
             if self._is_deciding:  # the line belongs to the person until there is an answer
                 self._unsaid.append((text, colour))
                 return
-        self._end_line()
-        print(self._paint(text, colour), file=self._err, flush=True)
+            self._end_line()
+            print(self._paint(text, colour), file=self._err, flush=True)
 
     def _end_line(self) -> None:
         if not self._at_line_start:
@@ -198,17 +198,19 @@ class Person:
     # ── consenting ───────────────────────────────────────────────────────
 
     def consent(self, tool_id: str, params: Mapping[str, Json]) -> bool:
-        """`y` for this call, `a` for all of this tool in this chat; anything else is no."""
+        """`y` or `once` for this call, `a` for all of this tool in this chat; anything else is no."""
         title = title_of(tool_id, dict(params))
         with self._heard:
             self._heard.wait_for(lambda: title in self._calls, PATIENCE)
         with self._consenting:
             if tool_id in self._always:
                 return True
-            answer = self._decided(f"  {clean(tool_id)} is not permitted: call it? y / N / always  ")
+            # All of it: what the end of a long command does is what is permitted.
+            whole = f"{tool_id} {json_text(dict(params))}" if params else tool_id
+            answer = self._decided(f"  {clean(whole, None)} is not permitted: call it? y / N / always  ")
             if answer in ("a", "always"):
                 self._always.add(tool_id)
-            return answer in ("y", "yes", "a", "always")
+            return answer in ("y", "yes", "once", "a", "always")
 
     def _decided(self, question: str) -> str:
         with self._writing:

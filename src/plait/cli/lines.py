@@ -13,6 +13,7 @@ import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from math import floor, log10
 from threading import Lock
 
 from plait.cli.output import Paint, cut, paint_for, printable
@@ -79,6 +80,7 @@ AT_ONCE: Final = frozenset({TURN, CALL, "gate", "return"})
 """Kinds of steps of which only the end is told."""
 NOUNS: Final = {GRAPH: "visit", ENSEMBLE: "task", AGENT: "step"}
 """What the steps of a part are called."""
+LEAST_MONEY: Final = 0.000001
 LINE_OF_DATA: Final = 100
 """Characters of data that stand on one line; more is spread over several."""
 TITLE_LENGTH: Final = 60
@@ -486,7 +488,8 @@ def asked_line(asked: Tally) -> str:
 
 def asked_words(asked: Tally, *, turns: bool) -> str:
     said = [counted(asked.turns, "turn")] if turns else []
-    said += [f"{short(asked.tokens)} tokens", *([money(asked.cost)] if asked.cost else [])]
+    about = "about " if asked.estimated else ""
+    said += [f"{about}{short(asked.tokens)} tokens", *([money(asked.cost)] if asked.cost else [])]
     return ", ".join(said)
 
 
@@ -500,7 +503,11 @@ def short(number: int) -> str:
 
 def money(cost: float) -> str:
     """Two digits behind the point; of less than a cent as many as say something."""
-    return f"${cost:.2f}" if cost >= 0.01 or not cost else f"${cost:.2g}"
+    if cost >= 0.01 or not cost:
+        return f"${cost:.2f}"
+    if cost < LEAST_MONEY:
+        return f"<${LEAST_MONEY:f}"
+    return f"${cost:.{1 - floor(log10(cost))}f}".rstrip("0")
 
 
 def _output(progress: Progress, result: Result) -> Iterator[Line]:
@@ -529,12 +536,20 @@ def _words_of(value: Json, *, data: bool) -> str:
     output, said = value.get("output"), value.get("text")
     if isinstance(output, str):
         return output
-    if isinstance(said, str) and said:
+    if isinstance(said, str) and said and (output is None or _says_only(said, output)):
         return said  # of an agent: its answer, as it gave it
     if not data or output in (None, {}, []):
         return ""
     whole = json_text(output)
     return whole if len(whole) <= LINE_OF_DATA else json.dumps(output, indent=2, ensure_ascii=False)
+
+
+def _says_only(text: str, data: Json) -> bool:
+    """Is it the data, with nothing around it?"""
+    try:
+        return bool(json.loads(text) == data)
+    except (ValueError, RecursionError):
+        return False
 
 
 def _written(progress: Progress) -> Iterator[Line]:

@@ -349,7 +349,7 @@ def _printed(entry: Entry) -> Iterator[str]:
             yield from _text(value.get("raw"))
         case Done(dict(value)):
             yield from _blocks(value)
-        case Failed(Failure(message, kind, output={"asked": dict()} as value)) if not entry.holds_others:
+        case Failed(Failure(message, kind, output=dict(value))) if _is_of_talk(entry, value):
             yield from _conversation(value)
             yield from () if kind == "stopped" else _text(message)  # the person knows why it was stopped
         case Failed(Failure(message=message, output=dict(value))) if not entry.holds_others:
@@ -360,11 +360,17 @@ def _printed(entry: Entry) -> Iterator[str]:
             yield from clean_block(failure.message).rstrip("\n").split("\n")
 
 
+def _is_of_talk(entry: Entry, value: Mapping[str, Json]) -> bool:
+    """A turn; or all that a person said and heard at once."""
+    return entry.kind == TURN or ("asked" in value and not entry.holds_others)
+
+
 def _conversation(value: Mapping[str, Json]) -> Iterator[str]:
     """What a model was asked first, and what it said; the calls that it wants follow by themselves."""
     asked = value.get("asked")
     if not isinstance(asked, Mapping):
-        yield from _text(value.get("text", value.get("output")))  # of a plain prompt it is the output
+        # Of a plain prompt it is the output, of a server that gave no answer what it said instead.
+        yield from _text(next((value[name] for name in ("text", "output", "said") if name in value), None))
         return
     for name, said in {**asked, "model": value.get("text")}.items():
         if words := _text(said):

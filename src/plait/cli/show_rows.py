@@ -56,18 +56,17 @@ TURN_HEAD: Final = ("TURN", "IN", "OUT", "COST", "TIME")
 
 
 def _turns(steps: Sequence[Recorded], asked: Tally) -> Iterator[Line]:
-    rows: list[tuple[Cells, str]] = [(TURN_HEAD, "dim")]
-    calls = 0
-    for step in steps:
-        if _kind_of(step) == TURN:
-            rows.append(_turn(step))
-        else:
-            calls += 1
-            rows.append(_call(step))
-    if len(rows) > 1:
-        yield from _table(rows)
-        called = f", {counted(calls, 'call')}" if calls else ""
-        yield f"{INDENT}{asked_line(asked)}{called}", "bold"
+    if not steps:
+        return
+    rows = [_turn(step) if _kind_of(step) == TURN else _call(step) for step in steps]
+    head, *table = _table([(TURN_HEAD, "dim"), *rows])
+    yield head
+    for step, row in zip(steps, table, strict=True):
+        yield row
+        yield from _why(step)
+    calls = sum(_kind_of(step) != TURN for step in steps)
+    called = f", {counted(calls, 'call')}" if calls else ""
+    yield f"{INDENT}{asked_line(asked)}{called}", "bold"
 
 
 def _turn(step: Recorded) -> tuple[Cells, str]:
@@ -86,9 +85,14 @@ def _call(step: Recorded) -> tuple[Cells, str]:
 
 
 def _tokens(usage: Mapping[str, Json]) -> tuple[str, str]:
-    counts = (usage.get("input"), usage.get("output"))
-    first, second = (short(one) if isinstance(one, int) else NOTHING for one in counts)
+    counts, about = (usage.get("input"), usage.get("output")), _about(usage)
+    first, second = (f"{about}{short(one)}" if isinstance(one, int) else NOTHING for one in counts)
     return first, second
+
+
+def _about(usage: Mapping[str, Json]) -> str:
+    """In front of tokens that nobody counted."""
+    return "~" if usage.get("estimated") else ""
 
 
 def _cost(usage: Mapping[str, Json]) -> str:
@@ -149,11 +153,11 @@ def _inner_task(name: str, value: Mapping[str, Json]) -> tuple[Cells, str]:
 def _spent(value: Mapping[str, Json], usage: Mapping[str, Json]) -> Cells:
     """Who did it, and what it took: of a task that asked no model, nothing."""
     agent, turns = value.get("agent"), value.get("turns", usage.get("calls") or None)
-    tokens = [usage.get(name) for name in ("input", "output")]
+    tokens = [count for name in ("input", "output") if isinstance(count := usage.get(name), int)]
     return (
         clean(agent) if isinstance(agent, str) and agent else NOTHING,
         str(turns) if isinstance(turns, int) else NOTHING,
-        short(sum(one for one in tokens if isinstance(one, int))) if usage.get("calls") else NOTHING,
+        f"{_about(usage)}{short(sum(tokens))}" if usage.get("calls") else NOTHING,
         _cost(usage) if usage.get("calls") else NOTHING,
     )
 

@@ -14,7 +14,7 @@ from plait.values import Json
 
 Status: TypeAlias = Literal["running", "done", "failed", "interrupted"]
 Used: TypeAlias = Mapping[str, float]
-"""What was used up: `turns`, `tokens`, `spend`, `steps`."""
+"""What was used up: `turns`, `tokens`, `spend`, `steps`; and how many of the tokens are `estimated`."""
 
 
 @dataclass(frozen=True, slots=True)

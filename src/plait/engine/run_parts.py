@@ -89,10 +89,13 @@ class Tally:
     turns: int = 0
     tokens: int = 0
     cost: float = 0.0
+    estimated: int = 0
+    """Of the tokens: those that no server counted."""
 
     def add(self, used: Used) -> None:
         self.turns += int(used.get("turns", 0))
         self.tokens += int(used.get("tokens", 0))
+        self.estimated += int(used.get("estimated", 0))
         self.cost += used.get("spend", 0.0)
 
     def hear(self, event: Event) -> None:
@@ -102,12 +105,13 @@ class Tally:
                 if used is not None:
                     self.add(used)
             case UsedBefore(parts=parts):
-                self.turns, self.tokens, self.cost = 0, 0, 0.0
+                self.turns, self.tokens, self.cost, self.estimated = 0, 0, 0.0, 0
                 for used in parts.values():
                     self.add(used)
 
     def record(self) -> dict[str, Json]:
-        return {"turns": self.turns, "tokens": self.tokens, "cost": round(self.cost, 6)}
+        estimated: dict[str, Json] = {"estimated": self.estimated} if self.estimated else {}
+        return {"turns": self.turns, "tokens": self.tokens, "cost": round(self.cost, 6), **estimated}
 
 
 @dataclass(frozen=True, slots=True)

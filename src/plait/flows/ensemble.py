@@ -48,6 +48,7 @@ from plait.steps.ensemble_text import (
     input_of,
     is_item_name,
 )
+from plait.template.nodes import ContextHole, Path
 from plait.template.template import Template, compile_template
 from plait.values import Json, Secret
 
@@ -588,8 +589,10 @@ def _params(read: Read, task: Task, inputs: tuple[str, ...]) -> Iterator[Finding
         Name("inputs", (), "what the ensemble was given", inputs),
         Name("task", (), "the task itself, its texts filled", TASK_FACTS),
     ]
-    if any(one.reduce is task for one in read.cast.maps):  # it is given outputs that have no ids of their own
-        known.append(Name("context", (), "the outputs that it puts together"))
+    reduced = next((one.task for one in read.cast.maps if one.reduce is task), None)
+    if reduced is not None:
+        items = _items_named(read.written[(id(task), "params")], read.cast.id_of(reduced))
+        known.append(Name("context", (), "the outputs that it puts together", (*context, *items)))
     elif context:
         known.append(Name("context", (), "the outputs of the tasks in its context", context))
     if item is not None:
@@ -597,7 +600,30 @@ def _params(read: Read, task: Task, inputs: tuple[str, ...]) -> Iterator[Finding
     there = _known(known, "a task")
     for scalar in strings(node):
         declared_so = frozenset(inputs) if inputs else None
-        yield from check_field(Field("params", scalar, "a task", there, declared=declared_so), "graph")
+        for finding in check_field(Field("params", scalar, "a task", there, declared=declared_so), "graph"):
+            yield finding if reduced is None else _in_reduce(finding, read.cast.id_of(reduced))
+
+
+def _in_reduce(finding: Finding, task: str) -> Finding:
+    """It is given the outputs of a map, which have not the name of their task."""
+    if finding.code != "unknown-name" or "'context." not in finding.problem.what:
+        return finding
+    fix = (
+        f"a reduce has the outputs of '{task}' one by one: {task}-0, {task}-1, …; "
+        "'context' alone is all of them"
+    )
+    return replace(finding, problem=replace(finding.problem, fix=fix))
+
+
+def _items_named(template: Template, task: str) -> list[str]:
+    """What a reduce calls the outputs of a map's task: how many there are is known when they are there."""
+    holes = [
+        part for leaf in template.leaves() for part in leaf.program.parts if isinstance(part, ContextHole)
+    ]
+    paths = [one.origin for hole in holes for one in hole.alternatives if isinstance(one.origin, Path)]
+    asked = {str(path.keys[0]) for path in paths if path.root == "context" and path.keys}
+    numbered = [name for name in asked if name.removeprefix(f"{task}-").isdecimal()]
+    return sorted(numbered) or [f"{task}-0"]
 
 
 def _known(names: Collection[Name], where: str) -> Known:

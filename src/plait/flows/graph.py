@@ -28,8 +28,8 @@ from plait.flows.graph_check import (
     check_graph,
     kind_of_node,
     mentions_clock,
-    named_tool,
     span_at,
+    tool_of,
 )
 from plait.flows.hooks import read_hooks, tools_of
 from plait.flows.loaded import Loaded
@@ -186,25 +186,22 @@ _BEHIND: Final = ("assign", "collect", "next", "on_error")
 
 
 def _call(said: Said, around: Json, name: str) -> Call | None:
-    inner = said.inner("action") or said
-    named = inner.get("tool")
+    named = tool_of(said)
     if named is None:
         return None
-    assert isinstance(named, nodes.Scalar)
-    tool: str | Template | None = named_tool(named)
-    params = inner.get("params")
+    tool = named.id()
+    params = (said.inner("action") or said).get("params")
     has_params = params is not None and params.data() is not None
     assert isinstance(said.node, nodes.Mapping)
     kept = tuple(entry for entry in said.node.entries if entry[0].value not in _BEHIND)
     before = essence(nodes.Mapping(kept, said.node.span), format.Map("node"))
-    if isinstance(tool, str) and inner.form == "action" and inner.text("item_type") == "directive":
-        tool = f"directive:{tool.removeprefix('directive:')}"
     return Call(
-        template_of(named, "graph") if tool is None else tool,
+        template_of(named.node, "graph") if tool is None else tool,
         template_of(params, "graph") if params is not None and has_params else None,
         cached=said.flag("cache_result"),
         key=digest(before),
         fingerprint=digest([around, name, before]),
+        is_directive=named.is_directive,
     )
 
 
@@ -243,16 +240,15 @@ def _edge(node: nodes.Node) -> Edge:
 
 
 def _uses(body: Said) -> Iterator[tuple[str, Span]]:
-    """The tools that nodes name outright, and where that is done first."""
+    """The tools and directives that nodes name outright, and where that is done first."""
     found: set[str] = set()
     for _, node in body.entries("nodes"):
         assert isinstance(node, nodes.Mapping)
-        said = Said("node", node, NOTHING)
-        named = (said.inner("action") or said).get("tool")
-        tool = named_tool(named) if isinstance(named, nodes.Scalar) else None
-        if tool is not None and named is not None and tool not in found and not tool.startswith("directive:"):
+        named = tool_of(Said("node", node, NOTHING))
+        tool = None if named is None else named.id()
+        if tool is not None and named is not None and tool not in found:
             found.add(tool)
-            yield tool, named.span
+            yield tool, named.node.span
 
 
 def _needs(head: Said, body: Said) -> Iterator[tuple[str, Span]]:

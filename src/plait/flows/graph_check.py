@@ -25,7 +25,7 @@ from plait.hints import Final
 from plait.records import dataclass
 from plait.scope import Scope
 from plait.source import Span
-from plait.steps.graph_calls import PREFIX
+from plait.steps.graph_calls import whole_id
 from plait.steps.graph_nodes import NodeKind
 from plait.template.grammar import parse_path
 from plait.template.nodes import ContextHole, Path, holes
@@ -82,11 +82,27 @@ def kind_of_node(said: Said) -> NodeKind:
     return "return" if said.has("output") else "gate"
 
 
-def named_tool(node: nodes.Scalar) -> str | None:
-    """The id of a tool that is written out; None if it is filled in."""
-    written = str(node.value)
-    template = compile_template(written, "graph")
-    return None if template.placeholders else str(template.render({})).removeprefix(PREFIX)
+@dataclass(frozen=True, slots=True)
+class NamedTool:
+    """What a node calls, as its author wrote it."""
+
+    node: nodes.Scalar
+    is_directive: bool
+    """The type of the item says so."""
+
+    def id(self) -> str | None:
+        """Its whole id, if that is written out; None if it is filled in."""
+        template = compile_template(str(self.node.value), "graph")
+        return None if template.placeholders else whole_id(str(template.render({})), self.is_directive)
+
+
+def tool_of(said: Said) -> NamedTool | None:
+    """The tool of a node, or of what its action says."""
+    inner = said.inner("action") or said
+    node = inner.get("tool")
+    if not isinstance(node, nodes.Scalar):
+        return None
+    return NamedTool(node, inner.form == "action" and inner.text("item_type") == "directive")
 
 
 def mentions_clock(node: nodes.Node) -> bool:

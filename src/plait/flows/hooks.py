@@ -90,8 +90,8 @@ def _of_event(hook: Mapping, moment: Moment) -> Iterator[Finding]:
         what = f"'{verb}' means nothing at {moment.name}, where {moment.what}"
         fix = f"there it is one of {', '.join(moment.verbs)}"
         yield Finding(Problem(what, node.span, fix, code="hook-verb"))
-    yield from _literal_why(hook.get("why"))
     known = _known(moment)
+    yield from _literal_why(hook.get("why"), known)
     yield from _condition(hook.get("condition") or hook.get("when"), moment, known)
     for action in (hook.get("action"), *_items(hook.get("actions"))):
         params = action.get("params") if isinstance(action, Mapping) else None
@@ -100,12 +100,15 @@ def _of_event(hook: Mapping, moment: Moment) -> Iterator[Finding]:
             yield from check_field(field, "graph")
 
 
-def _literal_why(node: Node | None) -> Iterator[Finding]:
+def _literal_why(node: Node | None, known: Known) -> Iterator[Finding]:
     """What people are told is the author's text, into which no value is put."""
     if isinstance(node, Scalar) and isinstance(node.value, str):
         for named in compile_template(node.value, "workflow").placeholders:
             what = f"'why' is told as it is written: no value is put in for '{named}'"
-            fix = "leave it away; the failure itself is told beside it"
+            beside = (
+                "; the failure itself is told beside it" if "error" in known else ", or let an action tell it"
+            )
+            fix = f"leave it away{beside}"
             yield Finding(Problem(what, node.span, fix, code="literal-hole"), "warning")
 
 

@@ -9,37 +9,44 @@ from collections.abc import Iterator
 
 from plait.documents import Mapping, Node, Scalar, Sequence
 from plait.flows.fields import read_fields
+from plait.flows.format import Said
+from plait.flows.graph_check import NOTHING, body_of, tool_of
 from plait.flows.names import profile_of
+from plait.steps.graph_calls import whole_id
 from plait.steps.permissions import DIRECTIVE
-
-_PREFIX = "tool:"
 
 
 def named_tools(document: Node) -> Iterator[tuple[str, Scalar]]:
     """Each id, and where it stands."""
-    for node in _places(document):
+    for node, is_directive in _places(document):
         if isinstance(node, Scalar) and isinstance(node.value, str):
-            named = node.value.removeprefix(_PREFIX)
-            if named and not _is_for_later(named):
+            named = whole_id(node.value, is_directive)
+            if node.value and not _is_for_later(named):
                 yield named, node
 
 
-def _places(document: Node) -> Iterator[Node | None]:
+def _places(document: Node) -> Iterator[tuple[Node | None, bool]]:
+    """Where an id may stand, and whether only that of a directive may."""
     if not isinstance(document, Mapping | Sequence):
         return
     match profile_of(document):
         case "workflow":
             for steps in read_fields(document, "workflow").lists:
                 for step in steps:
-                    yield from _of_step(step)
-        case "graph":
-            nodes = document.get("nodes") if isinstance(document, Mapping) else None
-            for _, node in nodes.entries if isinstance(nodes, Mapping) else ():
-                yield node.get("tool") if isinstance(node, Mapping) else None
+                    yield from ((node, False) for node in _of_step(step))
+        case "graph" if isinstance(document, Mapping):
+            yield from _of_graph(document)
     hooks = document.get("hooks") if isinstance(document, Mapping) else document
     for hook in hooks.items if isinstance(hooks, Sequence) else ():
         if isinstance(hook, Mapping) and hook.get("event") is not None:
-            yield from _of_hook(hook)
+            yield from ((node, False) for node in _of_hook(hook))
+
+
+def _of_graph(document: Mapping) -> Iterator[tuple[Node | None, bool]]:
+    for _, node in body_of(document).entries("nodes"):
+        if isinstance(node, Mapping):
+            named = tool_of(Said("node", node, NOTHING))
+            yield (None, False) if named is None else (named.node, named.is_directive)
 
 
 def _of_step(step: Node) -> Iterator[Node | None]:

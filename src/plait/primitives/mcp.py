@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from plait.primitives.mcp_servers import Transport
 
-__all__ = ["McpClients", "McpServerError", "Offered", "PinFile", "Pins", "call", "run_to_end"]
+__all__ = ["McpClients", "McpServerError", "Offered", "PinFile", "Pins", "approved", "call", "run_to_end"]
 
 MAX_PAGES: Final = 100
 CLOSE_SECONDS: Final = 12.0
@@ -55,6 +55,11 @@ T = TypeVar("T")
 def call(call: McpCall, *, clients: McpClients | None = None) -> Returned:
     """Call a tool over the connections of this process."""
     return (clients or _standard_clients()).call(call)
+
+
+def approved(call: McpCall, *, clients: McpClients | None = None) -> Offered:
+    """A tool as its server describes it, over the connection by which it will be called."""
+    return (clients or _standard_clients()).approved(call)
 
 
 def run_to_end(awaitable: Awaitable[T]) -> T:
@@ -111,6 +116,12 @@ class McpClients:
     def offered(self, call: McpCall) -> Offered:
         """The tool as its server describes it now, approved or not."""
         return self._find(call).offered(call.server)
+
+    def approved(self, call: McpCall) -> Offered:
+        """The same of one that may be called; TrustError if nobody approved it as it is now."""
+        offered = self.offered(call)
+        self._expect_approved(offered)
+        return offered
 
     def approve(self, call: McpCall) -> Offered:
         """Record the tool as it is now: the answer to a refusal."""

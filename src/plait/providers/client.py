@@ -14,7 +14,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import UTC
+from functools import partial
 from http import HTTPStatus
+from math import ceil
 from queue import Empty, SimpleQueue
 from random import Random
 from threading import Event, Thread
@@ -32,6 +34,7 @@ from plait.providers.families import (
     Shape,
     UnendedError,
     UnreadableError,
+    fault_text,
     fault_word,
 )
 from plait.providers.families.anthropic_messages import AnthropicMessages
@@ -40,7 +43,8 @@ from plait.providers.spec import Spec
 from plait.records import dataclass, replace
 from plait.secret_names import looks_secret
 from plait.steps.http import kind_of_error, kind_of_status
-from plait.steps.model import Answer, Ask, OnText
+from plait.steps.model import Answer, Ask, OnText, Usage
+from plait.steps.reckoning import with_estimate
 from plait.template.sinks import as_header, as_json, as_url
 from plait.tools.invocation import Limits, RequestCall
 from plait.values import MASK, Json
@@ -49,6 +53,8 @@ LOOK: Final = 0.05
 """Seconds between two looks whether the run is to stop, while a server is silent."""
 MOST_SAID: Final = 2000
 """Characters of what a server says about an error that are kept."""
+MOST_TOLD: Final = 300
+"""Characters of it that are told where the error is."""
 FIXES: Final[Mapping[str, str | None]] = {
     "too-large": "no answer of a model is that long: look at base_url and path of the provider",
     "encoding": "look at the server, or at what stands between",
@@ -72,6 +78,8 @@ class Received(Protocol):
 
 Open: TypeAlias = Callable[[RequestCall], AbstractContextManager[Received]]
 """Sends a request; RequestError if there is no answer."""
+_Broken: TypeAlias = Callable[[Answer, str, str], StepError]
+"""The failure of a question of which half an answer came: that, the kind, and why."""
 
 
 class HttpModel:
@@ -104,20 +112,25 @@ class HttpModel:
         call = self._call(ask, model)
         told = None if on_text is None else _Told(on_text, self._secrets)
         with self._answered(call, deadline, stop) as exchange:
-            answer = self._read(exchange, told, model)
+            answer = self._read(exchange, told, partial(self._broken, ask, model))
         if self._secrets:
             answer = Answer.of(masked(answer.record(), self.mask))
-        # Servers often answer with the exact version of the model that was named.
-        known = (spec.price(name, answer.usage) for name in (model, answer.model or model))
-        cost = next((one for one in known if one is not None), None)
-        return replace(answer, usage=replace(answer.usage, cost=cost), model=answer.model or model)
+        usage = self._priced(with_estimate(answer, ask), model, answer.model or model)
+        return replace(answer, usage=usage, model=answer.model or model)
+
+    def _priced(self, usage: Usage, *names: str) -> Usage:
+        """By the first of these names that has a price: servers often answer with an exact one."""
+        known = (self._spec.price(name, usage) for name in names)
+        return replace(usage, cost=next((one for one in known if one is not None), None))
 
     # ── the request ──────────────────────────────────────────────────────
 
     def _model(self, ask: Ask) -> str:
         model = self._spec.model_id(ask.model)
         if model is None:
-            raise _refused(f"the provider '{self.name}' has no default_model: name a model")
+            variables = self._spec.model_variables
+            or_so = f", or put its name into the variable {listed(variables)}" if variables else ""
+            raise _refused(f"the provider '{self.name}' has no default_model: name a model{or_so}")
         return model
 
     def _call(self, ask: Ask, model: str) -> RequestCall:
@@ -214,30 +227,39 @@ class HttpModel:
         except RequestError:
             body = b""
         data = _json(body)
-        kind, todo = self._meaning(head.status)
+        kind, todo = self._meaning(head)
+        said = self.mask(_said(data, body))
         word = fault_word(data)
         phrase = next((f" {known.phrase}" for known in HTTPStatus if known == head.status), "")
         named = f" ({word})" if word else ""
-        what = f"the provider '{self.name}' answered {head.status}{phrase}{named}{_after(attempt)}{todo}"
-        return Failure(what, kind, output={"said": self.mask(_said(data, body)), "status": head.status})
+        told = f", and says {quoted}" if (quoted := _quoted(said)) else ""
+        what = (
+            f"the provider '{self.name}' answered {head.status}{phrase}{named}{_after(attempt)}{told}{todo}"
+        )
+        return Failure(what, kind, output={"said": said, "status": head.status})
 
-    def _meaning(self, status: int) -> tuple[str, str]:
+    def _meaning(self, head: Head) -> tuple[str, str]:
         """The kind of failure, and what to do about it."""
-        variable = self._spec.auth.env
+        status, variable = head.status, self._spec.auth.env
+        pause = ceil(pause_asked(head.headers, self._now()) or 0)
+        wait = f": wait {pause} second{'' if pause == 1 else 's'}" if pause else ""
         if status in (401, 403):
             look = f"look at the key in {variable}" if variable else "it wants a key: see auth in its file"
             return "refused", f": {look}, and what it may do"
         if status == 404:
             return "refused", ": look at the name of the model, and at base_url and path of the provider"
         if status == 429:
-            return "rate_limit", ": wait, or look at the limits and the credit of your account there"
+            return (
+                "rate_limit",
+                f"{wait or ': wait'}, or look at the limits and the credit of your account there",
+            )
         if 300 <= status < 400:
             return (
                 "refused",
                 ": it redirects, which a key does not follow; write the last address as base_url",
             )
         kind = kind_of_status(status)
-        return ("refused", ": it does not take this question") if kind == "failed" else (kind, "")
+        return ("refused", ": it does not take this question") if kind == "failed" else (kind, wait)
 
     def _unanswered(self, error: RequestError, attempt: int) -> Failure:
         what = f"the provider '{self.name}' gave no answer: {error.what}{_after(attempt)}"
@@ -246,35 +268,32 @@ class HttpModel:
 
     # ── the answer ───────────────────────────────────────────────────────
 
-    def _read(self, exchange: _Exchange, told: _Told | None, model: str) -> Answer:
+    def _read(self, exchange: _Exchange, told: _Told | None, broken: _Broken) -> Answer:
         kind = exchange.head().headers.get("content-type", "").partition(";")[0].strip().lower()
         # A server that does not stream, although it was asked to, answers at once.
         if kind == "text/event-stream":
-            return self._streamed(exchange, told, model)
-        return self._whole(exchange, told, model)
+            return self._streamed(exchange, told, broken)
+        return self._whole(exchange, told, broken)
 
-    def _whole(self, exchange: _Exchange, told: _Told | None, model: str) -> Answer:
+    def _whole(self, exchange: _Exchange, told: _Told | None, broken: _Broken) -> Answer:
         try:
             body = b"".join(exchange.pieces())
             answer = self._family.answer(_json(body))
         except RequestError as error:
-            raise StepError(self._unanswered(error, 1)) from None
+            paid = broken(Answer(), "", "").failure.output  # its head was welcome: the question was taken
+            raise StepError(replace(self._unanswered(error, 1), output=paid)) from None
         except UnreadableError as error:
             output = {"said": self.mask(body[:MOST_SAID].decode("utf-8", "replace"))}
             raise StepError(Failure(self._unreadable(error), "server_error", output=output)) from None
         except UnendedError as error:
-            raise self._broken(error.half, model, "server_error", "it does not say why it ends") from None
+            raise broken(error.half, "server_error", "it does not say why it ends") from None
         if told is not None:
             told.hear(answer.text)
             told.end()
         return answer
 
-    def _streamed(self, exchange: _Exchange, told: _Told | None, model: str) -> Answer:
+    def _streamed(self, exchange: _Exchange, told: _Told | None, broken: _Broken) -> Answer:
         reading = self._family.reading()
-
-        def broken(kind: str, why: str) -> StepError:
-            return self._broken(reading.answer(), model, kind, why)
-
         try:
             for data in sse.events(exchange.pieces()):
                 text = reading.take(data)
@@ -283,23 +302,24 @@ class HttpModel:
                 if reading.is_last:
                     break
         except RequestError as error:
-            raise broken(_kind_of(error), error.what) from None
+            raise broken(reading.answer(), _kind_of(error), error.what) from None
         except FaultError as error:
-            named = f" ({error})" if str(error) else ""
-            raise broken("server_error", f"the server says it failed{named}") from None
+            named = f" ({error.word})" if error.word else ""
+            words = f", {quoted}" if (quoted := _quoted(self.mask(error.text))) else ""
+            raise broken(reading.answer(), "server_error", f"{error}{named}{words}") from None
         except UnreadableError as error:
-            raise broken("server_error", self._unreadable(error)) from None
+            raise broken(reading.answer(), "server_error", self._unreadable(error)) from None
         if not reading.is_over:
-            raise broken("network", "the stream ended before the answer did")
+            raise broken(reading.answer(), "network", "the stream ended before the answer did")
         if told is not None:
             told.end()
         return reading.answer()
 
-    def _broken(self, half: Answer, model: str, kind: str, why: str) -> StepError:
-        cost = self._spec.price(model, half.usage)
+    def _broken(self, ask: Ask, model: str, half: Answer, kind: str, why: str) -> StepError:
+        usage = self._priced(with_estimate(half, ask, broke_off=True), model, half.model or model)
         output: dict[str, Json] = {
             "text": self.mask(half.text),
-            "usage": replace(half.usage, cost=cost).record(),
+            "usage": usage.record(),
             "model": half.model or model,
         }
         return StepError(
@@ -467,7 +487,13 @@ def _json(body: bytes) -> Json:
 
 def _said(data: Json, body: bytes) -> str:
     """What a server says about an error, for the record."""
-    error = data.get("error") if isinstance(data, dict) else None
-    message = error.get("message") if isinstance(error, dict) else error
-    text = message if isinstance(message, str) else body.decode("utf-8", "replace")
-    return text[:MOST_SAID]
+    text = fault_text(data)
+    return (body.decode("utf-8", "replace") if text is None else text)[:MOST_SAID]
+
+
+def _quoted(said: str) -> str:
+    """The same on one line, for people; empty if it is no text for them: markup, or data."""
+    line = " ".join(said.split())
+    if not line or line[0] in "<{[":
+        return ""
+    return f'"{line if len(line) <= MOST_TOLD else line[: MOST_TOLD - 1] + "…"}"'

@@ -74,6 +74,9 @@ class Spec:
     match: Literal["exact", "order"]
     fingerprint: str = field(repr=False)
 
+    model_variables: tuple[str, ...] = ()
+    """Variables that may name the default model."""
+
     def model_id(self, model: str | None) -> str | None:
         """What the server calls a model; None if nobody said which."""
         name = model or self.default_model
@@ -93,6 +96,7 @@ def read_spec(name: str, node: Node, environ: Mapping[str, str]) -> Spec:
     retry = said.inner("retry") or _empty("provider_retry", said)
     limits = said.inner("limits") or _empty("provider_limits", said)
     models = {key: str(value.data()) for key, value in said.entries("models")}
+    default_model = _template(said, "default_model")
     return Spec(
         name=name,
         family=_family(said),
@@ -102,7 +106,8 @@ def read_spec(name: str, node: Node, environ: Mapping[str, str]) -> Spec:
         headers=tuple((key, template_of(value, "config")) for key, value in said.entries("headers")),
         body=_template(said, "body"),
         models=models,
-        default_model=as_text(_template(said, "default_model"), {}, env=environ) or None,
+        default_model=as_text(default_model, {}, env=environ) or None,
+        model_variables=tuple(str(hole) for hole in default_model.placeholders if hole.kind == "env"),
         prices=_prices(said),
         max_tokens=limits.whole("max_tokens"),
         retry=Retry(

@@ -17,17 +17,14 @@ from plait.engine.run import Stop
 from plait.hints import TYPE_CHECKING, Final, TypeAlias
 from plait.records import dataclass, replace
 from plait.steps.model import Answer, Ask, OnText, Provider, Usage
-from plait.values import Json, json_text
+from plait.steps.reckoning import question_tokens
+from plait.values import Json
 
 if TYPE_CHECKING:
     from plait.engine.perform import Turn
 
 ROOM: Final = 32_000
 """Tokens for an answer, where tokens or money are limited and nobody says max_tokens."""
-BYTES_OF_A_TOKEN: Final = 3
-"""Rather too few than too many: most texts have about four."""
-TOKENS_OF_A_MESSAGE: Final = 4
-"""For the marks around it."""
 CUT_OFF: Final = "the model had no room left for its answer"
 NEARLY_ALL: Final = 0.9
 """Of the room for an answer: servers count in their own ways."""
@@ -82,8 +79,8 @@ class Bill:
         """What was taken from the budgets is what is recorded; of a question without an answer nothing."""
         used = {} if usage is None else paid(usage)
         aside.settle(**{**used, "turns": used.get("turns", 0) - 1})
-        if used:
-            self._charge(**used)
+        if usage is not None:
+            self._charge(**used, estimated=usage.estimated)
 
     def over(self, failure: Failure, turn: Turn) -> Reached | None:
         """The limit because of which there is no answer; None if that has another reason."""
@@ -123,24 +120,14 @@ class Bill:
 def _used_all(answer: Answer, ask: Ask) -> bool:
     """Was it cut off by the room that it was given, and not by some bound of the server's?"""
     room, used = ask.options.get("max_tokens"), answer.usage.output
-    return answer.ending == "length" and (not used or used >= NEARLY_ALL * float(room or 0))
+    is_counted = used and not answer.usage.estimated
+    return answer.ending == "length" and (not is_counted or used >= NEARLY_ALL * float(room or 0))
 
 
 def paid_for(output: Json) -> Usage | None:
     """What was paid, although there is no answer."""
     usage = output.get("usage") if isinstance(output, Mapping) else None
     return Usage(**usage) if isinstance(usage, Mapping) else None
-
-
-def question_tokens(ask: Ask) -> int:
-    """About as many tokens as a question takes; a model counts in its own way."""
-    said = [ask.system, *(message.text for message in ask.messages)]
-    said += [json_text(use.arguments) for message in ask.messages for use in message.uses]
-    said += [json_text([tool.name, tool.description, tool.schema]) for tool in ask.tools]
-    if ask.schema is not None:
-        said.append(json_text(ask.schema))
-    size = sum(len(text.encode("utf-8", "surrogatepass")) for text in said)
-    return -(-size // BYTES_OF_A_TOKEN) + TOKENS_OF_A_MESSAGE * len(ask.messages)
 
 
 # ── helpers, in order of use ─────────────────────────────────────────────

@@ -135,7 +135,9 @@ class Conversation:
     def _tools_in_reach(self, run: WorkingRun) -> list[str]:
         own = [tool.offer.name for tool in self.own]
         try:
-            return [*own, *(offer.tool_id for offer in run.hands.offers(self.tools))] or ["none"]
+            return [*own, *(offer.tool_id for offer in run.hands.offers(self.tools, ask_servers=False))] or [
+                "none"
+            ]
         except TrustError:
             return [*own, *self.tools, "which are not trusted here yet"]
 
@@ -706,7 +708,7 @@ def _others(run: WorkingRun, found: Sequence[Offer]) -> Sequence[Offer]:
     """What a person may still permit, as far as it may run at all."""
     known = {offer.tool_id for offer in found}
     try:
-        everything = run.hands.offers(("*",))
+        everything = run.hands.offers(("*",), ask_servers=False)
     except TrustError:
         return ()  # of a project that is not trusted only what is permitted is spoken of
     return [offer for offer in everything if offer.tool_id not in known]

@@ -58,6 +58,7 @@ class Agent:
         _fix(self, "limits", as_limits(self.limits, turns=MOST_TURNS))
         for name in ("role", "goal", "background"):
             _expect_text(getattr(self, name), f"the {name} of an agent")
+        expect_type(self.options, Mapping, "the options of an agent")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -128,6 +129,8 @@ class Task:
             text = getattr(self, name)
             if text is not None:
                 _expect_text(text, f"the {name} of a task")
+        for name, kind in _TYPES.items():
+            expect_type(getattr(self, name), kind, f"the {name} of a task", optional=kind is not int)
 
     def __eq__(self, other: object) -> bool:
         return self._essence() == other._essence() if isinstance(other, Task) else NotImplemented
@@ -161,6 +164,14 @@ class Task:
         return self.handler is None and self.tool is None
 
 
+_TYPES: Final[Mapping[str, type]] = {
+    "agent": Agent,
+    "tool": str,
+    "name": str,
+    "output_schema": Mapping,
+    "attempts": int,
+    "max_output_retries": int,
+}
 _SLOTS: Final[list[tuple[Callable[[Task], object], Callable[[Task, object], None]]]] = [
     (slot.__get__, slot.__set__) for slot in (getattr(Task, name) for name in field_names(Task))
 ]
@@ -201,6 +212,10 @@ class MapReduce:
     max_levels: int = field(default=MAX_LEVELS, kw_only=True)
     path: str | None = field(default=None, kw_only=True)
     """Of items that a task makes: where in its data the list is; None: the data is the list."""
+
+    def __post_init__(self) -> None:
+        expect_type(self.task, Task, "the task of a map")
+        expect_type(self.reduce, Task, "the reduce of a map", optional=True)
 
     @property
     def source(self) -> Task | None:
@@ -298,10 +313,26 @@ def as_limits(value: object, **unless_said: int) -> Limits:
 
 
 def _expect_text(value: object, what: str) -> None:
-    if not isinstance(value, str):
-        raise InputError(
-            f"{what} is text, not {type(value).__name__}", fix="pass a string", code="wrong-type"
-        )
+    expect_type(value, str, what)
+
+
+def expect_type(value: object, kind: type, what: str, *, optional: bool = False) -> None:
+    """InputError if it is of another type; `optional`: None is fine."""
+    if isinstance(value, kind) or (optional and value is None):
+        return
+    noun, fix = _TOLD[kind.__name__]
+    raise InputError(f"{what} is {noun}, not {type(value).__name__}", fix=fix, code="wrong-type")
+
+
+_TOLD: Final = {
+    "str": ("text", "pass a string"),
+    "int": ("a whole number", "pass an int"),
+    "Mapping": ("a map", "pass a dict"),
+    "Agent": ("an Agent", "pass Agent(role)"),
+    "Manager": ("a Manager", "pass Manager(role)"),
+    "Task": ("a Task", "pass the Task itself"),
+}
+"""What is expected, in words, and what to do."""
 
 
 # ── whoever is not named ─────────────────────────────────────────────────

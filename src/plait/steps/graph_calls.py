@@ -1,8 +1,8 @@
 """The action of a node: a tool that is called once, or for each of some items.
 
 What a tool gave is unwrapped for `result`: a map is taken as it is, with every field of the
-tool's own; anything else is `result.result`, and of text also `result.stdout`.  A parameter that is
-null is left away.
+tool's own; anything else is `result.result`, and of text and numbers also `result.stdout`.
+A parameter that is null is left away.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from plait.hints import TYPE_CHECKING
 from plait.records import dataclass, replace
 from plait.steps.fan import title_of
 from plait.steps.hands import working
+from plait.steps.permissions import DIRECTIVE
 from plait.steps.tool import called
 from plait.template.sinks import as_json_value, as_text
 from plait.template.template import Template
@@ -31,6 +32,11 @@ PREFIX = "tool:"
 """What other systems write before the id of a tool."""
 
 
+def whole_id(written: str, is_directive: bool) -> str:
+    """The id by which a tool, or a directive, is called."""
+    return f"{DIRECTIVE}{written.removeprefix(DIRECTIVE)}" if is_directive else written.removeprefix(PREFIX)
+
+
 @dataclass(frozen=True, slots=True)
 class Call:
     tool: str | Template
@@ -42,6 +48,8 @@ class Call:
     """What its author wrote: part of the key of what is cached."""
     fingerprint: str = ""
     """Of the call alone: what follows it may change, and it is not made again for that."""
+    is_directive: bool = False
+    """Whatever the id is filled in with, it is that of a directive."""
 
     def shown(self) -> str:
         """As its author wrote it."""
@@ -52,10 +60,8 @@ class Call:
 
 def result_of(call: Call, turn: Turn, names: Names, *, strict: bool) -> dict[str, Json]:
     """What the tool gave, unwrapped; StepError if it failed."""
-    named = call.tool
-    tool_id = named if isinstance(named, str) else as_text(named, names, strict=strict)
+    tool_id = _id_of(call, names, strict=strict)
     params = _params(call, tool_id, names, strict=strict)
-    tool_id = tool_id.removeprefix(PREFIX)
     if not call.cached:
         return unwrapped(called(turn, tool_id, params))
     return _once(call, turn, tool_id, params)
@@ -63,9 +69,14 @@ def result_of(call: Call, turn: Turn, names: Names, *, strict: bool) -> dict[str
 
 def filled_call(call: Call, names: Names, *, strict: bool) -> str:
     """What would be called, with its parameters put in."""
+    tool_id = _id_of(call, names, strict=strict)
+    params = _params(call, tool_id, names, strict=strict)
+    return f"{tool_id} {json_text(dict(params))}" if params else tool_id
+
+
+def _id_of(call: Call, names: Names, *, strict: bool) -> str:
     named = call.tool if isinstance(call.tool, str) else as_text(call.tool, names, strict=strict)
-    params = _params(call, named, names, strict=strict)
-    return f"{named} {json_text(dict(params))}" if params else named
+    return whole_id(named, call.is_directive)
 
 
 def _params(call: Call, tool_id: str, names: Names, *, strict: bool) -> Mapping[str, Json]:
@@ -93,9 +104,9 @@ def unwrapped(ended: Mapping[str, Json]) -> dict[str, Json]:
             return fields
         case None:
             return {}
-        case str(text):
+        case str() | int() | float() as printed:
             facts = {name: ended[name] for name in ("stderr", "exit_code") if name in ended}
-            return {"result": text, "stdout": text, **facts}
+            return {"result": printed, "stdout": printed, **facts}
         case other:
             return {"result": other}
 

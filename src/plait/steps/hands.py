@@ -117,10 +117,11 @@ class Hands(Protocol):
 
     def keep(self, key: str, value: Json) -> None: ...
 
-    def offers(self, patterns: Sequence[str]) -> tuple[Offer, ...]:
+    def offers(self, patterns: Sequence[str], *, ask_servers: bool = True) -> tuple[Offer, ...]:
         """The tools whose ids match a pattern, and that may run, as a model sees them, by id.
 
         A pattern without `*` names a tool that has to be there; a TrustError if one may not run.
+        Without `ask_servers` nothing is started: of a tool of an MCP server its file alone is known.
         """
 
     def request(self, call: RequestCall) -> Returned: ...

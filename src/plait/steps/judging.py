@@ -41,11 +41,22 @@ def judged(text: str, schema: Mapping[str, Json]) -> Judged:
     """What an answer says, and what of it does not meet the schema; ValueError if the schema is none."""
     written = text.strip()
     fenced = _FENCED.fullmatch(written)
-    try:
-        data = read_json(fenced[1] if fenced else written)
-    except ValueError:
-        return Judged(None, (NO_JSON,))
-    return judged_data(data, schema)
+    for candidate in (fenced[1] if fenced else written, _only_block(written)):
+        try:
+            data = read_json(candidate)
+        except ValueError:
+            continue
+        return judged_data(data, schema)
+    return Judged(None, (NO_JSON,))
+
+
+def _only_block(text: str) -> str:
+    """What stands in the one code block among words; nothing, if there are more, or none."""
+    lines = text.split("\n")
+    fences = [at for at, line in enumerate(lines) if line.startswith("```")]
+    if len(fences) != 2 or lines[fences[1]].rstrip() != "```":
+        return ""
+    return "\n".join(lines[fences[0] + 1 : fences[1]])
 
 
 def judged_data(data: Json, schema: Mapping[str, Json]) -> Judged:

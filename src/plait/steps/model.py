@@ -86,6 +86,8 @@ class Usage:
     """None: nobody knows the price."""
     calls: int = 1
     """Requests that were answered, with those whose answer was not usable."""
+    estimated: int = 0
+    """Of the tokens: those that no server counted; they are reckoned from the length of what was said."""
 
     @property
     def tokens(self) -> int:
@@ -99,6 +101,7 @@ class Usage:
             self.cached + other.cached,
             sum(known) if known else None,
             self.calls + other.calls,
+            self.estimated + other.estimated,
         )
 
     def record(self) -> dict[str, Json]:
@@ -108,6 +111,7 @@ class Usage:
             "cached": self.cached,
             "cost": self.cost,
             "calls": self.calls,
+            **({"estimated": self.estimated} if self.estimated else {}),
         }
 
 

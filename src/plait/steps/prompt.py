@@ -170,7 +170,8 @@ def _failure(failure: Failure, output: Mapping[str, Json], seconds: float, run: 
     """With what came until then in the form of an answer."""
     text = output.get("text", output.get("said", ""))
     record = _value(run, text, seconds, output.get("model", ""), output.get("usage"))
-    return replace(failure, output={**record, "stderr": run.mask(failure.message), "exit_code": 1})
+    why = run.mask(failure.message)
+    return replace(failure, message=why, output={**record, "stderr": why, "exit_code": 1})
 
 
 def _value(run: WorkingRun, text: str, seconds: float, model: str, usage: Json) -> dict[str, Json]:

@@ -24,6 +24,13 @@ from plait.flows.format.kinds import (
 from plait.flows.format.shared import IDENTIFIER, MOST_ATTEMPTS
 from plait.hints import Final
 
+OF_RYE: Final = (
+    ("thread_started", "run_started"),
+    ("thread_continued", "run_started"),
+    ("directive_return", "run_finished"),
+    ("after_complete", "run_finished"),
+)
+
 HOOKS: Final = OneOf((Many(Map("hook")), Null()), "a list of hooks")
 HOOKS_FILE: Final = OneOf((Map("hooks"), Many(Map("hook"))), "a map with hooks, or a list of hooks")
 """A whole file of hooks."""
@@ -45,7 +52,7 @@ FORMS: Final = (
         "What is asked or told when something happens in a run.",
         (
             Field("id", IDENTIFIER, "what it is called in paths and messages", required=True),
-            Field("event", Choice(tuple(MOMENTS)), "when it is asked", required=True),
+            Field("event", Choice(tuple(MOMENTS), OF_RYE), "when it is asked", required=True),
             Field(
                 "condition",
                 Condition(),

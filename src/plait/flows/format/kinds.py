@@ -119,6 +119,8 @@ class Duration:
 @dataclass(frozen=True, slots=True)
 class Choice:
     words: tuple[str, ...]
+    elsewhere: tuple[tuple[str, str], ...] = ()
+    """What other systems call one of them, and which that is."""
 
     @property
     def wanted(self) -> str:

@@ -210,7 +210,7 @@ def _wrong_type(node: Node, kind: Kind, called: str) -> Problem:
     fix = None
     if isinstance(kind, Choice) and isinstance(node, Scalar):
         what = f"{called} is {kind.wanted}"
-        close = nearest(str(node.value), kind.words)
+        close = dict(kind.elsewhere).get(str(node.value)) or nearest(str(node.value), kind.words)
         fix = f"did you mean '{close}'?" if close else None
     elif isinstance(node, Scalar) and fits(kind, node):
         unsaid = isinstance(kind, Whole | Number) and not kind.least and kind.most is None

@@ -27,6 +27,8 @@ RESERVED: Final = frozenset(
     | {"response_format", "output_config"}
 )
 """Names of a body that only the question itself gives; options are all others."""
+FAULT_TEXTS: Final = ("message", "detail")
+"""Where servers say what went wrong."""
 MOST_COUNTED: Final = 1_000_000_000
 """Tokens of one answer; a server that counts more does not count tokens."""
 _TYPES: Final[dict[type, str]] = {str: "text", dict: "a map", list: "a list"}
@@ -45,7 +47,12 @@ class UnreadableError(Exception):
 
 
 class FaultError(Exception):
-    """The server says, in the middle of a stream, that it failed; the text is a word of its own."""
+    """The server says, in the middle of a stream, that it failed: a word of its own, and a text."""
+
+    def __init__(self, event: Json) -> None:
+        super().__init__("the server says it failed")
+        self.word = fault_word(event)
+        self.text = fault_text(event) or ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +183,14 @@ def event_map(data: str) -> dict[str, Json]:
     if not isinstance(event, dict):
         raise UnreadableError("a stream of JSON maps")
     return event
+
+
+def fault_text(body: Json) -> str | None:
+    """What a server says about an error to people, in one of the forms that are usual."""
+    error = body.get("error") if isinstance(body, dict) else None
+    places = (error, body) if isinstance(error, dict) else (body,)
+    named = [place.get(name) for place in places if isinstance(place, dict) for name in FAULT_TEXTS]
+    return next((one for one in (*named, error) if isinstance(one, str)), None)
 
 
 def fault_word(body: Json) -> str:

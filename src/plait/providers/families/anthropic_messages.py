@@ -13,7 +13,6 @@ from plait.providers.families import (
     arguments_of,
     ended,
     event_map,
-    fault_word,
     in_words,
     number,
     part,
@@ -100,7 +99,7 @@ class MessageReading:
             case "message_stop":
                 self._done = True
             case "error":
-                raise FaultError(fault_word(event))
+                raise FaultError(event)
         return ""
 
     def _start(self, place: int, block: dict[str, Json]) -> str:

@@ -11,7 +11,6 @@ from plait.providers.families import (
     arguments_of,
     ended,
     event_map,
-    fault_word,
     in_words,
     number,
     part,
@@ -98,7 +97,7 @@ class ChatReading:
             return ""
         chunk = event_map(data)
         if chunk.get("error"):
-            raise FaultError(fault_word(chunk))
+            raise FaultError(chunk)
         self._model = word(chunk, "model") or self._model
         if part(chunk, "usage", dict):
             self._usage = _usage(chunk)
