@@ -200,11 +200,17 @@ def _first_turn(id: str, loaded: Loaded, run: WorkingRun, flow: Flow) -> Turn:
     from plait.app import printed_by
 
     env = {**os.environ, **loaded.process_env()}
-    commands = None if run.rehearsal is not None else lambda bound, place: printed_by(bound, place, env)
+    may_change = None if run.rehearsal is None else lambda: run.would_have_run
     return Turn(
         run,
         "",
-        loaded.scope(id, sources=loaded.sources(run=commands), started=flow.started),
+        loaded.scope(
+            id,
+            sources=loaded.sources(
+                run=lambda bound, place: printed_by(bound, place, env), may_change=may_change
+            ),
+            started=flow.started,
+        ),
         deadline=None if loaded.timeout is None else time.monotonic() + loaded.timeout,
         directory=flow.project,
         env=env,

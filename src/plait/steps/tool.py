@@ -19,7 +19,7 @@ from plait.steps.hands import TOOK_TOO_LONG, Inside, hands_at, in_time, working
 from plait.steps.http import kind_of_error, kind_of_status
 from plait.template.sinks import as_json_value, as_text
 from plait.template.template import Template
-from plait.values import Json, json_text
+from plait.values import Json, Unknown, json_text
 
 if TYPE_CHECKING:
     from plait.steps.call import ToolResult
@@ -47,6 +47,8 @@ class Tool:
         params: Json = {}
         if self.params is not None:
             params = as_json_value(self.params, scope, strict=strict)
+        if isinstance(params, Unknown):
+            return working(turn.run).rehearse(turn, "tool", f"{tool_id} {params.shown}")
         if not isinstance(params, Mapping):
             raise InputError(
                 f"the parameters of '{tool_id}' are no map",
@@ -60,8 +62,7 @@ def called(turn: Turn, tool_id: str, params: Mapping[str, Json], *, as_text: boo
     """How a call of a tool ended, as a step says it; its data is the output, or what it printed."""
     run = working(turn.run)
     if run.rehearsal is not None:
-        run.rehearse(turn, "tool", f"{tool_id} {json_text(dict(params))}")
-        return {}
+        return run.rehearse(turn, "tool", f"{tool_id} {json_text(dict(params))}")
     program = run.hands.program(tool_id, params)
     if program is not None:
         return _from_inside(program, turn)
