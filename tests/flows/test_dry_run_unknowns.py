@@ -189,6 +189,38 @@ def test_behind_a_step_that_would_fail_nothing_of_it_is_known(place: Place) -> N
 
 # ── what would be refused or fail ────────────────────────────────────────
 
+
+def test_a_dry_run_refuses_a_tool_that_is_not_there_as_a_run_does(place: Place) -> None:
+    place.write("flow.yaml", "steps: [{shell: ls}, {tool: core/files/read, params: {path: x}}]\n")
+    ran, dry = place.plait("run", "flow.yaml"), place.plait("run", "flow.yaml", "--dry-run")
+    assert (dry.returncode, dry.stdout, dry.stderr) == (2, "", ran.stderr)
+
+
+PARAMETERS = [
+    # parameters of core/file/read, exit code, what is said
+    ("{pathh: x}",                      1, "'pathh' is not a parameter"),
+    ("{path: 3}",                       1, "would fail"),
+    ("{path: flow.yaml}",               0, ""),
+    ("{path: '${n}'}",                  0, ""),
+    ("'${n}'",                          0, ""),
+    ("{path: '${n}', pathh: x}",        1, "'pathh' is not a parameter"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("params", "code", "said"), PARAMETERS)
+def test_a_dry_run_judges_the_parameters_that_are_known(
+    place: Place, params: str, code: int, said: str
+) -> None:
+    place.write(
+        "flow.yaml",
+        f"steps: [{{shell: ls, capture_output: n}}, {{tool: core/file/read, params: {params}}}]\n",
+    )
+    done = place.plait("run", "flow.yaml", "--dry-run")
+    assert (done.returncode, said in done.stdout, "would fail" in done.stdout) == (code, True, bool(code)), (
+        done.stdout + done.stderr
+    )
+
+
 INPUTS = [
     # what stands before the map, its input, exit code, what is said of the items
     ("",                                      "nope.json",  1, "would fail: "),

@@ -294,8 +294,11 @@ def expect_backend(flow: Flow, loaded: Loaded, stop: Stop, journal: Journal | No
     place.expect_there(stop)
 
 
-def expect_tools(flow: Flow, loaded: Loaded, ask: AskTrust | None) -> None:
-    """Every tool that the flow names exists and may run: all that is wrong, before anything runs."""
+def expect_tools(flow: Flow, loaded: Loaded, ask: AskTrust | None, *, running: bool = True) -> None:
+    """Every tool that the flow names exists and may run: all that is wrong, before anything runs.
+
+    Not `running`: for a dry run, which remembers nothing of them.
+    """
     if not loaded.uses:
         return
     from plait.app import toolbox
@@ -305,7 +308,7 @@ def expect_tools(flow: Flow, loaded: Loaded, ask: AskTrust | None) -> None:
     problems: list[Problem] = []
     for tool_id in loaded.uses:
         try:
-            tools.trust.require(elements_of(tools, tool_id))
+            tools.trust.require(elements_of(tools, tool_id), running=running)
         except TrustError:
             raise
         except PlaitError as error:
@@ -343,6 +346,7 @@ def rehearsed(
 ) -> list[Rehearsed]:
     from plait.steps.hands import RehearsedRun
 
+    expect_tools(flow, loaded, None, running=False)
     run = _new_run(
         flow,
         loaded,

@@ -106,6 +106,9 @@ class Hands(Protocol):
         Its file was judged as every tool is, before anything in it was looked at.
         """
 
+    def expect_call(self, tool_id: str, params: Mapping[str, Json]) -> None:
+        """Raises what is wrong with a call, as far as that is known before it; nothing is called."""
+
     def is_once(self, tool_id: str) -> bool:
         """Does the header of a tool say that it is rather asked about than called twice?"""
 
