@@ -84,7 +84,10 @@ NOT_KNOWN: Final = Unknown()
 
 def holds_unknown(value: Json) -> bool:
     """Is it, or anything in it, known only to a run?"""
-    if isinstance(value, Unknown):
+    kind = value.__class__
+    if kind is str or kind is int:  # nearly always, and every rendering asks
+        return False
+    if kind is Unknown:
         return True
     if isinstance(value, Mapping):
         return any(map(holds_unknown, value.values()))

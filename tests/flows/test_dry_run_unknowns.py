@@ -130,6 +130,23 @@ def test_a_dry_run_leaves_a_hole_where_only_a_run_can_know(place: Place, flow: s
     assert done.returncode == 0
 
 
+def test_a_secret_beside_what_is_not_known_stays_one(place: Place) -> None:
+    place.write(
+        "flow.yaml",
+        "secrets: {KEY: {env: KEY}}\n"
+        "steps:\n"
+        "  - {shell: ls, capture_output: n}\n"
+        "  - {shell: 'echo ${BOTH}', env: {BOTH: '${KEY}-${n}'}}\n"
+        "  - {foreach: ['${KEY}-${n}'], do: [{tool: core/file/read, params: {path: '${item} ${KEY}'}}]}\n",
+    )
+    done = place.plait("run", "flow.yaml", "--dry-run", env={"KEY": "hunter2hunter2"})
+    assert (done.returncode, "hunter2" in done.stdout + done.stderr) == (0, False), done.stdout
+    assert done.stdout.splitlines()[1:] == [
+        "steps/1   shell   echo ${BOTH}",
+        'steps/2/each/item:0/0   tool   core/file/read {"path":"${item} ***"}',
+    ]
+
+
 # ── on a run that exists ─────────────────────────────────────────────────
 
 RESUMED = """\

@@ -112,9 +112,9 @@ def as_sealed_env(
 ) -> tuple[str | Secret | Unknown, list[str]]:
     """As `as_env`; what a secret is part of is one.  And the texts that make it one."""
     pieces = template.pieces(values, strict=strict, env=env)
-    whole = "".join(map(_revealed, pieces))
     if any(map(_is_unknown, pieces)):
-        return Unknown(whole), []
+        return Unknown("".join(one if isinstance(one, str) else text(one.value) for one in pieces)), []
+    whole = "".join(map(_revealed, pieces))
     _refuse_characters(whole, "\0", "an environment variable", template.leaf.source, pieces)
     secrets = [_revealed(one) for one in pieces if isinstance(one, Placed) and holds_secret(one.value)]
     return Secret(whole) if secrets else whole, secrets
