@@ -1,4 +1,4 @@
-"""Values are JSON data, and `Secret`; and how a value looks as text.
+"""Values are JSON data, `Secret` and, in dry runs, `Unknown`; and how a value looks as text.
 
 The text form is fixed (strings as they are, `true`/`false`, exact integers,
 floats as JSON, null empty, lists and maps as compact JSON in their own key
@@ -15,7 +15,7 @@ from plait.errors import ValueRefusedError
 from plait.hints import Any, Final, NoReturn, TypeAlias
 
 Json: TypeAlias = Any
-"""str | int | float | bool | None | Secret | list[Json] | dict[str, Json]"""
+"""str | int | float | bool | None | Secret | Unknown | list[Json] | dict[str, Json]"""
 
 MASK: Final = "***"
 _SHORT_INTEGER: Final = 1 << 64
@@ -61,6 +61,37 @@ class Secret:
     def __reduce__(self) -> str:
         # A pickle or a copy of a secret would carry it past every mask.
         raise TypeError("a Secret cannot be pickled or copied")
+
+
+class Unknown:
+    """What only a run will know: a dry run has it in the place of a value, and hands it on like one.
+
+    Text that it is part of, and all that is made of it, is as unknown.
+    """
+
+    __slots__ = ("shown",)
+
+    def __init__(self, shown: str = "…") -> None:
+        self.shown = shown
+        """What stands in its place for people: the hole, as its author wrote it."""
+
+    def __repr__(self) -> str:
+        return f"Unknown({self.shown!r})"
+
+
+NOT_KNOWN: Final = Unknown()
+
+
+def holds_unknown(value: Json) -> bool:
+    """Is it, or anything in it, known only to a run?"""
+    kind = value.__class__
+    if kind is str or kind is int:  # nearly always, and every rendering asks
+        return False
+    if kind is Unknown:
+        return True
+    if isinstance(value, Mapping):
+        return any(map(holds_unknown, value.values()))
+    return isinstance(value, list | tuple) and any(map(holds_unknown, value))
 
 
 def text(value: Json) -> str:
@@ -157,7 +188,7 @@ class _NotPlainError(Exception):
     """A value that has to go through its JSON text to become plain, or to be refused."""
 
 
-_ONE_OF_A_KIND: Final = frozenset({str, bool, type(None)})
+_ONE_OF_A_KIND: Final = frozenset({str, bool, type(None), Unknown})
 
 
 def _copied(value: Json, depth: int) -> Json:
@@ -218,6 +249,8 @@ def _text(value: Json, show: Callable[[Secret], str]) -> str:
         return str(value)
     if isinstance(value, Secret):
         return show(value)
+    if isinstance(value, Unknown):
+        return value.shown
     return _dump(value, show)
 
 
@@ -225,6 +258,8 @@ def _dump(value: Json, show: Callable[[Secret], str]) -> str:
     def plain(other: object) -> Json:
         if isinstance(other, Secret):
             return show(other)
+        if isinstance(other, Unknown):
+            return other.shown
         if isinstance(other, Mapping):
             return dict(other)
         raise ValueRefusedError(

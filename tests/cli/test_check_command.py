@@ -39,7 +39,7 @@ def test_problems_are_printed_with_place_line_caret_and_fix(capsys: Capsys) -> N
 flow.yaml:4:17: nothing here is named 'itme.path'
 4 |     - shell: "é ${itme.path}"
   |                 ^^^^^^^^^^^^
-fix: did you mean 'item.path'? known in map: item, item_index, item_total, step, workflow, last, shell, git, env, uuid
+fix: did you mean 'item.path'? known in map: item, item_index, item_total, step, workflow, git, env, uuid
 flow.yaml:5:7: 'tmeout' is not a field of a step
 5 |       tmeout: 3
   |       ^^^^^^

@@ -255,7 +255,7 @@ UNKNOWN_NAME: Final = """\
 flow.yaml:1:27: nothing here is named 'required_var'
 1 | - shell: "echo 'Required: ${required_var}'"
   |                           ^^^^^^^^^^^^^^^
-fix: known in flow: step, workflow, last, shell, git, env, uuid; a name that is given at the start is declared under parameters
+fix: known in flow: step, workflow, git, env, uuid; a name that is given at the start is declared under parameters
 """
 
 

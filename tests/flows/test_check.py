@@ -110,6 +110,68 @@ def test_a_value_of_the_head_knows_only_what_stands_above_it(head: str, early: l
     assert [row.partition(" ")[2] for row in rows] == [f"error unknown-name {name}" for name in early]
 
 
+TOO_EARLY = [
+    # what is filled before anything runs                           findings
+    ("vars: {V: '${file:ver.txt}'}",                                ["1 error unknown-name ${file:ver.txt}"]),
+    ("env: {V: 'v${cmd:cat ver.txt}'}",                             ["1 error unknown-name ${cmd:cat ver.txt}"]),
+    ("profiles: {p: {V: '${file:ver.txt}'}}",                       ["1 error unknown-name ${file:ver.txt}"]),
+    ("timeout: '${cmd:echo 3}'",                                    ["1 error unknown-name ${cmd:echo 3}"]),
+    ("vars: {V: '${file:ver.txt:-none}'}",                          ["1 error unknown-name ${file:ver.txt:-none}"]),
+    ("vars: {file: x, V: '${file:json} ${date:%Y} ${uuid}'}",       []),   # a variable of that name
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("head", "expected"), TOO_EARLY)
+def test_the_head_reads_no_file_and_runs_no_command(head: str, expected: list[str]) -> None:
+    assert found(f"{head}\nsteps: [{{shell: ls}}]\n") == expected
+
+
+BEHIND_NOTHING = [
+    # flow                                                                              names that nothing can answer
+    ("steps: [{shell: 'echo ${last.output}'}]\n",                                       ["last.output"]),
+    ("steps: [{shell: ls, when: '${last.success}'}]\n",                                 ["last.success"]),
+    ("- {shell: ls}\n- {shell: 'echo ${last.output} ${shell.output}'}\n",               []),
+    ("- {claude: ls}\n- {shell: 'echo ${last.output} ${shell.output}'}\n",              ["shell.output"]),
+    ("- /do it\n- {shell: 'echo ${last.output}'}\n",                                    []),
+    ("setup: [{shell: ls}]\nmap: {input: [1], steps: [{shell: 'echo ${last.output}'}]}\n"
+     "reduce: [{shell: 'echo ${last.output}'}, {shell: 'echo ${shell.output}'}]\n"
+     "merge: [{shell: 'echo ${shell.output}'}]\n",
+     ["last.output", "last.output", "shell.output"]),
+    ("steps: [{shell: ls, on_failure: '/fix ${last.output} ${shell.stderr}'}]\n",        []),
+    ("steps: [{claude: ls, on_success: {shell: 'echo ${last.output} ${shell.output}'}}]\n", ["shell.output"]),
+    ("steps: [{shell: ls, validate: {shell: 'test ${last.output}', on_incomplete: {shell: 'echo ${last.output}'}}}]\n", []),
+    ("steps: [{foreach: [a], do: [{shell: 'echo ${last.output}'}, {shell: 'echo ${last.output}'}]}]\n", ["last.output"]),
+    ("steps: [{shell: ls}, {foreach: [a], do: [{shell: 'echo ${last.output}'}]}]\n",    []),
+    ("blocks: {b: [{shell: 'echo ${last.output}'}, {shell: 'echo ${shell.output}'}]}\n"
+     "steps: [{use: b}, {shell: 'echo ${last.output}'}, {claude: 'say ${shell.output}'}]\n", ["last.output"]),
+    ("blocks: {b: [{shell: ls}]}\nsteps: [{use: b}, {shell: 'echo ${shell.output}'}]\n", ["shell.output"]),
+    ("steps: [{shell: 'echo ${last.output:-none}', when: '!${last.exists}'}]\n",        []),
+    ("steps: [{test: {command: ls}}, {shell: 'echo ${shell.output}'}]\n",               []),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("flow", "expected"), BEHIND_NOTHING)
+def test_the_output_of_the_step_before_is_known_only_behind_a_step(flow: str, expected: list[str]) -> None:
+    unknown = [one.problem.what for one in findings(flow) if one.problem.code == "unknown-name"]
+    assert unknown == [f"nothing here is named '{name}'" for name in expected]
+
+
+ELSEWHERE = [
+    # name in the first step     what is said of where it exists
+    ("last.output",              "'last' exists behind a step of the same list; "),
+    ("shell.output",             "'shell' exists behind a step of shell text of the same list; "),
+    ("error.message",            "'error' exists in on_failure, on_exit_code; "),
+    ("validation.gaps",          "'validation' exists in on_incomplete; "),
+    ("map.total",                "'map' exists in reduce, merge; "),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "said"), ELSEWHERE)
+def test_a_built_in_name_that_is_not_known_says_where_it_is(name: str, said: str) -> None:
+    [finding] = findings(f"- claude: ${{{name}}}\n")
+    assert finding.problem.fix == f"{said}known in flow: step, workflow, git, env, uuid"
+
+
 ADDRESSES = [
     # an http step in map, where `base` is captured and `site` a parameter             findings
     ("http: 'https://h/${item}?q=${base}'",                                            []),
@@ -288,7 +350,7 @@ def test_an_unknown_name_is_explained_with_its_place_and_what_is_known() -> None
         '6 |     - shell: "ruff ${itme.path}"\n'
         "  |                    ^^^^^^^^^^^^\n"
         "fix: did you mean 'item.path'? known in map: item, item_index, item_total, base, step, workflow, "
-        "last, shell, git, env, uuid"
+        "git, env, uuid"
     )
 
 
@@ -342,7 +404,7 @@ def test_a_backend_that_does_not_exist_is_found() -> None:
 def test_a_name_of_another_phase_says_where_it_exists() -> None:
     [finding] = findings("reduce: [{claude: '${item.path}'}]\n")
     assert finding.problem.fix == (
-        "'item' exists in map; known in reduce: map, step, workflow, last, shell, git, env, uuid"
+        "'item' exists in map; known in reduce: map, step, workflow, git, env, uuid"
     )
 
 
@@ -574,7 +636,7 @@ NEVER = [
 
 @pytest.mark.parametrize(("when", "expected"), NEVER)
 def test_a_condition_that_never_holds_or_cannot_be_read_is_found_once(when: str, expected: list[str]) -> None:
-    rows = findings(f"- {{shell: ls, when: {json.dumps(when)}}}\n")
+    rows = findings(f"- {{shell: ls}}\n- {{shell: ls, when: {json.dumps(when)}}}\n")
     assert [f"{one.severity} {one.code}" for one in rows] == expected
 
 

@@ -110,7 +110,7 @@ def test_every_spelling_of_the_interpolation_document_is_known_where_it_says(whe
         case "setup":
             flow["setup"] = [*first, *step]
         case "map":
-            flow["map"] = {"input": "items.json", "steps": step}
+            flow["map"] = {"input": "items.json", "steps": [{"shell": "ls"}, *step]}
         case "foreach":
             flow["reduce"] = [{"foreach": ["a"], "do": step}]
         case _:

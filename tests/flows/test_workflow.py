@@ -592,7 +592,7 @@ BAD = [
         "flow.yaml:1:13: nothing here is named 'item.path'\n"
         "1 | - shell: ls ${item.path}\n"
         "  |             ^^^^^^^^^^^^\n"
-        "fix: 'item' exists in map; known in flow: step, workflow, last, shell, git, env, uuid",
+        "fix: 'item' exists in map; known in flow: step, workflow, git, env, uuid",
     ),
     (
         "setup: {steps: [{shell: ls}], capture_outputs: {found: 3}}\nreduce: [{shell: 'echo ${found}'}]\n",
@@ -664,7 +664,7 @@ WARNED = [
 
 @pytest.mark.parametrize(("step", "code"), WARNED)
 def test_what_works_and_should_be_looked_at_is_a_warning(tmp_path: Path, step: str, code: str) -> None:
-    assert [finding.code for finding in load(tmp_path, f"- {step}\n").warnings] == [code]
+    assert [finding.code for finding in load(tmp_path, f"- {{shell: ls}}\n- {step}\n").warnings] == [code]
 
 
 def test_an_id_that_all_items_share_is_a_warning(tmp_path: Path) -> None:
@@ -690,7 +690,7 @@ FINE = [
 
 @pytest.mark.parametrize("step", FINE)
 def test_what_is_right_is_left_alone(tmp_path: Path, step: str) -> None:
-    assert load(tmp_path, f"- {step}\n").warnings == ()
+    assert load(tmp_path, f"- {{shell: ls}}\n- {step}\n").warnings == ()
 
 
 json_like = st.recursive(

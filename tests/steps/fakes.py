@@ -87,6 +87,9 @@ class FakeHands:
     def program(self, tool_id: str, params: Mapping[str, Json]) -> Inside | None:
         return self.flows[tool_id](params) if tool_id in self.flows else None
 
+    def expect_call(self, tool_id: str, params: Mapping[str, Json]) -> None:
+        """Whatever is called here is right."""
+
     def offers(self, patterns: Sequence[str], *, ask_servers: bool = True) -> tuple[Offer, ...]:  # noqa: ARG002
         return ()
 

@@ -200,6 +200,18 @@ class RealHands:
             return None
         return called_inside(loaded)
 
+    def expect_call(self, tool_id: str, params: Mapping[str, Json]) -> None:
+        from plait.app.programs import is_flow, load_tool
+        from plait.steps.permissions import DIRECTIVE
+        from plait.tools.config import expect_fitting
+        from plait.values import holds_unknown
+
+        tools = self._toolbox()
+        if not tool_id.startswith(DIRECTIVE) and not is_flow(tools, tool_id):
+            expect_fitting(params, tools.chains.get(tool_id).tool)
+        elif not holds_unknown(params):
+            load_tool(tools, tool_id, params, project=self._project, running=False)
+
     def is_once(self, tool_id: str) -> bool:
         return self._no_flows.get(tool_id, False)
 

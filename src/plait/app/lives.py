@@ -200,11 +200,17 @@ def _first_turn(id: str, loaded: Loaded, run: WorkingRun, flow: Flow) -> Turn:
     from plait.app import printed_by
 
     env = {**os.environ, **loaded.process_env()}
-    commands = None if run.rehearsal is not None else lambda bound, place: printed_by(bound, place, env)
+    may_change = None if run.rehearsal is None else lambda: run.would_have_run
     return Turn(
         run,
         "",
-        loaded.scope(id, sources=loaded.sources(run=commands), started=flow.started),
+        loaded.scope(
+            id,
+            sources=loaded.sources(
+                run=lambda bound, place: printed_by(bound, place, env), may_change=may_change
+            ),
+            started=flow.started,
+        ),
         deadline=None if loaded.timeout is None else time.monotonic() + loaded.timeout,
         directory=flow.project,
         env=env,
@@ -288,8 +294,11 @@ def expect_backend(flow: Flow, loaded: Loaded, stop: Stop, journal: Journal | No
     place.expect_there(stop)
 
 
-def expect_tools(flow: Flow, loaded: Loaded, ask: AskTrust | None) -> None:
-    """Every tool that the flow names exists and may run: all that is wrong, before anything runs."""
+def expect_tools(flow: Flow, loaded: Loaded, ask: AskTrust | None, *, running: bool = True) -> None:
+    """Every tool that the flow names exists and may run: all that is wrong, before anything runs.
+
+    Not `running`: for a dry run, which remembers nothing of them.
+    """
     if not loaded.uses:
         return
     from plait.app import toolbox
@@ -299,7 +308,7 @@ def expect_tools(flow: Flow, loaded: Loaded, ask: AskTrust | None) -> None:
     problems: list[Problem] = []
     for tool_id in loaded.uses:
         try:
-            tools.trust.require(elements_of(tools, tool_id))
+            tools.trust.require(elements_of(tools, tool_id), running=running)
         except TrustError:
             raise
         except PlaitError as error:
@@ -337,6 +346,7 @@ def rehearsed(
 ) -> list[Rehearsed]:
     from plait.steps.hands import RehearsedRun
 
+    expect_tools(flow, loaded, None, running=False)
     run = _new_run(
         flow,
         loaded,

@@ -47,17 +47,26 @@ from math import isfinite
 from plait.documents.limits import shown as shortened
 from plait.engine.conditions import Locate, asked_keys, compile_condition, shown
 from plait.engine.operators import OPERATORS, RefusedError, Test, kind_of
-from plait.errors import ConditionError, InputError, InternalError, LimitError, Problem, listed, nearest
+from plait.errors import (
+    ConditionError,
+    InputError,
+    InternalError,
+    LimitError,
+    PlaitError,
+    Problem,
+    listed,
+    nearest,
+)
 from plait.hints import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
 from plait.records import dataclass, field, replace
 from plait.source import Source, Span
 from plait.template.filters import FILTERS
 from plait.template.grammar import parse, parse_path
-from plait.template.nodes import Alternative, ContextHole, Filled, Hole, Path, Text
+from plait.template.nodes import Alternative, Computed, ContextHole, Filled, Hole, Path, Text
 from plait.template.program import Answer, Rendering, ask, getter, walk
 from plait.template.program import Lookup as Names
 from plait.template.template import Constant, Leaf, Template, compile_template
-from plait.values import UNDEFINED, Json, Secret, json_text, revealed_text
+from plait.values import UNDEFINED, Json, Secret, holds_unknown, json_text, revealed_text
 
 if TYPE_CHECKING:
     from plait.scope import Scope
@@ -90,6 +99,8 @@ class Expression:
     """The paths or holes in it, in order."""
     _root: Get = field(repr=False)
     _state: Callable[[Json], State] = field(repr=False)
+    _asks: tuple[Get, ...] = field(default=(), repr=False)
+    """How its holes are answered."""
 
     def holds(self, subject: Json) -> bool:
         """Is it true?  Of an item for a filter; of a scope, or a map of names, for a when."""
@@ -97,10 +108,30 @@ class Expression:
 
     def is_open(self, scope: Scope) -> bool:
         """Does a when ask for something that is not known there, as much is not in a dry run?"""
+        state = self._state(scope) if self._asks else None
+        if any(_is_unknown(ask, state) for ask in self._asks):
+            return True
+        if scope.sources.may_change and any(map(_reads_file, self.operands)):
+            return True
         holes = (one for one in self.operands if isinstance(one, ContextHole) and one.default is None)
         paths = [_asked_for(alternative.origin) for hole in holes for alternative in hole.alternatives]
         paths += [one for one in self.operands if isinstance(one, Path)]
-        return any(path is not None and scope.lookup(path) is UNDEFINED for path in paths)
+        found = [scope.lookup(path) for path in paths if path is not None]
+        return any(answer is UNDEFINED or holds_unknown(answer) for answer in found)
+
+
+def _is_unknown(ask: Get, state: State) -> bool:
+    try:
+        return holds_unknown(ask(state))
+    except PlaitError:
+        return False  # who asks again, to decide, hears why
+
+
+def _reads_file(operand: Operand) -> bool:
+    """Something that runs before may write it."""
+    alternatives = operand.alternatives if isinstance(operand, ContextHole) else ()
+    origins = [alternative.origin for alternative in alternatives]
+    return any(isinstance(origin, Computed) and origin.kind == "file" for origin in origins)
 
 
 def _asked_for(origin: object) -> Path | None:
@@ -600,7 +631,7 @@ def _compiled(
     root = None if problems else reader.whole()
     if problems or root is None:
         raise ConditionError.together(problems)
-    return Expression(written.source, tuple(reader.operands), root.get, state)
+    return Expression(written.source, tuple(reader.operands), root.get, state, tuple(reader.asks))
 
 
 class _Reader:
@@ -614,6 +645,7 @@ class _Reader:
         self.rules = rules
         self.problems = problems
         self.operands: list[Operand] = []
+        self.asks: list[Get] = []
         self.at = 0
         self.depth = 0
 
@@ -685,6 +717,7 @@ class _Reader:
                 hole = self.written.holes[token.start]
                 self.operands.append(hole)
                 get, kind = self.rules.hole(hole), self.rules.kind(hole)
+                self.asks.append(get)
                 return _Term(get, token.start, token.end, kind, is_operand=True)
             case "number":
                 return self.number(token)

@@ -19,7 +19,15 @@ from plait.flows import format
 from plait.flows.compose import Blocks, Composed, compose, compose_alone
 from plait.flows.fields import UNREAD, Field, Reading, names_of_head, read_fields
 from plait.flows.finding import Finding
-from plait.flows.names import BUILTIN_ROOTS, NAMES, OF_ITEM, profile_of, strings
+from plait.flows.names import (
+    BEHIND_STEPS,
+    BUILTIN_ROOTS,
+    HANDLER_NAMES,
+    NAMES,
+    OF_ITEM,
+    profile_of,
+    strings,
+)
 from plait.flows.shell_check import check_shell, left_to_shell, shell_names
 from plait.flows.step_check import in_list, outside
 from plait.hints import Final, TypeAlias
@@ -29,6 +37,7 @@ from plait.scope.frames import ALIASES
 from plait.source import Span
 from plait.template.nodes import (
     Alternative,
+    Computed,
     ContextHole,
     EnvHole,
     Extract,
@@ -51,6 +60,8 @@ SKIPPED_FOLDERS: Final = frozenset({".git", ".hg", ".venv", "node_modules", "__p
 MOST_LISTED: Final = 16
 MOST_GUESSES: Final = 200
 """Of so many names the nearest is sought; a flow may have thousands, and as many mistakes."""
+_WHEN_RUN: Final = frozenset({"file", "cmd"})
+"""Computed values that only a run has."""
 OPEN_PHASES: Final = frozenset({"hook", "block"})
 """What a hook knows depends on its event, what a block knows on its use; it is not all in our tables."""
 
@@ -635,6 +646,11 @@ def _alternative(
             yield from _path(path, hole, field, span, own)
         case Extract(origin=path):
             yield from _path(path, hole, field, span, own)
+        case Computed(kind=kind, variable=variable) if field.phase == "head" and kind in _WHEN_RUN:
+            if variable is None or kind not in field.known:
+                what = f"'{span.source.text[span.start : span.end]}' has no answer before anything runs"
+                fix = "put it where a step needs it; variables from a file are read by env_files"
+                yield Finding(Problem(what, span, fix, code="unknown-name"))
 
 
 def _path(path: Path, hole: ContextHole, field: Field, span: Span, own: frozenset[str]) -> Iterator[Finding]:
@@ -677,11 +693,22 @@ def _unknown(path: Path, field: Field, span: Span) -> Problem:
     elsewhere = [name for name in NAMES if name.name == path.root]
     root = None if elsewhere else _guess(path.root, tuple(islice(field.known, MOST_GUESSES)))
     fix = f"did you mean '{Path(root, path.keys)}'? " if root else ""
-    fix += "".join(f"'{name.name}' exists in {', '.join(name.phases)}; " for name in elsewhere)
+    fix += _where_it_exists(path.root, field)
     fix += f"known in {field.phase}: {_known_here(field)}"
     if not (root or elsewhere or path.keys):
         fix += "; a name that is given at the start is declared under parameters"
     return Problem(f"nothing here is named '{path}'", span, fix, code="unknown-name")
+
+
+def _where_it_exists(root: str, field: Field) -> str:
+    """Of a built-in name, for somebody who asks for it at another place."""
+    if root in BEHIND_STEPS:
+        of = " of shell text" if root == "shell" else ""
+        return f"'{root}' exists behind a step{of} of the same list; "
+    handlers = [handler for handler, name in HANDLER_NAMES.items() if name.name == root]
+    if handlers and field.phase not in ("graph", "hook"):
+        return f"'{root}' exists in {', '.join(handlers)}; "
+    return "".join(f"'{root}' exists in {', '.join(name.phases)}; " for name in NAMES if name.name == root)
 
 
 @lru_cache(maxsize=1024)

@@ -17,6 +17,7 @@ from plait.documents import Mapping, Node, Scalar, Sequence
 from plait.errors import InputError
 from plait.flows.compose import Blocks
 from plait.flows.names import (
+    BEHIND_STEPS,
     CONFIG_NAMES,
     DOCUMENT_SHAPES,
     HANDLER_NAMES,
@@ -36,6 +37,7 @@ from plait.flows.names import (
     Text,
     Tree,
     When,
+    names_everywhere_in,
     names_in,
     profile_of,
     shape_of,
@@ -58,6 +60,7 @@ _BEFORE_ENV: Final = ("when", "env", "metadata", "timeout", "retry", "parallel",
 """Fields of a step that are filled without the variables of the step."""
 
 
+_SHELL_STEPS: Final = ("shell", "test")
 UNREAD: Final = Name("…", (), "whatever something that could not be read would have named", offered=False)
 """A name that no template can ask for; where it is known, others may exist of which nothing is known."""
 
@@ -65,18 +68,25 @@ UNREAD: Final = Name("…", (), "whatever something that could not be read would
 class Known(abc.Mapping[str, Name]):
     """The names that exist at one place: built-in, declared, given or captured by an earlier step."""
 
-    __slots__ = ("_captured", "_limit", "_outer", "phase")
+    __slots__ = ("_apart", "_captured", "_limit", "_outer", "phase")
 
     def __init__(
-        self, phase: str, captured: dict[str, tuple[int, Name]], limit: int, outer: Known | None = None
+        self,
+        phase: str,
+        captured: dict[str, tuple[int, Name]],
+        limit: int,
+        outer: Known | None = None,
+        *,
+        apart: bool = False,
     ) -> None:
         self.phase = phase
+        self._apart = apart
         self._captured = captured
         self._limit = limit
         self._outer = outer
 
     def __getitem__(self, name: str) -> Name:
-        found = self._given(name) or names_in(self.phase).get(name)
+        found = self._given(name) or names_everywhere_in(self.phase).get(name)
         if found is None:
             raise KeyError(name)
         return found
@@ -84,26 +94,30 @@ class Known(abc.Mapping[str, Name]):
     def __iter__(self) -> Iterator[str]:
         """Nearest first: the order in which a message lists them."""
         every, here = names_in("flow"), names_in(self.phase)
+        behind = BEHIND_STEPS.keys() & here.keys()
         yield from (name for name in here if name not in every and not self._given(name))
-        yield from self._given_names()
-        yield from (name for name in here if name in every and not self._given(name))
+        yield from (name for name in self._given_names() if name not in behind)
+        yield from (name for name in here if name in every and (name in behind) is bool(self._given(name)))
 
     def __len__(self) -> int:
-        return len(names_in(self.phase)) + self._given_count()
+        return len(names_everywhere_in(self.phase)) + self._given_count()
 
     def _given(self, name: str) -> Name | None:
         index, found = self._captured.get(name, (self._limit, None))
         if index < self._limit:
             return found
+        if self._apart and name in BEHIND_STEPS:
+            return None
         return self._outer._given(name) if self._outer else None
 
     def _given_names(self) -> Iterator[str]:
         if self._outer:
-            yield from self._outer._given_names()
+            outer = self._outer._given_names()
+            yield from (name for name in outer if not (self._apart and name in BEHIND_STEPS))
         yield from islice(self._captured, self._limit)
 
     def _given_count(self) -> int:
-        return self._limit + (self._outer._given_count() if self._outer else 0)
+        return sum(1 for _ in self._given_names())
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +189,8 @@ class _Frame:
     phase: str
     outer: Known | None = None
     captured: dict[str, tuple[int, Name]] = field(default_factory=dict)
+    apart: bool = False
+    """It begins a list of its own, to which the steps before it leave only what they captured."""
 
     def add(self, names: Iterable[Name]) -> None:
         for name in names:
@@ -182,17 +198,17 @@ class _Frame:
             if known.kind != name.kind:  # captured twice, in two forms
                 self.captured[name.name] = (at, replace(known, kind=None))
 
-    def child(self, more: Iterable[Name] = (), *, phase: str | None = None) -> _Frame:
-        inner = _Frame(phase or self.phase, self.known())
+    def child(self, more: Iterable[Name] = (), *, phase: str | None = None, apart: bool = False) -> _Frame:
+        inner = _Frame(phase or self.phase, self.known(), apart=apart or phase is not None)
         inner.add(more)
         return inner
 
     def captured_besides(self, names: Iterable[Name]) -> list[Name]:
-        known = {name.name for name in names}
+        known = {*BEHIND_STEPS, *(name.name for name in names)}
         return [name for _, name in self.captured.values() if name.name not in known]
 
     def known(self) -> Known:
-        return Known(self.phase, self.captured, len(self.captured), self.outer)
+        return Known(self.phase, self.captured, len(self.captured), self.outer, apart=self.apart)
 
 
 class _Reader:
@@ -231,7 +247,7 @@ class _Reader:
         self._phase(document, "setup", setup)
         self._map(document.get("map"), setup)
         self._phase(document, "reduce", reduce := setup.child(phase="reduce"))
-        found = [name for frame in (flow, reduce) for _, name in frame.captured.values()]
+        found = [name for frame in (flow, reduce) for name in frame.captured_besides(())]
         self._phase(document, "merge", setup.child(found, phase="merge"))
         self._part(document, "blocks", base.child(phase="block"))
 
@@ -247,6 +263,7 @@ class _Reader:
         """Its items are found where setup has ended, each gets its id then, and all else is done for each."""
         if not isinstance(node, Mapping):
             return
+        setup = setup.child(apart=True)
         inner, found = setup.child(phase="map"), setup.child([_FOUND])
         for key, value in node.entries:
             name = str(key.value)
@@ -267,6 +284,7 @@ class _Reader:
         match node:
             case Scalar(str()):
                 frame = self.frame("flow" if profile == "workflow" else profile)
+                frame.add(BEHIND_STEPS.values() if profile == "workflow" else ())
                 self._add(path, node, frame, shell=key == "shell" and profile == "workflow")
             case Sequence(items):
                 for index, item in enumerate(items):
@@ -325,6 +343,7 @@ class _Reader:
             self._short(node, name, path, frame)
         if not isinstance(node, Mapping):
             frame.add(_lost(node))
+            frame.add(_left_behind(node) if name == "step" else ())
             return
         if name in ("node", "hook"):
             frame = _in_graph(node, name, frame)
@@ -356,6 +375,7 @@ class _Reader:
                 frame.add(_lost(value, of_step=name == "step"))
         if name == "step":
             self._use(node, path, frame)
+            frame.add(_left_behind(node))
         if name in ("step", "handler"):
             frame.add(_captures(node))
         for key, value in then:
@@ -369,9 +389,9 @@ class _Reader:
             fine = [entry for entry in value.entries if _is_success(entry[0])]
             self.read(Mapping(tuple(fine), value.span), reads, _under(path, key), frame)
             value = Mapping(tuple(entry for entry in value.entries if entry not in fine), value.span)
-        inner = frame.child(knows) if knows else frame
+        inner = frame.child(knows) if knows or field in _AFTERWARDS else frame
         self.read(value, reads, _under(path, key), inner)
-        if knows and knows is not LOOP_NAMES:  # what a round captures ends with the round
+        if inner is not frame and knows is not LOOP_NAMES:  # what a round captures ends with the round
             frame.add(inner.captured_besides(knows))
 
     def _use(self, step: Mapping, path: str, frame: _Frame) -> None:
@@ -467,6 +487,12 @@ def _lost(node: Node, *, of_step: bool = False) -> Iterator[Name]:
                 yield Name(name, (), "captured")
             for _, value in entries:
                 yield from _lost(value)
+
+
+def _left_behind(step: Node) -> list[Name]:
+    """What those behind a step know of it without a capture."""
+    runs_shell = isinstance(step, Mapping) and any(step.get(key) is not None for key in _SHELL_STEPS)
+    return [BEHIND_STEPS[name] for name in (("last", "shell") if runs_shell else ("last",))]
 
 
 def _captures(step: Mapping) -> Iterator[Name]:

@@ -10,7 +10,16 @@ from plait.engine.backend import ItemWork
 from plait.engine.outcome import Failure, StepError
 from plait.engine.perform import PLAIN, Policy, Step, Turn
 from plait.errors import InputError, ProcessError
-from plait.flows.inputs import CommandInput, InputSpec, Selection, is_pattern, keyed, read_items, select
+from plait.flows.inputs import (
+    CommandInput,
+    InputSpec,
+    Selection,
+    is_pattern,
+    keyed,
+    read_items,
+    select,
+    template_of,
+)
 from plait.flows.spool import Spooled, expect_spool, read_spool, write_spool
 from plait.hints import Final
 from plait.masking import masked
@@ -19,7 +28,7 @@ from plait.steps.hands import working
 from plait.steps.work import with_variables
 from plait.template.sinks import as_shell
 from plait.template.template import Template
-from plait.values import Json
+from plait.values import Json, Unknown, holds_unknown
 
 COMMAND_TIMEOUT: Final = 300.0
 """Seconds that a command may take to give the items of a map."""
@@ -111,9 +120,25 @@ class MapItems:
             scope = self._placed(turn).scope
             run.rehearse(turn, "items", as_shell(self.input.command, scope, strict=self.strict).shown)
             return dict(UNKNOWN)
+        if (why := self._why_not_known(turn)) is not None:
+            run.rehearse(turn, "items", f"not known yet: {why}")
+            return dict(UNKNOWN)
         try:
             found = [[key, item] for key, item in islice(self._keyed(turn), MOST_REHEARSED)]
         except InputError as error:
+            if not run.would_have_run:
+                raise  # nothing that could still make them
             run.rehearse(turn, "items", f"not known yet: {run.mask(error.what)}")
             return dict(UNKNOWN)
         return {"count": len(found), "items": found}
+
+    def _why_not_known(self, turn: Turn) -> str | None:
+        """What is asked of values that only a run will know, or is chosen by them."""
+        said = template_of(self.input).careful(turn.scope)
+        if isinstance(said, Unknown):
+            return said.shown
+        if not holds_unknown(said):
+            return None
+        chosen = self.selection
+        asking = (chosen.json_path, chosen.filter, chosen.sort_by, chosen.distinct, self.id)
+        return "they are chosen by what only a run knows" if any(one is not None for one in asking) else None

@@ -95,7 +95,7 @@ NAMES: Final = (
         "this run",
         ("name", "id", "path", "dir", "iteration", "start_time", "run", *_CHANGES),
     ),
-    Name("last", _WORKFLOW, "the output of the step before", _ENDED),
+    Name("last", _WORKFLOW, "the output of the step before it in its list", _ENDED),
     Name("shell", _WORKFLOW, "the output of the last shell step before it in its list", (*_ENDED, "attempt")),
     Name("git", _WORKFLOW, "the state of the repository", ("branch", "commit", "root")),
     Name("state", _GRAPH, "what the nodes have assigned so far"),
@@ -155,6 +155,16 @@ CONFIG_NAMES: Final = (
 def names_in(phase: str) -> Map[str, Name]:
     """The built-in names of a phase, in the order in which a message lists them."""
     return MappingProxyType({name.name: name for name in NAMES if phase in name.phases})
+
+
+@cache
+def names_everywhere_in(phase: str) -> Map[str, Name]:
+    """Those of them that exist at its beginning, too, and not only behind a step of a list."""
+    return MappingProxyType({name: one for name, one in names_in(phase).items() if name not in BEHIND_STEPS})
+
+
+BEHIND_STEPS: Final = {name.name: name for name in NAMES if name.name in ("last", "shell")}
+"""What a step leaves to those behind it in its list, captured or not."""
 
 
 BUILTIN_ROOTS: Final = frozenset(name.name for name in (*NAMES, *HANDLER_NAMES.values(), *LOOP_NAMES))

@@ -24,7 +24,7 @@ from plait.records import dataclass
 from plait.source import Source
 from plait.template.filters import holds_secret
 from plait.template.program import Answer, Piece, Placed
-from plait.values import UNDEFINED, Secret
+from plait.values import NOT_KNOWN, UNDEFINED, Secret
 
 if TYPE_CHECKING:
     # Slow to import, and only a run with dates or commands needs them.
@@ -59,7 +59,9 @@ class Sources:
         new_uuid: Callable[[], str] | None = None,
         allow_outside: bool = False,
         capacity: int = CAPACITY,
+        may_change: Callable[[], bool] | None = None,
     ) -> None:
+        """`may_change`: for a dry run, which runs no commands; would something have run by now?"""
         self._root = self._directory = None if directory is None else os.path.abspath(directory)
         self._environ = {} if environ is None else environ
         self._run = run
@@ -67,6 +69,12 @@ class Sources:
         self._new_uuid = new_uuid or _new_uuid
         self._allow_outside = allow_outside
         self._cache = _Cache(capacity)
+        self._may_change = may_change
+
+    @property
+    def may_change(self) -> bool:
+        """Will files perhaps hold something else, when a run comes to this place?"""
+        return self._may_change is not None and self._may_change()
 
     @property
     def stats(self) -> CacheStats:
@@ -88,10 +96,13 @@ class Sources:
         if self._directory is None:
             return UNDEFINED
         directory = self._directory
-        return self._cache.get(("file", path, directory), lambda: self._read(path, directory))
+        found = self._cache.get(("file", path, directory), lambda: self._read(path, directory))
+        return NOT_KNOWN if found is UNDEFINED and self.may_change else found
 
     def command(self, pieces: list[Piece], source: Source) -> Answer:
         """What a command prints, without trailing newlines; its values are bound."""
+        if self._may_change is not None:
+            return NOT_KNOWN
         if self._run is None or self._directory is None:
             return UNDEFINED
         from plait.template.sinks import bound_shell

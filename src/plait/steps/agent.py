@@ -40,8 +40,7 @@ class Agent:
         run = working(turn.run)
         prompt = run.mask(as_text(self.prompt, turn.scope, strict=self.strict))
         if run.rehearsal is not None:
-            run.rehearse(turn, "agent", prompt)
-            return {}
+            return run.rehearse(turn, "agent", prompt)
         if self.is_title:
             run.entitle(turn.path, title_of(prompt))
         params = {**self._options(turn), "prompt": prompt, "directory": turn.directory}

@@ -5,9 +5,9 @@ from __future__ import annotations
 from plait.engine.outcome import expect_done
 from plait.hints import TYPE_CHECKING
 from plait.records import dataclass
-from plait.steps.capture import CUT
+from plait.steps.capture import CUT, NOT_KNOWN_END
 from plait.template.sinks import as_json_value
-from plait.values import Json
+from plait.values import Json, Unknown
 
 if TYPE_CHECKING:
     from plait.engine.perform import Step, Turn
@@ -27,6 +27,11 @@ class UseBlock:
     def inner(self) -> list[Step]:
         return [self.steps]
 
+    @property
+    def captures(self) -> list[str]:
+        """Names that it may give to those after it."""
+        return [name for step in self.steps.steps for name in step.may_capture()]
+
     def run(self, turn: Turn) -> dict[str, Json]:
         scope = turn.scope
         if self.given is not None:
@@ -35,4 +40,6 @@ class UseBlock:
         done: dict[str, Json] = dict(value) if isinstance(value, dict) else {}
         beside = {CUT: done[CUT]} if CUT in done else {}
         captures = done.get("captures")
+        if isinstance(done.get("output"), Unknown):
+            return {**NOT_KNOWN_END, "captures": captures}
         return {"output": done.get("output"), "stderr": "", "exit_code": 0, "captures": captures, **beside}

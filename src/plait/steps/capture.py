@@ -17,7 +17,7 @@ from plait.engine.outcome import Failure, StepError
 from plait.hints import Final, Literal, TypeAlias
 from plait.records import dataclass
 from plait.template.program import FACTS
-from plait.values import Json, json_value
+from plait.values import NOT_KNOWN, Json, Unknown, json_value
 
 Format: TypeAlias = Literal["string", "json", "lines", "number", "boolean"]
 Stream: TypeAlias = Literal["stdout", "stderr", "both"]
@@ -39,6 +39,17 @@ class Capture:
     stream: Stream = "stdout"
     facts: frozenset[str] = frozenset({"output", "stdout", "stderr", "exit_code", "success", "duration"})
     """Those that are kept beside the value."""
+
+
+NOT_KNOWN_END: Final[Mapping[str, Json]] = dict.fromkeys(
+    ("output", "stderr", "exit_code", "duration"), NOT_KNOWN
+)
+"""How a step ends that a dry run did not do."""
+
+
+def is_not_known(ended: Mapping[str, Json]) -> bool:
+    """Will only a run know how the step ends?"""
+    return isinstance(ended.get("exit_code"), Unknown)
 
 
 def captured(capture: Capture, ended: Mapping[str, Json]) -> dict[str, Json]:
@@ -70,6 +81,8 @@ def facts_of(ended: Mapping[str, Json]) -> dict[str, Json]:
         "success": ended.get("exit_code", 0) == 0 and MISREAD not in ended,
         "duration": ended.get("duration", 0.0),
     }
+    if is_not_known(ended):
+        facts["success"] = NOT_KNOWN
     cut = ended.get(CUT)
     return _Cut(facts, cut) if isinstance(cut, Mapping) else facts
 

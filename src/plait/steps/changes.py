@@ -33,7 +33,7 @@ from plait.steps.standin import (
     stand_in,
     standing_in,
 )
-from plait.values import Json
+from plait.values import NOT_KNOWN, Json
 
 if TYPE_CHECKING:
     from plait.steps.hands import Hands
@@ -45,13 +45,23 @@ CHANGES: Final = (
 """The fields that `step` and `workflow` have besides."""
 
 
+MERGED: Final = (
+    "worktree", "source_branch", "target_branch", "session_id", "commits",
+    "commit_count", "commit_ids", "modified_files", "file_count", "file_list",
+)  # fmt: skip
+"""The fields of `merge`."""
+
+
 # ── how a flow uses it ───────────────────────────────────────────────────
 
 
 def begin_tracking(turn: Turn, wanted: frozenset[str]) -> None:
     """Watch changes from now on; `wanted` are those of `step`, `workflow`, `git` that the flow mentions."""
     run = working(turn.run)
-    if not wanted or run.rehearsal is not None:
+    if not wanted:
+        return
+    if run.rehearsal is not None:
+        run.untracked = wanted
         return
     run.changes = Tracker(run.hands, os.path.join(run.folder, "changes"), turn.directory, wanted)
     if "workflow" in wanted:
@@ -61,9 +71,9 @@ def begin_tracking(turn: Turn, wanted: frozenset[str]) -> None:
 def names_of_step(turn: Turn) -> dict[str, dict[str, Json]]:
     """What a step that begins knows: the changes of the one before it, those of the run, the repository."""
     tracker = working(turn.run).changes
-    if tracker is None:
-        return {}
     known, mask = turn.scope.names, turn.run.mask
+    if tracker is None:
+        return _not_known_yet(_fields(known.get("workflow")))
     # The first step has none before it, so nothing has changed.
     before = {**changes_record([], (0, 0), []), **_fields(known.get("step"))}
     names: dict[str, dict[str, Json]] = {"step": {name: before[name] for name in CHANGES}}
@@ -75,6 +85,13 @@ def names_of_step(turn: Turn) -> dict[str, dict[str, Json]]:
     if "git" in tracker.wanted:
         names["git"] = tracker.repository(turn.directory)
     return names
+
+
+def _not_known_yet(workflow: Mapping[str, Json]) -> dict[str, dict[str, Json]]:
+    """The same in a dry run."""
+    changes = dict.fromkeys(CHANGES, NOT_KNOWN)
+    repository = dict.fromkeys(("branch", "commit", "root"), NOT_KNOWN)
+    return {"step": changes, "workflow": {**workflow, **changes}, "git": repository}
 
 
 def with_changes(turn: Turn, act: Callable[[], dict[str, Json]]) -> dict[str, Json]:
@@ -108,7 +125,7 @@ def names_of_merge(turn: Turn) -> dict[str, Json]:
         return _merge_record(turn, run.meeting.names(run.workspaces))
     tracker = run.changes
     if tracker is None:
-        return {}
+        return {} if run.rehearsal is None else dict.fromkeys(MERGED, NOT_KNOWN)
     changed = tracker.since(tracker.base, turn.directory)
     place = tracker.repository(turn.directory)
     return _merge_record(

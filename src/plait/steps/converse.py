@@ -10,6 +10,7 @@ from plait.engine.outcome import expect_done
 from plait.engine.perform import Turn
 from plait.hints import Final
 from plait.records import dataclass, field
+from plait.steps.capture import NOT_KNOWN_END
 from plait.steps.conversation import Conversation
 from plait.template.sinks import as_text
 from plait.template.template import Template
@@ -41,7 +42,7 @@ class Converse:
         began = time.monotonic()
         value = expect_done(turn.perform(self._conversation(turn)))
         if not isinstance(value, dict) or not value:
-            return {}  # a dry run
+            return dict(NOT_KNOWN_END)  # a dry run
         return {
             "output": value["output"],
             "stderr": "",

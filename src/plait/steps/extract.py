@@ -13,9 +13,9 @@ from plait.engine.outcome import Failure, StepError
 from plait.errors import InputError
 from plait.hints import TYPE_CHECKING, Final
 from plait.records import dataclass, replace
-from plait.steps.capture import STREAMS, expect_whole, facts_of
+from plait.steps.capture import STREAMS, expect_whole, facts_of, is_not_known
 from plait.template.program import FACTS
-from plait.values import UNDEFINED, Json, json_value
+from plait.values import NOT_KNOWN, UNDEFINED, Json, json_value
 
 if TYPE_CHECKING:
     from plait.engine.perform import Step, Turn
@@ -88,6 +88,11 @@ class Extracting:
     def inner(self) -> tuple[Step, ...]:
         return tuple(getattr(self.action, "inner", ()))
 
+    @property
+    def captures(self) -> tuple[str, ...]:
+        """Names that it may give to those after it."""
+        return (*getattr(self.action, "captures", ()), *(extract.name for extract in self.extracts))
+
     def run(self, turn: Turn) -> dict[str, Json]:
         try:
             value = self.action.run(turn)
@@ -95,8 +100,8 @@ class Extracting:
             ended = error.failure.as_ended()
             found = {extract.name: extract.of_failed(ended) for extract in self.extracts}
             raise StepError(replace(error.failure, output=_with(ended, found))) from None
-        if not value:  # a dry run
-            return value
+        if is_not_known(value):
+            return _with(value, dict.fromkeys((extract.name for extract in self.extracts), NOT_KNOWN))
         return _with(value, {extract.name: extract.of(value) for extract in self.extracts})
 
 

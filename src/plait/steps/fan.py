@@ -25,8 +25,7 @@ from plait.records import dataclass, field, replace
 from plait.steps.capture import whole_output
 from plait.steps.hands import working
 from plait.template.program import FACTS
-from plait.template.sinks import as_text
-from plait.values import UNDEFINED, Json, text
+from plait.values import NOT_KNOWN, Json, Unknown, text
 
 if TYPE_CHECKING:
     from plait.scope import Scope
@@ -145,7 +144,7 @@ class Fan:
         assert working(turn.run).rehearsal is not None
         # Names of an item that this loop is inside of would look like those of its own.
         unknown = ("item", "item_index", "item_total", "item_id", *_short_names(turn.scope))
-        names: dict[str, Json] = {**dict.fromkeys(unknown, UNDEFINED), f"item{FACTS}": None}
+        names: dict[str, Json] = {**dict.fromkeys(unknown, NOT_KNOWN), f"item{FACTS}": None}
         scope = turn.scope.frame("item", phase=names)
         expect_done(turn.perform(Item(self, "*", "each item", self.each.fingerprint), scope=scope))
         return {}
@@ -153,7 +152,10 @@ class Fan:
     def _parallel(self, scope: Scope) -> int:
         if isinstance(self.parallel, int):
             return self.parallel
-        said = as_text(self.parallel, scope).strip()
+        rendered = self.parallel.render(scope)
+        if isinstance(rendered, Unknown):
+            return 1
+        said = text(rendered).strip()
         if said.isdecimal() and 0 < int(said) <= MOST_PARALLEL:
             return int(said)
         raise InputError(

@@ -20,13 +20,13 @@ from plait.hints import Final, Literal, TypeAlias
 from plait.masking import masked
 from plait.records import dataclass, replace
 from plait.scope import Scope
-from plait.steps.capture import expect_whole
+from plait.steps.capture import NOT_KNOWN_END, expect_whole
 from plait.steps.fan import ErrorPolicy, Fan, results
 from plait.steps.hands import working
 from plait.steps.sequence import Sequence as Steps
 from plait.steps.shell import Shell
 from plait.template.template import Template
-from plait.values import Json, detached
+from plait.values import Json, Unknown, detached
 
 PARALLEL: Final = 10
 """What `parallel: true` means."""
@@ -119,7 +119,7 @@ def _rehearsed(outcome: Outcome, turn: Turn) -> dict[str, Json]:
     counts = expect_done(outcome)
     if isinstance(counts, dict) and counts.get("failed"):
         raise StepError(_some_failed(counts["failed"], counts["total"], turn))
-    return {}
+    return dict(NOT_KNOWN_END)
 
 
 def _some_failed(failed: int, total: int, turn: Turn) -> Failure:
@@ -152,7 +152,7 @@ class Listed:
         match self.source:
             case Values(template, strict):
                 found = template.render(turn.scope, strict=strict)
-                if rehearsed and isinstance(found, str) and _is_open(template, turn.scope):
+                if rehearsed and isinstance(found, str | Unknown) and _is_open(template, turn.scope):
                     return {"count": None}
                 items = _as_list(found)
             case Command(script, shell, strict):
@@ -172,10 +172,9 @@ class Listed:
 def _is_open(template: Template, scope: Scope) -> bool:
     """Is there something in a text that only a run can fill?"""
     try:
-        template.render(scope, strict=True)
+        return isinstance(template.render(scope, strict=True), Unknown)
     except PlaitError:
         return True
-    return False
 
 
 def _as_list(found: Json) -> list[Json]:

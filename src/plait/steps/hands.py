@@ -16,6 +16,7 @@ from plait.engine.run import Run, Stop
 from plait.hints import TYPE_CHECKING, Final, Literal, Protocol
 from plait.masking import Masker
 from plait.records import dataclass, replace
+from plait.steps.capture import NOT_KNOWN_END
 from plait.values import Json
 
 if TYPE_CHECKING:
@@ -105,6 +106,9 @@ class Hands(Protocol):
 
         Its file was judged as every tool is, before anything in it was looked at.
         """
+
+    def expect_call(self, tool_id: str, params: Mapping[str, Json]) -> None:
+        """Raises what is wrong with a call, as far as that is known before it; nothing is called."""
 
     def is_once(self, tool_id: str) -> bool:
         """Does the header of a tool say that it is rather asked about than called twice?"""
@@ -390,6 +394,8 @@ class WorkingRun(Run):
     """Whose `mask` it is; None where nothing is to be masked, so far."""
     changes: Tracker | None = None
     """Knows what steps change, in a flow that asks for it."""
+    untracked: frozenset[str] = frozenset()
+    """In a dry run: of which names only a run will know what has changed."""
     workspaces: Workspaces | None = None
     """Makes the places of items that work apart from each other."""
     meeting: Meeting | None = None
@@ -489,10 +495,16 @@ class WorkingRun(Run):
             else:
                 self._budgets[path] = outer
 
-    def rehearse(self, turn: Turn, kind: str, shown: str) -> None:
-        """Say what a step would do."""
+    def rehearse(self, turn: Turn, kind: str, shown: str) -> dict[str, Json]:
+        """Say what a step would do; how it would end, only a run can know."""
         assert self.rehearsal is not None
         self.rehearsal.append(Rehearsed(turn.path, kind, self.mask(shown), why=self._why_again(turn)))
+        return dict(NOT_KNOWN_END)
+
+    @property
+    def would_have_run(self) -> bool:
+        """In a dry run: is there something by now that a run would have done?  It may have written files."""
+        return any(not one.remembered for one in self.rehearsal or ())
 
     def hide_made(self, secrets: Iterable[str]) -> None:
         """Mask what a step has made of secrets, unless it is masked at least in part, as from the beginning.

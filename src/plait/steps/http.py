@@ -28,7 +28,7 @@ from plait.template.program import Placed
 from plait.template.sinks import as_header, as_json, as_json_value, as_url, is_own_word
 from plait.template.template import Leaf, Template
 from plait.tools.invocation import DEFAULT_MAX_OUTPUT, Limits, RequestCall, Returned
-from plait.values import Json, Secret, revealed_text, utf8
+from plait.values import Json, Secret, Unknown, revealed_text, utf8
 
 if TYPE_CHECKING:
     from plait.scope import Scope
@@ -64,8 +64,7 @@ class Http:
         run = working(turn.run)
         call = self._call(turn)
         if run.rehearsal is not None:
-            run.rehearse(turn, "http", f"{call.method} {call.url}")
-            return {}
+            return run.rehearse(turn, "http", f"{call.method} {call.url}")
         if self.is_title:
             run.entitle(turn.path, title_of(run.mask(call.url)))
         try:
@@ -98,8 +97,8 @@ class Http:
         from_data = host_is_data(self.url, scope)
         # A hole that nobody fills must not become a part of an address.
         url = as_url(self.url, scope, strict=True, host_from_value=not from_data or bool(self.allow_hosts))
-        if not from_data:
-            return url, False
+        if not from_data or self._host_is_unknown(scope):
+            return url, from_data
         allowed = allowing(url, self.allow_hosts)
         if allowed is None:
             raise StepError(Failure("the url leads to a host that allow_hosts does not name", "refused"))
@@ -107,6 +106,10 @@ class Http:
             said = "a secret would be sent to whatever host a value names: name the hosts under allow_hosts"
             raise StepError(Failure(said, "refused"))
         return url, "*" in allowed
+
+    def _host_is_unknown(self, scope: Scope) -> bool:
+        first = self.url.pieces(scope)[0]
+        return isinstance(first, Placed) and isinstance(first.value, Unknown)
 
     def _sent(self) -> Iterator[Template]:
         yield self.url

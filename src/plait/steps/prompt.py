@@ -51,8 +51,7 @@ class Prompt:
         system = "" if self.system is None else as_text(self.system, turn.scope, strict=self.strict)
         asked = Ask((Message("user", text),), run.mask(system), self.model, options=self.options)
         if run.rehearsal is not None:
-            run.rehearse(turn, "prompt", text)
-            return {}
+            return run.rehearse(turn, "prompt", text)
         provider = run.hands.provider(self.provider)
         if provider is None:
             raise StepError(Failure(NOBODY, "refused"))

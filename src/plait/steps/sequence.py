@@ -14,8 +14,8 @@ from plait.engine.outcome import Done, Failed, Failure, Skipped, StepError
 from plait.engine.perform import PLAIN, Policy, Step, Turn
 from plait.hints import TYPE_CHECKING, Final
 from plait.records import dataclass, replace
-from plait.steps.capture import CUT
-from plait.values import Json
+from plait.steps.capture import CUT, NOT_KNOWN_END
+from plait.values import NOT_KNOWN, Json
 
 if TYPE_CHECKING:
     from plait.steps.work import Work
@@ -56,7 +56,12 @@ class Sequence:
                         would_fail = would_fail or StepError(self._knowing(failure, captures))
                         if not _is_rehearsed(turn):
                             raise would_fail
-                        continue  # a dry run shows what stands behind it, too
+                        # A dry run shows what stands behind it, too: as it is when this is mended.
+                        output, cut = NOT_KNOWN, None
+                        names = dict.fromkeys(step.may_capture(), NOT_KNOWN)
+                        captures |= names
+                        turn = _behind(step, turn, dict(NOT_KNOWN_END), names)
+                        continue
                     turn.run.note(
                         turn.path, f"'{step.title}' failed, and the flow goes on: {failure.message}"
                     )

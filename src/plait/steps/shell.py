@@ -40,8 +40,7 @@ class Shell:
         bound = self._constant[0] if self._constant else self._bound(turn.scope)
         run.hide_made(bound.secrets)
         if run.rehearsal is not None:
-            run.rehearse(turn, "shell", bound.shown)
-            return {}
+            return run.rehearse(turn, "shell", bound.shown)
         if self.is_title:
             run.entitle(turn.path, title_of(run.mask(bound.shown)))
         try:

@@ -17,9 +17,9 @@ from plait.masking import masked
 from plait.records import dataclass, field, replace
 from plait.steps.hands import TOOK_TOO_LONG, Inside, hands_at, in_time, working
 from plait.steps.http import kind_of_error, kind_of_status
-from plait.template.sinks import as_json_value, as_text
+from plait.template.sinks import as_json_value
 from plait.template.template import Template
-from plait.values import Json, json_text
+from plait.values import Json, Unknown, json_text, text
 
 if TYPE_CHECKING:
     from plait.steps.call import ToolResult
@@ -43,10 +43,13 @@ class Tool:
     def run(self, turn: Turn) -> dict[str, Json]:
         scope, strict = turn.scope, self.strict
         named = self.tool_id
-        tool_id = named if isinstance(named, str) else as_text(named, scope, strict=strict)
+        wanted = named if isinstance(named, str) else named.careful(scope, strict=strict)
+        tool_id = text(wanted)
         params: Json = {}
         if self.params is not None:
             params = as_json_value(self.params, scope, strict=strict)
+        if isinstance(wanted, Unknown) or isinstance(params, Unknown):
+            return working(turn.run).rehearse(turn, "tool", f"{tool_id} {text(params)}")
         if not isinstance(params, Mapping):
             raise InputError(
                 f"the parameters of '{tool_id}' are no map",
@@ -60,8 +63,8 @@ def called(turn: Turn, tool_id: str, params: Mapping[str, Json], *, as_text: boo
     """How a call of a tool ended, as a step says it; its data is the output, or what it printed."""
     run = working(turn.run)
     if run.rehearsal is not None:
-        run.rehearse(turn, "tool", f"{tool_id} {json_text(dict(params))}")
-        return {}
+        hands_at(turn).expect_call(tool_id, params)
+        return run.rehearse(turn, "tool", f"{tool_id} {json_text(dict(params))}")
     program = run.hands.program(tool_id, params)
     if program is not None:
         return _from_inside(program, turn)

@@ -20,7 +20,7 @@ from plait.records import dataclass, replace
 from plait.steps.capture import stripped, whole_output
 from plait.steps.hands import working
 from plait.template.sinks import as_text
-from plait.values import Json, json_value
+from plait.values import NOT_KNOWN, Json, json_value
 
 if TYPE_CHECKING:
     from plait.scope import Scope
@@ -49,6 +49,12 @@ class Validation:
     def inner(self) -> Sequence[Step]:
         return [self.check, *([self.on_incomplete] if self.on_incomplete else [])]
 
+    @property
+    def captures(self) -> list[str]:
+        """Names that it may give to those after the step."""
+        steps = () if self.on_incomplete is None else self.on_incomplete.steps
+        return ["validation", *(name for step in steps for name in step.may_capture())]
+
     def run(self, turn: Turn) -> tuple[Json, Turn]:
         """What handlers captured, and the turn of what follows; raises StepError if it stays incomplete."""
         captures: dict[str, Json] = {}
@@ -72,7 +78,7 @@ class Validation:
                     INCOMPLETE,
                 )
             )
-        facts: dict[str, Json] = {"validation": found.record(1)}
+        facts: dict[str, Json] = {"validation": NOT_KNOWN if found is NOT_CHECKED else found.record(1)}
         return {"captures": {**captures, **facts}}, turn
 
     def _checked(self, turn: Turn, scope: Scope, number: int) -> tuple[Found, Turn]:
@@ -87,11 +93,11 @@ class Validation:
         since = since_last_end(turn, name, lambda _, failure: failure.kind == INCOMPLETE)
         outcome, turn = since.perform_next(check, scope=scope, name=name)
         if rehearsing and (fresh or not turn.replaying):
-            return Found(completion=self.threshold), turn  # what it will say nobody knows before
+            return NOT_CHECKED, turn  # what it will say nobody knows before
         if rehearsing and self.result_file is not None:
             file = as_text(self.result_file, scope)
             if not _seen(file, turn):
-                return Found(completion=self.threshold), turn
+                return NOT_CHECKED, turn
         failed = isinstance(outcome, Failed)
         if isinstance(outcome, Failed) and outcome.failure.kind not in ANSWERS:
             why = f"the check could not be made: {outcome.failure.message}"
@@ -166,6 +172,10 @@ class Found:
             "attempt_number": attempt,
             "raw_output": self.raw,
         }
+
+
+NOT_CHECKED: Final = Found(completion=100.0)
+"""In a dry run, which checks nothing."""
 
 
 def read_result(

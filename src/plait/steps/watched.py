@@ -9,8 +9,9 @@ from fnmatch import fnmatchcase
 from plait.engine.outcome import Failure, StepError
 from plait.hints import TYPE_CHECKING
 from plait.records import dataclass, field
+from plait.steps.capture import is_not_known
 from plait.steps.hands import working
-from plait.values import Json
+from plait.values import NOT_KNOWN, Json
 
 if TYPE_CHECKING:
     from plait.engine.perform import Step, Turn
@@ -30,11 +31,18 @@ class Watched:
     def inner(self) -> tuple[Step, ...]:
         return tuple(getattr(self.action, "inner", ()))
 
+    @property
+    def captures(self) -> tuple[str, ...]:
+        """Names that it may give to those after it."""
+        return (*getattr(self.action, "captures", ()), *((self.id,) if self.outputs else ()))
+
     def run(self, turn: Turn) -> dict[str, Json]:
         tracker = working(turn.run).changes
         before = None if tracker is None else tracker.snapshot(turn.directory)
         value = self.action.run(turn)
-        if tracker is None or not value:  # a dry run
+        if is_not_known(value) and self.outputs:
+            return {**value, "captures": {**(value.get("captures") or {}), self.id: NOT_KNOWN}}
+        if tracker is None or is_not_known(value):
             return value
         changed = tracker.since(before, turn.directory)
         if self.commit_required and not changed["commits"]:

@@ -10,7 +10,7 @@ computed from that value, so a remembered step captures what it captured before.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from plait.engine.outcome import (
     INCOMPLETE,
@@ -25,16 +25,25 @@ from plait.engine.outcome import (
     handled_in_vain,
 )
 from plait.engine.perform import PLAIN, GoesOn, Policy, Skip, Step, Turn, goes_on_from, since_last_end
-from plait.errors import InputError, PlaitError
+from plait.errors import InputError, InternalError, PlaitError, TrustError
 from plait.hints import TYPE_CHECKING, Final, Protocol
 from plait.records import dataclass, field, replace
 from plait.scope.frames import MADE_OF_DATA
-from plait.steps.capture import LOST, MISREAD, Capture, captured, expect_whole, facts_of
-from plait.steps.hands import working
+from plait.steps.capture import (
+    LOST,
+    MISREAD,
+    NOT_KNOWN_END,
+    Capture,
+    captured,
+    expect_whole,
+    facts_of,
+    is_not_known,
+)
+from plait.steps.hands import Rehearsed, working
 from plait.steps.sequence import Sequence as Steps
 from plait.steps.unfilled import ItemHole, expect_filled, item_holes, note_unfilled
 from plait.template.sinks import as_sealed_env, as_text, is_authors
-from plait.values import Json, revealed_text
+from plait.values import NOT_KNOWN, Json, Unknown, revealed_text, text
 
 if TYPE_CHECKING:
     from plait.engine.journal import Recorded
@@ -48,7 +57,7 @@ class Action(Protocol):
     """What a step does."""
 
     def run(self, turn: Turn) -> dict[str, Json]:
-        """How it ended: output, stderr, exit_code, duration; {} in a dry run.  Raises StepError."""
+        """How it ended: output, stderr, exit_code, duration, not known in a dry run.  Raises StepError."""
 
 
 class Expression(Protocol):
@@ -136,19 +145,33 @@ class Work:
         scope = turn.scope.frame("step", step=self._names(turn))
         if self.when is not None:
             if working(turn.run).rehearsal is not None and self.when.is_open(scope):
-                return self._rehearsed_if(self.when, turn.with_scope(scope))
+                return self._rehearsed_if(self.when.source.text, turn.with_scope(scope))
             if not self.when.holds(scope):
                 raise Skip("its condition does not hold")
         return self._done(turn.with_scope(scope))
 
-    def _rehearsed_if(self, when: Expression, turn: Turn) -> Json:
-        """Only the run will know whether it is done: it is shown with its condition."""
-        shown = working(turn.run).rehearsal
-        assert shown is not None
-        before = len(shown)
-        value = self._done(turn)
-        shown[before:] = [replace(one, shown=f"if {when.source.text}: {one.shown}") for one in shown[before:]]
+    def _rehearsed_if(self, when: str, turn: Turn) -> Json:
+        """Only the run will know whether it is done: it is shown with its condition, and fails nothing."""
+        run = working(turn.run)
+        assert run.rehearsal is not None
+        before = len(run.rehearsal)
+        try:
+            value = self._done(turn)
+        except (InternalError, TrustError):
+            raise
+        except (StepError, PlaitError) as error:
+            failure = error.failure if isinstance(error, StepError) else Failure(run.mask(str(error)))
+            if failure.path in ("", turn.path):  # what fails inside of it has shown that itself
+                title = run.mask(self.title)
+                run.rehearsal.append(Rehearsed(turn.path, self.kind, title, fails=failure.message))
+            value = self._not_known()
+        shown = run.rehearsal[before:]
+        run.rehearsal[before:] = [replace(one, shown=f"if {when}: {one.shown}") for one in shown]
         return value
+
+    def _not_known(self) -> dict[str, Json]:
+        """How it ends, if only a run can know."""
+        return {**NOT_KNOWN_END, "captures": dict.fromkeys(self.may_capture(), NOT_KNOWN)}
 
     def _done(self, turn: Turn) -> Json:
         turn = self._placed(turn)
@@ -165,7 +188,8 @@ class Work:
 
     def _names(self, turn: Turn) -> dict[str, Json]:
         own = {**self.facts, "path": turn.path, "attempt": turn.attempt}
-        if working(turn.run).changes is None:
+        run = working(turn.run)
+        if run.changes is None and not run.untracked:
             return {"step": own}
         from plait.steps.changes import names_of_step
 
@@ -177,10 +201,27 @@ class Work:
         if not isinstance(value, dict) or "exit_code" not in value:
             return {}
         inner = value.get("captures")
-        names = dict(inner) if isinstance(inner, dict) else {}
+        names = dict.fromkeys(self._handlers_capture(), NOT_KNOWN) if is_not_known(value) else {}
+        if isinstance(inner, dict):
+            names |= inner
         if self.capture is not None:
             names |= captured(self.capture, value)
         return names
+
+    def may_capture(self) -> Iterator[str]:
+        """All names that it may give, whatever becomes of it."""
+        if self.capture is not None:
+            yield self.capture.name
+        yield from getattr(self.action, "captures", ())
+        yield from self._handlers_capture()
+
+    def _handlers_capture(self) -> Iterator[str]:
+        """Of these nobody knows before whether they run."""
+        handler = () if self.on_failure is None else (self.on_failure.steps,)
+        for steps in (*handler, self.on_success, *self.on_exit_code.values()):
+            yield from () if steps is None else (name for one in steps.steps for name in one.may_capture())
+        if self.validation is not None:
+            yield from self.validation.captures
 
     # ── the parts of `run` ───────────────────────────────────────────────
 
@@ -196,7 +237,10 @@ class Work:
     def _directory(self, named: Template, turn: Turn) -> str:
         from os.path import join, normpath
 
-        directory = normpath(join(turn.directory, as_text(named, turn.scope, strict=self.strict)))
+        said = named.careful(turn.scope, strict=self.strict)
+        directory = normpath(join(turn.directory, text(said)))
+        if isinstance(said, Unknown):
+            return directory  # of a dry run, in which nothing happens there
         if "\0" not in directory and working(turn.run).hands.is_inside(directory):
             return directory
         written = next((leaf.source for leaf in named.leaves()), None)
@@ -348,8 +392,6 @@ class Work:
             hands.copy(whole, path, directory=turn.directory)
             return
         expect_whole(value, "output", use="put into output_file where secrets have to be masked")
-        from plait.values import text
-
         data = text(value.get("output")).encode("utf-8", "surrogateescape")
         hands.write(path, data, directory=turn.directory, mode=None, create_dirs=True)
 
@@ -454,13 +496,13 @@ def _inside(action: Action | None) -> Sequence[Step]:
 
 def after(scope: Scope, step: Work, value: Mapping[str, Json], captures: Mapping[str, Json]) -> Scope:
     """The names as they are behind a step that captured these."""
-    if "exit_code" not in value:  # a dry run knows nothing of what would come out
+    if "exit_code" not in value:
         return scope
     facts = facts_of(value)
     outputs: dict[str, Json] = {"last": facts}
     if step.kind == "shell":
         outputs["shell"] = shell = facts_of(value)
-        shell[ATTEMPT] = _attempt_of(value)
+        shell[ATTEMPT] = NOT_KNOWN if is_not_known(value) else _attempt_of(value)
     changed = value.get("changes")
     names = {"step": changed} if isinstance(changed, Mapping) else None
     return scope.frame(step.name, captures=captures, outputs=outputs, step=names)

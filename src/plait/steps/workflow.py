@@ -15,12 +15,13 @@ from plait.records import dataclass, replace
 from plait.steps.fan import Fan, results
 from plait.steps.hands import working
 from plait.steps.sequence import Sequence as Steps
-from plait.values import Json, json_text
+from plait.values import NOT_KNOWN, Json, json_text
 
 if TYPE_CHECKING:
     from plait.scope import Scope
 
 MAP_LISTS = ("results", "results_json", "outputs")
+MAP_FACTS = ("total", "successful", "failed", "skipped", "success_rate", *MAP_LISTS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +105,7 @@ class Workflow:
         if working(turn.run).rehearsal is not None and (turn.run.fresh or not turn.replaying):
             # A dry run knows at most how many items there are, and not what would become of them.
             known = {"total": facts["total"]} if "total" in facts else {}
-            return turn.scope.frame("map", phase={"map": known})
+            return turn.scope.frame("map", phase={"map": {**dict.fromkeys(MAP_FACTS, NOT_KNOWN), **known}})
         wanted = self.map_lists
         if wanted:
             found = list(self._results(turn, fan))

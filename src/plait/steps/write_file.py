@@ -18,7 +18,7 @@ from plait.steps.hands import working
 from plait.template.nodes import ContextHole, Path, Text, holes
 from plait.template.sinks import as_text
 from plait.template.template import Leaf, Template
-from plait.values import UNDEFINED, Json, detached, json_text, json_value, text, utf8
+from plait.values import UNDEFINED, Json, detached, holds_unknown, json_text, json_value, text, utf8
 
 if TYPE_CHECKING:
     from plait.scope import Scope
@@ -43,11 +43,11 @@ class WriteFile:
         run = working(turn.run)
         path = as_text(self.path, turn.scope, strict=self.strict)
         _expect_name(path, self.path)
+        if run.rehearsal is not None and _is_open(self.content, turn.scope):
+            return run.rehearse(turn, "write_file", f"{path} (its size is not known yet)")
         data = utf8(run.mask(self._written(turn.scope)))
         if run.rehearsal is not None:
-            size = "its size is not known yet" if _is_open(self.content, turn.scope) else f"{len(data)} bytes"
-            run.rehearse(turn, "write_file", f"{path} ({size})")
-            return {}
+            return run.rehearse(turn, "write_file", f"{path} ({len(data)} bytes)")
         run.hands.write(path, data, directory=turn.directory, mode=self.mode, create_dirs=self.create_dirs)
         return {"output": path, "stderr": "", "exit_code": 0, "duration": 0.0}
 
@@ -71,7 +71,7 @@ class WriteFile:
 
 def _is_open(content: Template, scope: Scope) -> bool:
     """Is there a value in it that only a run will know?"""
-    return any(
+    return holds_unknown(content.careful(scope)) or any(
         isinstance(hole, ContextHole) and not hole.bare and hole.default is None and _is_missing(hole, scope)
         for leaf in content.leaves()
         for hole in holes(leaf.program.parts)

@@ -30,7 +30,7 @@ from plait.template.nodes import (
 )
 from plait.template.program import FALLBACK_ROOTS, Answer, Getter, Program, Rendering, ask, walk
 from plait.template.template import Branch, Constant, Leaf, Node, Template
-from plait.values import UNDEFINED, Json, text
+from plait.values import UNDEFINED, Json, holds_unknown, text
 
 FORMATTED: Final = 8
 """Up to this many pieces an f-string that looks at each value is as fast as `join`, and never surprised."""
@@ -257,5 +257,7 @@ def _joined_text(default: Parts) -> str:
 
 
 def _exact_text(value: Json) -> str:
+    if holds_unknown(value):
+        raise _Surprise  # the text is unknown as a whole
     # A type derived from str may format itself in its own way; `join` takes its characters.
     return "".join((text(value),))

@@ -46,7 +46,17 @@ from plait.template.nodes import (
     holes,
 )
 from plait.template.profiles import PROFILES, Profile
-from plait.values import UNDEFINED, Json, Secret, Undefined, revealed_text, text
+from plait.values import (
+    NOT_KNOWN,
+    UNDEFINED,
+    Json,
+    Secret,
+    Undefined,
+    Unknown,
+    holds_unknown,
+    revealed_text,
+    text,
+)
 
 MAX_OUTPUT: Final = 16 << 20
 """Characters that a template of more than `FEW_HOLES` holes may render to."""
@@ -100,8 +110,8 @@ class Rendering:
     """One rendering: where names come from, and what turned out to be missing."""
 
     __slots__ = (
-        "_lookup", "counted", "env", "missing", "names", "problems",
-        "sealing", "shell_names", "show", "size", "source", "strict", "unanswered",
+        "_lookup", "counted", "env", "missing", "names", "problems", "sealing",
+        "shell_names", "show", "size", "source", "strict", "unanswered", "unknown",
     )  # fmt: skip
 
     def __init__(
@@ -127,6 +137,8 @@ class Rendering:
         self.missing: list[tuple[Source, Hole]] = []
         self.unanswered: list[tuple[Source, Hole]] = []
         self.problems: list[Problem] = []
+        self.unknown = 0
+        """How many of its holes only a run can fill."""
 
     @property
     def lookup(self) -> Lookup:
@@ -189,13 +201,20 @@ class Program:
             rendering.problems += self.flaw_problems(rendering.source, strict=rendering.strict)
         if self.whole:
             answer = self._answered(self.parts[0], self.getters[0], rendering)
+            if answer.__class__ is Unknown:
+                return Unknown(_kept(self.parts[0], rendering.source))
             return _kept(self.parts[0], rendering.source) if answer is UNDEFINED else answer
-        return self.sealed(rendering) if rendering.sealing else self.text(rendering)
+        if rendering.sealing:
+            return self.sealed(rendering)
+        unknown, whole = rendering.unknown, self.text(rendering)
+        return whole if rendering.unknown == unknown else Unknown(whole)
 
     def sealed(self, rendering: Rendering) -> Json:
         """The text; if a secret is part of it, it is one, and a sink that needs it finds it whole."""
         pieces = self.pieces(rendering)
         values = [piece.value for piece in pieces if isinstance(piece, Placed)]
+        if any(value.__class__ is Unknown for value in values):
+            return Unknown("".join(p if isinstance(p, str) else text(p.value) for p in pieces))
         if any(map(holds_secret, values)):
             return Secret("".join(p if isinstance(p, str) else revealed_text(p.value) for p in pieces))
         return "".join(p if isinstance(p, str) else text(p.value) for p in pieces)
@@ -219,6 +238,9 @@ class Program:
         """A value as text; a hole without one as the author wrote it."""
         if answer is UNDEFINED:
             answer = self._missing(part, rendering)
+        if holds_unknown(answer):
+            rendering.unknown += 1
+            return _kept(part, rendering.source)
         return _kept(part, rendering.source) if answer is UNDEFINED else rendering.show(answer)
 
     def pieces(self, rendering: Rendering) -> list[Piece]:
@@ -229,6 +251,9 @@ class Program:
                 pieces.append(part.text)
                 continue
             answer = self._answered(part, get, rendering)
+            if answer.__class__ is not str and holds_unknown(answer):
+                rendering.unknown += 1
+                answer = Unknown(_kept(part, rendering.source))
             pieces.append(_kept(part, rendering.source) if answer is UNDEFINED else Placed(answer, part))
             if rendering.counted and answer is not UNDEFINED:
                 rendering.count(len(answer if isinstance(answer, str) else _shown(part, answer, rendering)))
@@ -341,7 +366,7 @@ def walk(value: Json, keys: tuple[str | int, ...]) -> Answer:
         elif isinstance(value, list | tuple) and isinstance(key, int) and -len(value) <= key < len(value):
             value = value[key]
         else:
-            return UNDEFINED
+            return value if value.__class__ is Unknown else UNDEFINED
     return value
 
 
@@ -363,6 +388,8 @@ def _alternative(alternative: Alternative, profile: Profile) -> Getter:
 
     def formatted(rendering: Rendering) -> Answer:
         value = find(rendering)
+        if value.__class__ is not str and holds_unknown(value):
+            return NOT_KNOWN
         if value is not UNDEFINED:
             for step in change:
                 value = _bounded(step(value), steps=len(change))
@@ -439,9 +466,11 @@ def _computed_text(computed: Computed, profile: Profile) -> Getter:
     kind, argument = computed.kind, Program(computed.argument, profile)
 
     def find(rendering: Rendering) -> Answer:
-        unknown = len(rendering.missing) + len(rendering.unanswered)
+        unknown, unanswered = rendering.unknown, len(rendering.missing) + len(rendering.unanswered)
         wanted = argument.text(rendering)
-        if len(rendering.missing) + len(rendering.unanswered) > unknown:
+        if rendering.unknown > unknown:
+            return NOT_KNOWN
+        if len(rendering.missing) + len(rendering.unanswered) > unanswered:
             return UNDEFINED  # its name is not known, so neither is the file's
         return rendering.lookup.compute(kind, wanted)
 
@@ -471,6 +500,8 @@ def _filtered(find: Getter, hole: ContextHole) -> Getter:
 
     def filtered(rendering: Rendering) -> Answer:
         value = find(rendering)
+        if value.__class__ is not str and holds_unknown(value):
+            return NOT_KNOWN
         for function, arguments, takes_undefined in steps:
             if value is not UNDEFINED or takes_undefined:
                 value = _bounded(function(value, *arguments), steps=len(steps))

@@ -29,7 +29,7 @@ from plait.template.nodes import (
 )
 from plait.template.program import MAX_OUTPUT, Lookup, Piece, Placed, output_too_long
 from plait.template.template import Branch, Constant, Leaf, Node, Template
-from plait.values import Json, Secret, json_text, revealed_text, text
+from plait.values import Json, Secret, Unknown, json_text, revealed_text, text
 
 if TYPE_CHECKING:
     from plait.template.shell import BoundScript
@@ -104,9 +104,11 @@ def as_env(template: Template, values: Values, *, strict: bool = False, env: Env
 
 def as_sealed_env(
     template: Template, values: Values, *, strict: bool = False, env: Env = None
-) -> tuple[str | Secret, list[str]]:
+) -> tuple[str | Secret | Unknown, list[str]]:
     """As `as_env`; what a secret is part of is one.  And the texts that make it one."""
     pieces = template.pieces(values, strict=strict, env=env)
+    if any(map(_is_unknown, pieces)):
+        return Unknown("".join(one if isinstance(one, str) else text(one.value) for one in pieces)), []
     whole = "".join(map(_revealed, pieces))
     _refuse_characters(whole, "\0", "an environment variable", template.leaf.source, pieces)
     secrets = [_revealed(one) for one in pieces if isinstance(one, Placed) and holds_secret(one.value)]
@@ -131,6 +133,9 @@ def as_url(
             written.append(piece)
             # The origin is judged by all that stands before, later parts by what was added.
             place = _url_part("".join(written)) if place == "origin" else _later_url_part(place, piece)
+        elif _is_unknown(piece) and (place != "origin" or (host_from_value and index == 0)):
+            written.append(_revealed(piece))
+            place = "query" if place == "origin" else place  # where no value is refused
         elif place != "origin":
             written.append(_url_encoded(piece, place, written[-1], pieces[index + 1 : index + 2], source))
         elif host_from_value and index == 0:
@@ -185,6 +190,10 @@ def is_authors(template: Template, values: Values) -> bool:
 
 def _revealed(piece: Piece) -> str:
     return piece if isinstance(piece, str) else revealed_text(piece.value)
+
+
+def _is_unknown(piece: Piece) -> bool:
+    return isinstance(piece, Placed) and isinstance(piece.value, Unknown)
 
 
 def _checked_text(

@@ -25,7 +25,7 @@ from plait.tools.chain import Chain
 from plait.tools.items import ConfigResolve, Header, Item, digest_of
 from plait.tools.schemas import surely_meets, validator
 from plait.tools.spaces import Space, Spaces
-from plait.values import Json, Secret, detached
+from plait.values import Json, Secret, detached, holds_unknown
 
 EXECUTION_KEYS: Final = frozenset(
     {
@@ -291,6 +291,25 @@ def checked_params(params: Mapping[str, Json], item: Item) -> dict[str, Json]:
     if problems:
         raise InputError.together(problems)
     return filled
+
+
+def expect_fitting(params: Mapping[str, Json], item: Item) -> None:
+    """As `checked_params` for a dry run, of those parameters that are known before a run."""
+    unknown = {name for name, value in params.items() if holds_unknown(value)}
+    schema = item.header.config_schema
+    if not unknown or schema is None:
+        checked_params(params, item)
+        return
+    declared = schema.get("properties")
+    properties = dict(declared) if isinstance(declared, Mapping) else {}
+    anything: dict[str, Json] = {}
+    properties |= dict.fromkeys(unknown & properties.keys(), anything)
+    # What else a schema says may be about several parameters together.
+    plain = {key: schema[key] for key in ("type", "required", "additionalProperties") if key in schema}
+    filled = _with_defaults({**params, **dict.fromkeys(unknown, "")}, schema)
+    problems = _violations(filled, {**plain, "properties": properties}, item)
+    if problems:
+        raise InputError.together(problems)
 
 
 def with_defaults(params: Mapping[str, Json], item: Item) -> dict[str, Json]:

@@ -34,6 +34,7 @@ from plait.flows.inputs.spec import (
     ItemsInput,
     PlainInput,
     read_input,
+    template_of,
 )
 
 __all__ = [
@@ -57,4 +58,5 @@ __all__ = [
     "read_items",
     "read_selection",
     "select",
+    "template_of",
 ]

@@ -63,6 +63,15 @@ class PlainInput:
 InputSpec: TypeAlias = FileInput | GlobInput | CommandInput | ItemsInput | PlainInput
 
 
+def template_of(spec: InputSpec) -> Template:
+    """The text, or the tree, in which values may stand."""
+    match spec:
+        case FileInput(template) | GlobInput(template) | CommandInput(template):
+            return template
+        case ItemsInput(template) | PlainInput(template):
+            return template
+
+
 def read_input(node: Node) -> InputSpec:
     """What stands under `input:`; InputError with everything that is wrong there."""
     match node:
