@@ -62,8 +62,8 @@ attack: $(STAMP) ## hostile processes, swapped files, links that race
 
 crash: $(STAMP) ## kills, signals, full disks and power cuts in the middle of runs
 	@PYTHONPATH=tests $(BIN)/python -m crash.crash
-	@echo "plait: every call of git is the last one"
-	@PLAIT_ALL_CALLS=1 $(BIN)/python -m pytest -n 2 tests/workspace/test_worktrees.py -k "whenever_we_die or disk_that_is_full"
+	@echo "plait: the tests that run a share otherwise: every call of git is the last one, and more"
+	@PLAIT_WHOLE=1 $(BIN)/python -m pytest -n 2 -m share
 
 bench: $(BENCH_STAMP) $(PEERS_STAMP) ## measure, and write docs/benchmarks.md
 	@BENCH_PEERS_PYTHON=$(PEERS)/bin/python $(BIN)/python bench/run.py
