@@ -53,6 +53,8 @@ fuzz: $(STAMP) ## the long proofs by random cases (FUZZ_RUNS=… for a shorter r
 	  echo "plait: $$script"; \
 	  $(BIN)/python "$$script" $(if $(FUZZ_RUNS),--runs $(FUZZ_RUNS)); \
 	done
+	@echo "plait: the properties, with all their examples"
+	@PLAIT_WHOLE=1 $(BIN)/python -m pytest -n 2 -m hypothesis
 
 attack: $(STAMP) ## hostile processes, swapped files, links that race
 	@set -e; for script in tests/attack/*_attack.py; do \

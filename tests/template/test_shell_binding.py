@@ -19,6 +19,7 @@ from plait.source import Source
 from plait.template.shell import MAX_VARIABLE, BoundScript, bind, plan
 from plait.template.shell_lexer import Dialect, Lexed, Piece, Place, State, analyse
 from plait.values import Json, Secret
+from share import examples
 from template.shell_cases import bound, pieces, planned
 
 SHELLS = [shell for shell in ("sh", "dash", "bash") if shutil.which(shell)]
@@ -360,7 +361,7 @@ def test_a_test_means_what_its_author_wrote_whatever_the_values_are(shell: str) 
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(value=st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])))
 def test_a_shell_passes_a_value_on_unchanged(shell: str, value: str) -> None:
     template = "printf '%s\\0' -- ${x} 'a${x}' \"${x}b\" ${N:-${x}} \"${N:-${x}}\" \"$(printf '%s.' ${x})\""
