@@ -55,6 +55,7 @@ fuzz: $(STAMP) ## the long proofs by random cases (FUZZ_RUNS=… for a shorter r
 	done
 	@echo "plait: the properties, with all their examples"
 	@PLAIT_WHOLE=1 $(BIN)/python -m pytest -n 2 -m hypothesis
+	@PLAIT_WHOLE=1 $(BIN)/python -m pytest -n 2 -m share tests/template
 
 attack: $(STAMP) ## hostile processes, swapped files, links that race
 	@set -e; for script in tests/attack/*_attack.py; do \
@@ -65,7 +66,7 @@ attack: $(STAMP) ## hostile processes, swapped files, links that race
 crash: $(STAMP) ## kills, signals, full disks and power cuts in the middle of runs
 	@PYTHONPATH=tests $(BIN)/python -m crash.crash
 	@echo "plait: the tests that run a share otherwise: every call of git is the last one, and more"
-	@PLAIT_WHOLE=1 $(BIN)/python -m pytest -n 2 -m share
+	@PLAIT_WHOLE=1 $(BIN)/python -m pytest -n 2 -m share --ignore=tests/template
 
 bench: $(BENCH_STAMP) $(PEERS_STAMP) ## measure, and write docs/benchmarks.md
 	@BENCH_PEERS_PYTHON=$(PEERS)/bin/python $(BIN)/python bench/run.py

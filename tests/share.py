@@ -1,6 +1,6 @@
 """How much of a long proof runs: a share of it in `make test`, all of it in `make crash` and `make fuzz`.
 
-Those set PLAIT_WHOLE; the first runs what is marked `share`, the second what hypothesis thinks up.
+Those set PLAIT_WHOLE and run what is marked `share`; `make fuzz` also what hypothesis thinks up.
 """
 
 from __future__ import annotations
