@@ -18,6 +18,9 @@ CANDIDATES := python3 python3.14 python3.13 python3.12 python3.11
 # `import ensurepip`: Debian's python3 without python3-venv cannot make an environment.
 USABLE := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
 
+# Where it is set, as in many containers, each worker of pytest compiles every test anew: ten seconds each.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
