@@ -13,6 +13,8 @@ STAMP := $(VENV)/.stamp
 BENCH_STAMP := $(VENV)/.stamp-bench
 PEERS := $(VENV)/peers
 PEERS_STAMP := $(PEERS)/.stamp
+# One more than two cores: a third of the time a test waits for a process, a server or a clock.
+WORKERS := 3
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 CANDIDATES := python3 python3.14 python3.13 python3.12 python3.11
 # `import ensurepip`: Debian's python3 without python3-venv cannot make an environment.
@@ -34,7 +36,7 @@ demo: $(STAMP) ## see a real run
 
 test: $(STAMP) ## run the tests
 	@echo "plait: tests"
-	@$(BIN)/python -m pytest -n 2 $(ARGS)
+	@$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
 
 check: lint types test ## everything that must hold before a commit: format, lint, types, tests
 
@@ -57,8 +59,8 @@ fuzz: $(STAMP) ## the long proofs by random cases (FUZZ_RUNS=… for a shorter r
 	  $(BIN)/python "$$script" $(if $(FUZZ_RUNS),--runs $(FUZZ_RUNS)); \
 	done
 	@echo "plait: the properties, with all their examples"
-	@PLAIT_WHOLE=1 $(BIN)/python -m pytest -n 2 -m hypothesis
-	@PLAIT_WHOLE=1 $(BIN)/python -m pytest -n 2 -m share tests/template
+	@PLAIT_WHOLE=1 $(BIN)/python -m pytest -n $(WORKERS) -m hypothesis
+	@PLAIT_WHOLE=1 $(BIN)/python -m pytest -n $(WORKERS) -m share tests/template
 
 attack: $(STAMP) ## hostile processes, swapped files, links that race
 	@set -e; for script in tests/attack/*_attack.py; do \
@@ -69,7 +71,7 @@ attack: $(STAMP) ## hostile processes, swapped files, links that race
 crash: $(STAMP) ## kills, signals, full disks and power cuts in the middle of runs
 	@PYTHONPATH=tests $(BIN)/python -m crash.crash
 	@echo "plait: the tests that run a share otherwise: every call of git is the last one, and more"
-	@PLAIT_WHOLE=1 $(BIN)/python -m pytest -n 2 -m share --ignore=tests/template
+	@PLAIT_WHOLE=1 $(BIN)/python -m pytest -n $(WORKERS) -m share --ignore=tests/template
 
 bench: $(BENCH_STAMP) $(PEERS_STAMP) ## measure, and write docs/benchmarks.md
 	@BENCH_PEERS_PYTHON=$(PEERS)/bin/python $(BIN)/python bench/run.py
