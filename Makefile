@@ -13,10 +13,15 @@ STAMP := $(VENV)/.stamp
 BENCH_STAMP := $(VENV)/.stamp-bench
 PEERS := $(VENV)/peers
 PEERS_STAMP := $(PEERS)/.stamp
+# One more than two cores: a third of the time a test waits for a process, a server or a clock.
+WORKERS := 3
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 CANDIDATES := python3 python3.14 python3.13 python3.12 python3.11
 # `import ensurepip`: Debian's python3 without python3-venv cannot make an environment.
 USABLE := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
+
+# Where it is set, as in many containers, each worker of pytest compiles every test anew: ten seconds each.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -31,7 +36,7 @@ demo: $(STAMP) ## see a real run
 
 test: $(STAMP) ## run the tests
 	@echo "plait: tests"
-	@$(BIN)/python -m pytest -n 2 $(ARGS)
+	@$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
 
 check: lint types test ## everything that must hold before a commit: format, lint, types, tests
 
@@ -53,6 +58,9 @@ fuzz: $(STAMP) ## the long proofs by random cases (FUZZ_RUNS=… for a shorter r
 	  echo "plait: $$script"; \
 	  $(BIN)/python "$$script" $(if $(FUZZ_RUNS),--runs $(FUZZ_RUNS)); \
 	done
+	@echo "plait: the properties, with all their examples"
+	@PLAIT_WHOLE=1 $(BIN)/python -m pytest -n $(WORKERS) -m hypothesis
+	@PLAIT_WHOLE=1 $(BIN)/python -m pytest -n $(WORKERS) -m share tests/template
 
 attack: $(STAMP) ## hostile processes, swapped files, links that race
 	@set -e; for script in tests/attack/*_attack.py; do \
@@ -62,8 +70,8 @@ attack: $(STAMP) ## hostile processes, swapped files, links that race
 
 crash: $(STAMP) ## kills, signals, full disks and power cuts in the middle of runs
 	@PYTHONPATH=tests $(BIN)/python -m crash.crash
-	@echo "plait: every call of git is the last one"
-	@PLAIT_ALL_CALLS=1 $(BIN)/python -m pytest -n 2 tests/workspace/test_worktrees.py -k "whenever_we_die or disk_that_is_full"
+	@echo "plait: the tests that run a share otherwise: every call of git is the last one, and more"
+	@PLAIT_WHOLE=1 $(BIN)/python -m pytest -n $(WORKERS) -m share --ignore=tests/template
 
 bench: $(BENCH_STAMP) $(PEERS_STAMP) ## measure, and write docs/benchmarks.md
 	@BENCH_PEERS_PYTHON=$(PEERS)/bin/python $(BIN)/python bench/run.py

@@ -554,15 +554,18 @@ def test_the_error_tree_is_the_one_of_the_code() -> None:
     assert listed == [(it.__name__, it.exit_code) for it in classes]
 
 
-def codes_in_the_source() -> set[str]:
-    """Every code that an error is given as `code="…"`."""
-    found: set[str] = set()
+@cache
+def source() -> tuple[set[str], set[str]]:
+    """Every code that an error is given as `code="…"`, and every text of all; it is read once for both."""
+    codes, texts = set[str](), set[str]()
     for path in Path(plait.__file__).parent.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             match node:
                 case ast.keyword(arg="code", value=ast.Constant(value=str(code))) if code.islower():
-                    found.add(code)
-    return found
+                    codes.add(code)
+                case ast.Constant(value=str(text)):
+                    texts.add(text)
+    return codes, texts
 
 
 def listed_codes() -> list[str]:
@@ -572,20 +575,16 @@ def listed_codes() -> list[str]:
 def test_every_code_of_an_error_is_listed_once() -> None:
     listed = listed_codes()
     assert sorted(listed) == sorted(set(listed))
-    assert codes_in_the_source() - REFUSALS.keys() <= set(listed)
+    codes, _ = source()
+    assert codes - REFUSALS.keys() <= set(listed)
 
 
 PUT_TOGETHER = {"unknown-command"}  # `unknown-` and what is unknown
 
 
 def test_every_code_that_is_listed_stands_in_the_source() -> None:
-    assert set(listed_codes()) - texts_in_the_source() == PUT_TOGETHER
-
-
-def texts_in_the_source() -> set[str]:
-    trees = (ast.parse(path.read_text("utf-8")) for path in Path(plait.__file__).parent.rglob("*.py"))
-    nodes = (node for tree in trees for node in ast.walk(tree))
-    return {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    _, texts = source()
+    assert set(listed_codes()) - texts == PUT_TOGETHER
 
 
 def test_what_the_journal_says_of_a_fault_is_listed() -> None:

@@ -32,6 +32,7 @@ from plait.documents import (
 )
 from plait.errors import DocumentError, InputError, InternalError, LimitError, PlaitError
 from plait.source import Span
+from share import examples
 
 
 def data(text: str, *, pure: bool = False) -> object:
@@ -244,7 +245,7 @@ def test_both_parsers_give_the_same_nodes_at_the_same_places(text: str) -> None:
     assert shape(parse(text, "f.yaml")) == shape(parse(text, "f.yaml", pure=True))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_of_any_text_a_node_or_our_error_comes_out(seed: int) -> None:
     assert sum(yaml_fuzz.run(3, seed).values()) == 9
@@ -423,7 +424,7 @@ def handwritten(draw: st.DrawFn) -> tuple[str, str]:
     return (text.replace("\n", "\r\n") if draw(st.booleans()) else text), style
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(document=handwritten(), pure=st.booleans())
 def test_every_letter_is_found_where_the_author_wrote_it(document: tuple[str, str], pure: bool) -> None:
     text, _ = document

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from plait.errors import ValueRefusedError
 from plait.masking import LONGEST, Masker, masked
 from plait.values import Secret
+from share import examples
 
 SECRET = "s3cr/t+K€y 'q\"\\ü"
 
@@ -83,7 +84,7 @@ characters = st.characters() | st.sampled_from("*+/%\\'\" \n\tab\udc80€😀")
 secrets = st.text(characters, min_size=4, max_size=40).filter(lambda text: len(text.strip()) >= 4)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     declared=st.lists(secrets, min_size=1, max_size=3),
     pieces=st.lists(st.tuples(st.text(characters, max_size=12), st.sampled_from(sorted(FORMS))), max_size=4),

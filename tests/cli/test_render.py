@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plait.cli import main
+from share import examples
 
 Capsys = pytest.CaptureFixture[str]
 
@@ -219,7 +220,7 @@ json_values = st.recursive(
 )
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(value=json_values)
 def test_a_whole_value_comes_back_as_it_was_given(value: Any) -> None:
     out, stdout = io.TextIOWrapper(io.BytesIO(), encoding="utf-8"), sys.stdout

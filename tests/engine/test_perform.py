@@ -37,6 +37,7 @@ from plait.steps.foreach import Values, foreach
 from plait.steps.sequence import Sequence as Steps
 from plait.steps.work import Handler, Work
 from plait.values import Json, Secret
+from share import examples
 from steps.fakes import Acting, failing, new_run, performed, saying, step, steps, text_of, turn_of
 
 
@@ -612,7 +613,7 @@ def leaves_done(journal: MemoryJournal) -> set[str]:
     }
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(plans=flows(), data=st.data())
 def test_a_run_that_is_cut_anywhere_and_resumed_ends_as_if_it_had_not_been(
     plans: tuple[Plan, ...], data: st.DataObject

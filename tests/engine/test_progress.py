@@ -45,6 +45,7 @@ from plait.steps.fan import Fan
 from plait.steps.sequence import sequence
 from plait.steps.workflow import Workflow
 from plait.values import Json
+from share import examples
 from steps.fakes import new_run, step
 
 PHASES = (("setup", 2), ("map", 1), ("reduce", 3))
@@ -569,7 +570,7 @@ def lived(journal: MemoryJournal, many: int, stop_at: int | None) -> Progress:
     return live
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(many=st.integers(1, 12), stop_at=st.integers(0, 12))
 def test_who_watches_and_who_reads_the_journal_later_see_the_same(many: int, stop_at: int) -> None:
     journal = MemoryJournal()

@@ -24,6 +24,7 @@ from plait.steps.conversation import Agency
 from plait.steps.hands import Inside, WorkingRun
 from plait.steps.model import Answer, Ask, Usage
 from plait.values import Json
+from share import examples
 from steps.fakes import new_run, turn_of
 from steps.scripted import Says, Scripted, ToolHands, says, wants
 
@@ -140,7 +141,7 @@ def used(run: WorkingRun) -> dict[str, Any]:
     return {name: value for name, value in run.spent.used().items() if name != "seconds"}
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(data=st.data())
 @pytest.mark.parametrize("host", LIMITED)
 def test_a_run_that_was_killed_has_used_up_what_an_uninterrupted_one_has(

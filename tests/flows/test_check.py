@@ -15,6 +15,7 @@ from plait.errors import InputError
 from plait.flows.check import check_document, check_file, flow_files
 from plait.flows.finding import RULES, Finding
 from plait.template.shell_lexer import MAX_SHELL_TEXT
+from share import examples
 
 
 def findings(text: str, *, profile: str | None = None, names: tuple[str, ...] = ()) -> list[Finding]:
@@ -532,7 +533,7 @@ def test_directories_give_all_flow_files_below_them_sorted(tmp_path: Path) -> No
         flow_files([str(tmp_path / "empty")])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     text=st.text(st.sampled_from("${}:|-?.'\"\\`()[] \nabeval;<>#=$item")),
     profile=st.sampled_from(["workflow", "graph", "config", "prompt", "directive"]),

@@ -17,6 +17,7 @@ from plait import app
 from plait.engine.events import StepFinished, StepRetrying
 from plait.engine.outcome import Done
 from plait.errors import InputError, TrustError
+from share import examples
 
 
 @pytest.fixture
@@ -139,7 +140,7 @@ WHOLE = st.recursive(
 )  # fmt: skip
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(value=WHOLE.filter(lambda value: value is not None))
 def test_a_value_arrives_at_the_tool_and_in_the_state_as_it_is(
     value: Any, tmp_path_factory: pytest.TempPathFactory

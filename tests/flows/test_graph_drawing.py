@@ -27,6 +27,7 @@ from plait.flows.drawing import (
 )
 from plait.flows.drawing_svg import as_svg
 from plait.flows.drawing_text import as_text
+from share import examples
 
 LOOP = """\
 start: draft
@@ -171,7 +172,7 @@ def pictures(draw: st.DrawFn) -> Picture:
     return Picture('a <picture> & "more"', tuple(Box(name, "tool") for name in names), tuple(arrows))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(made=pictures())
 def test_every_arrow_leads_down_or_is_known_to_lead_back_and_every_box_has_one_place(made: Picture) -> None:
     layout = laid_out(made)
@@ -186,7 +187,7 @@ def test_every_arrow_leads_down_or_is_known_to_lead_back_and_every_box_has_one_p
             assert levels == list(range(level[arrow.start], level[arrow.to] + 1))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(made=pictures())
 def test_a_picture_is_whole_xml_without_scripts_and_its_boxes_do_not_overlap(made: Picture) -> None:
     written = as_svg(made)

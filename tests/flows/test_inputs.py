@@ -38,6 +38,7 @@ from plait.scope import Scope
 from plait.template.program import FACTS
 from plait.template.template import Template, compile_template
 from plait.values import Json
+from share import examples
 
 
 def no_command(command: Template) -> Iterator[bytes]:
@@ -424,7 +425,7 @@ def test_a_json_path_that_is_none_is_refused_when_the_file_is_loaded(path: str) 
 # Streams.
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(
     st.lists(
         st.recursive(
@@ -571,7 +572,7 @@ rows = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     rows,
     st.sampled_from(["s", "s DESC", "i DESC, s NULLS FIRST", "s DESC NULLS FIRST, i"]),

@@ -15,6 +15,7 @@ from plait.documents import parse
 from plait.flows.check import check_file
 from plait.flows.format import WARNED, problems
 from plait.flows.format.schema import json_schema
+from share import examples
 
 SCHEMA = jsonschema_rs.validator_for(json_schema())
 
@@ -223,7 +224,7 @@ def changed(place: tuple[str | int, ...], value: Any, *, key: str | None) -> Any
 
 
 @given(place=st.sampled_from(places(GOOD)), value=JUNK, key=st.none() | KEYS)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_the_schema_and_the_reader_of_the_format_agree_on_any_file(
     place: tuple[str | int, ...], value: Any, key: str | None
 ) -> None:

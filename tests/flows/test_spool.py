@@ -14,6 +14,7 @@ from plait.errors import InputError
 from plait.flows.inputs import keyed
 from plait.flows.spool import Spooled, expect_spool, read_spool, spooled, write_spool
 from plait.values import Json, Secret
+from share import examples
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -22,7 +23,7 @@ json_values = st.recursive(
 )
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(items=st.lists(json_values, max_size=6))
 def test_what_is_written_is_read_again(tmp_path_factory: pytest.TempPathFactory, items: list[Json]) -> None:
     file = str(tmp_path_factory.mktemp("spool") / "items")

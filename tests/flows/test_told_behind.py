@@ -17,6 +17,7 @@ from plait.engine.progress import fold
 from plait.errors import TrustError
 from plait.steps.model import Answer, Ask
 from plait.values import Json
+from share import every
 from steps.scripted import says, wants
 
 TELL = '{tool: tell, params: {x: "%s ${path} ${step.name} ${step.attempt} ${used.turns} ${cost.steps} ${result}"}}'
@@ -115,8 +116,10 @@ def top(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("end", ENDS)
-@pytest.mark.parametrize(("host", "event", "times"), TOLD)
+@pytest.mark.share
+@pytest.mark.parametrize(
+    ("host", "event", "times", "end"), [(*told, end) for told in TOLD for end in ENDS][:: every(3)]
+)
 def test_a_life_that_ends_inside_a_hook_loses_nothing_and_tells_it_later(
     top: Path, host: str, event: str, times: int, end: Callable[[], BaseException]
 ) -> None:

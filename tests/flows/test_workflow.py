@@ -25,6 +25,7 @@ from plait.steps.fan import Item
 from plait.steps.shell import Shell
 from plait.steps.work import Work
 from plait.steps.workflow import Workflow
+from share import examples
 from steps.fakes import FakeHands, Finished, new_run, printed
 from steps.git_hand import GitHands, git, new_repository
 
@@ -710,7 +711,7 @@ json_like = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(document=json_like)
 def test_any_document_loads_or_is_refused(tmp_path_factory: pytest.TempPathFactory, document: Any) -> None:
     import json

@@ -36,6 +36,7 @@ from providers.talk import (
     serving,
     talk,
 )
+from share import examples
 
 PRICED = "prices: {gpt-5.4-mini: {input: 10, cached: 1, output: 100}, claude-sonnet-5: {input: 10, cached: 1, output: 100}}"
 COST = (200 * 10 + 1000 * 1 + 40 * 100) / 1_000_000
@@ -160,11 +161,12 @@ HOSTILE = st.lists(
 ).map("".join)
 
 
+@pytest.mark.hypothesis
 def test_what_is_said_reaches_the_server_letter_by_letter() -> None:
     with serving(saying("chat_completions", "ok")) as server:
         asking = provider("chat_completions", server.url)
 
-        @settings(max_examples=60, suppress_health_check=list(HealthCheck))
+        @settings(max_examples=examples(60), suppress_health_check=list(HealthCheck))
         @given(text=HOSTILE, result=HOSTILE, described=HOSTILE)
         def arrives(text: str, result: str, described: str) -> None:
             use = ToolUse("1", "t", {"x": text})

@@ -20,6 +20,7 @@ from plait.steps.allowance import ROOM, Bill
 from plait.steps.model import Answer, Ask, Message, OnText, Usage
 from plait.steps.reckoning import question_tokens
 from plait.values import Json
+from share import examples
 from steps.fakes import new_run, turn_of
 from steps.scripted import Scripted, ToolHands
 
@@ -84,7 +85,7 @@ def asked_by_threads(spent: Spent, model: Any, questions: list[Ask]) -> list[Ans
 ROOMS = st.lists(st.none() | st.integers(1, 60), min_size=1, max_size=6)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(rooms=ROOMS, tokens=st.none() | st.integers(1, 200), spend=st.none() | st.integers(1, 200))
 def test_questions_side_by_side_never_use_more_than_the_limit(
     rooms: list[int | None], tokens: int | None, spend: int | None

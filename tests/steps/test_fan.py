@@ -23,6 +23,7 @@ from plait.records import dataclass
 from plait.steps.fan import FEW, Circuit, ErrorPolicy, Fan, OnItemFailure, results, title_of
 from plait.steps.workflow import Workflow
 from plait.values import Json
+from share import examples
 from steps.fakes import Acting, failure_of, new_run, performed, saying, step, steps, text_of, turn_of
 
 
@@ -193,7 +194,7 @@ def test_the_number_of_items_is_told_before_the_first_one_runs() -> None:
     assert [event for event in events if isinstance(event, StepCounted)] == [StepCounted("map", 2)]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(
     items=st.lists(st.integers(0, 9), max_size=12),
     bad=st.sets(st.integers(0, 9)),

@@ -17,6 +17,7 @@ from plait.flows.graph import load_graph
 from plait.steps.call import ToolResult
 from plait.store.results import Results
 from plait.values import Json
+from share import examples
 from steps.fakes import FakeHands, new_run, turn_of
 
 FLOW = """\
@@ -66,7 +67,7 @@ def walked(file: Path, journal: MemoryJournal, tools: Tools) -> Any:
         run.close()
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(moments=st.lists(st.integers(0, CALLS - 1), max_size=3))
 def test_replay_equals_live_and_no_recorded_call_is_repeated(
     moments: list[int], tmp_path_factory: pytest.TempPathFactory

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from plait.engine.outcome import Done
 from plait.steps.write_file import FileFormat, WriteFile
 from plait.values import Json, Secret
+from share import examples
 from steps.fakes import FakeHands, failure_of, new_run, performed, step, text_of
 
 
@@ -62,7 +63,7 @@ data = st.recursive(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(value=data, text=hostile)
 def test_a_value_cannot_change_the_shape_of_a_document(value: Json, text: str) -> None:
     values = {"v": value, "t": text}

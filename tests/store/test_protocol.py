@@ -33,6 +33,7 @@ from plait.store.blobs import Blobs
 from plait.store.reader import Reader
 from plait.store.rows import LARGE, original, split, storable
 from plait.values import Json, Secret
+from share import examples
 
 # ── what may come ────────────────────────────────────────────────────────
 
@@ -117,7 +118,9 @@ def by_order_and_path(step: Recorded) -> tuple[int, str]:
 # ── the same answers ─────────────────────────────────────────────────────
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(life=batches, next_life=batches, asked=st.lists(paths, max_size=3))
 def test_a_file_answers_as_memory_does_in_this_life_and_the_next(
     tmp_path: Path, life: list[list[Event]], next_life: list[list[Event]], asked: list[str]

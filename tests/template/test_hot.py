@@ -17,6 +17,7 @@ from plait.errors import MissingNamesError, PlaitError, ValueRefusedError
 from plait.scope import Scope
 from plait.template.template import RENDERINGS_UNTIL_HOT, SURPRISES_UNTIL_CAUTIOUS, Template, compile_template
 from plait.values import Secret
+from share import examples
 
 OFTEN = RENDERINGS_UNTIL_HOT + 5
 MANY_SURPRISES = SURPRISES_UNTIL_CAUTIOUS + 5
@@ -123,7 +124,7 @@ def trees(profile: str) -> st.SearchStrategy[Any]:
 
 
 @pytest.mark.parametrize("profile", PIECES)
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_generated_code_says_what_the_careful_way_says(profile: str, data: st.DataObject) -> None:
     env = data.draw(st.sampled_from([None, {}, {"A": "e", "X": "${a}"}]))
@@ -137,7 +138,7 @@ def test_generated_code_says_what_the_careful_way_says(profile: str, data: st.Da
 
 
 @pytest.mark.parametrize("profile", PIECES)
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(15), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_code_that_was_surprised_often_says_it_too(profile: str, data: st.DataObject) -> None:
     template = hot(data.draw(trees(profile)), data.draw(names), profile, env={"A": "e"})

@@ -13,6 +13,7 @@ from plait.errors import InputError, LimitError, MissingNamesError
 from plait.template.grammar import MAX_TEXT
 from plait.template.program import FEW_HOLES, MAX_OUTPUT
 from plait.template.template import MAX_TREE_DEPTH, compile_template
+from share import every
 
 TOO_LONG = "the rendered text is longer than 16,777,216 characters"
 MEBIBYTE = 1 << 20
@@ -114,8 +115,11 @@ def test_a_tree_nests_so_deep_and_no_deeper() -> None:
 OPENERS = ["${", "{", "{{", "$${", "${a:-", "{input:", "${file:", "${'", "$", "\\{"]
 
 
-@pytest.mark.parametrize("opener", OPENERS)
-@pytest.mark.parametrize("profile", ["workflow", "graph", "config"])
+@pytest.mark.share
+@pytest.mark.parametrize(
+    ("profile", "opener"),
+    [(profile, opener) for profile in ("workflow", "graph", "config") for opener in OPENERS][:: every(3)],
+)
 def test_a_mebibyte_of_openers_is_text(profile: str, opener: str) -> None:
     text = (opener * MEBIBYTE)[: MEBIBYTE // len(opener) * len(opener)]
     assert len(text) <= MAX_TEXT

@@ -20,6 +20,7 @@ from plait.template.shell_lexer import (
     Piece,
     analyse,
 )
+from share import examples
 from template.shell_cases import pieces
 
 
@@ -616,7 +617,7 @@ TOKENS = [
 soup = st.lists(st.sampled_from([*TOKENS, Gap(0, 0, 4)]) | st.text(string.printable, max_size=3), max_size=30)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(soup, st.sampled_from(BOTH))
 def test_no_text_makes_the_lexer_fail_or_lose_a_hole(made: list[Piece], dialect: Dialect) -> None:
     answer = analyse(made, dialect)

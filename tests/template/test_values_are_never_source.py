@@ -16,6 +16,7 @@ from fuzz.template_fuzz import CHECKS, PROFILES, Case, Piece, check, random_case
 from plait.template.sinks import as_argv, as_json, as_text, as_url
 from plait.template.template import Template, compile_template
 from plait.values import Secret
+from share import examples
 
 HOSTILE = [
     "${a}",
@@ -36,7 +37,7 @@ hostile_texts = st.lists(st.one_of(st.sampled_from(HOSTILE), st.text(max_size=3)
 
 @pytest.mark.parametrize("profile", PROFILES)
 @pytest.mark.parametrize("checker", dict.fromkeys(CHECKS), ids=lambda checker: checker.__name__)
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(chance=st.randoms(use_true_random=False))
 def test_what_comes_out_is_known_by_construction(profile: str, checker, chance: random.Random) -> None:  # type: ignore[no-untyped-def]
     assert check(random_case(chance, profile), checker) == []

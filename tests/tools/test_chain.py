@@ -16,6 +16,7 @@ from plait.tools.chain import Chain, Chains
 from plait.tools.items import Header, Item
 from plait.tools.readers import ItemCache
 from plait.tools.spaces import Found, Space, Spaces
+from share import examples
 
 
 def put(top: Path, item_id: str, executor: str | None) -> Path:
@@ -102,7 +103,7 @@ def test_a_stamp_tells_every_field_apart() -> None:
     assert len(stamps) == 5
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(
     edges=st.dictionaries(
         st.sampled_from("abcd"), st.sampled_from(["a", "b", "c", "d", "e", "core/primitives/mcp"])

@@ -22,6 +22,7 @@ from plait.tools.items import Header, Item
 from plait.tools.readers import ItemCache, read_item
 from plait.tools.spaces import EXTENSIONS, Found, Space, Spaces
 from plait.values import Json
+from share import examples
 
 STAMP = Stamp(device=1, inode=2, size=3, modified=4, changed=5)
 
@@ -445,7 +446,7 @@ any_bytes = (
 )
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=examples(600), deadline=None)
 @given(extension=st.sampled_from(EXTENSIONS), data=any_bytes)
 def test_any_bytes_are_an_item_or_an_error_with_a_place(extension: str, data: bytes) -> None:
     match read_or_refused(extension, data):
@@ -469,7 +470,7 @@ shapes = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(said=st.dictionaries(st.sampled_from(sorted(Header.__dataclass_fields__)), shapes, max_size=4))
 def test_a_header_of_any_shape_is_typed_or_refused(said: dict[str, object]) -> None:
     match read_or_refused(".yaml", json.dumps(said).encode()):

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plait.tools.schemas import surely_meets
+from share import examples
 
 REPORT = {
     "type": "object",
@@ -89,7 +90,7 @@ schemas = st.recursive(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(value=values, schema=schemas)
 def test_a_yes_is_a_yes_of_the_library(value: Any, schema: Any) -> None:
     if surely_meets(value, schema):

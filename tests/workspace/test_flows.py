@@ -20,6 +20,7 @@ from plait.documents import parse
 from plait.engine.events import Noted
 from plait.flows.check import check_workflow
 from plait.flows.compose import compose
+from share import every
 from steps.git_hand import git, new_repository
 
 HEAD = "map:\n  input: [a, b]\n  max_parallel: 2\n"
@@ -448,7 +449,8 @@ class Killed(BaseException):
     """The engine has died."""
 
 
-@pytest.mark.parametrize("last", range(1, 14))
+@pytest.mark.share
+@pytest.mark.parametrize("last", range(1, 14, every(4)))
 def test_what_nobody_had_committed_is_not_merged_wherever_a_retry_dies(
     project: Path, monkeypatch: pytest.MonkeyPatch, last: int
 ) -> None:

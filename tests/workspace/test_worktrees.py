@@ -23,6 +23,7 @@ from plait.steps.fan import ErrorPolicy
 from plait.steps.isolation import Isolation, Uncommitted
 from plait.workspace.git import Answer
 from plait.workspace.worktrees import place_name
+from share import every
 from steps.fakes import failure_of, text_of
 from steps.git_hand import git, new_repository
 from workspace.places import Ended, Place, commits_a_file, start_git
@@ -656,10 +657,11 @@ def dying(at: int, *, after: bool) -> tuple[Callable[..., Answer], Callable[[], 
     return start, dead.is_set
 
 
-CALLS = 1 if "PLAIT_ALL_CALLS" in os.environ else 4
+CALLS = every(12)
 """Of the calls of git, every so many is the last one; `make crash` tries them all."""
 
 
+@pytest.mark.share
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_whenever_we_die_no_commit_is_lost_none_is_merged_twice_and_the_order_stays(
     tmp_path: Path, after: bool
@@ -678,6 +680,7 @@ def test_whenever_we_die_no_commit_is_lost_none_is_merged_twice_and_the_order_st
     assert at > 20
 
 
+@pytest.mark.share
 def test_a_disk_that_is_full_at_any_call_loses_nothing(tmp_path: Path) -> None:
     for at in itertools.count(1, CALLS):
         numbers = itertools.count(1)
