@@ -272,6 +272,16 @@ def test_what_a_server_says_about_an_error_is_told_on_one_line(body: Any, told: 
     )
 
 
+@pytest.mark.parametrize("body", [{"error": {"message": "x" * 1990 + KEY}}, b"x" * 1990 + KEY.encode()])
+@pytest.mark.parametrize("status", [200, 400])
+def test_no_part_of_a_secret_is_left_where_the_words_of_a_server_are_cut(body: Any, status: int) -> None:
+    with serving(reply(body, status)) as server:
+        failed = failure(provider("chat_completions", server.url))
+    assert failed.output is not None
+    assert KEY[:4] not in json.dumps(failed.output) + failed.message
+    assert "x" * 1900 in json.dumps(failed.output)
+
+
 WAITS = [
     # status  message
     (429, "the provider 'openai' answered 429 Too Many Requests, and says \"says ***\": "

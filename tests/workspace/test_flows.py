@@ -351,6 +351,17 @@ def test_a_reduce_that_goes_on_at_another_branch_says_so(project: Path) -> None:
     assert not any(notes), "of a reduce that is done there is nothing to say"
 
 
+def test_a_reduce_whose_first_step_left_the_branch_and_failed_goes_on(project: Path) -> None:
+    leaving = "- shell: git switch -q -c report 2>/dev/null; test ! -e ${workflow.dir}/.ai/bad\n  - shell: ls"
+    path = written(project, SWITCHING.replace("MEANWHILE", "'true'").replace("- shell: ls", leaving))
+    (project / ".ai").mkdir()
+    (project / ".ai/bad").touch()
+    run = flows.run_flow(path)
+    assert run.status == "failed"
+    (project / ".ai/bad").unlink()
+    assert flows.resume_flow(run.run, project=str(project)).status == "done"
+
+
 def test_a_reduce_that_has_nothing_to_do_with_branches_goes_on_wherever_it_is(project: Path) -> None:
     text = SWITCHING.replace("MEANWHILE", "git -C ${workflow.dir} switch -q -c other")
     kept = text.replace("isolation: worktree", "isolation: {kind: worktree, merge: none}")

@@ -228,7 +228,7 @@ class HttpModel:
             body = b""
         data = _json(body)
         kind, todo = self._meaning(head)
-        said = self.mask(_said(data, body))
+        said = self.mask(_said(data, body))[:MOST_SAID]  # in this order: half a secret cannot be masked
         word = fault_word(data)
         phrase = next((f" {known.phrase}" for known in HTTPStatus if known == head.status), "")
         named = f" ({word})" if word else ""
@@ -283,7 +283,7 @@ class HttpModel:
             paid = broken(Answer(), "", "").failure.output  # its head was welcome: the question was taken
             raise StepError(replace(self._unanswered(error, 1), output=paid)) from None
         except UnreadableError as error:
-            output = {"said": self.mask(body[:MOST_SAID].decode("utf-8", "replace"))}
+            output = {"said": self.mask(body.decode("utf-8", "replace"))[:MOST_SAID]}
             raise StepError(Failure(self._unreadable(error), "server_error", output=output)) from None
         except UnendedError as error:
             raise broken(error.half, "server_error", "it does not say why it ends") from None
@@ -488,7 +488,7 @@ def _json(body: bytes) -> Json:
 def _said(data: Json, body: bytes) -> str:
     """What a server says about an error, for the record."""
     text = fault_text(data)
-    return (body.decode("utf-8", "replace") if text is None else text)[:MOST_SAID]
+    return body.decode("utf-8", "replace") if text is None else text
 
 
 def _quoted(said: str) -> str:

@@ -78,7 +78,7 @@ def expect_at_target(turn: Turn, value: Json, reduce: Step) -> None:
         return
     at = f"the branch {short(now)}" if now else "no branch (detached HEAD)"
     where = f"the project is at {at}, and what the items did was merged into {short(target)}"
-    if any(_is_done(turn, one.path) for one in turn.run.journal.recorded_in(path)):
+    if _has_begun(turn, path):
         turn.run.note(path, f"{where}: reduce goes on there, since it had begun")
         return
     raise InputError(
@@ -93,6 +93,15 @@ def _is_done(turn: Turn, path: str) -> bool:
     """Has an earlier life done it, behind all that is before it now?"""
     known = turn.run.journal.recorded(path) if turn.replaying and not turn.run.fresh else None
     return known is not None and known.number > turn.after and isinstance(known.outcome, Done)
+
+
+def _has_begun(turn: Turn, path: str) -> bool:
+    """Has an earlier life come to any of its steps, however that ended?"""
+    journal = turn.run.journal
+    if turn.run.fresh or not turn.replaying:
+        return False
+    ended = any(known.number > turn.after for known in journal.recorded_in(path))
+    return ended or any(begun.startswith(f"{path}/") for begun in journal.unfinished())
 
 
 def end_meeting(turn: Turn) -> None:
