@@ -363,9 +363,7 @@ class _Reader:
 
     def _entries(self, node: Mapping, name: str, path: str, frame: _Frame, before: _Frame) -> None:
         """The fields of a map: what it does, then what follows it."""
-        first = [entry for entry in node.entries if entry[0].value not in _AFTERWARDS]
-        after = [entry for entry in node.entries if entry[0].value in _AFTERWARDS]
-        then = sorted(after, key=lambda entry: _AFTERWARDS.index(str(entry[0].value)))
+        first, then = _in_order(node)
         for key, value in first:
             begin = len(self.fields)
             self._field(key, value, name, path, before if key.value in _BEFORE_ENV else frame)
@@ -487,6 +485,29 @@ def _lost(node: Node, *, of_step: bool = False) -> Iterator[Name]:
                 yield Name(name, (), "captured")
             for _, value in entries:
                 yield from _lost(value)
+
+
+_Entries: TypeAlias = list[tuple[Scalar, Node]]
+
+
+def _in_order(node: Mapping) -> tuple[_Entries, _Entries]:
+    """The fields of a map by when they are read: what it does, and what follows that.
+
+    What stands inside of `test` follows it like what stands beside it.
+    """
+    first: _Entries = []
+    after: list[tuple[int, tuple[Scalar, Node]]] = []
+    for key, value in node.entries:
+        if key.value in _AFTERWARDS:
+            after.append((_AFTERWARDS.index(str(key.value)), (key, value)))
+            continue
+        within = value.entries if key.value == "test" and isinstance(value, Mapping) else ()
+        inner = [entry for entry in within if entry[0].value in _AFTERWARDS]
+        if inner:
+            after.append((len(_AFTERWARDS), (key, Mapping(tuple(inner), value.span))))
+            value = Mapping(tuple(entry for entry in within if entry not in inner), value.span)
+        first.append((key, value))
+    return first, [entry for _, entry in sorted(after, key=lambda one: one[0])]
 
 
 def _left_behind(step: Node) -> list[Name]:
