@@ -139,6 +139,11 @@ BEHIND_NOTHING = [
      "merge: [{shell: 'echo ${shell.output}'}]\n",
      ["last.output", "last.output", "shell.output"]),
     ("steps: [{shell: ls, on_failure: '/fix ${last.output} ${shell.stderr}'}]\n",        []),
+    # a name of the author's that is called like it
+    *((f"{said}map: {{input: [1], steps: [{{shell: 'echo ${{shell}}'}}]}}\nreduce: [{{shell: 'echo ${{shell}}'}}]\n", [])
+      for said in ("env: {shell: zsh}\n", "vars: {shell: zsh}\n", "parameters: {shell: {default: zsh}}\n",
+                   "setup: [{shell: echo zsh, capture_output: shell}]\n",
+                   "env: {shell: zsh}\nsetup: [{shell: ls}]\n")),
     ("steps: [{test: {command: ls, on_failure: '/fix ${last.output} ${shell.stderr}'}}]\n", []),
     ("steps: [{test: {command: ls, on_failure: '/fix ${said}'}, capture_output: said}]\n", []),
     ("steps: [{test: {command: 'ls ${last.output}', on_failure: '/fix it'}}]\n",         ["last.output"]),
@@ -158,6 +163,25 @@ BEHIND_NOTHING = [
 def test_the_output_of_the_step_before_is_known_only_behind_a_step(flow: str, expected: list[str]) -> None:
     unknown = [one.problem.what for one in findings(flow) if one.problem.code == "unknown-name"]
     assert unknown == [f"nothing here is named '{name}'" for name in expected]
+
+
+HIDDEN = [
+    # head                                        line:column of names that steps hide
+    ("env: {shell: zsh}\n",                       ["1:7"]),
+    ("vars: {last: 1, first: 2}\n",               ["1:8"]),
+    ("parameters:\n  shell: {default: zsh}\n",    ["2:3"]),
+    ("vars: {map: 1}\n",                          []),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("head", "expected"), HIDDEN)
+def test_a_name_that_steps_hide_is_warned_of(head: str, expected: list[str]) -> None:
+    found = [
+        one for one in findings(f"{head}steps: [{{shell: ls}}]\n") if one.problem.code == "shadowed-name"
+    ]
+    places = [one.problem.where.source.position(one.problem.where.start) for one in found]  # type: ignore[union-attr]
+    assert [f"{line}:{column}" for line, column in places] == expected
+    assert {one.severity for one in found} <= {"warning"}
 
 
 ELSEWHERE = [

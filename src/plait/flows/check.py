@@ -290,6 +290,7 @@ def check_workflow(flow: Composed, *, names: Iterable[str] = (), project: str | 
         found += map(Finding, _parameter_problems(flow.document))
         found += map(Finding, _head_problems(flow.document, names))
         found += map(Finding, _env_file_problems(flow.document))
+        found += _hidden_by_steps(flow.document)
         found += _hook_findings(flow.document)
     blocks = Blocks() if broken else flow.blocks
     reading = read_fields(flow.document, "workflow", names=names, blocks=blocks, whole=flow.whole)
@@ -443,6 +444,17 @@ def _head_problems(document: documents.Node, names: Iterable[str]) -> Iterator[P
     yield from _needed_too_early(heads["env"], given.union(name for name, _ in heads["vars"]), own)
     for _, profile in _entries(document.get("profiles")):
         yield from variables_in_circles(dict(heads["env"]), dict(_entries(profile)))
+
+
+def _hidden_by_steps(document: documents.Node) -> Iterator[Finding]:
+    """Names of the head that mean something else behind the first step of a list."""
+    for part in ("parameters", "vars", "env"):
+        declared = document.get(part) if isinstance(document, documents.Mapping) else None
+        for key, _ in declared.entries if isinstance(declared, documents.Mapping) else ():
+            if key.value in BEHIND_STEPS:
+                what = f"'{key.value}' is the output of the step before, behind the first step of a list"
+                problem = Problem(what, key.span, "choose another name", code="shadowed-name")
+                yield Finding(problem, "warning")
 
 
 def _entries(node: documents.Node | None) -> list[tuple[str, documents.Node]]:

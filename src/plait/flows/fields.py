@@ -102,22 +102,27 @@ class Known(abc.Mapping[str, Name]):
     def __len__(self) -> int:
         return len(names_everywhere_in(self.phase)) + self._given_count()
 
-    def _given(self, name: str) -> Name | None:
+    def _given(self, name: str, *, apart: bool = False) -> Name | None:
+        """`apart`: asked from a list of its own, to which steps leave only what has a name of the author."""
         index, found = self._captured.get(name, (self._limit, None))
-        if index < self._limit:
+        if index < self._limit and not (apart and _is_left_behind(found)):
             return found
-        if self._apart and name in BEHIND_STEPS:
-            return None
-        return self._outer._given(name) if self._outer else None
+        return self._outer._given(name, apart=apart or self._apart) if self._outer else None
 
-    def _given_names(self) -> Iterator[str]:
+    def _given_names(self, *, apart: bool = False) -> Iterator[str]:
         if self._outer:
-            outer = self._outer._given_names()
-            yield from (name for name in outer if not (self._apart and name in BEHIND_STEPS))
-        yield from islice(self._captured, self._limit)
+            yield from self._outer._given_names(apart=apart or self._apart)
+        for name, (_, found) in islice(self._captured.items(), self._limit):
+            if not (apart and _is_left_behind(found)):
+                yield name
 
     def _given_count(self) -> int:
         return sum(1 for _ in self._given_names())
+
+
+def _is_left_behind(name: Name | None) -> bool:
+    """Is it the built-in name, and not one of the author's that is called like it?"""
+    return name is not None and name is BEHIND_STEPS.get(name.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +200,9 @@ class _Frame:
     def add(self, names: Iterable[Name]) -> None:
         for name in names:
             at, known = self.captured.setdefault(name.name, (len(self.captured), name))
-            if known.kind != name.kind:  # captured twice, in two forms
+            if _is_left_behind(known) or _is_left_behind(name):
+                self.captured[name.name] = (at, name if _is_left_behind(known) else known)
+            elif known.kind != name.kind:  # captured twice, in two forms
                 self.captured[name.name] = (at, replace(known, kind=None))
 
     def child(self, more: Iterable[Name] = (), *, phase: str | None = None, apart: bool = False) -> _Frame:
@@ -204,8 +211,9 @@ class _Frame:
         return inner
 
     def captured_besides(self, names: Iterable[Name]) -> list[Name]:
-        known = {*BEHIND_STEPS, *(name.name for name in names)}
-        return [name for _, name in self.captured.values() if name.name not in known]
+        known = {name.name for name in names}
+        found = (name for _, name in self.captured.values() if not _is_left_behind(name))
+        return [name for name in found if name.name not in known]
 
     def known(self) -> Known:
         return Known(self.phase, self.captured, len(self.captured), self.outer, apart=self.apart)
