@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -337,6 +338,35 @@ def test_whoever_is_interrupted_neither_loses_nor_doubles_what_others_record(jou
     assert len(recorded) == len(set(recorded))
     assert set(acknowledged) <= set(recorded)
     assert len(recorded) - len(acknowledged) <= 150  # what was interrupted may be there or not
+
+
+def test_whoever_is_interrupted_behind_any_call_of_a_record_stands_in_nobodys_way(
+    journal: SqliteJournal,
+) -> None:
+    """Python hears of a signal when a call has returned, so also between a lock that is taken and the next line."""
+    for last in itertools.count(1):
+        calls = itertools.count(1)
+
+        def interrupt(
+            _frame: object, what: str, _which: object, calls: Iterator[int] = calls, last: int = last
+        ) -> None:
+            if what == "c_return" and next(calls) == last:
+                raise Interruption
+
+        before = sys.getprofile()
+        sys.setprofile(interrupt)
+        try:
+            journal.append(finished(f"0/{last}"))
+            break
+        except Interruption:
+            pass
+        finally:
+            sys.setprofile(before)
+        other = threading.Thread(target=journal.append, args=(finished(f"1/{last}"),), daemon=True)
+        other.start()
+        other.join(20)
+        assert not other.is_alive(), f"call {last} of a record"
+    assert last > 5
 
 
 def test_a_word_that_two_threads_learn_has_one_number(journal: SqliteJournal) -> None:

@@ -123,13 +123,12 @@ class Writer:
             return
         now, packing = self._now(), self._packing
         rows = [to_row(event, now, packing) for event in events]
-        if not self._writing.acquire(blocking=False):
+        if self._writing.locked():
             self._append_with_others(rows)
             return
-        try:
+        # Not `acquire`: an interrupt that is heard when it has returned would leave the lock taken for ever.
+        with self._writing:
             self._write(_Batch(rows))
-        finally:
-            self._writing.release()
 
     def _append_with_others(self, rows: list[Row]) -> None:
         leads = False
