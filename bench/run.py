@@ -220,9 +220,9 @@ REACHED_BY = {
     ),
     "plait run FILE": (
         "Of 1,000 items the start of the command is a fifth, which the row from Python does not have. Beside "
-        "its shell (0.3 ms, by decision 46) an item takes 0.2 ms of computing in the guardian and 0.4 to 0.6 ms "
-        "in Plait, most of it Python's own evaluation, spread thin. A compiled guardian, and several items "
-        "in one order to it, would bring all rows below the bar."
+        "its shell (0.3 ms, by decision 46) an item takes 0.2 ms of computing in the guardian and 0.4 to "
+        "0.6 ms in Plait, most of it Python's own evaluation, spread thin. A compiled guardian, and several "
+        "items in one order to it, would bring all rows below the bar."
     ),
     "plait run above": (
         "Nearly all of it is loading some 220 modules; a seventh is PyYAML, of which libyaml's part alone "
