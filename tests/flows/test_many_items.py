@@ -11,8 +11,11 @@ import pytest
 from flows.running import Place, new_place
 from plait.engine.events import ItemsRemembered, StepFinished
 from plait.engine.journal import Stamped
+from plait.engine.perform import Turn
 from plait.engine.progress import Progress
 from plait.steps import fan
+from plait.store.reader import Reader
+from plait.values import Json
 
 MANY = 500
 ITEMS = MANY + 50
@@ -74,6 +77,34 @@ def test_what_is_remembered_at_once_counts_in_a_view_as_one_by_one(place: Place)
     (told,) = (event for event in ran.events if isinstance(event, ItemsRemembered))
     assert (group.total, group.failed, group.done) == (ITEMS, 3, ITEMS - 3)
     assert group.replayed == told.done.count(1) + 3
+
+
+def test_a_retry_says_that_it_works_before_it_has_gone_through_the_items(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = place.run(FLOW.replace("max_failures: 3", "max_failures: 30")).result.run
+    told: list[str] = []
+    indexed, run_map = Reader._extend, fan.Fan.run
+
+    def extended(self: Reader, last: int) -> None:
+        told.append("index")
+        indexed(self, last)
+
+    def begun(self: fan.Fan, turn: Turn) -> Json:
+        told.append("map")
+        return run_map(self, turn)
+
+    monkeypatch.setattr(Reader, "_extend", extended)
+    monkeypatch.setattr(fan.Fan, "run", begun)
+    monkeypatch.setattr(Reader.__init__, "__kwdefaults__", {"many": 1})  # every journal is a long one
+    # Retried by another text, by that again, and by a third one.
+    for number in (1, 1, 2):
+        (place.root / f"gone-{number}").mkdir(exist_ok=True)
+        place.write("flow.yaml", FLOW.replace("max_failures: 3", f"max_failures: {30 + number}"))
+        place.write("flow.yaml", place.text("flow.yaml").replace("content: x", f"content: x{number}"))
+        told.clear()
+        place.retry(run)
+        assert told[0] == "map"
 
 
 MEASURED = """\

@@ -57,13 +57,18 @@ class Retry:
 
     def waiting(self, opened: Opened) -> list[str]:
         """The items to which it did not come."""
+        if self.asked and _has_come_to_all(next(iter(self.asked)), opened.journal):
+            return []
         return [path for path in sorted(self.asked) if opened.journal.recorded(path) is None]
 
     def kept(self, loaded: Loaded, opened: Opened) -> Retry:
-        """What later lives have to know of it: nothing, if all that is done was done by the text of now."""
-        if not Retry.of(opened).items and _is_of_one_text(loaded, opened):
-            return Retry(asked=self.asked)
-        return self if changed_since(loaded, opened, Retry()) else Retry(asked=self.asked)
+        """What later lives have to know of it: nothing, if all that is done was done by the text of now.
+
+        What is no change to any step that was done is kept as well: to find that out, very many items
+        would have to be gone through before anything is told.
+        """
+        is_alike = not Retry.of(opened).items and _is_of_one_text(loaded, opened)
+        return Retry(asked=self.asked) if is_alike else self
 
     def holds(self, path: str, step: Step) -> bool:
         """Is the text of a step, at a path of the flow, the one that was accepted then?"""
@@ -87,6 +92,12 @@ class Retry:
                 "asked": sorted(self.asked),
             }
         }
+
+
+def _has_come_to_all(item: str, journal: Journal) -> bool:
+    """Has the map that an item is of gone to its end since it was retried?  It was forgotten then."""
+    end = journal.recorded(item.rpartition("/")[0])
+    return end is not None and not isinstance(end.outcome, Failed)
 
 
 def _is_of_one_text(loaded: Loaded, opened: Opened) -> bool:
