@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import pytest
 
 from flows.running import Place, new_place
 from plait.app import env_changes
-from plait.app.flows import Company, rehearse_resume, retry_flow
+from plait.app.flows import Company, flow_runs, rehearse_resume, retry_flow
 from plait.app.hands import RealHands
 from plait.engine.events import StepStarted, StepTitled
 from plait.engine.journal import Stamped
@@ -658,3 +659,36 @@ map: {input: [a], id: '${T}-${p}-${item}', steps: [{shell: 'echo ${item_id}'}]}
 def test_an_id_cannot_ask_for_what_is_known_only_when_all_items_are_found(place: Place, name: str) -> None:
     flow = f"map: {{input: [a], id: '${{{name}}}', steps: [{{shell: 'true'}}]}}"
     assert [finding.problem.what for finding in place.check(flow)] == [f"nothing here is named '{name}'"]
+
+
+# ── a project in another place ───────────────────────────────────────────
+
+HALF_DONE = """\
+setup:
+- {shell: "echo once >> began; echo seen", capture_output: seen}
+map:
+  input: items.json
+  id: "${item}"
+  steps: [{shell: "test -e go && echo ${item} >> did"}]
+reduce:
+- {shell: "echo ${seen} ${map.successful} > report"}
+"""
+
+
+@pytest.mark.parametrize("how", [Path.rename, copytree], ids=["moved", "copied"])
+@pytest.mark.parametrize("again", ["resume", "retry"])
+def test_a_run_goes_on_where_its_project_is_now(
+    place: Place, how: Callable[[Path, Path], object], again: str
+) -> None:
+    place.write("items.json", ["a", "b"])
+    run = place.run(HALF_DONE.replace("steps:", "error_policy: {on_item_failure: stop}\n  steps:")).result.run
+    now = Place(place.root.parent / "now")
+    how(place.root, now.root)
+    now.write("go", "")
+    ran = now.resume(run) if again == "resume" else now.retry(run)
+    assert ran.result.status == "done"
+    assert (now.text("began"), sorted(now.text("did").split())) == ("once\n", ["a", "b"])
+    assert now.text("report") == "seen 2\n"
+    assert not (place.root / "did").exists()
+    (summary,) = flow_runs(str(now.root))
+    assert summary.file == str(now.file)

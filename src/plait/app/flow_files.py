@@ -86,10 +86,10 @@ class Flow:
         if max_parallel is not None:
             kept["max_parallel"] = max_parallel
         kept["inputs"] = {**(kept.get("inputs") or {}), **_given_again(opened, inputs or {})}
-        path = os.path.abspath(file) if file else str(facts["file"])
+        path, project = _place_now(str(facts["file"]), str(facts["project"]), opened.project)
         tool = facts.get("tool")
         called = tool if isinstance(tool, str) and not file else None
-        flow = cls(path, Options(**kept), str(facts["project"]), tool=called)
+        flow = cls(os.path.abspath(file) if file else path, Options(**kept), project, tool=called)
         flow.started = str(facts.get("started", ""))
         return flow
 
@@ -142,7 +142,6 @@ class Flow:
         kept = {name: value for name, value in given.items() if name not in withheld}
         return {
             **self.source(loaded),
-            "project": self.project,
             "started": self.started,
             "options": replace(self.options, inputs=kept).record(),
             **({"withheld": withheld} if withheld else {}),
@@ -151,7 +150,21 @@ class Flow:
 
     def source(self, loaded: Loaded) -> dict[str, Json]:
         """Where its text comes from, and what that is."""
-        return {"tool": self.tool, "kind": loaded.kind, "flow": loaded.program.name, "file": self.path}
+        return {
+            "tool": self.tool,
+            "kind": loaded.kind,
+            "flow": loaded.program.name,
+            "file": self.path,
+            "project": self.project,
+        }
+
+
+def _place_now(file: str, project: str, now: str) -> tuple[str, str]:
+    """Where a flow and its project are, if the project may have been moved or copied since."""
+    if os.path.realpath(project) == os.path.realpath(now):
+        return file, project
+    inside = os.path.relpath(file, project)
+    return (file if inside.startswith(os.pardir) else os.path.join(now, inside)), now
 
 
 def _with_secrets(given: Mapping[str, Json], loaded: Loaded) -> Iterator[str]:

@@ -219,6 +219,8 @@ def resume_flow(
         accept_changes = is_to_accept(loaded, opened, said=accept_changes)
         expect_steps(loaded, opened.journal, repeat=repeat, done=done)
         expect_backend(flow, loaded, company.stop, opened.journal)
+        if flow.project != opened.facts["project"]:
+            opened.amend(**flow.source(loaded))  # it was moved
         go_on_by(loaded, opened, accepted=accept_changes)
         retry = Retry.of(opened)
         changed = changed_since(loaded, opened) if accept_changes and retry.items else {}

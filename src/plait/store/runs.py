@@ -54,6 +54,8 @@ class RunSummary:
 
 
 Summaries: TypeAlias = list[RunSummary]
+_DEPTH: Final = 4
+"""Of the folder of a run below that of its project: `.ai/state/runs/ID`."""
 
 
 class Opened:
@@ -65,6 +67,11 @@ class Opened:
         self.journal = journal
         self.logs = Logs(os.path.join(folder, "logs"))
         self._lock = lock
+
+    @property
+    def project(self) -> str:
+        """Where the project is now; it may have been moved or copied since the run was made."""
+        return self.folder.rsplit(os.sep, _DEPTH)[0]
 
     @property
     def facts(self) -> dict[str, Json]:
