@@ -735,6 +735,7 @@ def test_a_dry_run_shows_what_would_run_and_what_is_remembered(capsys: Capsys) -
     found = [
         Rehearsed("setup/0", "shell", "measure", remembered=True),
         Rehearsed("setup/1", "shell", "git commit -m 'it'\nls\n", why="it had failed"),
+        Rehearsed("setup/2", "shell", "publish", skipped="its condition does not hold"),
         Rehearsed("map/item:a/0", "tool", "team/report\x1b[2J"),
     ]
     assert show_rehearsal(found, as_json=False) == 0
@@ -742,6 +743,7 @@ def test_a_dry_run_shows_what_would_run_and_what_is_remembered(capsys: Capsys) -
         "setup/0   shell   measure   (remembered)\n"
         "setup/1   shell   git commit -m 'it'   (again: it had failed)\n"
         "    ls\n"
+        "setup/2   shell   publish   (skipped: its condition does not hold)\n"
         "map/item:a/0   tool   team/report\n"
     )
     assert show_rehearsal(found, as_json=True) == 0
@@ -752,6 +754,7 @@ def test_a_dry_run_shows_what_would_run_and_what_is_remembered(capsys: Capsys) -
         "remembered": False,
         "why": "it had failed",
         "fails": "",
+        "skipped": "",
     }
 
 

@@ -61,6 +61,7 @@ steps:
         'steps/1   shell   if {"path":"n","op":"eq","value":"3"}: echo maybe',
         'steps/2   shell   if {"all":[{"not":{"path":"n.x","op":"exists"}},'
         '{"path":"workflow.name","value":"flow"}]}: echo nested',
+        "steps/3   shell   echo never   (skipped: its condition does not hold)",
         "steps/4   shell   echo always",
     ], done.stderr
 

@@ -37,7 +37,7 @@ EXAMPLES: Final = (
     "plait run fix-worst.yaml -i folder=src --max-parallel 8 --dry-run",
 )
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-REHEARSED: Final = ("path", "kind", "shown", "remembered", "why", "fails")
+REHEARSED: Final = ("path", "kind", "shown", "remembered", "why", "fails", "skipped")
 SHOW_CURSOR: Final = b"\x1b[?25h"
 
 
@@ -140,12 +140,20 @@ def show_rehearsal(rehearsed: Iterable[Rehearsed], *, as_json: bool) -> int:
             continue
         shown = f"{one.shown}   would fail: {one.fails}" if one.fails else one.shown
         first, *more = clean_block(shown).rstrip("\n").split("\n")
-        about = "   (remembered)" if one.remembered else f"   (again: {one.why})" if one.why else ""
-        colour = "dim" if one.remembered else "bold"
-        print(f"{paint(clean(one.path, None), colour)}   {clean(one.kind)}   {first}{paint(about, 'dim')}")
+        colour = "dim" if one.remembered or one.skipped else "bold"
+        about = paint(_about(one), "dim")
+        print(f"{paint(clean(one.path, None), colour)}   {clean(one.kind)}   {first}{about}")
         for line in more:
             print(f"    {line}")
     return code
+
+
+def _about(one: Rehearsed) -> str:
+    if one.remembered:
+        return "   (remembered)"
+    if one.skipped:
+        return f"   (skipped: {clean(one.skipped)})"
+    return f"   (again: {one.why})" if one.why else ""
 
 
 # ── watching ─────────────────────────────────────────────────────────────

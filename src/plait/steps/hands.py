@@ -10,8 +10,9 @@ from threading import Lock
 
 from plait.engine.backend import Backend
 from plait.engine.events import StepFinished
+from plait.engine.journal import is_item
 from plait.engine.limits import Earlier, Limits, Reached, Spent
-from plait.engine.outcome import Failed, Failure, Outcome, OutOfLimit, StepError
+from plait.engine.outcome import Failed, Failure, Outcome, OutOfLimit, Skipped, StepError
 from plait.engine.run import Run, Stop
 from plait.hints import TYPE_CHECKING, Final, Literal, Protocol
 from plait.masking import Masker
@@ -375,6 +376,8 @@ class Rehearsed:
     """Why it would fail, as far as that is known without doing it."""
     fatal: bool = False
     """The run would fail with it, or count it as a failed item."""
+    skipped: str = ""
+    """Why it is not done at all."""
 
 
 _HIDING: Final = Lock()
@@ -504,7 +507,7 @@ class WorkingRun(Run):
     @property
     def would_have_run(self) -> bool:
         """In a dry run: is there something by now that a run would have done?  It may have written files."""
-        return any(not one.remembered for one in self.rehearsal or ())
+        return any(not one.remembered and not one.skipped for one in self.rehearsal or ())
 
     def hide_made(self, secrets: Iterable[str]) -> None:
         """Mask what a step has made of secrets, unless it is masked at least in part, as from the beginning.
@@ -630,21 +633,24 @@ class RehearsedRun(WorkingRun):
         return set()
 
     def emit(self, event: Event) -> None:
-        self._show_failure(event)
+        self._show_end(event)
         super().emit(event)
 
     def emit_last(self, event: StepFinished) -> None:
-        self._show_failure(event)
+        self._show_end(event)
         super().emit_last(event)
 
-    def _show_failure(self, event: Event) -> None:
-        if not isinstance(event, StepFinished) or not isinstance(event.outcome, Failed):
+    def _show_end(self, event: Event) -> None:
+        """Of a step that shows nothing else: one that would fail, or is not done."""
+        if not isinstance(event, StepFinished) or event.replayed:
             return
-        failure, path = event.outcome.failure, event.path
-        if failure.path == path and path not in self._failed:
-            self._failed.add(path)
-            title = self.mask(event.title)
-            self.rehearsal.append(Rehearsed(path, event.kind, title, fails=failure.message))
+        path, title = event.path, self.mask(event.title)
+        match event.outcome:
+            case Failed(failure) if failure.path == path and path not in self._failed:
+                self._failed.add(path)
+                self.rehearsal.append(Rehearsed(path, event.kind, title, fails=failure.message))
+            case Skipped(why) if not is_item(path):  # which is skipped for what failed in it
+                self.rehearsal.append(Rehearsed(path, event.kind, title, skipped=why))
 
 
 def working(run: Run) -> WorkingRun:
