@@ -53,6 +53,14 @@ def test_to_go_on_is_offered_where_that_is_possible(place: Place, policy: str, g
     assert after(ran, "try again") == [f"plait retry {run} --failed"]
 
 
+def test_a_resumed_run_names_what_to_do_about_items_that_failed_before(place: Place) -> None:
+    place.write("flow.yaml", "map: {input: [1, 2], steps: [{shell: 'test ${item} = 1'}]}\n")
+    run = after(said(place, "run", "flow.yaml"), "flow: run ")[0].partition(",")[0]
+    again = said(place, "resume")
+    assert after(again, "look at it") == [f"plait show {run}"]
+    assert after(again, "try again") == [f"plait retry {run} --failed"]
+
+
 def test_a_failure_inside_an_item_is_listed_once_under_the_item(place: Place) -> None:
     place.write(
         "flow.yaml",

@@ -569,9 +569,12 @@ def failures(progress: Progress, result: Result) -> Iterator[Line]:
     if more := progress.failure_count - len(shown):
         yield f"  … and {more} more that failed: plait show {clean(result.run)}", "red"
     run = clean(result.run)
+    has_failed_items = any(part.group.failed for part in progress.fans)
     if shown:
         yield f"  look at it   plait logs {run} {name_of(shown[-1])}", "dim"
-    if shown and any(part.group.failed for part in progress.fans):
+    elif has_failed_items:  # in an earlier life, of which nothing was told in this one
+        yield f"  look at it   plait show {run}", "dim"
+    if has_failed_items:
         yield f"  try again    plait retry {run} --failed", "dim"
     if result.status != "done":  # what failed behind the items is tried again without them
         yield go_on_line(run, progress.failure), "dim"
