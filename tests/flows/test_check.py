@@ -710,3 +710,14 @@ def test_variables_of_an_env_file_are_known_and_those_of_a_missing_one_may_be(tm
     assert in_file(tmp_path, f"env_files: a.env\n{steps}\n") == ["2 unknown-name REGOIN"]
     assert in_file(tmp_path, f"env_files: [a.env, b.env?]\n{steps}\n") == []
     assert in_file(tmp_path, f"env_files: [a.env, b.env, b.env?]\n{steps}\n") == ["1 no-file"]
+
+
+def test_a_line_of_an_env_file_that_is_no_variable_is_named_and_not_shown(tmp_path: Path) -> None:
+    (tmp_path / "a.env").write_text('A=1\nTOKEN: hunter2\nB="open\n')
+    flow = tmp_path / "flow.yaml"
+    flow.write_text("env_files: a.env\nsteps: [{shell: 'true'}]\n")
+    said = [str(one.problem) for one in check_file(str(flow), project=str(tmp_path))]
+    assert [one.partition(": this line is no variable")[0] for one in said] == [
+        f"{tmp_path}/a.env:{line}" for line in (2, 3)
+    ]
+    assert "hunter2" not in "".join(said)

@@ -65,6 +65,12 @@ def test_an_env_file_is_read_as_python_dotenv_does(text: str, name: str, value: 
     assert read_dotenv(text, []).filled({}) == {name: value}
 
 
+def test_lines_that_are_no_variable_are_known_by_their_numbers(caplog: pytest.LogCaptureFixture) -> None:
+    read = read_dotenv("A=1\nB=\"unclosed\nC=3\n\n# D\nD: two\nE='it''s'\n", [])
+    assert (read.filled({}), read.unread) == ({"A": "1", "C": "3"}, (2, 6, 7))
+    assert not caplog.records
+
+
 REFERENCES = [
     # lines                               host                    values
     ("A=1\nB=${A}2",                      {},                     {"A": "1", "B": "12"}),

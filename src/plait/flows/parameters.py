@@ -508,13 +508,22 @@ def read_env_file(node: nodes.Scalar) -> DotEnv | None:
     if str(node.value).endswith("?") and not os.path.lexists(path):
         return None
     try:
-        return read_dotenv(read_text(path, MAX_ENV_FILE), ())
+        found = read_dotenv(read_text(path, MAX_ENV_FILE), ())
     except PlaitError as error:
         problems = [_placed(problem, node.span) for problem in error.problems]
         if error.code == "no-file":
             fix = "check the path, or end it with ? if the file may be missing"
             problems = [replace(problem, fix=fix) for problem in problems]
         raise InputError.together(problems) from None
+    if found.unread:
+        raise InputError.together(_unread(path, line) for line in found.unread)
+    return found
+
+
+def _unread(path: str, line: int) -> Problem:
+    """Not what stands there: it may be a secret."""
+    fix = 'write NAME=value, or NAME="value" with \\" for a quote in it; a comment begins with #'
+    return Problem("this line is no variable", f"{path}:{line}", fix, code="env-file")
 
 
 def _beside(node: nodes.Node, path: str) -> str:

@@ -206,6 +206,8 @@ def call_tool(
         metadata["overflow"] = returned.overflow
     if prepared.environment.refused:
         metadata["refused_env"] = list(prepared.environment.refused)
+    if prepared.environment.unread:
+        metadata["unread_env"] = [f".env:{line}" for line in prepared.environment.unread]
     if returned.stderr:
         metadata["stderr"] = _end_of(prepared.secrets.masked(returned.stderr))
     return ToolResult(
@@ -246,6 +248,7 @@ def dry_run(toolbox: Toolbox, item_id: str, params: Mapping[str, Json]) -> dict[
         "shadows": list(prepared.shadowed),
         "trust": [verdict.record() for verdict in prepared.ready.verdicts],
         "refused_env": list(prepared.environment.refused),
+        "unread_env": [f".env:{line}" for line in prepared.environment.unread],
         **_shown(prepared),
     }
 

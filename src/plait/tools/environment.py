@@ -47,6 +47,8 @@ class DotEnv:
     written: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     """Names and their values in the order of the file, before they refer to each other."""
     refused: tuple[str, ...] = ()
+    unread: tuple[int, ...] = ()
+    """The numbers of lines that are no variable; what stands there may be a secret."""
 
     def filled(self, host: Mapping[str, str]) -> dict[str, str]:
         """The values; one may refer to those above it and to `host`, and to nothing else."""
@@ -69,6 +71,8 @@ class Environment:
     child: Mapping[str, EnvValue]
     lookup: Mapping[str, str] = field(repr=False)
     refused: tuple[str, ...] = ()
+    unread: tuple[int, ...] = ()
+    """Lines of the project's `.env` that are no variable."""
     secrets: frozenset[str] = frozenset()
     """Names of `lookup` whose values nobody may see."""
 
@@ -81,15 +85,16 @@ def read_dotenv(text: str, interpreters: Iterable[str], *, allowed: frozenset[st
     """Names and values by the rules of python-dotenv."""
     from io import StringIO
 
-    from dotenv.main import DotEnv as Reader
+    from dotenv.parser import parse_stream
 
-    parsed = Reader(None, stream=StringIO(text), interpolate=False).parse()
-    written = [(name, value) for name, value in parsed if value is not None]
+    parsed = list(parse_stream(StringIO(text)))
+    written = [(one.key, one.value) for one in parsed if one.key is not None and one.value is not None]
     protected = {*interpreters} - allowed
     refused = dict.fromkeys(
         name for name, _ in written if name not in allowed and (name in protected or _is_loader(name))
     )
-    return DotEnv(tuple(pair for pair in written if pair[0] not in refused), tuple(refused))
+    unread = tuple(one.original.line for one in parsed if one.error)
+    return DotEnv(tuple(pair for pair in written if pair[0] not in refused), tuple(refused), unread)
 
 
 def resolve_environment(
@@ -119,7 +124,7 @@ def resolve_environment(
             lookup[name] = value.value
             secrets -= {name}
             secrets |= {name} if value.secret else set()
-    return Environment(child, lookup, dotenv.refused, frozenset(secrets))
+    return Environment(child, lookup, dotenv.refused, dotenv.unread, frozenset(secrets))
 
 
 def interpreter_names(chain: Chain) -> list[str]:
