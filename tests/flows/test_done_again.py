@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -165,6 +166,98 @@ def test_a_step_that_may_run_once_is_asked_about_when_it_was_begun_again(
         assert place.text("seen") == seen
     assert place.plait("resume", run, "--done", asked).returncode == 0
     assert place.text("seen") == seen
+
+
+# ── what the user says is done ───────────────────────────────────────────
+
+SENT = """\
+steps:
+- {id: pre, shell: 'echo ONE >> seen'}
+- {id: send, once: true, shell: 'echo SEND >> seen; DIES; echo 17', capture_output: n MORE}
+- {id: after, shell: 'echo after ${n} ${n.exit_code} >> seen'}
+""".replace("DIES", DIES)
+SENT_IN_ITEMS = """\
+map:
+  input: [x]
+  id: ${item}
+  steps:
+  - {id: pre, shell: 'echo ONE >> seen'}
+  - {id: send, once: true, shell: 'echo SEND >> seen; DIES; echo 17', capture_output: n MORE}
+  - {id: after, shell: 'echo after ${n} ${n.exit_code} >> seen'}
+""".replace("DIES", DIES)
+
+
+@pytest.mark.parametrize(("flow", "path"), [(SENT, "steps/send"), (SENT_IN_ITEMS, "map/item:x/send")])
+@pytest.mark.parametrize("also", ["", ", on_success: 'true'"])
+def test_a_step_that_is_said_to_be_done_stays_done_though_one_before_it_is_done_again(
+    place: Place, flow: str, path: str, also: str
+) -> None:
+    flow = flow.replace(" MORE", also)
+    path = f"{path}/run" if also else path
+    place.write("flow.yaml", flow)
+    cut(place, "run", "flow.yaml")
+    place.write("flow.yaml", flow.replace("ONE", "TWO"))
+    said = ("resume", "--accept-changes", "--done", path)
+    shown = place.plait(*said, "--dry-run").stdout.splitlines()
+    (line,) = (line for line in shown if line.startswith(f"{path}   "))
+    assert line.endswith("(remembered)")
+    assert place.plait(*said).returncode == 0
+    assert place.text("seen").split("\n") == ["ONE", "SEND", "TWO", "after  0", ""]
+
+
+@pytest.mark.parametrize(
+    ("how", "given"),
+    [("string", " "), ("number", " "), ("json", " "), ("lines", ""), ("boolean", "true ")],
+)
+@pytest.mark.parametrize(("flow", "path"), [(SENT, "steps/send"), (SENT_IN_ITEMS, "map/item:x/send")])
+def test_what_a_step_that_is_said_to_be_done_has_printed_is_empty_in_every_format(
+    place: Place, flow: str, path: str, how: str, given: str
+) -> None:
+    place.write("flow.yaml", flow.replace(" MORE", f", capture_format: {how}"))
+    cut(place, "run", "flow.yaml")
+    done = place.plait("resume", "--done", path)
+    assert done.returncode == 0, done.stdout
+    assert "taken as done: what it printed is not known, so 'n' is empty" in done.stdout
+    assert place.text("seen").split("\n")[2] == f"after {given}0"
+
+
+def test_what_is_said_to_be_done_is_not_forgotten_by_a_life_that_does_not_come_to_it(place: Place) -> None:
+    flow = """\
+steps:
+- {id: q, shell: 'echo q >> seen; test -e ok'}
+- {id: send, once: true, shell: 'echo SEND >> seen'}
+- {id: r, shell: 'echo r >> seen'}
+"""
+    run = place.run(flow).result.run
+    assert place.resume(run, done=["steps/send"]).result.status == "failed"  # by q, again
+    place.write("ok", "")
+    assert place.resume(run).result.status == "done"
+    assert place.text("seen").split() == ["q", "q", "q", "r"]
+
+
+def test_what_was_said_to_be_done_can_be_taken_back_until_it_counts(place: Place) -> None:
+    flow = "steps: [{id: q, shell: 'test -e ok'}, {id: send, shell: 'echo SEND >> seen'}]\n"
+    run = place.run(flow).result.run
+    place.resume(run, done=["steps/send"])
+    place.write("ok", "")
+    with pytest.raises(InputError, match="either done or to be repeated"):
+        place.resume(run, done=["steps/send"], repeat=["steps/send"])
+    assert place.resume(run, repeat=["steps/send"]).result.status == "done"
+    assert place.text("seen") == "SEND\n"
+
+
+def test_a_dry_run_refuses_the_answers_that_a_resumed_run_refuses(place: Place) -> None:
+    run = place.run("steps: [{id: p, shell: 'true'}, {id: q, shell: 'false'}]\n").result.run
+    answers: list[dict[str, Any]] = [{"repeat": ["steps/p"]}, {"done": ["q"]}]
+    for said in answers:
+        with pytest.raises(InputError) as refused:
+            place.resume(run, **said)
+        with pytest.raises(InputError) as dry:
+            rehearse_resume(run, project=str(place.root), **said)
+        assert str(dry.value) == str(refused.value)
+    assert "did you mean 'steps/q'?" in str(refused.value)
+    repeated = place.plait("resume", run, "--dry-run", "--done", "steps/q").stdout.splitlines()
+    assert repeated[-1] == "steps/q   shell   q   (remembered)"
 
 
 def test_an_older_end_of_a_step_that_was_under_way_does_not_count(place: Place) -> None:
@@ -805,3 +898,50 @@ def test_a_phase_that_failed_and_was_removed_is_no_question_once_what_is_behind_
     for accept in (False, False, True):
         assert place.resume(run, accept_changes=accept).result.status == "done"
     assert place.text("seen").split() == ["a", "b"]
+
+
+# ── names, phases and failures behind an edit ────────────────────────────
+
+
+def test_steps_of_items_that_have_another_name_are_done_again(place: Place) -> None:
+    flow = "map: {input: [x], id: '${item}', steps: [{id: a, shell: 'echo a >> seen'}, {id: b, shell: 'echo b >> seen'}]}\n"
+    run = place.done(flow).result.run
+    place.write("flow.yaml", flow.replace("id: a", "id: c"))
+    with pytest.raises(InputError, match="c, new"):
+        place.resume(run)
+    assert place.resume(run, accept_changes=True).result.status == "done"
+    assert place.text("seen").split() == ["a", "b", "a", "b"]
+    assert place.resume(run).finished.keys() == {"map"}
+
+
+def test_a_phase_that_was_gone_when_items_were_retried_makes_nothing_be_done_again_later(
+    place: Place,
+) -> None:
+    flow = """\
+map: {input: [x], id: '${item}', steps: [{shell: 'test -e ok'}]}
+reduce: [{shell: 'echo r >> seen'}]
+merge: [{shell: 'echo m >> seen'}]
+"""
+    run = place.run(flow).result.run
+    place.write("flow.yaml", "".join(line + "\n" for line in flow.splitlines() if "reduce" not in line))
+    place.write("ok", "")
+    assert place.retry(run).result.status == "done"
+    assert place.resume(run, accept_changes=True).result.status == "done"
+    assert place.text("seen").split() == ["r", "m", "m"]
+
+
+def test_an_item_that_failed_behind_a_retry_is_done_again_when_its_step_has_changed(place: Place) -> None:
+    flow = """\
+map:
+  input: [x, y]
+  id: ${item}
+  max_parallel: 1
+  error_policy: {on_item_failure: STOP}
+  steps: [{shell: 'echo ${item} >> seen; test -e ok'}]
+"""
+    run = place.run(flow.replace("STOP", "stop")).result.run  # y is not begun
+    place.write("flow.yaml", flow.replace("STOP", "dlq"))
+    place.retry(run)
+    place.write("flow.yaml", flow.replace("STOP", "dlq").replace("-e ok", "-d ."))
+    assert place.resume(run, accept_changes=True).result.counts["successful"] == 2
+    assert place.text("seen").split() == ["x", "x", "y", "x", "y"]

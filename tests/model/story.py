@@ -145,7 +145,11 @@ class _Teller:
                 continue
             if any(part.startswith(("on_", "check@", "again@")) for part in one.path.split("/")):
                 continue  # nobody knows before which way a step goes
-            is_command = one.kind == "shell" and not one.remembered and not one.shown.startswith("if ")
+            is_command = (
+                one.kind == "shell"
+                and not (one.remembered or one.skipped)
+                and not one.shown.startswith("if ")
+            )
             if is_command and not one.fails and not {one.path, f"{one.path}/run"} & ran:
                 self.found(f"the dry run showed {one.path}, and it was not done ({one.why})")
 
@@ -187,7 +191,8 @@ class _Teller:
         if retried is not None and life.refused_code == "nothing-to-retry":
             return life
         ran = {line.path for line in life.lines}
-        self.world.said_done |= {path for path in done if path in after and path not in ran}
+        if life.refused_code != "changed":
+            self.hear_of_answers(done, repeat, ran, after)
         if retried is not None and self.is_edited:
             self.memory.retried_by_another_text = True
             self.memory.retried |= retried
@@ -199,6 +204,17 @@ class _Teller:
         if retried is not None:
             self.memory.accept(self.flow, after)
         return life
+
+    def hear_of_answers(
+        self, done: Sequence[str], repeat: Sequence[str], ran: set[str], after: Mapping[str, Record]
+    ) -> None:
+        """What is said to be done is not done, in this life or in a later one that comes to it."""
+        waiting = {*self.world.waiting, *done} - {*repeat}
+        for path in sorted(waiting & ran):
+            self.found(f"{path} was said to be done, and was done")
+        taken = {path for path in waiting if path in after}
+        self.world.said_done |= taken
+        self.world.waiting = waiting - taken
 
     def death(self) -> Death:
         if self.chance.random() < 0.4:

@@ -78,6 +78,8 @@ class World:
     ends: dict[str, int] = field(default_factory=dict)
     """By path: the number of the last end of a step, also if it was begun again since."""
     said_done: set[str] = field(default_factory=set)
+    waiting: set[str] = field(default_factory=set)
+    """What is said to be done, and nobody has come to."""
     """Paths of the commands that somebody says to have done their work."""
     run_id: str = ""
 

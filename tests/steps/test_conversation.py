@@ -514,12 +514,10 @@ def test_what_may_be_called_only_once_is_asked_about() -> None:
         talked(conversation, again, journal.reopened())
     assert (caught.value.code, again.calls) == ("once", [])
     assert "--repeat agent/turn:1.call:1" in str(caught.value.fix)
-    known = use_at(journal, "agent/turn:1.call:1")
-    assert known is not None
-    title, fingerprint, value = known
-    assert title == 'pay__out {"sum":3}'
-    journal.append(StepFinished("agent/turn:1.call:1", "tool", title, fingerprint, Done(value), 0.0))
-    assert value_of(talked(conversation, again, journal))["output"] == "done"
+    value = use_at(journal, "agent/turn:1.call:1")
+    assert value == {"output": "", "failed": False, "tool": "pay__out"}
+    answered = {"agent/turn:1.call:1": value}
+    assert value_of(talked(conversation, again, journal.reopened(), said_done=answered))["output"] == "done"
     assert again.calls == []
 
 

@@ -2,34 +2,102 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from plait.app.changed import flow_steps
 from plait.engine.choice import chosen_at
 from plait.engine.events import StepForgotten
-from plait.engine.journal import is_item, starred
+from plait.engine.journal import is_below, is_item, starred
 from plait.errors import InputError, nearest
-from plait.hints import TYPE_CHECKING
+from plait.hints import TYPE_CHECKING, Final
+from plait.records import dataclass
 from plait.values import Json
 
 if TYPE_CHECKING:
     from plait.engine.journal import Journal
     from plait.engine.perform import Step
     from plait.flows.loaded import Loaded
+    from plait.store import Opened
 
 
-def expect_steps(loaded: Loaded, journal: Journal, *, repeat: Sequence[str], done: Sequence[str]) -> None:
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What the user says of steps whose end nobody knows: to do them again, or that they are done."""
+
+    repeat: Sequence[str] = ()
+    done: Sequence[str] = ()
+
+    def expect_of(self, loaded: Loaded, opened: Opened) -> None:
+        """InputError for what is no answer, before anything runs."""
+        both = [path for path in self.repeat if path in self.done]
+        if both:
+            raise InputError(
+                f"'{both[0]}' is either done or to be repeated, and not both",
+                fix="say --repeat or --done of it",
+                code="contradiction",
+            )
+        _expect_steps(loaded, opened.journal, self, _kept(opened))
+
+    def values(self, loaded: Loaded, opened: Opened) -> dict[str, Json]:
+        """By path: what steps give that are said to be done, now or in an earlier life that came to none."""
+        paths = dict.fromkeys((*_kept(opened), *self.done))
+        steps = dict(flow_steps(loaded))
+        found = {path: _value_at(path, steps, opened.journal) for path in paths if path not in self.repeat}
+        return {path: value for path, value in found.items() if value is not None}
+
+    def keep(self, opened: Opened) -> None:
+        """For later lives, should this one not come to these steps."""
+        before = opened.facts.get(SAID_DONE)
+        kept = {path: number for path, number in _kept(opened).items() if path not in self.repeat}
+        now = kept | dict.fromkeys(self.done, opened.journal.last())
+        if now != (before or {}):
+            opened.amend(**{SAID_DONE: now})
+
+
+SAID_DONE: Final = "said_done"
+"""The name of that among the facts of a run: by path, how many events there were then."""
+
+
+def _kept(opened: Opened) -> dict[str, int]:
+    """The steps that were said to be done in earlier lives, and have not ended since."""
+    said = opened.facts.get(SAID_DONE)
+    if not isinstance(said, Mapping):
+        return {}
+    ends = {path: opened.journal.last_end(path) for path in said}
+    return {path: said[path] for path, end in ends.items() if end is None or end.number <= said[path]}
+
+
+def said_of(opened: Opened, forgotten: Iterable[StepForgotten]) -> list[str]:
+    """The steps that were said to be done inside items that are begun from their start."""
+    kept = _kept(opened)
+    tops = [event.path for event in forgotten if event.below] if kept else []
+    return [path for path in kept if any(is_below(path, top) for top in tops)]
+
+
+def _value_at(path: str, steps: Mapping[str, Step], journal: Journal) -> Json:
+    """What a step gives that did its work unseen; None if there is no such step any more."""
+    from plait.steps.capture import UNSEEN
+    from plait.steps.conversation import use_at
+
+    if (call := use_at(journal, path)) is not None:
+        return call
+    if not _is_call(path) and _step_at(steps, path) is None:
+        return None
+    return dict(UNSEEN)
+
+
+def _expect_steps(loaded: Loaded, journal: Journal, said: Answers, kept: Mapping[str, int]) -> None:
     """Every path is that of a step, in an item of one that has begun; and only a question is repeated."""
     from plait.steps.conversation import use_at
 
     known = dict(flow_steps(loaded))
-    for path in (*repeat, *done):
+    for path in (*said.repeat, *said.done):
         if journal.was_started(path) and (_is_call(path) or use_at(journal, path) is not None):
             continue
         step = _step_at(known, path)
         if step is None or ("/item:" in path and not journal.has_begun(path)):
             raise _no_step(path, known)
-        if path in repeat and not (step.policy.once or journal.was_started(path)):
+        if path in said.repeat and not (step.policy.once or path in kept or journal.was_started(path)):
             raise _no_question(path)
 
 
@@ -57,27 +125,6 @@ def _is_inside_recorded(journal: Journal, path: str) -> bool:
     return any(journal.recorded("/".join(parts[:length])) is not None for length in range(1, len(parts)))
 
 
-def say_done(loaded: Loaded, journal: Journal, paths: Sequence[str]) -> None:
-    """The user says of steps that may run only once that they did their work."""
-    from plait.engine.events import StepFinished
-    from plait.engine.outcome import Done
-    from plait.steps.conversation import use_at
-
-    known = dict(flow_steps(loaded))
-    for path in paths:
-        if (call := use_at(journal, path)) is not None:
-            title, fingerprint, result = call
-            journal.append(StepFinished(path, "call", title, fingerprint, Done(result), 0.0))
-            continue
-        value: Json = {"output": "", "stderr": "", "exit_code": 0, "duration": 0.0}
-        if _is_call(path):
-            journal.append(StepFinished(path, "tool", "said to be done", "", Done(value), 0.0))
-            continue
-        step = _step_at(known, path)
-        assert step is not None, "paths are looked at before"
-        journal.append(StepFinished(path, step.kind, step.title, step.fingerprint, Done(value), 0.0))
-
-
 def _is_call(path: str) -> bool:
     """Is it the place of a call that its tool wants to be made only once?"""
     from plait.steps.tool import ONCE
@@ -99,7 +146,8 @@ def _step_at(known: Mapping[str, Step], path: str) -> Step | None:
 
 
 def _no_step(path: str, known: Mapping[str, Step]) -> InputError:
-    guess = nearest(path, known)
+    called = [one for one in known if one.rpartition("/")[2] == path]
+    guess = called[0] if len(called) == 1 else nearest(path, known)
     return InputError(
         f"there is no step '{path}'",
         fix=f"did you mean '{guess}'?" if guess else "plait show lists the steps",

@@ -128,7 +128,7 @@ class Away:
             profile=self._profile,
             timeout=self._loaded.timeout,
             accept_changes=run.accept_changes,
-            repeat=frozenset(),
+            said_done=run.said_done,
             retried=run.retried,
             keeps_overflow=not self._loaded.secret_texts(),
         )

@@ -80,9 +80,9 @@ class Retry:
         kept = {path: known for path, known in self.fingerprints.items() if now.get(path) == known}
         return replace(self, fingerprints=kept)
 
-    def held(self, changed: Iterable[str] = ()) -> Retried:
-        """What a life of the run has to know of it; `changed`: these steps are done again."""
-        return Retried(self.items, frozenset(changed), self.fingerprints)
+    def held(self) -> Retried:
+        """What a life of the run has to know of it."""
+        return Retried(self.items, self.fingerprints)
 
     def facts(self) -> dict[str, Json]:
         return {
@@ -103,6 +103,9 @@ def _has_come_to_all(item: str, journal: Journal) -> bool:
 def _is_of_one_text(loaded: Loaded, opened: Opened) -> bool:
     """Have all parts of the flow ended by the text of now?  Of very many items that is found out at once."""
     parts = [(part, opened.journal.recorded(part.name)) for part in loaded.program.inner if part.inner]
+    now = [part.name for part, _ in parts]
+    if any(opened.journal.has_begun(name) for name in PHASES if name not in now):
+        return False
     begun = [(part, known) for part, known in parts if known or opened.journal.has_begun(part.name)]
     return all(known is not None and known.fingerprint == part.fingerprint for part, known in begun)
 

@@ -208,7 +208,7 @@ def resume_flow(
     company: Company | None = None,
 ) -> FlowResult:
     """Go on with a run: what is recorded is not done again.  `inputs`: secret ones, which are not kept."""
-    from plait.app.again import expect_steps, say_done
+    from plait.app.again import Answers
     from plait.app.changed import Retry, changed_since, go_on_by, is_to_accept, without_removed
 
     runs, name = find_run(run, project)
@@ -217,18 +217,19 @@ def resume_flow(
         company = company or Company()
         loaded = flow.load(ask=company.ask)
         accept_changes = is_to_accept(loaded, opened, said=accept_changes)
-        expect_steps(loaded, opened.journal, repeat=repeat, done=done)
+        answers = Answers(repeat, done)
+        answers.expect_of(loaded, opened)
         expect_backend(flow, loaded, company.stop, opened.journal)
         if flow.project != opened.facts["project"]:
             opened.amend(**flow.source(loaded))  # it was moved
         go_on_by(loaded, opened, accepted=accept_changes)
         retry = Retry.of(opened)
-        changed = changed_since(loaded, opened) if accept_changes and retry.items else {}
-        if changed:
+        if accept_changes and retry.items and changed_since(loaded, opened):
             opened.amend(**retry.without_changes(loaded).facts())
         if accept_changes:
             opened.journal.append(*without_removed(loaded, opened))
-        say_done(loaded, opened.journal, done)
+        said_done = answers.values(loaded, opened)
+        answers.keep(opened)
         return worked(
             flow,
             loaded,
@@ -237,7 +238,8 @@ def resume_flow(
             # What was another text already when items were retried was accepted then.
             accept_changes=accept_changes or bool(retry.items),
             repeat=repeat,
-            retried=retry.held(changed),
+            said_done=said_done,
+            retried=retry.held(),
         )
 
 
@@ -252,7 +254,7 @@ def retry_flow(
     company: Company | None = None,
 ) -> FlowResult:
     """Do failed items again, all of them or those that are named; the file may have been edited since."""
-    from plait.app.again import letters_to_retry
+    from plait.app.again import Answers, letters_to_retry, said_of
     from plait.app.changed import Retry, go_on_by
 
     runs, name = find_run(run, project)
@@ -274,6 +276,9 @@ def retry_flow(
         # Kept before anything is forgotten: whoever resumes the run goes on with this retry.
         opened.amend(**flow.source(loaded), **retry.kept(loaded, opened).facts())
         go_on_by(loaded, opened, accepted=False)
+        answers = Answers(repeat=said_of(opened, forgotten) if from_start else ())
+        said_done = answers.values(loaded, opened)
+        answers.keep(opened)
         opened.journal.append(*forgotten)
         return worked(
             flow,
@@ -281,6 +286,7 @@ def retry_flow(
             opened,
             company,
             accept_changes=True,
+            said_done=said_done,
             retried=retry.held(),
         )
 
@@ -330,22 +336,35 @@ def envelope(tool_id: str, result: FlowResult) -> dict[str, Json]:
 
 
 def rehearse_resume(
-    run: str | None = None, *, project: str | None = None, inputs: Mapping[str, Json] | None = None
+    run: str | None = None,
+    *,
+    project: str | None = None,
+    repeat: Sequence[str] = (),
+    done: Sequence[str] = (),
+    inputs: Mapping[str, Json] | None = None,
 ) -> list[Rehearsed]:
     """What a resumed run would do again, and what it would remember."""
-    from plait.app.changed import Retry, changed_since, without_removed
+    from plait.app.again import Answers
+    from plait.app.changed import Retry, without_removed
     from plait.engine.journal import Overlay
 
     runs, name = find_run(run, project)
     with runs.open(name, write=False) as opened:
         flow = Flow.of(opened, None, inputs=inputs)
         loaded = flow.load(lenient=True)
-        retry = Retry.of(opened)
-        # As a run with --accept-changes does.
-        changed = changed_since(loaded, opened) if retry.items else {}
+        answers = Answers(repeat, done)
+        answers.expect_of(loaded, opened)
         journal = Overlay(opened.journal)
         journal.append(*without_removed(loaded, opened))
-        return rehearsed(flow, loaded, journal, opened.folder, retried=retry.held(changed))
+        return rehearsed(
+            flow,
+            loaded,
+            journal,
+            opened.folder,
+            repeat=repeat,
+            said_done=answers.values(loaded, opened),
+            retried=Retry.of(opened).held(),
+        )
 
 
 def refusal_to_resume(

@@ -99,6 +99,7 @@ def worked(
     *,
     accept_changes: bool = False,
     repeat: Iterable[str] = (),
+    said_done: Mapping[str, Json] | None = None,
     retried: Retried = NOT_RETRIED,
 ) -> FlowResult:
     run = _new_run(
@@ -110,6 +111,7 @@ def worked(
         company,
         accept_changes=accept_changes,
         repeat=repeat,
+        said_done=said_done,
         retried=retried,
     )
     run.hands = _hands(flow, loaded, run, company.ask)
@@ -244,6 +246,7 @@ def _new_run(
     *,
     accept_changes: bool = False,
     repeat: Iterable[str] = (),
+    said_done: Mapping[str, Json] | None = None,
     retried: Retried = NOT_RETRIED,
     kind: type[WorkingRun] | None = None,
 ) -> WorkingRun:
@@ -260,6 +263,7 @@ def _new_run(
         mask=masker.mask if masker else str,
         accept_changes=accept_changes,
         repeat=repeat,
+        said_done=said_done,
         retried=retried,
         full_durability=loaded.durability == "full",
     )
@@ -342,7 +346,14 @@ def _give_workspaces(flow: Flow, loaded: Loaded, run: WorkingRun) -> None:
 
 
 def rehearsed(
-    flow: Flow, loaded: Loaded, journal: Journal, folder: str, *, retried: Retried = NOT_RETRIED
+    flow: Flow,
+    loaded: Loaded,
+    journal: Journal,
+    folder: str,
+    *,
+    repeat: Iterable[str] = (),
+    said_done: Mapping[str, Json] | None = None,
+    retried: Retried = NOT_RETRIED,
 ) -> list[Rehearsed]:
     from plait.steps.hands import RehearsedRun
 
@@ -355,6 +366,8 @@ def rehearsed(
         folder,
         Company(),
         accept_changes=True,
+        repeat=repeat,
+        said_done=said_done,
         retried=retried,
         kind=RehearsedRun,
     )

@@ -93,7 +93,7 @@ class Place:
             stop=stop,
             mask=masker.mask if masker else str,
             accept_changes=settings.accept_changes,
-            repeat=settings.repeat,
+            said_done=settings.said_done,
             retried=settings.retried,
             told=False,
         )

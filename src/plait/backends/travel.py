@@ -117,7 +117,7 @@ class Settings:
     profile: str | None
     timeout: float | None
     accept_changes: bool
-    repeat: frozenset[str]
+    said_done: Mapping[str, Json]
     retried: Retried
     keeps_overflow: bool
 

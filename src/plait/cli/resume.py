@@ -71,7 +71,13 @@ def _resume(options: argparse.Namespace) -> int:
     expect_folder(options.project)
     inputs = given_inputs(options.inputs, options.input)
     if options.dry_run:
-        rehearsed = flows.rehearse_resume(options.run, project=options.project, inputs=inputs)
+        rehearsed = flows.rehearse_resume(
+            options.run,
+            project=options.project,
+            repeat=options.repeat,
+            done=options.done,
+            inputs=inputs,
+        )
         code = show_rehearsal(rehearsed, as_json=options.json)
         if not options.accept_changes:
             refused = flows.refusal_to_resume(options.run, project=options.project, inputs=inputs)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from plait.engine.journal import is_below, starred
+from plait.engine.journal import starred
 from plait.hints import Final
 from plait.records import dataclass, field
 
@@ -15,8 +15,6 @@ class Retried:
 
     items: frozenset[str] = frozenset()
     """Their paths, and that of the map; none: nothing was ever retried."""
-    renewed: frozenset[str] = frozenset()
-    """Paths of the flow: the steps whose text has changed since then, which are done again in all items."""
     held: Mapping[str, str] = field(default_factory=dict)
     """By paths of the flow: the texts of its steps then, as fingerprints."""
 
@@ -24,10 +22,7 @@ class Retried:
         """Is what was done at a path not done again for its text, which is this one now?"""
         if not self.items or "/".join(path.split("/", 2)[:2]) in self.items:
             return False
-        here = starred(path)
-        if here in self.held:
-            return self.held[here] == fingerprint
-        return not any(is_below(here, one) or is_below(one, here) for one in self.renewed)
+        return self.held.get(starred(path)) == fingerprint
 
 
 NOT_RETRIED: Final = Retried()

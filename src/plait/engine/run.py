@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 
 from plait.engine.events import Event, Noted, StepFinished, StepForgotten, StepStarted, StepTitled, Used
-from plait.engine.journal import Journal, Stamped
-from plait.engine.outcome import Failed, Interrupted, Outcome
+from plait.engine.journal import Journal, Recorded, Stamped
+from plait.engine.outcome import Done, Failed, Interrupted, Outcome
 from plait.engine.retried import NOT_RETRIED, Retried
 from plait.errors import InputError, Problem
 from plait.hints import TYPE_CHECKING, Final
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from plait.engine.hooks import Hooks
     from plait.engine.limits import Reached, Spent
     from plait.engine.perform import Step, Turn
+    from plait.values import Json
 
 SYNC_PAUSE: Final = 0.02
 """Seconds between two syncs, while there is something to sync."""
@@ -79,6 +80,7 @@ class Run:
         random: Random | None = None,
         accept_changes: bool = False,
         repeat: Iterable[str] = (),
+        said_done: Mapping[str, Json] | None = None,
         retried: Retried = NOT_RETRIED,
         full_durability: bool = False,
         told: bool = True,
@@ -96,6 +98,8 @@ class Run:
         self.accept_changes = accept_changes
         self.full_durability = full_durability
         self._repeat = frozenset(repeat)
+        self.said_done: Mapping[str, Json] = said_done or {}
+        """By path: what steps give that the user says have done their work, whatever is recorded of them."""
         self.retried = retried
         self._starts: dict[str, StepStarted] = {}
         """By path: steps that have begun, and of which nothing is recorded."""
@@ -112,9 +116,9 @@ class Run:
         self.reacting: set[str] = set()
         """The paths of hooks that are at work: what happens below them causes nothing."""
         self.unanswered: Mapping[str, str] = {}
+        """By path: titles of steps that may run only once, were begun before, and whose end is not known."""
         self.unended: set[str] = set()
         """Steps that may run only once, were begun in this life, and whose end is not known."""
-        """By path: titles of steps that may run only once, were begun before, and whose end is not known."""
         self._starting = threading.Lock()
         self._teller: _Teller | _Silence = (
             _Teller(journal, list(watchers), self._record_long_starts) if told else _Silence()
@@ -250,9 +254,38 @@ class Run:
     # ── remembering ──────────────────────────────────────────────────────
 
     def known(self, step: Step, turn: Turn) -> Outcome | None:
-        """The outcome of a step that an earlier life of this run has finished."""
-        if step.policy.once and turn.path not in self._repeat and self.journal.was_started(turn.path):
+        """The outcome of a step that an earlier life of this run has finished, or is said to have."""
+        said = self.said_done.get(turn.path)
+        is_answered = said is not None or turn.path in self._repeat
+        if step.policy.once and not is_answered and self.journal.was_started(turn.path):
             self.ask_about(step, turn)
+        recorded = self._end_that_counts(step, turn)
+        if recorded is None:
+            return None if said is None else self.take_as_done(step, turn, said)
+        self._teller.tell(
+            StepFinished(
+                turn.path,
+                step.kind,
+                step.title,
+                step.fingerprint,
+                recorded.outcome,
+                recorded.duration,
+                turn.order,
+                replayed=True,
+                used=recorded.used,
+            )
+        )
+        return recorded.outcome
+
+    def take_as_done(self, step: Step, turn: Turn, value: Json) -> Outcome:
+        """Only when it is its turn: an older end would count no more, if what is before it is new."""
+        outcome = Done(value)
+        said = turn.path, step.kind, step.title, step.fingerprint
+        self.emit(StepFinished(*said, outcome, 0.0, turn.order))
+        return outcome
+
+    def _end_that_counts(self, step: Step, turn: Turn) -> Recorded | None:
+        """The end of a step that is remembered."""
         if not turn.replaying:
             return None
         recorded = self.journal.recorded(turn.path)
@@ -268,20 +301,7 @@ class Run:
             if not (step.inner or self.accept_changes):
                 raise changed_steps([(turn.path, step.title)])
             return None
-        self._teller.tell(
-            StepFinished(
-                turn.path,
-                step.kind,
-                step.title,
-                step.fingerprint,
-                recorded.outcome,
-                recorded.duration,
-                turn.order,
-                replayed=True,
-                used=recorded.used,
-            )
-        )
-        return recorded.outcome
+        return recorded
 
     def has_ended(self, turn: Turn) -> bool:
         """May there be an older end of the step, which counts no more as soon as it is begun again?"""
@@ -310,7 +330,8 @@ class Run:
     def ask_about(self, step: Step, turn: Turn) -> None:
         """Raises a question about this step, and those about all others that are known by now."""
         asked = {turn.path: step.title, **self.unanswered}
-        problems = [_question(self.id, path, asked[path]) for path in asked if path not in self._repeat]
+        answered = {*self._repeat, *self.said_done}
+        problems = [_question(self.id, path, asked[path]) for path in asked if path not in answered]
         raise InputError.together(problems)
 
     def is_repeated(self, path: str) -> bool:

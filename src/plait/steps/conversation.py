@@ -666,8 +666,8 @@ def fingerprint_of(use: ToolUse) -> str:
     return digest([use.name, use.arguments])
 
 
-def use_at(journal: Journal, path: str) -> tuple[str, str, Json] | None:
-    """Title, fingerprint and an empty result of the call at a path, for those who say that it is done."""
+def use_at(journal: Journal, path: str) -> dict[str, Json] | None:
+    """An empty result of the call at a path, for those who say that it is done; None if there is no call."""
     above, dot, number = path.rpartition(".call:")
     known = journal.recorded(above) if dot and number.isdecimal() else None
     if known is None or not isinstance(known.outcome, Done):
@@ -676,8 +676,7 @@ def use_at(journal: Journal, path: str) -> tuple[str, str, Json] | None:
     if not 0 < int(number) <= len(uses):
         return None
     use = uses[int(number) - 1]
-    value: Json = {"output": "", "failed": False, "tool": use.name}
-    return title_of(use.name, use.arguments), fingerprint_of(use), value
+    return {"output": "", "failed": False, "tool": use.name}
 
 
 # ── shared ───────────────────────────────────────────────────────────────

@@ -601,6 +601,11 @@ class WorkingRun(Run):
     def _timed(self) -> set[str]:
         return set()
 
+    def take_as_done(self, step: Step, turn: Turn, value: Json) -> Outcome:
+        if (capture := getattr(getattr(step, "work", step), "capture", None)) is not None:
+            self.note(turn.path, f"taken as done: what it printed is not known, so '{capture.name}' is empty")
+        return super().take_as_done(step, turn, value)
+
     def known(self, step: Step, turn: Turn) -> Outcome | None:
         outcome = super().known(step, turn)
         if outcome is not None:

@@ -107,9 +107,10 @@ def sequence(
     title: str = "",
     policy: Policy = PLAIN,
 ) -> Sequence:
-    """A list of steps; its fingerprint is theirs."""
+    """A list of steps; its fingerprint is theirs, with their names: by these a run knows what is done."""
     steps = tuple(steps)
-    return Sequence(name, steps, joined(step.fingerprint for step in steps), kind, title or name, policy)
+    said = joined(f"{step.name} {step.fingerprint}" for step in steps)
+    return Sequence(name, steps, said, kind, title or name, policy)
 
 
 def joined(fingerprints: Iterable[str]) -> str:
