@@ -188,7 +188,7 @@ def _belongs_elsewhere(
 def _nothing_to_do(node: Mapping, form: Form, thing: str) -> Problem:
     what = f"{thing} needs one of {listed(form.one_of, most=20)}"
     name = node.get("name")
-    fix = "say what it does: shell: …"
+    fix = "say what it does: shell: …" if "shell" in form.one_of else f"write {form.one_of[0]}: …"
     if form.name == "step" and isinstance(name, Scalar) and set(node.data()) <= {"name", "params", "args"}:
         fix = "say what it does; a command of an agent is written claude: /name …"
     return Problem(what, _head(node), fix, code="missing-field")

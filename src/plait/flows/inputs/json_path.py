@@ -87,7 +87,8 @@ def expect_list(found: Json, path: JsonPath | None, where: str) -> list[Json]:
 def no_list(found: Json, path: JsonPath | None, where: str) -> InputError:
     at = f"at '{path.text}'" if path is not None and path.text != "$" else "in it"
     if found is UNDEFINED:
-        return InputError(f"there is nothing {at}", where, "correct json_path", code="not-a-list")
+        fix = "correct json_path; of JSON Lines it is asked of the list of all lines: $[*]…"
+        return InputError(f"there is nothing {at}", where, fix, code="not-a-list")
     return not_a_list(kind_of(found), list(found) if isinstance(found, dict) else [], at, where)
 
 
