@@ -176,6 +176,8 @@ map:
         "skipped": 0,
         "success_rate": 25.0,
     }
+    reasons = {one.why for one in rehearse_resume(ran.result.run, project=str(place.root)) if one.why}
+    assert reasons == {"it was cut: the time of what it is part of was over"}
 
 
 # ── what a step is called ────────────────────────────────────────────────

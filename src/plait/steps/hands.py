@@ -13,6 +13,7 @@ from plait.engine.events import StepFinished
 from plait.engine.journal import is_item
 from plait.engine.limits import Earlier, Limits, Reached, Spent
 from plait.engine.outcome import Failed, Failure, Outcome, OutOfLimit, Skipped, StepError
+from plait.engine.perform import NO_TIME_LEFT
 from plait.engine.run import Run, Stop
 from plait.hints import TYPE_CHECKING, Final, Literal, Protocol
 from plait.masking import Masker
@@ -532,7 +533,8 @@ class WorkingRun(Run):
                 "" if self.fresh or not self.journal.was_started(turn.path) else "it was begun, not finished"
             )
         if isinstance(known.outcome, Failed):
-            return "it had failed"
+            was_cut = known.outcome.failure.message == NO_TIME_LEFT
+            return "it was cut: the time of what it is part of was over" if was_cut else "it had failed"
         if not turn.replaying and self._failed_behind(turn.path, known.number):
             return "its step had failed by its check"
         return "its text has changed" if turn.replaying else "a step before it is done again"
