@@ -321,6 +321,13 @@ def test_a_cluster_that_is_not_there_is_said_soon(tmp_path: Path) -> None:
     assert fix == "fix: look whether its scheduler runs, and can be reached from this host"
 
 
+def test_a_host_that_nobody_knows_is_named(tmp_path: Path) -> None:
+    if not is_installed():
+        pytest.skip("distributed is not installed")
+    with pytest.raises(InputError, match=r"at dask://no\.invalid:8786: nobody knows a host 'no\.invalid'"):
+        ran(tmp_path / "p", "map: {input: [1], steps: [{shell: 'true'}]}", "dask://no.invalid:8786")
+
+
 def test_an_address_without_a_port_is_said_to_need_one(tmp_path: Path) -> None:
     if not is_installed():
         pytest.skip("distributed is not installed")

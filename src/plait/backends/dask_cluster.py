@@ -78,6 +78,7 @@ def _find_speaker(address: str, seconds: float) -> None:
     from distributed import security, utils
     from distributed.comm import core
 
+    _expect_host(address)
     make_security: Any = security.Security
     settings = make_security().get_connection_args("client")
     make_runner: Any = utils.LoopRunner
@@ -90,6 +91,20 @@ def _find_speaker(address: str, seconds: float) -> None:
         runner.run_sync(found.close)
     finally:
         runner.stop()
+
+
+def _expect_host(address: str) -> None:
+    """Dask asks again for a name that nobody knows until its time is over, and then speaks of that."""
+    from socket import gaierror, getaddrinfo
+
+    from distributed.comm import addressing
+
+    find: Any = addressing.get_address_host
+    host = find(address)
+    try:
+        getaddrinfo(host, None)
+    except (gaierror, UnicodeError) as error:
+        raise OSError(f"nobody knows a host '{host}'") from error
 
 
 def _client(address: str, seconds: float) -> Any:
