@@ -12,6 +12,8 @@ import pytest
 from crash.cluster import ClusterScene, interrupt, is_installed
 from crash.scene import wait_for
 from plait.app.flows import Company, FlowResult, Options, flow_store, retry_flow, run_flow
+from plait.engine.events import Noted
+from plait.engine.journal import Stamped
 from plait.engine.outcome import to_record
 from plait.errors import InputError
 from plait.values import Json
@@ -306,6 +308,19 @@ def test_a_failed_item_is_retried_from_the_step_that_failed(tmp_path: Path, clus
     again = retry_flow(result.run, project=str(folder))
     assert again.counts["failed"] == 0
     assert (folder / "begun").read_text() == "begun\n"
+
+
+def test_a_name_that_no_item_has_is_noted_by_each_worker_once(tmp_path: Path, cluster: str) -> None:
+    flow = "map: {input: {items: [1, 2, 3, 4, 5, 6, 7, 8]}, steps: [{shell: \"echo '${item.gone}'\"}]}"
+    notes: list[str] = []
+
+    def hear(told: Stamped) -> None:
+        if isinstance(told.event, Noted):
+            notes.append(told.event.message)
+
+    (tmp_path / "flow.yaml").write_text(flow)
+    run_flow(str(tmp_path / "flow.yaml"), Options(backend=cluster), company=Company([hear]))
+    assert 1 <= sum("stays as it is written" in note for note in notes) <= 2
 
 
 def test_a_cluster_that_is_not_there_is_said_soon(tmp_path: Path) -> None:

@@ -42,6 +42,8 @@ class Place:
         """By the path of their items."""
         self.is_halted = False
         """Nothing is begun any more, until its run asks again."""
+        self.noted: set[str] = set()
+        """What was said about names without a value, once for all items here."""
         self._folder = None if parcel.shared else _unpacked_files(parcel)
         project = parcel.project if self._folder is None else self._folder
         self.project = project
@@ -99,6 +101,7 @@ class Place:
         )
         run.masker = masker
         run.folder = self.folder
+        run.noted = self.noted
         run.backend = LocalThreads()
         run.hands = RealHands(
             self.project,
