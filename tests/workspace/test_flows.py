@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import re
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from plait.app import flows, hands
 from plait.cli import main
 from plait.documents import parse
 from plait.engine.events import Noted
+from plait.errors import InputError
 from plait.flows.check import check_workflow
 from plait.flows.compose import compose
 from share import every
@@ -487,3 +489,33 @@ def test_what_nobody_had_committed_is_not_merged_wherever_a_retry_dies(
     assert {"base", "f-one.txt", "f-two.txt"} <= set(git(project, "ls-tree", "--name-only", "main").split())
     assert git(project, "show", "main:f-one.txt") == "one"
     assert flows.resume_flow(failed.run, project=str(project)).status == "done"
+
+
+# ── a project in another place ───────────────────────────────────────────
+
+
+@pytest.mark.parametrize("kind", ["worktree", "directory"])
+@pytest.mark.parametrize("how", ["moved", "copied"])
+def test_a_run_whose_items_have_places_stays_where_they_are(project: Path, kind: str, how: str) -> None:
+    flow = f"{HEAD}  isolation: {kind}\n  steps: [{{shell: 'test ${{item}} = a && echo a > a'}}]\n"
+    run = flows.run_flow(written(project, flow)).run
+    head = git(project, "rev-parse", "HEAD")
+    now = project.parent / "now"
+    if how == "moved":
+        project.rename(now)
+    else:
+        shutil.copytree(project, now, symlinks=True)
+    ways = [
+        lambda: flows.retry_flow(run, project=str(now)),
+        lambda: flows.resume_flow(run, project=str(now)),
+        lambda: flows.rehearse_resume(run, project=str(now)),
+    ]
+    for way in ways:
+        with pytest.raises(InputError, match="its items have places of their own there") as caught:
+            way()
+        assert (f"--project {project};" in str(caught.value.fix)) == (how == "copied")
+    assert git(now, "rev-parse", "HEAD") == head
+    if how == "moved":
+        now.rename(project)
+    (project / "flow.yaml").write_text(flow.replace("test ${item} = a", "test -n ${item}"))
+    assert flows.retry_flow(run, project=str(project)).counts["failed"] == 0

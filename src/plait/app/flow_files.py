@@ -159,6 +159,26 @@ class Flow:
         }
 
 
+def expect_places(flow: Flow, loaded: Loaded, opened: Opened) -> None:
+    """The places of items are where the project was when they were made: git knows them there."""
+    before, fan = str(opened.facts["project"]), loaded.program.fan
+    if (
+        flow.project == before
+        or fan is None
+        or fan.isolation is None
+        or not opened.journal.has_begun(fan.name)
+    ):
+        return
+    back = f"move the project back to {before}"
+    if os.path.isdir(opened.folder.replace(flow.project, before, 1)):
+        back = f"go on there: plait resume {opened.id} --project {before}"
+    raise InputError(
+        f"run {opened.id} was begun in {before}, and its items have places of their own there",
+        fix=f"{back}; or begin a new run here",
+        code="moved",
+    )
+
+
 def _place_now(file: str, project: str, now: str) -> tuple[str, str]:
     """Where a flow and its project are, if the project may have been moved or copied since."""
     if os.path.realpath(project) == os.path.realpath(now):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 
-from plait.app.flow_files import Flow, Options, flow_named, project_of_file
+from plait.app.flow_files import Flow, Options, expect_places, flow_named, project_of_file
 from plait.app.lives import (
     Company,
     FlowResult,
@@ -216,6 +216,7 @@ def resume_flow(
         flow = Flow.of(opened, max_parallel, inputs=inputs)
         company = company or Company()
         loaded = flow.load(ask=company.ask)
+        expect_places(flow, loaded, opened)
         accept_changes = is_to_accept(loaded, opened, said=accept_changes)
         answers = Answers(repeat, done)
         answers.expect_of(loaded, opened)
@@ -262,6 +263,7 @@ def retry_flow(
         flow = Flow.of(opened, max_parallel, file)
         company = company or Company()
         loaded = flow.load(ask=company.ask)
+        expect_places(flow, loaded, opened)
         waiting = Retry.of(opened).waiting(opened)
         journal = opened.journal
         forgotten = list(letters_to_retry(loaded, journal, items, from_start=from_start, waiting=waiting))
@@ -352,6 +354,7 @@ def rehearse_resume(
     with runs.open(name, write=False) as opened:
         flow = Flow.of(opened, None, inputs=inputs)
         loaded = flow.load(lenient=True)
+        expect_places(flow, loaded, opened)
         answers = Answers(repeat, done)
         answers.expect_of(loaded, opened)
         journal = Overlay(opened.journal)
