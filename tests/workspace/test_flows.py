@@ -8,7 +8,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -505,7 +505,7 @@ def test_a_run_whose_items_have_places_stays_where_they_are(project: Path, kind:
         project.rename(now)
     else:
         shutil.copytree(project, now, symlinks=True)
-    ways = [
+    ways: list[Callable[[], object]] = [
         lambda: flows.retry_flow(run, project=str(now)),
         lambda: flows.resume_flow(run, project=str(now)),
         lambda: flows.rehearse_resume(run, project=str(now)),
@@ -519,3 +519,33 @@ def test_a_run_whose_items_have_places_stays_where_they_are(project: Path, kind:
         now.rename(project)
     (project / "flow.yaml").write_text(flow.replace("test ${item} = a", "test -n ${item}"))
     assert flows.retry_flow(run, project=str(project)).counts["failed"] == 0
+
+
+# ── failures too many ────────────────────────────────────────────────────
+
+TOO_MANY = [
+    # policy                       at a time   begun
+    ("on_item_failure: stop",      1,          ["a", "b"]),
+    ("max_failures: 1",            1,          ["a", "b"]),
+    ("max_failures: 2",            1,          ["a", "b", "c"]),
+    ("on_item_failure: stop",      2,          ["a", "b"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("policy", "parallel", "begun"), TOO_MANY)
+def test_no_item_begins_behind_a_failure_too_many(
+    project: Path, policy: str, parallel: int, begun: list[str]
+) -> None:
+    # Side by side the first one waits until the second has failed, and the map has heard of it.
+    waits = "until grep -q b $L; do sleep 0.01; done; sleep 0.5" if parallel == 2 else "true"
+    flow = f"""\
+map:
+  input: [a, b, c, d, e]
+  max_parallel: {parallel}
+  {policy}
+  isolation: worktree
+  steps:
+  - shell: 'L={project}/../begun; echo ${{item}} >> $L; if [ ${{item}} = a ]; then {waits}; else exit 1; fi'
+"""
+    assert flows.run_flow(written(project, flow)).status == "failed"
+    assert sorted((project.parent / "begun").read_text().split()) == begun

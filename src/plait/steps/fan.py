@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from plait.engine.backend import Backend, Fanned, ItemWork
 from plait.engine.choice import chosen_at
@@ -248,15 +249,24 @@ class _Watch:
         return done
 
     def while_wanted(self, work: Iterator[ItemWork]) -> Iterator[ItemWork]:
-        rehearsed = working(self.turn.run).rehearsal is not None  # shows all that would fail
         for item in work:
-            while (left := self._pause_left()) > 0:
-                self.turn.run.pause(left)
-            if (self.enough is not None and not rehearsed) or self.turn.run.is_stopping():
+            if not self._is_wanted():
                 return
-            if self.shelter is not None and not self.shelter.line.enter(item.order, self.turn.run):
-                return
+            if self.shelter is not None:
+                line = self.shelter.line
+                if not line.enter(item.order, self.turn.run):
+                    return
+                if not self._is_wanted():  # one before it has failed while it waited
+                    line.leave(item.order, ended=True)
+                    return
             yield item
+
+    def _is_wanted(self) -> bool:
+        """Is another item to begin?  If there is a pause, it is over then."""
+        while (left := self._pause_left()) > 0:
+            self.turn.run.pause(left)
+        rehearsed = working(self.turn.run).rehearsal is not None  # shows all that would fail
+        return (self.enough is None or rehearsed) and not self.turn.run.is_stopping()
 
     def _pause_left(self) -> float:
         """Seconds; no longer than there is time: then the next item is told that it has none."""
@@ -269,7 +279,7 @@ class _Watch:
     def perform(self, work: ItemWork) -> Outcome:
         item, turn = self.placed(work)
         if self.shelter is not None:
-            return self.shelter.perform(item, turn)
+            return self.shelter.perform(item, turn, partial(self._count, work))
         known = remembered(item, turn)
         if known is None:
             return perform(item, turn)
@@ -299,6 +309,10 @@ class _Watch:
         return names
 
     def finished(self, work: ItemWork, outcome: Outcome) -> None:
+        if self.shelter is None:  # else it was counted before it left the line
+            self._count(work, outcome)
+
+    def _count(self, work: ItemWork, outcome: Outcome) -> None:
         is_new = work.order not in self._remembered
         match outcome:
             case Done():

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from plait.engine.events import StepForgotten
 from plait.engine.journal import Recorded
@@ -147,6 +147,7 @@ class Shelter:
         self.line = Line(parallel)
         self.site = site
         self._turn = turn
+        self._counting = threading.Lock()
         self._tidied = False
         """Attempts have left their places to others in this life."""
         self._spots: dict[str, tuple[Spot, str | None]] = {}
@@ -176,11 +177,16 @@ class Shelter:
 
     # ── one item ─────────────────────────────────────────────────────────
 
-    def perform(self, item: Step, turn: Turn) -> Outcome:
-        """Perform an item; it leaves the line when its end is recorded, and its place goes."""
+    def perform(self, item: Step, turn: Turn, count: Callable[[Outcome], None]) -> Outcome:
+        """Perform an item; it leaves the line when its end is recorded and counted, and its place goes.
+
+        Whoever comes behind it in the line may not be wanted any more, if it is a failure too many.
+        """
         ended = False
         try:
             outcome = perform(item, turn)
+            with self._counting:
+                count(outcome)
             ended = True
         finally:
             self.line.leave(turn.order, ended=ended)
