@@ -6,12 +6,13 @@ import json
 import shutil
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from crash.cluster import ClusterScene, interrupt, is_installed
 from crash.scene import wait_for
-from plait.app.flows import Company, FlowResult, Options, flow_store, retry_flow, run_flow
+from plait.app.flows import Company, FlowResult, Options, flow_store, resume_flow, retry_flow, run_flow
 from plait.engine.events import Noted
 from plait.engine.journal import Stamped
 from plait.engine.outcome import to_record
@@ -333,7 +334,25 @@ def test_a_cluster_that_is_not_there_is_said_soon(tmp_path: Path) -> None:
     assert time.monotonic() - began < 10
     first, fix = str(raised.value).splitlines()
     assert first.startswith("there is no Dask cluster at dask://127.0.0.1:9: ")
-    assert fix == "fix: look whether its scheduler runs, and can be reached from this host"
+    assert (
+        fix
+        == "fix: look whether its scheduler runs, and can be reached from this host; or run elsewhere: --backend"
+    )
+
+
+@pytest.mark.parametrize("again", ["resume", "retry"])
+def test_a_run_whose_cluster_is_gone_goes_on_elsewhere(tmp_path: Path, again: str) -> None:
+    flow = "map: {input: [a, b], error_policy: {on_item_failure: stop}, steps: [{shell: 'test -e there'}]}"
+    run = ran(tmp_path, flow, "local")[0].run
+    with flow_store(str(tmp_path)).open(run, write=True) as opened:
+        opened.amend(options={**dict(opened.facts["options"]), "backend": "dask://127.0.0.1:9"})
+    go_on: Any = {"resume": resume_flow, "retry": retry_flow}[again]
+    if is_installed():
+        with pytest.raises(InputError, match="there is no Dask cluster"):
+            go_on(run, project=str(tmp_path))
+    assert go_on(run, project=str(tmp_path), backend="local").status == "failed"
+    (tmp_path / "there").touch()
+    assert go_on(run, project=str(tmp_path)).status == "done"
 
 
 def test_a_host_that_nobody_knows_is_named(tmp_path: Path) -> None:

@@ -107,7 +107,10 @@ def test_a_port_that_speaks_something_else_is_no_cluster_and_nothing_has_run(
     # Who hangs up early enough was never there, for Dask.
     reason = first.removeprefix(f"there is no Dask cluster at {speaker.address}: ")
     assert reason.startswith(("what listens there does not answer as a scheduler of Dask does", "Timed out"))
-    assert fix == "fix: look whether its scheduler runs, and can be reached from this host"
+    assert (
+        fix
+        == "fix: look whether its scheduler runs, and can be reached from this host; or run elsewhere: --backend"
+    )
     assert not (tmp_path / "begun").exists()
     assert not (tmp_path / ".ai/state/runs").exists()
 

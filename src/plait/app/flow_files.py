@@ -60,6 +60,7 @@ class Flow:
         max_parallel: int | None,
         file: str | None = None,
         *,
+        backend: str | None = None,
         inputs: Mapping[str, Json] | None = None,
     ) -> Flow:
         facts = opened.facts
@@ -85,6 +86,8 @@ class Flow:
         kept = dict(said) if isinstance(said, Mapping) else {}
         if max_parallel is not None:
             kept["max_parallel"] = max_parallel
+        if backend is not None:
+            kept["backend"] = backend
         kept["inputs"] = {**(kept.get("inputs") or {}), **_given_again(opened, inputs or {})}
         path, project = _place_now(str(facts["file"]), str(facts["project"]), opened.project)
         tool = facts.get("tool")
@@ -157,6 +160,13 @@ class Flow:
             "file": self.path,
             "project": self.project,
         }
+
+
+def keep_backend(opened: Opened, backend: str | None) -> None:
+    """A cluster that is gone stays gone: whoever puts a run elsewhere need not say so again."""
+    options = opened.facts.get("options")
+    if backend is not None and isinstance(options, Mapping) and options.get("backend") != backend:
+        opened.amend(options={**options, "backend": backend})
 
 
 def expect_places(flow: Flow, loaded: Loaded, opened: Opened) -> None:

@@ -10,7 +10,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 
-from plait.app.flow_files import Flow, Options, expect_places, flow_named, project_of_file
+from plait.app.flow_files import (
+    Flow,
+    Options,
+    expect_places,
+    flow_named,
+    keep_backend,
+    project_of_file,
+)
 from plait.app.lives import (
     Company,
     FlowResult,
@@ -93,6 +100,7 @@ def run(
             project=where,
             accept_changes=accept_changes,
             max_parallel=max_parallel,
+            backend=backend,
             inputs=inputs,
         )
     if path is None:
@@ -204,6 +212,7 @@ def resume_flow(
     repeat: Sequence[str] = (),
     done: Sequence[str] = (),
     max_parallel: int | None = None,
+    backend: str | None = None,
     inputs: Mapping[str, Json] | None = None,
     company: Company | None = None,
 ) -> FlowResult:
@@ -213,7 +222,7 @@ def resume_flow(
 
     runs, name = find_run(run, project)
     with runs.open(name, write=True) as opened:
-        flow = Flow.of(opened, max_parallel, inputs=inputs)
+        flow = Flow.of(opened, max_parallel, backend=backend, inputs=inputs)
         company = company or Company()
         loaded = flow.load(ask=company.ask)
         expect_places(flow, loaded, opened)
@@ -221,6 +230,7 @@ def resume_flow(
         answers = Answers(repeat, done)
         answers.expect_of(loaded, opened)
         expect_backend(flow, loaded, company.stop, opened.journal)
+        keep_backend(opened, backend)
         if flow.project != opened.facts["project"]:
             opened.amend(**flow.source(loaded))  # it was moved
         go_on_by(loaded, opened, accepted=accept_changes)
@@ -252,6 +262,7 @@ def retry_flow(
     from_start: bool = False,
     file: str | None = None,
     max_parallel: int | None = None,
+    backend: str | None = None,
     company: Company | None = None,
 ) -> FlowResult:
     """Do failed items again, all of them or those that are named; the file may have been edited since."""
@@ -260,7 +271,7 @@ def retry_flow(
 
     runs, name = find_run(run, project)
     with runs.open(name, write=True) as opened:
-        flow = Flow.of(opened, max_parallel, file)
+        flow = Flow.of(opened, max_parallel, file, backend=backend)
         company = company or Company()
         loaded = flow.load(ask=company.ask)
         expect_places(flow, loaded, opened)
@@ -274,6 +285,7 @@ def retry_flow(
                 code="nothing-to-retry",
             )
         expect_backend(flow, loaded, company.stop)
+        keep_backend(opened, backend)
         retry = Retry.begun(loaded, opened, (event.path for event in forgotten))
         # Kept before anything is forgotten: whoever resumes the run goes on with this retry.
         opened.amend(**flow.source(loaded), **retry.kept(loaded, opened).facts())

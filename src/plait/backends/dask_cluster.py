@@ -21,7 +21,9 @@ DIRECT: Final = 2.0
 LOUD: Final = frozenset({"asyncio", "distributed", "tornado"})
 SILENT: Final = 100
 """A level above all that is logged."""
-NOBODY_THERE: Final = "look whether its scheduler runs, and can be reached from this host"
+NOBODY_THERE: Final = (
+    "look whether its scheduler runs, and can be reached from this host; or run elsewhere: --backend"
+)
 NO_ADDRESS: Final = "write dask://HOST:PORT; a scheduler of Dask listens at port 8786, if nobody said another"
 
 GivesWay = Callable[[], bool]

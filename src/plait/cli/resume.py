@@ -92,6 +92,7 @@ def _resume(options: argparse.Namespace) -> int:
         repeat=options.repeat,
         done=options.done,
         max_parallel=parallel(options.max_parallel),
+        backend=options.backend,
         inputs=inputs,
     )
     return watched(work, view_for(options))

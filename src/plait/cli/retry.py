@@ -54,6 +54,7 @@ def _retry(options: argparse.Namespace) -> int:
         from_start=options.from_start,
         file=options.file,
         max_parallel=parallel(options.max_parallel),
+        backend=options.backend,
     )
     return watched(work, view_for(options))
 

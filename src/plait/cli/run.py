@@ -48,7 +48,6 @@ def configure(parser: Parser) -> None:
     )
     parser.add_argument("--strict", action="store_true", help="a name without a value is an error")
     parser.add_argument("--profile", metavar="P", help="one of the flow's profiles")
-    parser.add_argument("--backend", metavar="B", help="where items run: local, dask, or dask://HOST:PORT")
     parser.add_argument(
         "--dry-run", action="store_true", help="show what would run, with its values, and run nothing"
     )
@@ -69,6 +68,7 @@ def add_inputs(parser: Parser, single: str) -> None:
 
 def add_watching(parser: Parser) -> None:
     """The options of every command that works on a run."""
+    parser.add_argument("--backend", metavar="B", help="where items run: local, dask, or dask://HOST:PORT")
     parser.add_argument("--max-parallel", metavar="N", help="at most so many items at a time")
     parser.add_argument("--json", action="store_true", help="one JSON object per event, and one at the end")
     parser.add_argument("--quiet", action="store_true", help="say nothing unless it fails")
