@@ -131,7 +131,7 @@ class Moment:
         return bool(place.of) and not place.once and self.has_failed_since(place.of, record.number)
 
     def has_failed_since(self, path: str, number: int) -> bool:
-        record = self.before.get(path)
+        record = self.ends.get(path)  # also if it was begun again since, and cut
         return record is not None and record.status == "failed" and record.number > number
 
     def removed(self) -> set[str]:
@@ -200,7 +200,7 @@ class Moment:
         if path not in now:
             return False
         if handled := now[path].handled:
-            return record.number > self.ends.get(handled, 0)
+            return handled not in self.ends or record.number > self.ends[handled].number
         return now[path].goes_on
 
     def is_stale(self, path: str, expected: Expected) -> bool:

@@ -75,7 +75,7 @@ class World:
     """Paths of all steps of which the journal has ever heard."""
     open: set[str] = field(default_factory=set)
     """Paths of the steps that were begun, and whose end is not recorded since."""
-    ends: dict[str, int] = field(default_factory=dict)
+    ends: dict[str, Record] = field(default_factory=dict)
     """By path: the number of the last end of a step, also if it was begun again since."""
     said_done: set[str] = field(default_factory=set)
     waiting: set[str] = field(default_factory=set)
@@ -198,7 +198,7 @@ class World:
                         self.begun.add(path)
                         self.open.discard(path)
                         found[path] = Record(number, status)
-                        self.ends[path] = number
+                        self.ends[path] = found[path]
                     case "forgotten":
                         # The view has no word for what was forgotten alone, without what is below it.
                         is_alone = status is not None
