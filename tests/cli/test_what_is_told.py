@@ -59,6 +59,7 @@ def test_a_resumed_run_names_what_to_do_about_items_that_failed_before(place: Pl
     again = said(place, "resume")
     assert after(again, "look at it") == [f"plait show {run}"]
     assert after(again, "try again") == [f"plait retry {run} --failed"]
+    assert after(said(place, "retry", "--failed"), "try again") == [f"plait retry {run} --failed"]
 
 
 def test_a_failure_inside_an_item_is_listed_once_under_the_item(place: Place) -> None:

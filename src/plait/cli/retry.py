@@ -20,7 +20,7 @@ EXAMPLES: Final = (
 
 
 def configure(parser: Parser) -> None:
-    parser.add_argument("run", metavar="RUN", help="the beginning of its id")
+    parser.add_argument("run", metavar="RUN", nargs="?", help="the beginning of its id; otherwise the newest")
     parser.add_argument("items", metavar="ITEM", nargs="*", help="a failed item: its title, key or path")
     parser.add_argument("--failed", action="store_true", help="every item that failed")
     parser.add_argument(
