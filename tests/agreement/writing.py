@@ -50,7 +50,7 @@ class Writer:
 
     def __init__(self, chance: Random) -> None:
         self.chance = chance
-        self.own: set[str] = set()
+        self.own = {"m0"}
         self.blocks: Map = {}
         self.count = 0
         self.failed = 0
@@ -91,12 +91,12 @@ class Writer:
         steps = self.steps(0, most=2)
         if self.often(0.6):
             return steps
-        return self.shuffled({"env": {self.own_name("m0"): self.text()}, "steps": steps})
+        return self.shuffled({"env": {"m0": self.text()}, "steps": steps})
 
     def map(self) -> Map:
         said: Map = {"input": self.items()}
         if self.often(0.3):
-            said["env"] = {self.own_name("m0"): self.text()}
+            said["env"] = {"m0": self.text()}  # a step with the same variable would hide it
         if self.often(0.3):
             said["id"] = "${item.k} " + self.text()
         if self.often(0.2):

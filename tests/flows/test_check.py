@@ -193,6 +193,11 @@ WAYS = [
     ("steps: [{test: {command: ls, on_failure: {shell: ls, capture: c, max_attempts: 1}}, on_success: '/do ${c}'}]\n", []),
     # a block that fails keeps what it captured for itself
     ("blocks: {b: [{shell: ls, capture: c}]}\nsteps: [{use: b, on_failure: '/do ${c}', on_success: '/do ${c}'}, {claude: '${c}'}]\n", ["c"]),
+    # what is captured under a name that was given inside goes on outside
+    ("blocks: {b: [{shell: ls, capture: c}]}\nsteps: [{use: b, with: {c: 1}}, {claude: '${c}'}]\n", []),
+    ("blocks: {b: [{shell: ls}]}\nsteps: [{use: b, with: {c: 1}}, {claude: '${c}'}]\n",    ["c"]),
+    ("steps: [{shell: ls, on_failure: [{shell: ls, capture: error}]}, {claude: '${error}'}]\n", []),
+    ("steps: [{foreach: [a], do: [{shell: ls, capture: item}]}, {claude: '${item}'}]\n",   ["item"]),
     # a handler with several commands does one after the other
     ("steps: [{claude: a, on_failure: {shell: ls, capture: c, claude: '/do ${c} ${shell.output}'}}]\n", []),
     ("steps: [{claude: a, on_failure: {claude: '/do ${c} ${shell.output}', shell: ls, capture: c}}]\n", ["c", "shell.output"]),

@@ -215,10 +215,9 @@ class _Frame:
         inner.add(more)
         return inner
 
-    def captured_besides(self, names: Iterable[Name]) -> list[Name]:
-        known = {name.name for name in names}
-        found = (name for _, name in self.captured.values() if not _is_left_behind(name))
-        return [name for name in found if name.name not in known]
+    def captures(self) -> list[Name]:
+        """What goes on to the steps behind this place."""
+        return [name for _, name in self.captured.values() if not _is_left_behind(name)]
 
     def known(self) -> Known:
         return Known(self.phase, self.captured, len(self.captured), self.outer, apart=self.apart)
@@ -263,7 +262,7 @@ class _Reader:
         self._phase(document, "setup", setup)
         self._map(document.get("map"), setup)
         self._phase(document, "reduce", reduce := setup.child(phase="reduce"))
-        found = [name for frame in (flow, reduce) for name in frame.captured_besides(())]
+        found = [name for frame in (flow, reduce) for name in frame.captures()]
         self._phase(document, "merge", setup.child(found, phase="merge"))
         self._part(document, "blocks", base.child(phase="block"))
 
@@ -428,7 +427,8 @@ class _Reader:
         for key, value in then:
             if _is_tried_again(key, value):
                 self._field(key, value, "step", path, frame)
-        done, failed = frame.child(found), list[Name]()
+        done, failed = frame.child(), list[Name]()
+        done.add(found)
         for key, value in then:
             if _is_tried_again(key, value):
                 continue
@@ -437,8 +437,8 @@ class _Reader:
                 self._field(key, part, "step", path, way)
                 if key.value == "validate":
                     done.add([HANDLER_NAMES["on_incomplete"]])
-                failed += () if is_done else way.captured_besides(())
-        frame.add([*done.captured_besides(()), *failed])
+                failed += () if is_done else way.captures()
+        frame.add([*done.captures(), *failed])
 
     def _field(self, key: Scalar, value: Node, shape: str, path: str, frame: _Frame) -> None:
         field = str(key.value)
@@ -446,10 +446,11 @@ class _Reader:
         knows = KNOWN_INSIDE.get(field, ())
         if field == "on_exit_code" and isinstance(value, Mapping) and _are_successes(value):
             knows = ()  # nothing has failed
-        inner = frame.child(knows) if knows or field in _AFTERWARDS else frame
+        # What is known inside alone stands apart from what is captured there, perhaps under the same name.
+        inner = frame.child(knows).child() if knows or field in _AFTERWARDS else frame
         self.read(value, reads, _under(path, key), inner)
         if inner is not frame and knows is not LOOP_NAMES:  # what a round captures ends with the round
-            frame.add(inner.captured_besides(knows))
+            frame.add(inner.captures())
 
     def _use(self, step: Mapping, path: str, frame: _Frame) -> list[Name]:
         """The steps of a block, with the names that exist where it is used; and what they capture."""
@@ -458,13 +459,13 @@ class _Reader:
         if block is None:
             return [] if said is None else [UNREAD]
         given = [Name(name, (), "given by with") for name in (*_keys(step.get("with")), *block.needs)]
-        inner = frame.child(given)
+        inner = frame.child(given).child()
         outer, self.blocks = self.blocks, block.home
         self.lists.append(block.steps)
         for index, item in enumerate(block.steps):
             self.shape(item, "step", f"{path}.use[{index}]", inner)
         self.blocks = outer
-        return inner.captured_besides(given)
+        return inner.captures()
 
     def _short(self, node: Scalar, name: str, path: str, frame: _Frame) -> None:
         """A step or a handler written as one string: a slash command, or shell text."""
