@@ -111,7 +111,8 @@ class World:
         return ToolResult(tool, not fails, "called", "no" if fails else None, (), {}, printed="called")
 
     def request(self, asked: Any) -> Returned:
-        return Returned(True, "answer", metadata={"status": 500 if self.fails(asked.url) else 200})
+        fails = self.fails(asked.url)
+        return Returned(not fails, "answer", metadata={"status": 500 if fails else 200})
 
     def fails(self, what: str) -> bool:
         if what not in self._frail:
