@@ -167,6 +167,10 @@ class Writer:
             lambda: {"items": [self.text(), {"k": self.text()}]},
             lambda: {"command": self.shell("lines")},
         )
+        if (
+            self.failed
+        ):  # a name there may hold a number, and then no world would come to the end of a handler
+            items = (items[0], *items[2:])
         step: Map = {"foreach": self.pick(items)(), "do": self.steps(depth + 1)}
         if self.often(0.2):
             step["continue_on_error"] = True
@@ -198,7 +202,7 @@ class Writer:
         if "validate" not in step and self.failed < 2 and self.often(0.5):
             self.capture(more, step)
         handled = isinstance(step.get("test"), dict) and "on_failure" in step["test"]
-        if not handled and step.keys() != {"validate"} and self.often(chance):
+        if not handled and not {"validate", "foreach"} & step.keys() and self.often(chance):
             more["on_failure"] = self.handler(depth)
         if self.often(chance):
             more["on_success"] = self.following(depth)

@@ -193,6 +193,10 @@ WAYS = [
     ("steps: [{test: {command: ls, on_failure: {shell: ls, capture: c, max_attempts: 1}}, on_success: '/do ${c}'}]\n", []),
     # a block that fails keeps what it captured for itself
     ("blocks: {b: [{shell: ls, capture: c}]}\nsteps: [{use: b, on_failure: '/do ${c}', on_success: '/do ${c}'}, {claude: '${c}'}]\n", ["c"]),
+    # but what the handler of its failing step captured is told with the failure
+    ("blocks: {b: [{shell: ls, on_failure: {shell: ls, capture: c, max_attempts: 1}}]}\nsteps: [{use: b, on_failure: '/do ${c}'}]\n", []),
+    ("blocks: {b: [{use: i}], i: [{test: {command: ls, on_failure: {shell: ls, capture: c, max_attempts: 1}}}]}\n"
+     "steps: [{use: b, on_failure: '/do ${c}'}]\n",                                      []),
     # what is captured under a name that was given inside goes on outside
     ("blocks: {b: [{shell: ls, capture: c}]}\nsteps: [{use: b, with: {c: 1}}, {claude: '${c}'}]\n", []),
     ("blocks: {b: [{shell: ls}]}\nsteps: [{use: b, with: {c: 1}}, {claude: '${c}'}]\n",    ["c"]),

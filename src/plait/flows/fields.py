@@ -16,7 +16,7 @@ from itertools import islice
 
 from plait.documents import Mapping, Node, Scalar, Sequence
 from plait.errors import InputError
-from plait.flows.compose import Blocks
+from plait.flows.compose import Block, Blocks
 from plait.flows.names import (
     BEHIND_STEPS,
     COMMAND_KEYS,
@@ -465,6 +465,7 @@ class _Reader:
         for index, item in enumerate(block.steps):
             self.shape(item, "step", f"{path}.use[{index}]", inner)
         self.blocks = outer
+        frame.add(_told_with_failures(block))
         return inner.captures()
 
     def _short(self, node: Scalar, name: str, path: str, frame: _Frame) -> None:
@@ -510,6 +511,18 @@ def _in_manner_of(step: Mapping, key: Scalar, fields: list[Field]) -> list[Field
 def _flag(node: Node, key: str) -> bool | None:
     said = node.get(key) if isinstance(node, Mapping) else None
     return said.value if isinstance(said, Scalar) and isinstance(said.value, bool) else None
+
+
+def _told_with_failures(block: Block) -> Iterator[Name]:
+    """What handlers of its steps capture: that is told with a failure that they could not mend."""
+    for step in block.steps:
+        if not isinstance(step, Mapping):
+            continue
+        for place in (step, step.get("test")):
+            handler = place.get("on_failure") if isinstance(place, Mapping) else None
+            yield from () if handler is None else _lost(handler)
+        used = block.home.get(_text(step.get("use")) or "")
+        yield from () if used is None else _told_with_failures(used)
 
 
 def _ways(key: Scalar, value: Node) -> Iterator[tuple[bool, Node]]:
