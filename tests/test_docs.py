@@ -38,6 +38,8 @@ from plait import app, documents, errors
 from plait.cli import COMMANDS
 from plait.errors import PlaitError, ShellRefusedError
 from plait.flows import names
+from plait.flows.check import check_document
+from plait.flows.names import profile_of
 from plait.scope import computed
 from plait.scope.frames import ALIASES
 from plait.store.faults import fault_of
@@ -237,9 +239,14 @@ def session_problems(block: Block, names: dict[str, Any]) -> Iterator[str]:
 
 def yaml_problems(block: Block) -> Iterator[str]:
     try:
-        documents.parse(block.text, "example.yaml")
+        document = documents.parse(block.text, "example.yaml")
     except PlaitError as error:
         yield f"line {block.line}: {error}"
+        return
+    if profile_of(document) is not None and document.at("base_url") is None:  # a provider extends another
+        for finding in check_document(document, "example.yaml"):
+            if finding.severity == "error" and finding.code != "no-file":
+                yield f"line {block.line}: {finding.problem}"
 
 
 @pytest.mark.parametrize("path", WITH_EXAMPLES, ids=name_of)
@@ -260,6 +267,10 @@ WRONG = [
     ("```console\n$ printf 'a\\nb\\n'\na\n```", "line 2: $ printf"),
     ("```console\n$ plait --version; echo\nplait 99\n```", "line 2: $ plait --version"),
     ("```console\na\n```", "line 2: output without a command"),
+    (
+        "```yaml\nsteps: [{shell: 'echo ${itme}'}]\n```",
+        "line 2: example.yaml:1:23: nothing here is named 'itme'",
+    ),
     ("```console\n$ mkdir d\n$ cd d\n$ ls ..\n```", "line 4: $ ls .."),
     ("```python\n1 + 1  # → 3\n```", "line 2: 1 + 1"),
     ("```python\nprint('a')  # → b\n```", "line 2: print('a')"),

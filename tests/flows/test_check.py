@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -134,6 +135,9 @@ BEHIND_NOTHING = [
     ("- {shell: ls}\n- {shell: 'echo ${last.output} ${shell.output}'}\n",               []),
     ("- {claude: ls}\n- {shell: 'echo ${last.output} ${shell.output}'}\n",              ["shell.output"]),
     ("- /do it\n- {shell: 'echo ${last.output}'}\n",                                    []),
+    ("steps: [/do it, {shell: 'echo ${last.output} ${shell.output}'}]\n",               ["shell.output"]),
+    ("map: {input: [1], steps: [/do it, {foreach: [a], do: [{claude: '${last.output}'}]}]}\n", []),
+    ("steps: [{claude: a, on_failure: [ls, {claude: '${shell.output}'}], on_success: [/do it, {claude: '${shell.output}'}]}]\n", ["shell.output"]),
     ("setup: [{shell: ls}]\nmap: {input: [1], steps: [{shell: 'echo ${last.output}'}]}\n"
      "reduce: [{shell: 'echo ${last.output}'}, {shell: 'echo ${shell.output}'}]\n"
      "merge: [{shell: 'echo ${shell.output}'}]\n",
@@ -163,6 +167,64 @@ BEHIND_NOTHING = [
 def test_the_output_of_the_step_before_is_known_only_behind_a_step(flow: str, expected: list[str]) -> None:
     unknown = [one.problem.what for one in findings(flow) if one.problem.code == "unknown-name"]
     assert unknown == [f"nothing here is named '{name}'" for name in expected]
+
+
+WAYS = [
+    # flow                                                                              names that no way leads to
+    # a check: what its steps capture or leave behind ends with it, and before it nothing was found
+    ("steps: [{claude: a, validate: {steps: [{shell: ls, capture: c}], result_file: '${c}', on_incomplete: '/do ${c} ${shell.output}'}, "
+     "on_success: '/say ${c}'}, {claude: '${c}'}]\n",                                     ["c", "c", "shell.output", "c", "c"]),
+    ("steps: [{claude: a, validate: {steps: [{shell: ls, capture: c}, {claude: '${c} ${shell.output}'}]}}]\n", []),
+    ("steps: [{claude: a, validate: {shell: 'test ${validation.gaps}'}, on_failure: '/do ${validation.gaps}', "
+     "on_exit_code: {0: '/do ${validation.gaps}'}}]\n",                                  ["validation.gaps"] * 3),
+    ("steps: [{claude: a, validate: {shell: ls}, on_success: '/do ${validation.gaps}'}, {claude: '${validation.gaps}'}]\n", []),
+    ("steps: [{claude: a, validate: {shell: ls, on_incomplete: [{shell: ls, capture: c}]}, on_success: '/do ${c}'}, {claude: '${c}'}]\n", []),
+    # ways that exclude each other
+    ("steps: [{claude: a, on_exit_code: {1: [{shell: ls, capture: c}], 3: '/do ${c}', 0: '/do ${c}'}, on_success: '/do ${c}', "
+     "validate: 'test ${c}', on_failure: '/do ${c}'}, {claude: '${c}'}]\n",              ["c"] * 5),
+    ("steps: [{claude: a, on_failure: [{shell: ls, capture: c}], on_success: '/do ${c}', on_exit_code: {3: '/do ${c}'}}]\n", ["c", "c"]),
+    ("steps: [{claude: a, on_exit_code: {0: [{shell: ls, capture: c}]}, validate: 'test ${c}', on_success: '/do ${c}'}]\n", []),
+    ("steps: [{claude: a, on_exit_code: {0: 'ls'}, on_success: '/do ${shell.output}'}, {claude: '${shell.output}'}]\n", ["shell.output", "shell.output"]),
+    # a step that is tried again behind its handler may be done then
+    *((f"steps: [{{claude: a, on_success: '/do ${{c}}', on_exit_code: {{0: '/do ${{c}}', 3: '/do ${{c}}'}}, validate: 'test ${{c}}', on_failure: {said}}}]\n", [])
+      for said in ("{shell: ls, capture: c, max_attempts: 2}",
+                   "{steps: [{shell: ls, capture: c}], retry_original: true}", "{claude: /fix, capture: c}")),
+    ("steps: [{claude: a, on_success: '/do ${c}', on_failure: {shell: ls, capture: c, max_attempts: 0}}]\n", ["c"]),
+    ("steps: [{test: {command: ls, on_failure: {shell: ls, capture: c, max_attempts: 1}}, on_success: '/do ${c}'}]\n", []),
+    # a block that fails keeps what it captured for itself
+    ("blocks: {b: [{shell: ls, capture: c}]}\nsteps: [{use: b, on_failure: '/do ${c}', on_success: '/do ${c}'}, {claude: '${c}'}]\n", ["c"]),
+    # but what the handler of its failing step captured is told with the failure
+    ("blocks: {b: [{shell: ls, on_failure: {shell: ls, capture: c, max_attempts: 1}}]}\nsteps: [{use: b, on_failure: '/do ${c}'}]\n", []),
+    ("blocks: {b: [{use: i}], i: [{test: {command: ls, on_failure: {shell: ls, capture: c, max_attempts: 1}}}]}\n"
+     "steps: [{use: b, on_failure: '/do ${c}'}]\n",                                      []),
+    # what is captured under a name that was given inside goes on outside
+    ("blocks: {b: [{shell: ls, capture: c}]}\nsteps: [{use: b, with: {c: 1}}, {claude: '${c}'}]\n", []),
+    ("blocks: {b: [{shell: ls}]}\nsteps: [{use: b, with: {c: 1}}, {claude: '${c}'}]\n",    ["c"]),
+    ("steps: [{shell: ls, on_failure: [{shell: ls, capture: error}]}, {claude: '${error}'}]\n", []),
+    ("steps: [{foreach: [a], do: [{shell: ls, capture: item}]}, {claude: '${item}'}]\n",   ["item"]),
+    # a handler with several commands does one after the other
+    ("steps: [{claude: a, on_failure: {shell: ls, capture: c, claude: '/do ${c} ${shell.output}'}}]\n", []),
+    ("steps: [{claude: a, on_failure: {claude: '/do ${c} ${shell.output}', shell: ls, capture: c}}]\n", ["c", "shell.output"]),
+    # what setup names in one place is known behind the step that prints it
+    ("setup: {steps: [{claude: '${c}', on_failure: '/do ${c}', on_success: '/do ${c}'}, {claude: '${c} ${d}'}, {shell: 'echo ${d}'}], "
+     "capture_outputs: {c: 0, d: {command_index: 1}}}\nreduce: [{claude: '${c} ${d}'}]\n", ["c", "d"]),
+    # what a map does outside of its steps is done by none
+    ("map: {input: {command: 'ls ${step.name}'}, id: '${item} ${step.id}', max_parallel: '${step.index}', steps: [{shell: ls}]}\n",
+     ["step.name", "step.id", "step.index"]),
+    ("map: {input: {command: 'ls ${git.branch} ${workflow.files}'}, id: '${item} ${git.commit}', steps: [{shell: ls}]}\n", []),
+    # the env of a phase is filled before its first step, wherever it stands
+    *((f"{phase}: {{{more}steps: [{{shell: ls, capture: c}}], env: {{y: '${{c}} ${{last.output}}'}}}}\n", ["c", "last.output"])
+      for phase, more in (("setup", ""), ("map", "input: [1], "), ("reduce", ""))),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("flow", "expected"), WAYS)
+def test_a_name_is_known_where_some_way_through_the_steps_leads_from_it(
+    flow: str, expected: list[str]
+) -> None:
+    assert [one.problem.what for one in findings(flow) if one.severity == "error"] == [
+        f"nothing here is named '{name}'" for name in expected
+    ]
 
 
 HIDDEN = [
@@ -363,6 +425,15 @@ merge:
         "10 error unknown-name cover.spce",
         "12 error unknown-name mine",
     ]
+
+
+def test_deep_steps_are_checked_as_quickly_as_others() -> None:
+    flow = "{shell: 'echo ${nothing}'}"
+    for _ in range(12):
+        flow = f"{{foreach: [a], env: {{x: a}}, do: [{flow}], on_success: [{{shell: 'echo ${{nothing}}'}}]}}"
+    began = time.process_time()
+    assert len(findings(f"steps: [{flow}]\n")) == 13
+    assert time.process_time() - began < 2  # each level more would take three times as long
 
 
 def test_setup_may_name_its_captures_in_one_place() -> None:

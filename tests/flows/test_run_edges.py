@@ -166,6 +166,20 @@ def test_outside_a_repository_git_has_no_fields_and_a_default_holds(place: Place
     ]
 
 
+def test_the_items_of_a_map_are_found_with_the_names_of_the_run_and_its_repository(place: Place) -> None:
+    flow = """\
+strict: true
+setup: [{shell: echo a > new.txt}]
+map:
+  input: {command: 'echo ${git.branch} ${workflow.files_added}'}
+  env: {NTH: '${step.index} of ${total}', LEVEL: '${git.branch}'}
+  id: '${git.branch}-${item}'
+  steps: [{shell: 'echo ${item} $NTH $LEVEL'}]
+"""
+    place.repository()
+    assert place.done(flow).outputs["map/0/0"] == "main new.txt 0 of 1 main"
+
+
 def test_inside_a_repository_git_has_the_fields_that_are_known(place: Place) -> None:
     place.repository()
     fields = next(name.fields for name in NAMES if name.name == "git")

@@ -17,14 +17,13 @@ from plait import documents
 from plait.errors import InputError, PlaitError, Problem, listed, nearest
 from plait.flows import format
 from plait.flows.compose import Blocks, Composed, compose, compose_alone
-from plait.flows.fields import UNREAD, Field, Reading, names_of_head, read_fields
+from plait.flows.fields import UNREAD, Field, Reading, names_before_items, names_of_head, read_fields
 from plait.flows.finding import Finding
 from plait.flows.names import (
     BEHIND_STEPS,
     BUILTIN_ROOTS,
     HANDLER_NAMES,
     NAMES,
-    OF_ITEM,
     profile_of,
     strings,
 )
@@ -353,16 +352,16 @@ def _map_problems(document: documents.Node) -> Iterator[Problem]:
             read_input(said)
     except PlaitError as error:
         yield from error.problems
-    yield from _of_items_in_input(node)
+    yield from _of_items_in_input(node, names_before_items(document))
     id = node.get("id")
     if isinstance(id, documents.Scalar) and "$" not in str(id.value):
         what, fix = "all items get this one id", f"put in what differs, such as ${{item.{id.value}}}"
         yield Problem(what, id.span, fix, code="no-effect")
 
 
-def _of_items_in_input(node: documents.Mapping) -> Iterator[Problem]:
+def _of_items_in_input(node: documents.Mapping, declared: Container[str]) -> Iterator[Problem]:
     """A name in capitals would be left to the shell, which does not have it either."""
-    from plait.flows.mentions import names_in
+    from plait.flows.mentions import mentions_item, names_in
 
     said = node.get("input")
     command = said.get("command") if isinstance(said, documents.Mapping) else None
@@ -370,7 +369,7 @@ def _of_items_in_input(node: documents.Mapping) -> Iterator[Problem]:
         return
     asked = {name for name in names_in(command) if name.isupper()}
     for name, value in _entries(node.get("env")):
-        if name in asked and not OF_ITEM.isdisjoint(names_in(value)):
+        if name in asked and mentions_item(value, declared):
             what = f"'{name}' is made of the item, and this command is to find the items"
             yield Problem(what, command.span, "use another variable here", code="unknown-name")
 

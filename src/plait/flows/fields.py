@@ -4,27 +4,28 @@ Steps are read in the order in which they run: what a step captures is known to 
 steps after it.  What setup captured reaches map, reduce and merge; what one item
 captured ends with the item.  The steps of a block are read where they are used.
 The variables of a step are known to what it does and to what follows it, not to its
-condition, which is asked first.
+condition, which is asked first.  What follows a step lies on ways that may exclude each
+other: what is captured where it failed is not known where it is done.
 """
 
 from __future__ import annotations
 
 from collections import abc
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from itertools import islice
 
 from plait.documents import Mapping, Node, Scalar, Sequence
 from plait.errors import InputError
-from plait.flows.compose import Blocks
+from plait.flows.compose import Block, Blocks
 from plait.flows.names import (
     BEHIND_STEPS,
+    COMMAND_KEYS,
     CONFIG_NAMES,
     DOCUMENT_SHAPES,
     HANDLER_NAMES,
     KNOWN_INSIDE,
     LITERALLY,
     LOOP_NAMES,
-    OF_ITEM,
     AtStart,
     Each,
     Either,
@@ -52,7 +53,9 @@ STEP_LISTS: Final = ("agent_template", "steps", "commands", "do", "tasks", "node
 
 _PHASES: Final = ("setup", "map", "reduce", "merge")
 _AFTERWARDS: Final = ("on_exit_code", "validate", "on_incomplete", "on_success", "on_failure")
-"""What follows an action, in that order, wherever it stands: what one of them captures the next ones know."""
+"""What follows an action, in that order, wherever it stands."""
+_OF_COMMANDS: Final = ("handler", "incomplete", "validate")
+"""Maps in which commands stand that are steps, one after the other."""
 _BEFORE_ITEMS: Final = ("input", "max_parallel", "timeout", "max_items", "offset")
 """Fields of a map that are read when no item is known yet."""
 _FOUND: Final = Name("item", (), "the item that was found")
@@ -107,10 +110,12 @@ class Known(abc.Mapping[str, Name]):
         index, found = self._captured.get(name, (self._limit, None))
         if index < self._limit and not (apart and _is_left_behind(found)):
             return found
-        return self._outer._given(name, apart=apart or self._apart) if self._outer else None
+        if self._outer is None:
+            return None
+        return self._outer._given(name, apart=apart or self._apart)
 
     def _given_names(self, *, apart: bool = False) -> Iterator[str]:
-        if self._outer:
+        if self._outer is not None:  # to ask whether it is empty would count all its names
             yield from self._outer._given_names(apart=apart or self._apart)
         for name, (_, found) in islice(self._captured.items(), self._limit):
             if not (apart and _is_left_behind(found)):
@@ -210,10 +215,9 @@ class _Frame:
         inner.add(more)
         return inner
 
-    def captured_besides(self, names: Iterable[Name]) -> list[Name]:
-        known = {name.name for name in names}
-        found = (name for _, name in self.captured.values() if not _is_left_behind(name))
-        return [name for name in found if name.name not in known]
+    def captures(self) -> list[Name]:
+        """What goes on to the steps behind this place."""
+        return [name for _, name in self.captured.values() if not _is_left_behind(name)]
 
     def known(self) -> Known:
         return Known(self.phase, self.captured, len(self.captured), self.outer, apart=self.apart)
@@ -226,11 +230,14 @@ class _Reader:
         self.blocks = blocks
         self.env: tuple[Name, ...] = ()
         """The variables that the phase gives to each of its steps."""
+        self.extracted: dict[int, list[Name]] = {}
+        """What setup names in one place: by the identity of the step that prints it."""
         self.is_workflow = profile == "workflow"
         self.strict = self.is_workflow and _flag(document, "strict") is True
         lost = (*_misplaced(document), *_of_env_files(document)) if profile == "workflow" else ()
         self.given = {name.name: name for name in (*lost, *_declared(document), *given)}
         self.declared = _declared_inputs(document, profile, self.given)
+        self.before_items = names_before_items(document) if self.is_workflow else frozenset[str]()
 
     def frame(self, phase: str) -> _Frame:
         """The outermost frame: what the document declares and what will be given."""
@@ -255,29 +262,42 @@ class _Reader:
         self._phase(document, "setup", setup)
         self._map(document.get("map"), setup)
         self._phase(document, "reduce", reduce := setup.child(phase="reduce"))
-        found = [name for frame in (flow, reduce) for name in frame.captured_besides(())]
+        found = [name for frame in (flow, reduce) for name in frame.captures()]
         self._phase(document, "merge", setup.child(found, phase="merge"))
         self._part(document, "blocks", base.child(phase="block"))
 
     def _phase(self, document: Mapping, key: str, frame: _Frame) -> None:
         self.env = tuple(_env_names(document.get(key)))
+        nodes = [node for name, node in document.entries if name.value == key]
+        for node in nodes:
+            self._name_outputs(node)
         self._part(document, key, frame)
         self.env = ()
-        for name, node in document.entries:
-            if name.value == key and isinstance(node, Mapping):
-                frame.add(Name(name, (), "captured") for name in _keys(node.get("capture_outputs")))
+        for node in nodes:  # those of steps that are not there, too: that is reported
+            named = _keys(node.get("capture_outputs")) if isinstance(node, Mapping) else ()
+            frame.add(Name(name, (), "captured") for name in named)
+
+    def _name_outputs(self, phase: Node) -> None:
+        named = phase.get("capture_outputs") if isinstance(phase, Mapping) else None
+        steps = phase.get("steps") or phase.get("commands") if isinstance(phase, Mapping) else None
+        items = steps.items if isinstance(steps, Sequence) else ()
+        for name, said in named.entries if isinstance(named, Mapping) else ():
+            number = said.get("command_index") if isinstance(said, Mapping) else said
+            at = number.value if isinstance(number, Scalar) else 0
+            if isinstance(at, int) and 0 <= at < len(items):
+                self.extracted.setdefault(id(items[at]), []).append(Name(str(name.value), (), "captured"))
 
     def _map(self, node: Node | None, setup: _Frame) -> None:
         """Its items are found where setup has ended, each gets its id then, and all else is done for each."""
         if not isinstance(node, Mapping):
             return
-        setup = setup.child(apart=True)
+        setup = setup.child(phase="items")
         inner, found = setup.child(phase="map"), setup.child([_FOUND])
-        for key, value in node.entries:
+        for key, value in _env_first(node):
             name = str(key.value)
             frame = setup if name in _BEFORE_ITEMS else found if name == "id" else inner
             if name == "input" and isinstance(value, Mapping) and value.get("command") is not None:
-                frame = setup.child(_env_before_items(node))
+                frame = setup.child(_env_before_items(node, self.before_items))
             self.env = tuple(_env_names(node)) if name in STEP_LISTS else ()
             self.read(value, shape_of("map").get(name, LITERALLY), f"map.{name}", frame)
         self.env = ()
@@ -285,6 +305,8 @@ class _Reader:
     def _part(self, document: Mapping, key: str, frame: _Frame) -> None:
         for name, node in document.entries:
             if name.value == key:
+                if key in _PHASES and isinstance(node, Mapping):
+                    node = Mapping(tuple(_env_first(node)), node.span)
                 self.read(node, shape_of("workflow")[key], key, frame)
 
     def whole(self, node: Node, profile: str, path: str = "", key: str = "") -> None:
@@ -338,6 +360,8 @@ class _Reader:
             self.lists.append(node.items)
         for index, item in enumerate(node.items):
             self.read(item, inner, f"{path}[{index}]", frame)
+            if _is_step(inner) and isinstance(item, Scalar):
+                frame.add(_left_behind(item))
 
     def _shapes(self, node: Node, name: str, path: str, frame: _Frame) -> None:
         if isinstance(node, Sequence):
@@ -372,49 +396,77 @@ class _Reader:
     def _entries(self, node: Mapping, name: str, path: str, frame: _Frame, before: _Frame) -> None:
         """The fields of a map: what it does, then what follows it."""
         first, then = _in_order(node)
+        doing = frame.child() if name == "validate" else frame  # what a check captures ends with it
         for key, value in first:
             begin = len(self.fields)
-            self._field(key, value, name, path, before if key.value in _BEFORE_ENV else frame)
+            around = before if key.value in _BEFORE_ENV else frame if key.value == "result_file" else doing
+            self._field(key, value, name, path, around)
             if name == "step" and key.value != "do":
                 self.fields[begin:] = _in_manner_of(node, key, self.fields[begin:])
             if str(key.value) not in shape_of(name):
-                frame.add(_lost(value, of_step=name == "step"))
+                doing.add(_lost(value, of_step=name == "step"))
+            if name in _OF_COMMANDS and key.value in COMMAND_KEYS:
+                doing.add([*_left_behind(Mapping(((key, value),), node.span)), *_captures(node)])
         if name == "step":
-            self._use(node, path, frame)
-            frame.add(_left_behind(node))
-        if name in ("step", "handler"):
-            frame.add(_captures(node))
+            found = self._use(node, path, frame)
+            frame.add([*_left_behind(node), *_captures(node), *self.extracted.get(id(node), ())])
+            self._afterwards(then, path, frame, found)
+            return
         for key, value in then:
             self._field(key, value, name, path, frame)
+
+    def _afterwards(self, then: _Entries, path: str, frame: _Frame, found: list[Name]) -> None:
+        """What follows an action, each part with the names that the ways to it lead past.
+
+            done      on_exit_code 0 → validate → on_success
+            failed    on_failure, or on_exit_code of another code
+
+        After a handler behind which the action is tried again, it may still come to each of them.
+        `found` is what only an action that is done has captured.
+        """
+        for key, value in then:
+            if _is_tried_again(key, value):
+                self._field(key, value, "step", path, frame)
+        done, failed = frame.child(), list[Name]()
+        done.add(found)
+        for key, value in then:
+            if _is_tried_again(key, value):
+                continue
+            for is_done, part in _ways(key, value):
+                way = done if is_done else frame.child()
+                self._field(key, part, "step", path, way)
+                if key.value == "validate":
+                    done.add([HANDLER_NAMES["on_incomplete"]])
+                failed += () if is_done else way.captures()
+        frame.add([*done.captures(), *failed])
 
     def _field(self, key: Scalar, value: Node, shape: str, path: str, frame: _Frame) -> None:
         field = str(key.value)
         reads = shape_of(shape).get(field, LITERALLY)
         knows = KNOWN_INSIDE.get(field, ())
-        if field == "on_exit_code" and isinstance(value, Mapping):
-            fine = [entry for entry in value.entries if _is_success(entry[0])]
-            self.read(Mapping(tuple(fine), value.span), reads, _under(path, key), frame)
-            value = Mapping(tuple(entry for entry in value.entries if entry not in fine), value.span)
-        inner = frame.child(knows) if knows or field in _AFTERWARDS else frame
+        if field == "on_exit_code" and isinstance(value, Mapping) and _are_successes(value):
+            knows = ()  # nothing has failed
+        # What is known inside alone stands apart from what is captured there, perhaps under the same name.
+        inner = frame.child(knows).child() if knows or field in _AFTERWARDS else frame
         self.read(value, reads, _under(path, key), inner)
         if inner is not frame and knows is not LOOP_NAMES:  # what a round captures ends with the round
-            frame.add(inner.captured_besides(knows))
+            frame.add(inner.captures())
 
-    def _use(self, step: Mapping, path: str, frame: _Frame) -> None:
-        """The steps of a block, with the names that exist where it is used."""
+    def _use(self, step: Mapping, path: str, frame: _Frame) -> list[Name]:
+        """The steps of a block, with the names that exist where it is used; and what they capture."""
         said = step.get("use")
         block = self.blocks.get(_text(said) or "")
         if block is None:
-            frame.add(() if said is None else [UNREAD])
-            return
+            return [] if said is None else [UNREAD]
         given = [Name(name, (), "given by with") for name in (*_keys(step.get("with")), *block.needs)]
-        inner = frame.child(given)
+        inner = frame.child(given).child()
         outer, self.blocks = self.blocks, block.home
         self.lists.append(block.steps)
         for index, item in enumerate(block.steps):
             self.shape(item, "step", f"{path}.use[{index}]", inner)
         self.blocks = outer
-        frame.add(inner.captured_besides(given))
+        frame.add(_told_with_failures(block))
+        return inner.captures()
 
     def _short(self, node: Scalar, name: str, path: str, frame: _Frame) -> None:
         """A step or a handler written as one string: a slash command, or shell text."""
@@ -461,8 +513,48 @@ def _flag(node: Node, key: str) -> bool | None:
     return said.value if isinstance(said, Scalar) and isinstance(said.value, bool) else None
 
 
-def _is_success(code: Scalar) -> bool:
-    return not str(code.value).strip("0")
+def _told_with_failures(block: Block) -> Iterator[Name]:
+    """What handlers of its steps capture: that is told with a failure that they could not mend."""
+    for step in block.steps:
+        if not isinstance(step, Mapping):
+            continue
+        for place in (step, step.get("test")):
+            handler = place.get("on_failure") if isinstance(place, Mapping) else None
+            yield from () if handler is None else _lost(handler)
+        used = block.home.get(_text(step.get("use")) or "")
+        yield from () if used is None else _told_with_failures(used)
+
+
+def _ways(key: Scalar, value: Node) -> Iterator[tuple[bool, Node]]:
+    """What follows an action, part by part, and whether it does so where that is done."""
+    if key.value != "on_exit_code" or not isinstance(value, Mapping):
+        yield key.value in ("validate", "on_success"), value
+        return
+    for entry in value.entries:
+        part = Mapping((entry,), value.span)
+        yield _are_successes(part), part
+
+
+def _are_successes(codes: Mapping) -> bool:
+    return not any(str(code.value).strip("0") for code, _ in codes.entries)
+
+
+def _is_tried_again(key: Scalar, value: Node) -> bool:
+    """Is it a handler behind which the step is tried again, or may be?"""
+    if key.value == "test" and isinstance(value, Mapping):
+        value = value.get("on_failure") or value
+    elif key.value != "on_failure":
+        return False
+    if not isinstance(value, Mapping):
+        return (_text(value) or "").startswith("/")
+    for said in ("max_attempts", "max_retries", "retry_original"):
+        if (node := value.get(said)) is not None:
+            return not isinstance(node, Scalar) or node.value not in (0, False)
+    return value.get("steps") is None and value.get("commands") is None and _has_agent(value)
+
+
+def _has_agent(handler: Mapping) -> bool:
+    return any(handler.get(key) is not None for key in ("claude", "agent"))
 
 
 def _in_graph(node: Mapping, name: str, frame: _Frame) -> _Frame:
@@ -518,9 +610,17 @@ def _in_order(node: Mapping) -> tuple[_Entries, _Entries]:
     return first, [entry for _, entry in sorted(after, key=lambda one: one[0])]
 
 
+def _env_first(phase: Mapping) -> _Entries:
+    """The fields of a phase: its variables are filled before any of its steps has captured something."""
+    return sorted(phase.entries, key=lambda entry: entry[0].value != "env")
+
+
 def _left_behind(step: Node) -> list[Name]:
     """What those behind a step know of it without a capture."""
-    runs_shell = isinstance(step, Mapping) and any(step.get(key) is not None for key in _SHELL_STEPS)
+    if isinstance(step, Mapping):
+        runs_shell = any(step.get(key) is not None for key in _SHELL_STEPS)
+    else:
+        runs_shell = not (_text(step) or "/").startswith("/")
     return [BEHIND_STEPS[name] for name in (("last", "shell") if runs_shell else ("last",))]
 
 
@@ -532,8 +632,6 @@ def _captures(step: Mapping) -> Iterator[Name]:
     found = _keys(step.get("outputs"))
     if (own := _text(step.get("id"))) and found:
         yield Name(own, (), "files that a step produced", tuple(found))
-    if step.get("validate") is not None:
-        yield HANDLER_NAMES["on_incomplete"]
 
 
 def _env_names(node: Node | None) -> Iterator[Name]:
@@ -543,15 +641,22 @@ def _env_names(node: Node | None) -> Iterator[Name]:
             yield Name(name, (), "declared under env", in_environment=True)
 
 
-def _env_before_items(node: Mapping) -> Iterator[Name]:
+def _env_before_items(node: Mapping, declared: Container[str]) -> Iterator[Name]:
     """The variables of a map that the command of its input has, too: those that mention no item."""
-    from plait.flows.mentions import names_in as mentioned_in
+    from plait.flows.mentions import mentions_item
 
     env = node.get("env")
     values = {str(key.value): value for key, value in env.entries} if isinstance(env, Mapping) else {}
     for name in _env_names(node):
-        if name.name not in values or OF_ITEM.isdisjoint(mentioned_in(values[name.name])):
+        if name.name not in values or not mentions_item(values[name.name], declared):
             yield name
+
+
+def names_before_items(document: Node) -> frozenset[str]:
+    """What the author has named where the items of a map are found: in the head, in setup, in blocks."""
+    parts = [document.get(key) for key in ("setup", "blocks")] if isinstance(document, Mapping) else ()
+    captured = (name.name for part in parts if part is not None for name in _lost(part))
+    return names_of_head(document).union(captured)
 
 
 def names_of_head(document: Node) -> frozenset[str]:

@@ -24,6 +24,7 @@ from plait.flows.spool import Spooled, expect_spool, read_spool, write_spool
 from plait.hints import Final
 from plait.masking import masked
 from plait.records import dataclass, field, replace
+from plait.steps.changes import beside_steps
 from plait.steps.hands import working
 from plait.steps.work import with_variables
 from plait.template.sinks import as_shell
@@ -58,6 +59,7 @@ class MapItems:
 
     def run(self, turn: Turn) -> Json:
         run = working(turn.run)
+        turn = turn.with_scope(beside_steps(turn))
         if run.rehearsal is not None:
             return self._rehearsed(turn)
         spooled = write_spool(self._keyed(turn), self._file(turn))

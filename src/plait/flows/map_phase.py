@@ -9,11 +9,11 @@ from itertools import pairwise
 from plait.documents import nodes
 from plait.engine.retry import ONCE_ONLY, Retry
 from plait.errors import Problem
+from plait.flows.fields import names_before_items
 from plait.flows.format import AT_ODDS, Said, template_of, text_template
 from plait.flows.inputs import CommandInput, read_input, read_selection
 from plait.flows.map_items import MapItems
-from plait.flows.mentions import names_in
-from plait.flows.names import OF_ITEM
+from plait.flows.mentions import mentions_item
 from plait.flows.parts import digest, retry_of
 from plait.hints import TYPE_CHECKING, Final
 from plait.records import replace
@@ -67,6 +67,7 @@ def _map_items(builder: Builder, said: Said) -> MapItems:
     nodes_told = {name: value for name in chosen if (value := said.get(name)) is not None}
     told = {name: value.data() for name, value in nodes_told.items()}
     input = read_input(node)
+    named = names_before_items(builder.flow.document)
     env = dict(said.variables("env")) if isinstance(input, CommandInput) else {}
     if env:
         told["env"] = {name: value.data() for name, value in env.items()}
@@ -81,9 +82,7 @@ def _map_items(builder: Builder, said: Said) -> MapItems:
         digest([told, builder.around, *builder.head.mentioned(*nodes_told.values())]),
         allow_outside="outside_files" in builder.said.words("allow"),
         strict=builder.strict,
-        env={
-            name: text_template(value) for name, value in env.items() if OF_ITEM.isdisjoint(names_in(value))
-        },
+        env={name: text_template(value) for name, value in env.items() if not mentions_item(value, named)},
     )
 
 

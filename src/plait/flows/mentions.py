@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 
 from plait.documents import nodes
 from plait.errors import PlaitError
 from plait.flows.fields import Field
-from plait.flows.names import strings
+from plait.flows.names import OF_ITEM, SHORT_OF_ITEM, strings
 from plait.steps.changes import CHANGES
 from plait.steps.workflow import MAP_LISTS
 from plait.template.nodes import ContextHole, Extract, Path, holes
@@ -66,6 +66,14 @@ def names_in(node: nodes.Node) -> Iterator[str]:
     for scalar in strings(node):
         yield from (path.root for path in _paths_in(str(scalar.value)))
     yield from _asked_by_conditions(node)
+
+
+def mentions_item(node: nodes.Node, declared: Container[str]) -> bool:
+    """Does it ask for what only the steps of a map have?  Then it is not meant for what finds the items."""
+    asked = set(names_in(node))
+    return not asked.isdisjoint(OF_ITEM) or any(
+        name in asked and name not in declared for name in SHORT_OF_ITEM
+    )
 
 
 def _asked_by_conditions(node: nodes.Node, *, within: bool = False) -> Iterator[str]:

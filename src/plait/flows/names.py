@@ -25,6 +25,7 @@ PHASES: Final[dict[str, str]] = {
     "flow": "a flow without phases",
     "head": "env, vars, profiles, and numbers and durations anywhere: they are filled before anything runs",
     "setup": "setup",
+    "items": "input, id and max_parallel of a map: where its items are found, before any step of it",
     "map": "map, once for each item",
     "reduce": "reduce",
     "merge": "merge",
@@ -58,8 +59,10 @@ class Name:
     """Processes have it as a variable, too."""
 
 
-OF_ITEM: Final = frozenset({"item", "item_index", "item_total", "item_id"})
-"""Names of an item: what mentions one cannot be meant for the command that gives the items."""
+OF_ITEM: Final = frozenset({"item", "item_index", "item_total", "item_id", "step"})
+"""Names of items and their steps: what mentions one cannot be meant for the command that gives the items."""
+SHORT_OF_ITEM: Final = frozenset({"index", "total"})
+"""The same, unless the author has given them to something else."""
 
 NAMES: Final = (
     Name("item", ("map",), "the item in hand, whatever the input holds"),
@@ -91,13 +94,13 @@ NAMES: Final = (
     ),
     Name(
         "workflow",
-        _WORKFLOW,
+        (*_WORKFLOW, "items"),
         "this run",
         ("name", "id", "path", "dir", "iteration", "start_time", "run", *_CHANGES),
     ),
     Name("last", _WORKFLOW, "the output of the step before it in its list", _ENDED),
     Name("shell", _WORKFLOW, "the output of the last shell step before it in its list", (*_ENDED, "attempt")),
-    Name("git", _WORKFLOW, "the state of the repository", ("branch", "commit", "root")),
+    Name("git", (*_WORKFLOW, "items"), "the state of the repository", ("branch", "commit", "root")),
     Name("state", _GRAPH, "what the nodes have assigned so far"),
     Name("inputs", _GRAPH, "what the graph was started with"),
     Name("result", _GRAPH, "what the action of this node returned"),

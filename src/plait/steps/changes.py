@@ -36,6 +36,7 @@ from plait.steps.standin import (
 from plait.values import NOT_KNOWN, Json
 
 if TYPE_CHECKING:
+    from plait.scope import Scope
     from plait.steps.hands import Hands
 
 CHANGES: Final = (
@@ -85,6 +86,15 @@ def names_of_step(turn: Turn) -> dict[str, dict[str, Json]]:
     if "git" in tracker.wanted:
         names["git"] = tracker.repository(turn.directory)
     return names
+
+
+def beside_steps(turn: Turn) -> Scope:
+    """The names of what a flow does outside of its steps: with those of the run and of the repository."""
+    run = working(turn.run)
+    if run.changes is None and not run.untracked:
+        return turn.scope
+    names = names_of_step(turn)
+    return turn.scope.frame("run", step={name: names[name] for name in ("workflow", "git") if name in names})
 
 
 def _not_known_yet(workflow: Mapping[str, Json]) -> dict[str, dict[str, Json]]:

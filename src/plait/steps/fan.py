@@ -112,7 +112,7 @@ class Fan:
             return self._rehearsed(turn)
         total = _count(value)
         turn.run.emit(StepCounted(turn.path, total))
-        parallel = self._parallel(turn.scope)
+        parallel = self._parallel(turn)
         shelter = self._shelter(turn, parallel)
         watch = _Watch(self, turn, total, shelter)
         if "/" not in turn.path:  # those of a fan inside an item would be too many, and nobody asks for them
@@ -150,10 +150,12 @@ class Fan:
         expect_done(turn.perform(Item(self, "*", "each item", self.each.fingerprint), scope=scope))
         return {}
 
-    def _parallel(self, scope: Scope) -> int:
+    def _parallel(self, turn: Turn) -> int:
         if isinstance(self.parallel, int):
             return self.parallel
-        rendered = self.parallel.render(scope)
+        from plait.steps.changes import beside_steps
+
+        rendered = self.parallel.render(beside_steps(turn))
         if isinstance(rendered, Unknown):
             return 1
         said = text(rendered).strip()

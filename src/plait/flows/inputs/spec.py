@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from plait.documents import Mapping, Node, Scalar, Sequence, expect_keys
 from plait.errors import InputError, PlaitError, Problem, listed, nearest
+from plait.flows.format import template_of as tree_of
 from plait.flows.format.map_tables import FORMATS
 from plait.hints import Final, TypeAlias
 from plait.records import dataclass
@@ -81,7 +82,7 @@ def read_input(node: Node) -> InputSpec:
         case Scalar(str()):
             return PlainInput(_template(node), node.span)
         case Sequence():
-            return ItemsInput(compile_template(node.data()), node.span)
+            return ItemsInput(tree_of(node), node.span)
         case Mapping():
             return _said(node)
         case Scalar():
@@ -119,7 +120,7 @@ def _said(node: Mapping) -> InputSpec:
         case "command":
             return CommandInput(_template(said), said.span, form)
         case _:
-            return ItemsInput(compile_template(said.data()), said.span)
+            return ItemsInput(tree_of(said), said.span)
 
 
 def _kind_problems(node: Mapping) -> list[Problem]:

@@ -1,0 +1,50 @@
+"""`plait check` refuses a name where it stands if, and only if, no run can ever know it there.
+
+Random flows with names everywhere, each checked, and then performed in many worlds without its check;
+`make fuzz` looks at many more: fuzz/names_fuzz.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agreement.verdict import Verdict, judged
+from plait.flows import fields
+
+SEEDS = range(36)
+ENOUGH = 40
+
+
+def verdicts(folder: Path, seeds: range) -> Iterator[Verdict]:
+    return (judged(seed, folder, enough=ENOUGH) for seed in seeds)
+
+
+@pytest.mark.parametrize("part", range(3))
+def test_what_check_refuses_no_run_knows_and_what_it_accepts_some_run_does(tmp_path: Path, part: int) -> None:
+    refused = every = 0
+    for verdict in verdicts(tmp_path, SEEDS[part::3]):
+        assert verdict.found == [], verdict.text
+        refused, every = refused + verdict.refused, every + verdict.judged
+    assert every // 4 < refused < every * 3 // 4, "there is much of both"
+
+
+WRONG = [
+    # a rule, put out of action                      what a run shows then
+    ("_left_behind", lambda *_: [],                  "is refused, and a run knows it"),
+    ("_captures", lambda *_: [],                     "is refused, and a run knows it"),
+    ("_env_names", lambda *_: [],                    "is refused, and a run knows it"),
+    ("_is_left_behind", lambda *_: False,            "is accepted, and no run knows it"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("rule", "broken", "shown"), WRONG)
+def test_the_worlds_show_that_a_rule_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rule: str, broken: Callable[..., Any], shown: str
+) -> None:
+    monkeypatch.setattr(fields, rule, broken)
+    found = (line for verdict in verdicts(tmp_path, SEEDS) for line in verdict.found)
+    assert any(line.endswith(shown) for line in found)

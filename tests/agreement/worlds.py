@@ -1,0 +1,222 @@
+"""A flow performed in many worlds, without its check: which names had a value where they were asked for.
+
+A world decides by chance how commands end, whether conditions hold and what checks find.  Everything
+else is real: the flow that is built, and the names that each of its steps, handlers and items know.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path as File
+from random import Random
+from typing import Any
+
+import pytest
+
+from agreement.writing import CAPTURED
+from plait.engine.expressions import Expression
+from plait.engine.outcome import Aborted, Failure, StepError
+from plait.engine.perform import Turn
+from plait.errors import PlaitError
+from plait.flows.loaded import Loaded
+from plait.flows.workflow import load_workflow
+from plait.scope import Scope
+from plait.source import Span
+from plait.steps import changes
+from plait.steps.call import ToolResult
+from plait.steps.model import Answer
+from plait.steps.validate import Validation
+from plait.template.nodes import ContextHole, Path, holes
+from plait.template.template import Template
+from plait.tools.invocation import Returned
+from plait.values import UNDEFINED
+from steps.fakes import FakeHands, FakeModel, Finished, new_run
+
+Place = tuple[int, int]
+"""The line and column of a hole."""
+
+
+class Seen:
+    """Of each hole that was reached: did its name have a value when a run first came there?
+
+    What only a later round of the same thing knows is asked for too early in the first one.
+    """
+
+    def __init__(self, own: set[str]) -> None:
+        self.own = own
+        self.names: dict[Place, str] = {}
+        """Whatever was asked for."""
+        self.known: set[Place] = set()
+        """A run has known that."""
+        self.begun: set[Place] = set()
+        """A run has known its first name, of which only a value can tell which fields it has."""
+        self.times: Counter[Place] = Counter()
+        """In how many worlds it was reached."""
+        self._reached: set[Place] = set()
+        self.is_first_round = True
+
+    def begin(self) -> None:
+        """Another run."""
+        self._reached.clear()
+
+    def ask(self, template: Template, scope: Scope) -> None:
+        for leaf in template.leaves() if self.is_first_round else ():
+            for hole in holes(leaf.program.parts):
+                path = hole.alternatives[0].origin if isinstance(hole, ContextHole) else None
+                if isinstance(path, Path):
+                    self._note(Span(leaf.source, hole.start, hole.end).position, path, scope)
+
+    def _note(self, place: Place, path: Path, scope: Scope) -> None:
+        if place in self._reached:
+            return
+        self._reached.add(place)
+        self.times[place] += 1
+        self.names[place] = str(path)
+        if scope.lookup(path) is not UNDEFINED:
+            self.known.add(place)
+        is_authors = path.root == "item" or path.root in self.own - {*CAPTURED}
+        if scope.lookup(Path(path.root) if is_authors else path) is not UNDEFINED:
+            self.begun.add(place)
+
+
+class World:
+    """In each some commands may fail, as they are called so or so often, and all others are done."""
+
+    def __init__(self, number: int) -> None:
+        self.chance = Random(number)
+        self.failing = (0.0, 0.1, 0.2, 0.35, 0.6)[number % 5]
+        self.holding = (1.0, 0.7)[number % 2]
+        self.lacking = (0.0, 0.5, 0.9)[number % 3]
+        self._frail: dict[str, bool] = {}
+
+    def hands(self) -> FakeHands:
+        hands = _Hands(self.shell, self.call, self.request, model=_Model(self.fails))
+        hands.checked, hands.fails = self.checked, self.fails
+        return hands
+
+    def shell(self, script: str) -> Finished:
+        prints, command = script.split()[1:3]
+        if self.fails(command):
+            return Finished(b"broken", b"why", self.chance.choice((1, 2, 3)))
+        return Finished(self.checked() if prints == "check" else PRINTED[prints])
+
+    def checked(self) -> bytes:
+        if self.chance.random() < self.lacking:
+            return b'{"completion_percentage": 50, "missing": ["m"], "gaps": {"g": 1}}'
+        return b'{"completion_percentage": 100}'
+
+    def call(self, tool: str, params: Mapping[str, Any]) -> ToolResult:
+        fails = self.fails(str(params)[:20])
+        return ToolResult(tool, not fails, "called", "no" if fails else None, (), {}, printed="called")
+
+    def request(self, asked: Any) -> Returned:
+        fails = self.fails(asked.url)
+        return Returned(not fails, "answer", metadata={"status": 500 if fails else 200})
+
+    def fails(self, what: str) -> bool:
+        if what not in self._frail:
+            self._frail[what] = self.chance.random() < self.failing
+        return self._frail[what] and self.chance.random() < 0.7
+
+    def holds(self) -> bool:
+        return self.chance.random() < self.holding
+
+
+PRINTED = {
+    "string": b"text\n",
+    "json": b'{"k": {"d": 1}}',
+    "lines": b"one\ntwo\n",
+    "number": b"7\n",
+    "boolean": b"true\n",
+    "items": b'{"k": 1}\n{"k": 2}\n',
+}
+
+
+class _Hands(FakeHands):
+    """Every file holds what a check would write into it."""
+
+    checked: Callable[[], bytes]
+
+    fails: Callable[[str], bool]
+
+    def read(self, path: str, *, directory: str) -> bytes:  # noqa: ARG002
+        return self.checked()
+
+    def write(self, path: str, data: bytes, **_: Any) -> str:  # noqa: ARG002
+        if self.fails("write " + path.split()[0]):
+            raise StepError(Failure("the disk is full"))
+        return path
+
+
+class _Model(FakeModel):
+    def __init__(self, fails: Callable[[str], bool]) -> None:
+        super().__init__()
+        self.fails = fails
+
+    def ask(self, ask: Any, **_: Any) -> Answer:
+        if self.fails(str(ask)):
+            raise StepError(Failure("no answer"))
+        return Answer(self.said, usage=self.usage, model="m-1")
+
+
+class _Repository(changes.Tracker):
+    """One in which nothing changes."""
+
+    def snapshot(self, directory: str) -> changes.Snapshot:  # noqa: ARG002
+        return changes.Snapshot("head", "tree")
+
+    def since(self, before: Any, directory: str) -> dict[str, Any]:  # noqa: ARG002
+        return changes.changes_record([], (0, 0), [])
+
+    def repository(self, directory: str) -> dict[str, Any]:
+        return {"branch": "main", "commit": "c", "root": directory}
+
+
+def performed(text: str, own: set[str], folder: File, worlds: range, seen: Seen | None = None) -> Seen:
+    """The flow in some worlds."""
+    seen = seen or Seen(own)
+    file = folder / "flow.yaml"
+    file.write_text(text)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("plait.flows.workflow.check_workflow", lambda *_, **__: [])
+        loaded = load_workflow(str(file), project="/project", environ={})
+        patch.setattr("plait.steps.changes.Tracker", _Repository)
+        rendering = Template.rendering
+
+        def asking(template: Template, values: Any, *, strict: bool, env: Any) -> Any:  # noqa: ARG001
+            if isinstance(values, Scope):
+                seen.ask(template, values)
+            return rendering(template, values, strict=False, env=env)
+
+        checked = Validation._checked
+
+        def checking(check: Validation, turn: Turn, scope: Scope, number: int) -> Any:
+            before, seen.is_first_round = seen.is_first_round, seen.is_first_round and number == 1
+            try:
+                return checked(check, turn, scope, number)
+            finally:
+                seen.is_first_round = before
+
+        patch.setattr(Template, "rendering", asking)
+        patch.setattr(Validation, "_checked", checking)
+        for number in worlds:
+            seen.begin()
+            _live(loaded, World(number), folder, patch)
+    return seen
+
+
+def _live(loaded: Loaded, world: World, folder: File, patch: pytest.MonkeyPatch) -> None:
+    def holds(when: Expression, subject: Any) -> bool:
+        when._state(subject)
+        return world.holds()
+
+    patch.setattr(Expression, "holds", holds)
+    run = new_run(world.hands(), folder=str(folder))
+    scope = loaded.scope("r1", started="now")
+    try:
+        loaded.program.run(Turn(run, "", scope, directory="/project"))
+    except (StepError, Aborted, PlaitError):
+        pass  # that it fails is one of the ways through it
+    finally:
+        run.close()
