@@ -900,6 +900,58 @@ def test_a_phase_that_failed_and_was_removed_is_no_question_once_what_is_behind_
     assert place.text("seen").split() == ["a", "b"]
 
 
+def test_an_answer_about_a_step_that_is_done_does_not_outlive_it(place: Place) -> None:
+    flow = "steps: [{id: a, shell: echo ONE, capture_output: n}, {id: b, shell: 'echo ${n} >> seen; test -e ok'}]\n"
+    run = place.run(flow).result.run
+    place.resume(run, done=["steps/a"])
+    place.write("ok", "")
+    place.write("flow.yaml", flow.replace("ONE", "TWO"))
+    assert place.resume(run, accept_changes=True).result.status == "done"
+    assert place.text("seen").split() == ["ONE", "ONE", "TWO"]
+
+
+def test_a_dry_run_knows_that_what_follows_an_answer_is_done_again(place: Place) -> None:
+    flow = "steps: [{id: a, shell: 'true'}, {id: b, shell: 'echo b >> seen'}, {id: c, shell: 'test -e ok'}]\n"
+    run = place.run(flow).result.run
+    place.write("flow.yaml", flow.replace("{id: b", "{id: new, shell: 'echo new >> seen'}, {id: b"))
+    place.write("ok", "")
+    said = ("resume", run, "--accept-changes", "--done", "steps/new")
+    assert place.plait(*said, "--dry-run").stdout.splitlines() == [
+        "steps/a   shell   a   (remembered)",
+        "steps/new   shell   new   (remembered)",
+        "steps/b   shell   echo b >> seen   (again: a step before it is done again)",
+        "steps/c   shell   test -e ok   (again: it had failed)",
+    ]
+    assert place.plait(*said).returncode == 0
+    assert place.text("seen").split() == ["b", "b"]
+
+
+@pytest.mark.parametrize("path", ["map", "map/item:x", "setup", "map/items"])
+@pytest.mark.parametrize("answer", ["done", "repeat"])
+def test_what_only_holds_steps_is_no_subject_of_an_answer(place: Place, path: str, answer: str) -> None:
+    flow = "setup: [{shell: 'true'}]\nmap: {input: [x], id: '${item}', steps: [{shell: 'false'}]}\n"
+    run = place.run(flow).result.run
+    with pytest.raises(InputError, match="only holds steps"):
+        place.resume(run, **{answer: [path]})
+
+
+def test_a_step_of_an_item_that_was_never_begun_can_be_said_to_be_done(place: Place) -> None:
+    flow = """\
+map:
+  input: [x]
+  id: ${item}
+  steps: [{id: a, shell: 'test -e ok'}, {id: send, shell: 'echo SEND >> seen'}, {shell: 'echo end >> seen'}]
+"""
+    run = place.run(flow).result.run
+    with pytest.raises(InputError) as caught:
+        place.resume(run, done=["map/item:y/send"])
+    assert "*" not in str(caught.value)
+    place.resume(run, done=["map/item:x/send"])
+    place.write("ok", "")
+    assert place.retry(run).result.counts["failed"] == 0
+    assert place.text("seen") == "end\n"
+
+
 # ── names, phases and failures behind an edit ────────────────────────────
 
 

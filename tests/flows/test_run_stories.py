@@ -694,3 +694,27 @@ def test_a_run_goes_on_where_its_project_is_now(
     assert not (place.root / "did").exists()
     (summary,) = flow_runs(str(now.root))
     assert summary.file == str(now.file)
+
+
+def test_a_run_that_was_begun_in_a_project_by_a_relative_path_is_found_from_anywhere(place: Place) -> None:
+    place.write("flow.yaml", "steps: [{shell: 'test -e ok'}]\n")
+    assert place.plait("run", "flow.yaml", "--project", ".").returncode == 1
+    copy = Place(place.root.parent / "copy")
+    copytree(place.root, copy.root)
+    copy.write("flow.yaml", "steps: [{shell: 'test -e ok && echo copy > made'}]\n")
+    for one in (place, copy):
+        one.write("ok", "")
+        above = Place(one.root.parent)
+        assert above.plait("resume", "--project", one.root.name).returncode == 0
+    assert copy.text("made") == "copy\n"
+    assert not (place.root / "made").exists()
+
+
+def test_merge_steps_outside_of_a_repository_have_no_branches_and_no_commits(place: Place) -> None:
+    place.done(
+        """
+map: {input: [1], steps: [{shell: 'true'}]}
+merge: [{write_file: {path: said, content: "${merge.commit_count} ${merge.source_branch:-none} ${merge.worktree}"}}]
+"""
+    )
+    assert place.text("said") == f"0 none {place.root}"

@@ -66,8 +66,8 @@ def test_an_env_file_is_read_as_python_dotenv_does(text: str, name: str, value: 
 
 
 def test_lines_that_are_no_variable_are_known_by_their_numbers(caplog: pytest.LogCaptureFixture) -> None:
-    read = read_dotenv("A=1\nB=\"unclosed\nC=3\n\n# D\nD: two\nE='it''s'\n", [])
-    assert (read.filled({}), read.unread) == ({"A": "1", "C": "3"}, (2, 6, 7))
+    read = read_dotenv("A=1\nB=\"unclosed\nC=3\n\n# D\nD: two\nE='it''s'\nMODE\nexport F\n1A=1\n}}{{\n", [])
+    assert (read.filled({})["A"], read.unread) == ("1", (2, 6, 7, 8, 9, 10, 11))
     assert not caplog.records
 
 

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from plait.app.changed import flow_steps
 from plait.engine.choice import chosen_at
 from plait.engine.events import StepForgotten
-from plait.engine.journal import is_below, is_item, starred
+from plait.engine.journal import ITEM, is_below, is_item, starred
+from plait.engine.outcome import Done
 from plait.errors import InputError, nearest
 from plait.hints import TYPE_CHECKING, Final
 from plait.records import dataclass
@@ -47,24 +48,24 @@ class Answers:
 
     def keep(self, opened: Opened) -> None:
         """For later lives, should this one not come to these steps."""
-        before = opened.facts.get(SAID_DONE)
-        kept = {path: number for path, number in _kept(opened).items() if path not in self.repeat}
-        now = kept | dict.fromkeys(self.done, opened.journal.last())
-        if now != (before or {}):
+        said = dict.fromkeys((*_kept(opened), *self.done))
+        now: list[Json] = [path for path in said if path not in self.repeat and not _is_done(path, opened)]
+        if now != opened.facts.get(SAID_DONE, []):
             opened.amend(**{SAID_DONE: now})
 
 
 SAID_DONE: Final = "said_done"
-"""The name of that among the facts of a run: by path, how many events there were then."""
+"""The name of that among the facts of a run: the paths."""
 
 
-def _kept(opened: Opened) -> dict[str, int]:
-    """The steps that were said to be done in earlier lives, and have not ended since."""
+def _kept(opened: Opened) -> list[str]:
+    """The steps that were said to be done in earlier lives, and are not."""
     said = opened.facts.get(SAID_DONE)
-    if not isinstance(said, Mapping):
-        return {}
-    ends = {path: opened.journal.last_end(path) for path in said}
-    return {path: said[path] for path, end in ends.items() if end is None or end.number <= said[path]}
+    return [str(path) for path in said if not _is_done(str(path), opened)] if isinstance(said, list) else []
+
+
+def _is_done(path: str, opened: Opened) -> bool:
+    return isinstance(getattr(opened.journal.recorded(path), "outcome", None), Done)
 
 
 def said_of(opened: Opened, forgotten: Iterable[StepForgotten]) -> list[str]:
@@ -86,7 +87,7 @@ def _value_at(path: str, steps: Mapping[str, Step], journal: Journal) -> Json:
     return dict(UNSEEN)
 
 
-def _expect_steps(loaded: Loaded, journal: Journal, said: Answers, kept: Mapping[str, int]) -> None:
+def _expect_steps(loaded: Loaded, journal: Journal, said: Answers, kept: Sequence[str]) -> None:
     """Every path is that of a step, in an item of one that has begun; and only a question is repeated."""
     from plait.steps.conversation import use_at
 
@@ -95,10 +96,30 @@ def _expect_steps(loaded: Loaded, journal: Journal, said: Answers, kept: Mapping
         if journal.was_started(path) and (_is_call(path) or use_at(journal, path) is not None):
             continue
         step = _step_at(known, path)
-        if step is None or ("/item:" in path and not journal.has_begun(path)):
+        if step is None or not _is_in_begun(path, journal):
             raise _no_step(path, known)
+        if step.kind in LISTS:
+            raise _no_action(path, step.kind)
         if path in said.repeat and not (step.policy.once or path in kept or journal.was_started(path)):
             raise _no_question(path)
+
+
+LISTS: Final = ("phase", "fan", "item", "items", "handler", "rounds")
+"""Kinds of what only holds steps, or finds what they are done for: what it gives is made of theirs."""
+
+
+def _is_in_begun(path: str, journal: Journal) -> bool:
+    """Is it in no item, or in one that has begun?"""
+    above, item, rest = path.rpartition(f"/{ITEM}")
+    return not item or journal.has_begun(f"{above}{item}{rest.partition('/')[0]}")
+
+
+def _no_action(path: str, kind: str) -> InputError:
+    return InputError(
+        f"'{path}' ({kind}) only holds steps: --done and --repeat are about a step that does something",
+        fix="name the steps in it; plait show lists them",
+        code="no-action",
+    )
 
 
 def _no_question(path: str) -> InputError:
@@ -146,8 +167,9 @@ def _step_at(known: Mapping[str, Step], path: str) -> Step | None:
 
 
 def _no_step(path: str, known: Mapping[str, Step]) -> InputError:
-    called = [one for one in known if one.rpartition("/")[2] == path]
-    guess = called[0] if len(called) == 1 else nearest(path, known)
+    named = [one for one in known if "*" not in one]
+    called = [one for one in named if one.rpartition("/")[2] == path]
+    guess = called[0] if len(called) == 1 else nearest(path, named)
     return InputError(
         f"there is no step '{path}'",
         fix=f"did you mean '{guess}'?" if guess else "plait show lists the steps",

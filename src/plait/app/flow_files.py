@@ -50,7 +50,7 @@ class Flow:
         self.options = options
         self.tool = tool
         """Its id, if it was called as a tool: then its file is judged before it is looked at."""
-        self.project = project or project_of_file(path)
+        self.project = os.path.abspath(project) if project else project_of_file(path)
         self.started = time.strftime("%Y-%m-%dT%H:%M:%S%z")
 
     @classmethod
@@ -89,7 +89,7 @@ class Flow:
         if backend is not None:
             kept["backend"] = backend
         kept["inputs"] = {**(kept.get("inputs") or {}), **_given_again(opened, inputs or {})}
-        path, project = _place_now(str(facts["file"]), str(facts["project"]), opened.project)
+        path, project = _place_now(str(facts["file"]), _project_then(opened), opened.project)
         tool = facts.get("tool")
         called = tool if isinstance(tool, str) and not file else None
         flow = cls(os.path.abspath(file) if file else path, Options(**kept), project, tool=called)
@@ -171,22 +171,24 @@ def keep_backend(opened: Opened, backend: str | None) -> None:
 
 def expect_places(flow: Flow, loaded: Loaded, opened: Opened) -> None:
     """The places of items are where the project was when they were made: git knows them there."""
-    before, fan = str(opened.facts["project"]), loaded.program.fan
-    if (
-        flow.project == before
-        or fan is None
-        or fan.isolation is None
-        or not opened.journal.has_begun(fan.name)
-    ):
+    before, fan = _project_then(opened), loaded.program.fan
+    is_isolated = fan is not None and fan.isolation is not None and opened.journal.has_begun(fan.name)
+    if flow.project == before or not is_isolated:
         return
     back = f"move the project back to {before}"
     if os.path.isdir(opened.folder.replace(flow.project, before, 1)):
-        back = f"go on there: plait resume {opened.id} --project {before}"
+        back = f"go on there: --project {before}"
     raise InputError(
         f"run {opened.id} was begun in {before}, and its items have places of their own there",
         fix=f"{back}; or begin a new run here",
         code="moved",
     )
+
+
+def _project_then(opened: Opened) -> str:
+    """Where its project was; one that is recorded as somebody wrote it is where it is."""
+    project = str(opened.facts["project"])
+    return project if os.path.isabs(project) else opened.project
 
 
 def _place_now(file: str, project: str, now: str) -> tuple[str, str]:

@@ -117,11 +117,13 @@ class MemoryJournal:
         self._begun: dict[str, None] = {}
         self._data: dict[str, bytes] = {}
         self._fresh = True
+        self._before = 0
+        """Events that came before the first of these."""
 
     def append(self, *events: Event) -> None:
         with self._lock:
             for event in events:
-                self._events.append(Stamped(len(self._events) + 1, time.time(), event))
+                self._events.append(Stamped(self.last() + 1, time.time(), event))
                 if isinstance(event, StepStarted | StepFinished):
                     self._begun[event.path] = None
                 match event:
@@ -130,7 +132,7 @@ class MemoryJournal:
                         self._finished.pop(path, None)
                     case StepFinished():
                         self._started.discard(event.path)
-                        known = as_recorded(event, len(self._events))
+                        known = as_recorded(event, self.last())
                         self._finished[event.path] = self._ends[event.path] = known
                     case StepForgotten(path=path, below=below):
                         for gone in [p for p in self._ends if is_below(p, path) and (below or p == path)]:
@@ -191,7 +193,7 @@ class MemoryJournal:
         yield from sorted(self._started)
 
     def used_up(self, before: int) -> Iterator[tuple[str, Used]]:
-        for stamped in self._events[: before - 1]:
+        for stamped in self._events[: max(before - 1 - self._before, 0)]:
             event = stamped.event
             if isinstance(event, StepFinished | StepRetrying) and event.used:
                 yield event.path, event.used
@@ -205,10 +207,10 @@ class MemoryJournal:
         return self
 
     def last(self) -> int:
-        return len(self._events)
+        return self._before + len(self._events)
 
     def events(self, after: int = 0) -> Iterator[Stamped]:
-        yield from self._events[after:]
+        yield from self._events[max(after - self._before, 0) :]
 
     def keep(self, data: bytes) -> str:
         from plait.digests import sha256_hex
@@ -228,6 +230,7 @@ class Overlay(MemoryJournal):
         super().__init__()
         self._below = below
         self._fresh = False
+        self._before = below.last()
         self._gone: dict[str, bool] = {}
         """By path: was what is below it forgotten, too?"""
 

@@ -141,9 +141,8 @@ def names_of_merge(turn: Turn) -> dict[str, Json]:
     return _merge_record(
         turn,
         {
-            "worktree": place["root"] or turn.directory,
-            "source_branch": place["branch"],
-            "target_branch": place["branch"],
+            "worktree": place.get("root") or turn.directory,
+            **({"source_branch": place["branch"], "target_branch": place["branch"]} if place else {}),
             "commits": changed["commits"],
             "files": changed["files_changed"],
         },
@@ -153,9 +152,8 @@ def names_of_merge(turn: Turn) -> dict[str, Json]:
 def _merge_record(turn: Turn, known: Mapping[str, Json]) -> dict[str, Json]:
     commits, files = _texts(known["commits"]), _texts(known["files"])
     facts: Json = {
-        "worktree": known["worktree"],
-        "source_branch": known["source_branch"],
-        "target_branch": known["target_branch"],
+        # Outside of a repository there are no branches, so that a default holds.
+        **{name: known[name] for name in ("worktree", "source_branch", "target_branch") if name in known},
         "session_id": turn.run.id,
         "commits": list(commits),
         "commit_count": len(commits),

@@ -537,7 +537,8 @@ class WorkingRun(Run):
             return "it was cut: the time of what it is part of was over" if was_cut else "it had failed"
         if not turn.replaying and self._failed_behind(turn.path, known.number):
             return "its step had failed by its check"
-        return "its text has changed" if turn.replaying else "a step before it is done again"
+        follows = not turn.replaying or known.number <= turn.after
+        return "a step before it is done again" if follows else "its text has changed"
 
     def _failed_behind(self, path: str, number: int) -> bool:
         """Of an action that is a step of its own: has the step failed, though the action had not?"""

@@ -8,6 +8,7 @@ through which a loader runs code.
 from __future__ import annotations
 
 import fnmatch
+import re
 from collections.abc import Iterable, Mapping, Set
 from functools import lru_cache
 
@@ -27,6 +28,8 @@ _LOADERS: Final = (
     "PYTHON*", "NODE_OPTIONS", "NODE_PATH", "RUBYOPT", "RUBYLIB", "PERL5*", "PERLLIB", "JAVA_TOOL_OPTIONS",
     "_JAVA_OPTIONS", "CLASSPATH", "GIT_*", "GCONV_PATH", "HOSTALIASES", "LOCPATH", "PROMPT_COMMAND", "PS4",
 )  # fmt: skip
+
+_NAME: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +96,11 @@ def read_dotenv(text: str, interpreters: Iterable[str], *, allowed: frozenset[st
     refused = dict.fromkeys(
         name for name, _ in written if name not in allowed and (name in protected or _is_loader(name))
     )
-    unread = tuple(one.original.line for one in parsed if one.error)
+    unread = tuple(
+        one.original.line
+        for one in parsed
+        if one.error or (one.key is not None and (one.value is None or not _NAME.fullmatch(one.key)))
+    )
     return DotEnv(tuple(pair for pair in written if pair[0] not in refused), tuple(refused), unread)
 
 
