@@ -997,3 +997,30 @@ map:
     place.write("flow.yaml", flow.replace("STOP", "dlq").replace("-e ok", "-d ."))
     assert place.resume(run, accept_changes=True).result.counts["successful"] == 2
     assert place.text("seen").split() == ["x", "x", "y", "x", "y"]
+
+
+def test_a_resumed_run_in_which_too_many_had_failed_begins_nothing(place: Place) -> None:
+    flow = """\
+map:
+  input: [a, b, c, d, e, f]
+  id: ${item}
+  max_parallel: 1
+  max_failures: 2
+  steps: [{shell: 'echo ${item} >> seen; test ${item} != a && test ${item} != c'}]
+"""
+    run = place.run(flow).result.run
+    again = place.resume(run, max_parallel=4)
+    assert again.message == "2 items failed, and max_failures is 2"
+    assert again.result.counts == {
+        "total": 6,
+        "successful": 1,
+        "failed": 2,
+        "skipped": 0,
+        "success_rate": 16.67,
+    }
+    assert place.text("seen").split() == ["a", "b", "c"]
+    place.write("flow.yaml", flow.replace("max_failures: 2", "max_failures: 9"))
+    assert place.resume(run).result.counts["successful"] == 4
+    assert place.text("seen").split() == ["a", "b", "c", "d", "e", "f"]
+    place.write("flow.yaml", flow.replace("!= a", "!= z").replace("!= c", "!= z"))
+    assert place.resume(run, accept_changes=True).result.counts["failed"] == 0

@@ -16,7 +16,7 @@ from functools import partial
 from plait.engine.backend import Backend, Fanned, ItemWork
 from plait.engine.choice import chosen_at
 from plait.engine.events import ItemsRemembered, StepCounted
-from plait.engine.journal import Recorded
+from plait.engine.journal import Recorded, is_item
 from plait.engine.outcome import TOO_MANY, Done, Failed, Failure, Outcome, Skipped, StepError, expect_done
 from plait.engine.perform import PLAIN, Policy, Step, Turn, perform, remembered
 from plait.engine.retry import ONCE_ONLY, Retry
@@ -117,6 +117,7 @@ class Fan:
         watch = _Watch(self, turn, total, shelter)
         if "/" not in turn.path:  # those of a fan inside an item would be too many, and nobody asks for them
             working(turn.run).tallies[turn.path] = watch.counts
+        watch.look_back()
         done = watch.remember_many()
         work = self.items.read(value, turn, without=done) if total else iter(())
         backend: Backend = working(turn.run).backend
@@ -232,6 +233,21 @@ class _Watch:
         self._remembered: set[int] = set()
         """Items whose ends are of an earlier life, until they are counted."""
 
+    def look_back(self) -> None:
+        """Nothing begins where earlier lives have failed too often, before that is come to item by item."""
+        run, most = working(self.turn.run), self.fan.errors.max_failures
+        if most is None or run.fresh or not self.turn.replaying or run.rehearsal is not None:
+            return
+        text = self.fan.each.fingerprint
+        after = max(self.turn.after, chosen_at(run.journal, self.turn.path, self.fan.items.name))
+        stay_failed = sum(
+            known.fingerprint == text or run.retried.stays_done(known.path, text)
+            for known in run.journal.failed_in(self.turn.path, after=after)
+            if is_item(known.path)
+        )
+        if stay_failed >= most:
+            self._stop(_too_many(stay_failed, most), TOO_MANY)
+
     def remember_many(self) -> bytes:
         """By order: 1 for items that an earlier life has done, and that are not looked at one by one."""
         run = working(self.turn.run)
@@ -340,7 +356,7 @@ class _Watch:
         if errors.on_item_failure == "stop":
             self._stop(f"item {title_of(work.item)} failed, and the flow stops at the first failure")
         elif errors.max_failures is not None and self.failed >= errors.max_failures:
-            self._stop(f"{self.failed} items failed, and max_failures is {errors.max_failures}", TOO_MANY)
+            self._stop(_too_many(self.failed, errors.max_failures), TOO_MANY)
 
     def _consider_pausing(self) -> None:
         circuit = self.fan.errors.circuit
@@ -388,6 +404,10 @@ class _Watch:
             "skipped": self.skipped,
             "success_rate": round(100 * self.successful / self.total, 2) if self.total else 0,
         }
+
+
+def _too_many(failed: int, most: int) -> str:
+    return f"{failed} items failed, and max_failures is {most}"
 
 
 def _why_pause(failures: int, *, again: bool) -> str:
