@@ -171,6 +171,8 @@ def test_the_output_of_the_step_before_is_known_only_behind_a_step(flow: str, ex
 
 WAYS = [
     # flow                                                                              names that no way leads to
+    # a step that is one string, in the variables of its phase
+    ("map: {env: {m: x}, input: [1], steps: ['/do ${m} ${n}']}\nreduce: {env: {n: x}, steps: ['/do ${n} ${m}']}\n", ["n", "m"]),
     # a check: what its steps capture or leave behind ends with it, and before it nothing was found
     ("steps: [{claude: a, validate: {steps: [{shell: ls, capture: c}], result_file: '${c}', on_incomplete: '/do ${c} ${shell.output}'}, "
      "on_success: '/say ${c}'}, {claude: '${c}'}]\n",                                     ["c", "c", "shell.output", "c", "c"]),

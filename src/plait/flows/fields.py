@@ -359,9 +359,9 @@ class _Reader:
         if _is_step(inner):
             self.lists.append(node.items)
         for index, item in enumerate(node.items):
-            self.read(item, inner, f"{path}[{index}]", frame)
-            if _is_step(inner) and isinstance(item, Scalar):
-                frame.add(_left_behind(item))
+            is_short = _is_step(inner) and isinstance(item, Scalar)
+            self.read(item, inner, f"{path}[{index}]", self._in_variables(frame) if is_short else frame)
+            frame.add(_left_behind(item) if is_short else ())
 
     def _shapes(self, node: Node, name: str, path: str, frame: _Frame) -> None:
         if isinstance(node, Sequence):
@@ -385,13 +385,16 @@ class _Reader:
             self._entries(node, name, path, frame, frame)
 
     def _step(self, step: Mapping, path: str, frame: _Frame) -> None:
-        """A step in its own variables and those of its phase, which hide nothing that has a value there."""
-        known = frame.known()
-        env = [name for name in (*self.env, *_env_names(step)) if name.name not in known]
-        inner = frame.child(env).child() if env else frame
+        inner = self._in_variables(frame, *_env_names(step))
         self._entries(step, "step", path, inner, frame)
         if inner is not frame:
             frame.add(name for _, name in inner.captured.values())
+
+    def _in_variables(self, frame: _Frame, *own: Name) -> _Frame:
+        """A step in its own variables and those of its phase, which hide nothing that has a value there."""
+        known = frame.known()
+        env = [name for name in (*self.env, *own) if name.name not in known]
+        return frame.child(env).child() if env else frame
 
     def _entries(self, node: Mapping, name: str, path: str, frame: _Frame, before: _Frame) -> None:
         """The fields of a map: what it does, then what follows it."""
