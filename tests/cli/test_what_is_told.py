@@ -176,3 +176,23 @@ def test_why_a_map_found_no_items_is_shown_once(place: Place) -> None:
     place.write("flow.yaml", "map: {input: nix.json, steps: [{shell: 'true'}]}\n")
     said(place, "run", "flow.yaml")
     assert "\n".join(said(place, "show")).count("there is no file 'nix.json'") == 1
+
+
+def test_commands_to_type_name_the_project_where_that_is_another_one(place: Place) -> None:
+    place.write(
+        "flow.yaml",
+        "map: {input: [1, 2], steps: [{shell: 'test ${item} = 1'}]}\nreduce: [{shell: 'false'}]\n",
+    )
+    above = Place(place.root.parent)
+    ran = said(above, "run", "project/flow.yaml", "--project", "project")
+    run = after(ran, "flow: run ")[0].partition(",")[0]
+    typed = {word: after(ran, word) for word in ("look at it", "try again", "go on")}
+    assert typed == {
+        "look at it": [f"plait logs {run} false --project project"],
+        "try again": [f"plait retry {run} --failed --project project"],
+        "go on": [f"plait resume {run} --project project"],
+    }
+    for (command,) in typed.values():
+        assert above.plait(*command.split()[1:]).returncode in (0, 1)
+    shown = said(above, "show", "--project", "project")
+    assert after(shown, "go on") == typed["go on"]

@@ -398,8 +398,8 @@ def summary(progress: Progress, result: Result) -> Iterator[Line]:
     if result.status != "interrupted":
         yield from failures(progress, result)
     if result.status == "done" and not progress.failure_count and _lists(progress):
-        run = clean(result.run)
-        yield f"  look at it   plait show {run}   plait logs {run}", "dim"
+        run, where = clean(result.run), project_named(progress)
+        yield f"  look at it   plait show {run}{where}   plait logs {run}{where}", "dim"
 
 
 def _lists(progress: Progress) -> bool:
@@ -408,9 +408,9 @@ def _lists(progress: Progress) -> bool:
 
 
 def _ending(progress: Progress, result: Result) -> Iterator[Line]:
-    run = clean(result.run)
     if result.status == "interrupted":
-        yield f"stopped. {_recorded(progress)} Continue with:  plait resume {run}", "yellow"
+        again = f"plait resume {clean(result.run)}{project_named(progress)}"
+        yield f"stopped. {_recorded(progress)} Continue with:  {again}", "yellow"
         return
     facts = "   ".join([*tallies(progress), *_cost(progress)])
     time = clock(progress.time(progress.last_at))
@@ -521,9 +521,9 @@ def _output(progress: Progress, result: Result) -> Iterator[Line]:
         yield f"  {_shortened(line)}", ""
     if len(lines) > MOST_OUTPUT:
         more = counted(len(lines) - MOST_OUTPUT, "more line")
-        yield f"  … {more}: plait logs {clean(result.run)}", "dim"
+        yield f"  … {more}: plait logs {clean(result.run)}{project_named(progress)}", "dim"
     elif any(len(line) > MOST_OF_A_LINE for line in shown):
-        yield f"  … whole lines: plait logs {clean(result.run)}", "dim"
+        yield f"  … whole lines: plait logs {clean(result.run)}{project_named(progress)}", "dim"
 
 
 def _shortened(line: str) -> str:
@@ -566,18 +566,30 @@ def failures(progress: Progress, result: Result) -> Iterator[Line]:
         yield f"  ✗ {clean(failed.title)}   {clean(failed.how)}", "red"
         for line in failed.lines:
             yield f"      {clean(line, None)}", ""
+    run, where = clean(result.run), project_named(progress)
     if more := progress.failure_count - len(shown):
-        yield f"  … and {more} more that failed: plait show {clean(result.run)}", "red"
-    run = clean(result.run)
+        yield f"  … and {more} more that failed: plait show {run}{where}", "red"
     has_failed_items = any(part.group.failed for part in progress.fans)
     if shown:
-        yield f"  look at it   plait logs {run} {name_of(shown[-1])}", "dim"
+        yield f"  look at it   plait logs {run} {name_of(shown[-1])}{where}", "dim"
     elif has_failed_items:  # in an earlier life, of which nothing was told in this one
-        yield f"  look at it   plait show {run}", "dim"
+        yield f"  look at it   plait show {run}{where}", "dim"
     if has_failed_items:
-        yield f"  try again    plait retry {run} --failed", "dim"
+        yield f"  try again    plait retry {run} --failed{where}", "dim"
     if result.status != "done":  # what failed behind the items is tried again without them
-        yield go_on_line(run, progress.failure), "dim"
+        yield go_on_line(f"{run}{where}", progress.failure), "dim"
+
+
+def project_named(progress: Progress) -> str:
+    """What stands at the end of a command about a run whose project is another one than where we are."""
+    import os
+
+    from plait.app import project_root
+
+    project = progress.project
+    if not os.path.isdir(project) or os.path.realpath(project) == os.path.realpath(project_root(None)):
+        return ""
+    return f" --project {shlex.quote(clean(os.path.relpath(project), None))}"
 
 
 def go_on_line(run: str, failure: Failure | None) -> str:

@@ -20,6 +20,7 @@ from plait.cli.lines import (
     json_line,
     name_of,
     note_line,
+    project_named,
     why_ended,
     write_lines,
 )
@@ -322,13 +323,13 @@ def _step(step: Recorded, tries: int) -> Iterator[Line]:
 
 
 def _next(run: str, status: Status, progress: Progress, *, goes_on: bool) -> Iterator[Line]:
-    run = clean(run)
+    run, where = clean(run), project_named(progress)
     if progress.failures:
-        yield f"  look at it   plait logs {run} {name_of(progress.failures[-1])}", "dim"
+        yield f"  look at it   plait logs {run} {name_of(progress.failures[-1])}{where}", "dim"
     if any(part.group.failed for part in progress.fans) and status != "running":
-        yield f"  try again    plait retry {run} --failed", "dim"
+        yield f"  try again    plait retry {run} --failed{where}", "dim"
     if goes_on and status in ("interrupted", "failed"):
-        yield go_on_line(run, progress.failure), "dim"
+        yield go_on_line(f"{run}{where}", progress.failure), "dim"
 
 
 # ── for programs ─────────────────────────────────────────────────────────

@@ -80,7 +80,7 @@ NAMES: Final = (
     Name(
         "merge",
         ("merge",),
-        "what is being merged into what",
+        "what is being merged into what; no branches outside of a git repository",
         (
             "worktree", "source_branch", "target_branch", "session_id", "commits", "commit_count",
             "commit_ids", "modified_files", "file_count", "file_list",
