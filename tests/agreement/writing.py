@@ -137,7 +137,7 @@ class Writer:
                     "http": {"url": "https://example.org/x" + self.text(), "body": {"a": self.text()}}
                 },
             ),
-            (2, self.test_step),
+            (2, self.tested_step),
             (1, lambda depth: {"validate": self.validate(depth)}),
         ]
         if depth < MOST_DEEP:
@@ -151,7 +151,7 @@ class Writer:
     def shell_step(self, _: int) -> Map:
         return {"shell": self.shell()}
 
-    def test_step(self, depth: int) -> Map:
+    def tested_step(self, depth: int) -> Map:
         if self.often(0.4):
             return {"test": self.shell()}
         test: Map = {"command": self.shell()}

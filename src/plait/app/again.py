@@ -41,17 +41,19 @@ class Answers:
 
     def values(self, loaded: Loaded, opened: Opened) -> dict[str, Json]:
         """By path: what steps give that are said to be done, now or in an earlier life that came to none."""
-        paths = dict.fromkeys((*_kept(opened), *self.done))
         steps = dict(flow_steps(loaded))
-        found = {path: _value_at(path, steps, opened.journal) for path in paths if path not in self.repeat}
+        found = {path: _value_at(path, steps, opened.journal) for path in self._said(opened)}
         return {path: value for path, value in found.items() if value is not None}
 
     def keep(self, opened: Opened) -> None:
         """For later lives, should this one not come to these steps."""
-        said = dict.fromkeys((*_kept(opened), *self.done))
-        now: list[Json] = [path for path in said if path not in self.repeat and not _is_done(path, opened)]
+        now: list[Json] = [path for path in self._said(opened) if not _is_done(path, opened)]
         if now != opened.facts.get(SAID_DONE, []):
             opened.amend(**{SAID_DONE: now})
+
+    def _said(self, opened: Opened) -> list[str]:
+        """The steps that are said to be done, now or before, but for those that are to be repeated."""
+        return [path for path in dict.fromkeys((*_kept(opened), *self.done)) if path not in self.repeat]
 
 
 SAID_DONE: Final = "said_done"

@@ -154,12 +154,12 @@ def expect_unchanged(loaded: Loaded, opened: Opened) -> None:
         raise InputError.together(problems)
 
 
-def changed_since(loaded: Loaded, opened: Opened, retry: Retry | None = None) -> dict[str, str]:
+def changed_since(loaded: Loaded, opened: Opened) -> dict[str, str]:
     """By path: titles of steps that were done and have another text now, or make others be done again.
 
     Of a run of which items were retried: another one than then.
     """
-    retry = Retry.of(opened) if retry is None else retry
+    retry = Retry.of(opened)
     changed = _other_texts(loaded, opened, retry)
     places = _other_places(loaded, opened, retry)
     return changed | {path: what for path, what in places.items() if not _is_inside(path, changed)}

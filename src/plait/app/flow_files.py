@@ -176,7 +176,7 @@ def expect_places(flow: Flow, loaded: Loaded, opened: Opened) -> None:
     if flow.project == before or not is_isolated:
         return
     back = f"move the project back to {before}"
-    if os.path.isdir(opened.folder.replace(flow.project, before, 1)):
+    if os.path.isdir(os.path.join(before, os.path.relpath(opened.folder, opened.project))):
         back = f"go on there: --project {before}"
     raise InputError(
         f"run {opened.id} was begun in {before}, and its items have places of their own there",

@@ -137,7 +137,7 @@ def worked(
         with suppress(JournalError):  # the first one says more
             run.close()
         raise
-    except BaseException:
+    except BaseException:  # nothing is hidden: what was recorded is made safe first
         run.close()
         raise
     run.close()

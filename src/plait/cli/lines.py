@@ -8,6 +8,7 @@ them are replaced.  What the last lines say is the same for every view, see `sum
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import sys
@@ -566,24 +567,32 @@ def failures(progress: Progress, result: Result) -> Iterator[Line]:
         yield f"  ✗ {clean(failed.title)}   {clean(failed.how)}", "red"
         for line in failed.lines:
             yield f"      {clean(line, None)}", ""
-    run, where = clean(result.run), project_named(progress)
+    show = f"plait show {clean(result.run)}{project_named(progress)}"
     if more := progress.failure_count - len(shown):
-        yield f"  … and {more} more that failed: plait show {run}{where}", "red"
-    has_failed_items = any(part.group.failed for part in progress.fans)
-    if shown:
-        yield f"  look at it   plait logs {run} {name_of(shown[-1])}{where}", "dim"
-    elif has_failed_items:  # in an earlier life, of which nothing was told in this one
-        yield f"  look at it   plait show {run}{where}", "dim"
-    if has_failed_items:
+        yield f"  … and {more} more that failed: {show}", "red"
+    if not shown and _has_failed_items(progress):  # in an earlier life, of which nothing was told in this one
+        yield f"  look at it   {show}", "dim"
+    # What failed behind the items is tried again without them.
+    yield from next_commands(result.run, progress, retry=True, resume=result.status != "done")
+
+
+def next_commands(run: str, progress: Progress, *, retry: bool, resume: bool) -> Iterator[Line]:
+    """What to type about failures: to look at the last one, and, if it makes sense, to do them again."""
+    run, where = clean(run), project_named(progress)
+    if progress.failures:
+        yield f"  look at it   plait logs {run} {name_of(progress.failures[-1])}{where}", "dim"
+    if retry and _has_failed_items(progress):
         yield f"  try again    plait retry {run} --failed{where}", "dim"
-    if result.status != "done":  # what failed behind the items is tried again without them
-        yield go_on_line(f"{run}{where}", progress.failure), "dim"
+    if resume:
+        yield f"  go on        {_before_going_on(progress.failure)}plait resume {run}{where}", "dim"
+
+
+def _has_failed_items(progress: Progress) -> bool:
+    return any(part.group.failed for part in progress.fans)
 
 
 def project_named(progress: Progress) -> str:
     """What stands at the end of a command about a run whose project is another one than where we are."""
-    import os
-
     from plait.app import project_root
 
     project = progress.project
@@ -592,10 +601,9 @@ def project_named(progress: Progress) -> str:
     return f" --project {shlex.quote(clean(os.path.relpath(project), None))}"
 
 
-def go_on_line(run: str, failure: Failure | None) -> str:
-    """How a run goes on: not by itself where too many items failed, since they stay failed."""
-    first = "allow more failures in the file, then " if failure and failure.kind == TOO_MANY else ""
-    return f"  go on        {first}plait resume {run}"
+def _before_going_on(failure: Failure | None) -> str:
+    """A run does not go on by itself where too many items failed, since they stay failed."""
+    return "allow more failures in the file, then " if failure and failure.kind == TOO_MANY else ""
 
 
 def name_of(failed: FailedStep) -> str:

@@ -16,11 +16,9 @@ from plait.cli.lines import (
     ended,
     figures,
     first_line,
-    go_on_line,
     json_line,
-    name_of,
+    next_commands,
     note_line,
-    project_named,
     why_ended,
     write_lines,
 )
@@ -247,7 +245,8 @@ def lines(
     for note in progress.notes:
         yield f"  {note_line(note)}", "yellow"
     yield from why_ended(progress.failure, _listed(progress))
-    yield from _next(run, status, progress, goes_on=goes_on)
+    resume = goes_on and status in ("interrupted", "failed")
+    yield from next_commands(run, progress, retry=status != "running", resume=resume)
 
 
 def _listed(progress: Progress) -> list[FailedStep]:
@@ -320,16 +319,6 @@ def _step(step: Recorded, tries: int) -> Iterator[Line]:
             yield f"      ✗ {title}   {clean(how)}   {time_spent}", "red"
             for line in said:
                 yield f"          {clean(line, None)}", ""
-
-
-def _next(run: str, status: Status, progress: Progress, *, goes_on: bool) -> Iterator[Line]:
-    run, where = clean(run), project_named(progress)
-    if progress.failures:
-        yield f"  look at it   plait logs {run} {name_of(progress.failures[-1])}{where}", "dim"
-    if any(part.group.failed for part in progress.fans) and status != "running":
-        yield f"  try again    plait retry {run} --failed{where}", "dim"
-    if goes_on and status in ("interrupted", "failed"):
-        yield go_on_line(f"{run}{where}", progress.failure), "dim"
 
 
 # ── for programs ─────────────────────────────────────────────────────────
