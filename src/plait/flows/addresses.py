@@ -12,7 +12,8 @@ from collections.abc import Iterator
 
 from plait import documents
 from plait.errors import PlaitError, Problem
-from plait.flows.fields import UNREAD, Known, Reading
+from plait.flows.fields import Known, Reading
+from plait.flows.given import UNREAD
 from plait.hints import Final
 from plait.source import Span
 from plait.steps.http import ANY_HOST, CREDENTIALS, origin_roots

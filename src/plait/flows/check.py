@@ -17,8 +17,9 @@ from plait import documents
 from plait.errors import InputError, PlaitError, Problem, listed, nearest
 from plait.flows import format
 from plait.flows.compose import Blocks, Composed, compose, compose_alone
-from plait.flows.fields import UNREAD, Field, Reading, names_before_items, names_of_head, read_fields
+from plait.flows.fields import Field, Reading, read_fields
 from plait.flows.finding import Finding
+from plait.flows.given import UNREAD, names_before_items, names_of_head
 from plait.flows.names import (
     BEHIND_STEPS,
     BUILTIN_ROOTS,

@@ -11,16 +11,30 @@ other: what is captured where it failed is not known where it is done.
 from __future__ import annotations
 
 from collections import abc
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 
 from plait.documents import Mapping, Node, Scalar, Sequence
-from plait.errors import InputError
-from plait.flows.compose import Block, Blocks
+from plait.flows.compose import Blocks
+from plait.flows.given import (
+    UNREAD,
+    captures,
+    declared,
+    declared_inputs,
+    env_before_items,
+    env_names,
+    keys,
+    left_behind,
+    lost,
+    misplaced,
+    names_before_items,
+    of_env_files,
+    text_of,
+    told_with_failures,
+)
 from plait.flows.names import (
     BEHIND_STEPS,
     COMMAND_KEYS,
-    CONFIG_NAMES,
     DOCUMENT_SHAPES,
     HANDLER_NAMES,
     KNOWN_INSIDE,
@@ -61,11 +75,6 @@ _BEFORE_ITEMS: Final = ("input", "max_parallel", "timeout", "max_items", "offset
 _FOUND: Final = Name("item", (), "the item that was found")
 _BEFORE_ENV: Final = ("when", "env", "metadata", "timeout", "retry", "parallel", "max_items")
 """Fields of a step that are filled without the variables of the step."""
-
-
-_SHELL_STEPS: Final = ("shell", "test")
-UNREAD: Final = Name("…", (), "whatever something that could not be read would have named", offered=False)
-"""A name that no template can ask for; where it is known, others may exist of which nothing is known."""
 
 
 class Known(abc.Mapping[str, Name]):
@@ -234,9 +243,9 @@ class _Reader:
         """What setup names in one place: by the identity of the step that prints it."""
         self.is_workflow = profile == "workflow"
         self.strict = self.is_workflow and _flag(document, "strict") is True
-        lost = (*_misplaced(document), *_of_env_files(document)) if profile == "workflow" else ()
-        self.given = {name.name: name for name in (*lost, *_declared(document), *given)}
-        self.declared = _declared_inputs(document, profile, self.given)
+        unplaced = (*misplaced(document), *of_env_files(document)) if profile == "workflow" else ()
+        self.given = {name.name: name for name in (*unplaced, *declared(document), *given)}
+        self.declared = declared_inputs(document, profile, self.given)
         self.before_items = names_before_items(document) if self.is_workflow else frozenset[str]()
 
     def frame(self, phase: str) -> _Frame:
@@ -267,14 +276,14 @@ class _Reader:
         self._part(document, "blocks", base.child(phase="block"))
 
     def _phase(self, document: Mapping, key: str, frame: _Frame) -> None:
-        self.env = tuple(_env_names(document.get(key)))
+        self.env = tuple(env_names(document.get(key)))
         nodes = [node for name, node in document.entries if name.value == key]
         for node in nodes:
             self._name_outputs(node)
         self._part(document, key, frame)
         self.env = ()
         for node in nodes:  # those of steps that are not there, too: that is reported
-            named = _keys(node.get("capture_outputs")) if isinstance(node, Mapping) else ()
+            named = keys(node.get("capture_outputs")) if isinstance(node, Mapping) else ()
             frame.add(Name(name, (), "captured") for name in named)
 
     def _name_outputs(self, phase: Node) -> None:
@@ -297,8 +306,8 @@ class _Reader:
             name = str(key.value)
             frame = setup if name in _BEFORE_ITEMS else found if name == "id" else inner
             if name == "input" and isinstance(value, Mapping) and value.get("command") is not None:
-                frame = setup.child(_env_before_items(node, self.before_items))
-            self.env = tuple(_env_names(node)) if name in STEP_LISTS else ()
+                frame = setup.child(env_before_items(node, self.before_items))
+            self.env = tuple(env_names(node)) if name in STEP_LISTS else ()
             self.read(value, shape_of("map").get(name, LITERALLY), f"map.{name}", frame)
         self.env = ()
 
@@ -361,7 +370,7 @@ class _Reader:
         for index, item in enumerate(node.items):
             is_short = _is_step(inner) and isinstance(item, Scalar)
             self.read(item, inner, f"{path}[{index}]", self._in_variables(frame) if is_short else frame)
-            frame.add(_left_behind(item) if is_short else ())
+            frame.add(left_behind(item) if is_short else ())
 
     def _shapes(self, node: Node, name: str, path: str, frame: _Frame) -> None:
         if isinstance(node, Sequence):
@@ -374,8 +383,8 @@ class _Reader:
         if isinstance(node, Scalar):
             self._short(node, name, path, frame)
         if not isinstance(node, Mapping):
-            frame.add(_lost(node))
-            frame.add(_left_behind(node) if name == "step" else ())
+            frame.add(lost(node))
+            frame.add(left_behind(node) if name == "step" else ())
             return
         if name in ("node", "hook"):
             frame = _in_graph(node, name, frame)
@@ -385,7 +394,7 @@ class _Reader:
             self._entries(node, name, path, frame, frame)
 
     def _step(self, step: Mapping, path: str, frame: _Frame) -> None:
-        inner = self._in_variables(frame, *_env_names(step))
+        inner = self._in_variables(frame, *env_names(step))
         self._entries(step, "step", path, inner, frame)
         if inner is not frame:
             frame.add(name for _, name in inner.captured.values())
@@ -407,12 +416,12 @@ class _Reader:
             if name == "step" and key.value != "do":
                 self.fields[begin:] = _in_manner_of(node, key, self.fields[begin:])
             if str(key.value) not in shape_of(name):
-                doing.add(_lost(value, of_step=name == "step"))
+                doing.add(lost(value, of_step=name == "step"))
             if name in _OF_COMMANDS and key.value in COMMAND_KEYS:
-                doing.add([*_left_behind(Mapping(((key, value),), node.span)), *_captures(node)])
+                doing.add([*left_behind(Mapping(((key, value),), node.span)), *captures(node)])
         if name == "step":
             found = self._use(node, path, frame)
-            frame.add([*_left_behind(node), *_captures(node), *self.extracted.get(id(node), ())])
+            frame.add([*left_behind(node), *captures(node), *self.extracted.get(id(node), ())])
             self._afterwards(then, path, frame, found)
             return
         for key, value in then:
@@ -458,17 +467,17 @@ class _Reader:
     def _use(self, step: Mapping, path: str, frame: _Frame) -> list[Name]:
         """The steps of a block, with the names that exist where it is used; and what they capture."""
         said = step.get("use")
-        block = self.blocks.get(_text(said) or "")
+        block = self.blocks.get(text_of(said) or "")
         if block is None:
             return [] if said is None else [UNREAD]
-        given = [Name(name, (), "given by with") for name in (*_keys(step.get("with")), *block.needs)]
+        given = [Name(name, (), "given by with") for name in (*keys(step.get("with")), *block.needs)]
         inner = frame.child(given).child()
         outer, self.blocks = self.blocks, block.home
         self.lists.append(block.steps)
         for index, item in enumerate(block.steps):
             self.shape(item, "step", f"{path}.use[{index}]", inner)
         self.blocks = outer
-        frame.add(_told_with_failures(block))
+        frame.add(told_with_failures(block))
         return inner.captures()
 
     def _short(self, node: Scalar, name: str, path: str, frame: _Frame) -> None:
@@ -506,7 +515,7 @@ def _in_manner_of(step: Mapping, key: Scalar, fields: list[Field]) -> list[Field
     strict = _flag(step, "strict")
     if strict is not None:
         fields = [replace(field, strict=strict) for field in fields]
-    if key.value == "shell" and _text(step.get("interpreter")) == "bash":
+    if key.value == "shell" and text_of(step.get("interpreter")) == "bash":
         fields = [replace(field, dialect="bash") for field in fields]
     return fields
 
@@ -514,18 +523,6 @@ def _in_manner_of(step: Mapping, key: Scalar, fields: list[Field]) -> list[Field
 def _flag(node: Node, key: str) -> bool | None:
     said = node.get(key) if isinstance(node, Mapping) else None
     return said.value if isinstance(said, Scalar) and isinstance(said.value, bool) else None
-
-
-def _told_with_failures(block: Block) -> Iterator[Name]:
-    """What handlers of its steps capture: that is told with a failure that they could not mend."""
-    for step in block.steps:
-        if not isinstance(step, Mapping):
-            continue
-        for place in (step, step.get("test")):
-            handler = place.get("on_failure") if isinstance(place, Mapping) else None
-            yield from () if handler is None else _lost(handler)
-        used = block.home.get(_text(step.get("use")) or "")
-        yield from () if used is None else _told_with_failures(used)
 
 
 def _ways(key: Scalar, value: Node) -> Iterator[tuple[bool, Node]]:
@@ -549,7 +546,7 @@ def _is_tried_again(key: Scalar, value: Node) -> bool:
     elif key.value != "on_failure":
         return False
     if not isinstance(value, Mapping):
-        return (_text(value) or "").startswith("/")
+        return (text_of(value) or "").startswith("/")
     for said in ("max_attempts", "max_retries", "retry_original"):
         if (node := value.get(said)) is not None:
             return not isinstance(node, Scalar) or node.value not in (0, False)
@@ -561,33 +558,9 @@ def _has_agent(handler: Mapping) -> bool:
 
 
 def _in_graph(node: Mapping, name: str, frame: _Frame) -> _Frame:
-    loop = _text(node.get("as")) or ("item" if node.get("over") is not None else None)
+    loop = text_of(node.get("as")) or ("item" if node.get("over") is not None else None)
     more = [Name(loop, (), "the item of this round")] if loop else []
     return frame.child(more, phase="hook" if name == "hook" else "graph")
-
-
-# ── names that a document brings along ───────────────────────────────────
-
-
-CAPTURING: Final = ("capture_output", "capture")
-KIND_OF_FORMAT: Final = {"number": "a number", "lines": "a list", "boolean": "true or false"}
-"""What a capture holds because of its format."""
-
-
-def _lost(node: Node, *, of_step: bool = False) -> Iterator[Name]:
-    """Names that stand in what has no place here; of a step, its field may be a capture that is misspelt."""
-    if of_step and (name := _text(node)) and name.isidentifier():
-        yield Name(name, (), "captured, perhaps", offered=False)
-    match node:
-        case Sequence(items):
-            for item in items:
-                yield from _lost(item)
-        case Mapping(entries):
-            yield from _captures(node)
-            for name in _keys(node.get("capture_outputs")):
-                yield Name(name, (), "captured")
-            for _, value in entries:
-                yield from _lost(value)
 
 
 _Entries: TypeAlias = list[tuple[Scalar, Node]]
@@ -616,137 +589,6 @@ def _in_order(node: Mapping) -> tuple[_Entries, _Entries]:
 def _env_first(phase: Mapping) -> _Entries:
     """The fields of a phase: its variables are filled before any of its steps has captured something."""
     return sorted(phase.entries, key=lambda entry: entry[0].value != "env")
-
-
-def _left_behind(step: Node) -> list[Name]:
-    """What those behind a step know of it without a capture."""
-    if isinstance(step, Mapping):
-        runs_shell = any(step.get(key) is not None for key in _SHELL_STEPS)
-    else:
-        runs_shell = not (_text(step) or "/").startswith("/")
-    return [BEHIND_STEPS[name] for name in (("last", "shell") if runs_shell else ("last",))]
-
-
-def _captures(step: Mapping) -> Iterator[Name]:
-    for key, value in step.entries:
-        if key.value in CAPTURING and (captured := _text(value)):
-            kind = KIND_OF_FORMAT.get(_text(step.get("capture_format")) or "")
-            yield Name(captured, (), "captured", kind=kind)
-    found = _keys(step.get("outputs"))
-    if (own := _text(step.get("id"))) and found:
-        yield Name(own, (), "files that a step produced", tuple(found))
-
-
-def _env_names(node: Node | None) -> Iterator[Name]:
-    """The variables that a step or a phase has besides those of the flow."""
-    for place in (node, node.get("metadata")) if isinstance(node, Mapping) else ():
-        for name in _keys(place.get("env") if isinstance(place, Mapping) else None):
-            yield Name(name, (), "declared under env", in_environment=True)
-
-
-def _env_before_items(node: Mapping, declared: Container[str]) -> Iterator[Name]:
-    """The variables of a map that the command of its input has, too: those that mention no item."""
-    from plait.flows.mentions import mentions_item
-
-    env = node.get("env")
-    values = {str(key.value): value for key, value in env.entries} if isinstance(env, Mapping) else {}
-    for name in _env_names(node):
-        if name.name not in values or not mentions_item(values[name.name], declared):
-            yield name
-
-
-def names_before_items(document: Node) -> frozenset[str]:
-    """What the author has named where the items of a map are found: in the head, in setup, in blocks."""
-    parts = [document.get(key) for key in ("setup", "blocks")] if isinstance(document, Mapping) else ()
-    captured = (name.name for part in parts if part is not None for name in _lost(part))
-    return names_of_head(document).union(captured)
-
-
-def names_of_head(document: Node) -> frozenset[str]:
-    """What the head of a document declares, whatever it is."""
-    return frozenset(name.name for name in _declared(document))
-
-
-def _declared(document: Node) -> Iterator[Name]:
-    """Names that the head of a document declares: parameters, variables, the environment block."""
-    if not isinstance(document, Mapping):
-        return
-    for key in ("vars", "env", "secrets"):
-        given = key != "vars"
-        names = _keys(document.get(key))
-        yield from (Name(name, (), f"declared under {key}", in_environment=given) for name in names)
-    profiles = document.get("profiles")
-    for _, profile in profiles.entries if isinstance(profiles, Mapping) else ():
-        names = _keys(profile)
-        yield from (Name(name, (), "declared in a profile", in_environment=True) for name in names)
-    for name in (*_parameters(document.get("parameters")), *_parameters(document.get("inputs"))):
-        yield Name(name, (), "declared")
-
-
-def _of_env_files(document: Node) -> Iterator[Name]:
-    """The variables of env files; of one that is not there, any might be meant."""
-    node = document.get("env_files") if isinstance(document, Mapping) else None
-    if node is None:
-        return
-    from plait.flows.parameters import env_files, read_env_file
-
-    for said in env_files(node):
-        try:
-            found = read_env_file(said)
-        except InputError:
-            found = None  # that is reported elsewhere
-        if found is None:
-            yield UNREAD
-        else:
-            names = (name for name, _ in found.written)
-            yield from (Name(name, (), "a variable of an env file", in_environment=True) for name in names)
-
-
-_DECLARING: Final = ("vars", "env", "secrets", "profiles", "parameters")
-
-
-def _misplaced(document: Node) -> Iterator[Name]:
-    """Names of a head that is not what it should be: a list for a map, a key that is misspelt."""
-    for key, node in document.entries if isinstance(document, Mapping) else ():
-        listed = isinstance(node, Sequence) and key.value != "parameters"
-        if key.value in _DECLARING and (listed or isinstance(node, Scalar)):
-            yield UNREAD
-        elif key.value not in shape_of("workflow"):
-            for name in (*_parameters(node), *(name.name for name in _lost(node))):
-                yield Name(name, (), "declared")
-
-
-def _parameters(node: Node | None) -> Iterator[str]:
-    """`[a, {name: b}]`, `{a: …}`, or `{required: […], optional: […]}`."""
-    match node:
-        case Sequence(items):
-            for item in items:
-                name = _text(item) or (_text(item.get("name")) if isinstance(item, Mapping) else None)
-                if name:
-                    yield name
-        case Mapping():
-            for key, value in node.entries:
-                if key.value in ("required", "optional") and isinstance(value, Sequence):
-                    yield from _parameters(value)
-                else:
-                    yield str(key.value)
-
-
-def _declared_inputs(document: Node, profile: str, given: dict[str, Name]) -> frozenset[str] | None:
-    """What may be put into a prompt, directive, graph or tool, if the document says it."""
-    declared = {*given, *_keys(document.at("config_schema.properties"))}
-    if not declared:
-        return None
-    own = {*_keys(document.at("config")), *CONFIG_NAMES} if profile == "config" else set()
-    return frozenset(declared | own)
-
-
-def _keys(node: Node | None) -> list[str]:
-    return [str(key.value) for key, _ in node.entries] if isinstance(node, Mapping) else []
-
-
-def _text(node: Node | None) -> str | None:
-    return node.value if isinstance(node, Scalar) and isinstance(node.value, str) else None
 
 
 def _listed(node: Node) -> Iterator[tuple[str, Node]]:

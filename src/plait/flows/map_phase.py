@@ -9,8 +9,8 @@ from itertools import pairwise
 from plait.documents import nodes
 from plait.engine.retry import ONCE_ONLY, Retry
 from plait.errors import Problem
-from plait.flows.fields import names_before_items
 from plait.flows.format import AT_ODDS, Said, template_of, text_template
+from plait.flows.given import names_before_items
 from plait.flows.inputs import CommandInput, read_input, read_selection
 from plait.flows.map_items import MapItems
 from plait.flows.mentions import mentions_item
