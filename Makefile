@@ -1,9 +1,11 @@
 # Everything a contributor runs.  `make` lists the targets.
 # PYTHON=…     the interpreter that makes .venv (default: the first python ≥ 3.11 on the PATH)
+# FETCH=1      `make check` downloads interpreters that are missing, where it can
 # FUZZ_RUNS=…  how many random cases each fuzz script tries (default: each script's own full number)
 # ARGS=…       further arguments for pytest
 
 PYTHON ?=
+FETCH ?=
 FUZZ_RUNS ?=
 ARGS ?=
 
@@ -16,7 +18,7 @@ PEERS_STAMP := $(PEERS)/.stamp
 # One more than two cores: a third of the time a test waits for a process, a server or a clock.
 WORKERS := 3
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
-CANDIDATES := python3 python3.14 python3.13 python3.12 python3.11
+CANDIDATES := python3 python3.13 python3.12 python3.11
 # `import ensurepip`: Debian's python3 without python3-venv cannot make an environment.
 USABLE := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
 
@@ -26,7 +28,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test check format lint types fuzz attack crash bench docs-examples clean
+.PHONY: help demo test check interpreters format lint types fuzz attack crash bench docs-examples clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -38,7 +40,10 @@ test: $(STAMP) ## run the tests
 	@echo "plait: tests"
 	@$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
 
-check: lint types test ## everything that must hold before a commit: format, lint, types, tests
+check: lint types interpreters ## everything that must hold before a commit: format, lint, types, tests on every Python
+
+interpreters: $(STAMP) ## run the tests on every Python that pyproject.toml names and that is here
+	@PYTHON=$(PYTHON) $(BIN)/python tests/interpreters.py $(if $(FETCH),--fetch) -n $(WORKERS) $(ARGS)
 
 format: $(STAMP) ## put the code into its standard form
 	@$(BIN)/ruff format .

@@ -4,7 +4,7 @@
     python bench/run.py --brief           a quarter of an hour: without the engines that take minutes
     python bench/run.py --quick           a minute; prints only
     python bench/run.py --only fanout     one part alone, of: engine, ensembles, startup, tools, fanout,
-                                          million, cluster, graphs, worktrees
+                                          million, history, cluster, graphs, worktrees
 
 Each part is kept in bench/results as soon as it is measured, and the page is made of what is there: a
 run that is cut loses the part in which it was, and a part can be measured anew.  Only ratios within one
@@ -33,6 +33,7 @@ from fanout import FULL as MANY  # noqa: E402
 from fanout import QUICK as FEW  # noqa: E402
 from fanout import Sizes, fanout_tables  # noqa: E402
 from graphs import graph_tables  # noqa: E402
+from history import history_tables  # noqa: E402
 from measure import pin_to_one_core  # noqa: E402
 from million import million_tables  # noqa: E402
 from results import Measured, keep, kept  # noqa: E402
@@ -56,6 +57,7 @@ class Rounds:
     commands: int
     fanout: Sizes
     million: int = 0
+    history: tuple[int, ...] = (10, 1_000, 10_000, 100_000)
 
 
 FULL = Rounds(
@@ -81,7 +83,16 @@ BRIEF = replace(
     million=1_000_000,
 )
 QUICK = Rounds(
-    hot=40, first=100, linear=1, sizes=SIZES[:2], yaml=1, processes=10, calls=10, commands=200, fanout=FEW
+    hot=40,
+    first=100,
+    linear=1,
+    sizes=SIZES[:2],
+    yaml=1,
+    processes=10,
+    calls=10,
+    commands=200,
+    fanout=FEW,
+    history=(10, 1_000),
 )
 
 
@@ -127,6 +138,7 @@ PARTS: dict[str, Callable[[Rounds], Iterator[Table]]] = {
     "tools": lambda rounds: tool_tables(rounds=rounds.calls, commands=rounds.commands),
     "fanout": lambda rounds: fanout_tables(rounds.fanout),
     "million": lambda rounds: million_tables(rounds.million),
+    "history": lambda rounds: history_tables(sizes=rounds.history, rounds=max(rounds.processes // 4, 3)),
     "cluster": lambda rounds: cluster_tables(items=3 * rounds.commands, rounds=rounds.linear),
     "graphs": lambda rounds: graph_tables(rounds=rounds.linear + 2),
     "worktrees": lambda rounds: worktree_tables(rounds=rounds.linear + 2),

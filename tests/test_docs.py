@@ -443,13 +443,20 @@ def test_the_tables_of_formats_filters_and_profiles_are_complete() -> None:
 def test_the_limits_are_those_of_the_code() -> None:
     page = page_of("language.md")
     limits = dict(table(page, "## Limits"))
-    few = f"characters of a rendered text, for templates of more than {program.FEW_HOLES} holes"
+    twice = "characters of a rendered text or tree in which a value stands twice"
+    together = "characters of all `vars` and `env` of a flow together; of the `env` of a step;"
     assert limits == {
         "characters of one template": f"{grammar.MAX_TEXT:,}",
         "characters of shell text": f"{MAX_SHELL_TEXT:,}",
         "holes nested in holes": str(grammar.MAX_DEPTH),
         "nesting of a tree of templates": str(template.MAX_TREE_DEPTH),
-        few: f"{program.MAX_OUTPUT:,}",
+        f"{twice}, or that has more than {program.FEW_HOLES} holes": f"{program.MAX_OUTPUT:,}",
+        f"{together} of what a tool's config makes; of its arguments; of the state that a node of a graph leaves": (
+            f"{program.MAX_OUTPUT:,}"
+        ),
+        "characters of a text that is written as JSON or CSV; of all separators that `join` puts in": (
+            f"{program.MAX_OUTPUT:,}"
+        ),
         "a file named by `file:`": f"{computed.MAX_FILE >> 20} MiB",
         "a command named by `cmd:`": f"{app.COMMAND_TIMEOUT:.0f} seconds",
         "a YAML file": f"{documents.MAX_TEXT >> 20} MiB, {documents.MAX_NODES:,} nodes with aliases written out, "
@@ -495,7 +502,7 @@ def test_the_tour_of_the_code_names_files_that_exist_and_every_part() -> None:
 
 PLANNED = {"workspace.py"}  # the rule speaks of it; it is not there yet
 SHELL_VALUES = {"x": "5", "y": "b"}
-PRELUDE = "unset __p1; __p1=${PLAIT_1}; unset PLAIT_1; "
+PRELUDE = "unset __p1; __p1=${PLAIT_1?}; unset PLAIT_1; "
 NOT_WRITTEN_OUT = {"dollar-before-hole", "nul-in-script", "too-deep"}
 
 

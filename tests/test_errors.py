@@ -59,6 +59,8 @@ TREE = {
     "ConditionError": ("InputError", 2),
     "LimitError": ("PlaitError", 2),
     "ProcessError": ("PlaitError", 1),
+    "GuardianError": ("PlaitError", 1),
+    "MachineError": ("PlaitError", 1),
     "InternalError": ("PlaitError", 4),
 }
 

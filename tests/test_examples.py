@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -32,10 +33,18 @@ PRINTED = {
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("USER_SPACE", str(tmp_path / "user"))
     monkeypatch.setenv("HOME", str(tmp_path / "user"))
-    return tmp_path / "example"
+    # An earlier run in the folder above, whose state is no business of what lies below.
+    (tmp_path / "above").mkdir()
+    (tmp_path / "above/earlier.yaml").write_text("steps: [{shell: 'true'}]\n")
+    assert main(["run", str(tmp_path / "above/earlier.yaml"), "--quiet"]) == 0
+    assert (tmp_path / "above/.ai/state/runs").is_dir()
+    yield tmp_path / "above/example"
+    assert sorted(path.name for path in (tmp_path / "above").iterdir()) == [".ai", "earlier.yaml", "example"]
+    assert [path.name for path in (tmp_path / "above/.ai").iterdir()] == ["state"]
+    assert len(list((tmp_path / "above/.ai/state/runs").iterdir())) == 1
 
 
 def test_every_example_has_a_row() -> None:

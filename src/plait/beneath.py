@@ -25,6 +25,7 @@ from itertools import count
 
 from plait.errors import InputError, LimitError
 from plait.hints import Final, Literal, TypeAlias
+from plait.machine import expect_room
 from plait.records import dataclass
 
 MAX_FILE: Final = 16 << 20
@@ -108,6 +109,7 @@ def _opened(root: str, relative: str, way: Way | None) -> Iterator[int | None]:
         yield None
         return
     except OSError as error:
+        expect_room(error)
         raise _unreadable(relative, root, error) from None
     try:
         yield handle
@@ -263,3 +265,8 @@ def _outside(root: str, relative: str, why: str = "leaves its space") -> Outside
         "name a plain file below it; links and '..' are refused",
         code="outside-space",
     )
+
+
+def open_at_once(path: str, flags: int) -> int:
+    """For `open`: whatever lies there, nobody waits for somebody who writes into it."""
+    return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)

@@ -13,8 +13,10 @@
     ├── LimitError                a documented bound was exceeded (2)
     ├── TrustError                something may not run before you trust it (3); `.code`
     ├── ProcessError              a process could not be started or had to be ended (1)
+    ├── GuardianError             the guardian ended, and with it whatever it ran (1); no outcome of a step
     ├── RequestError              an HTTP request was refused, failed or ran out of time (1); `.code`
     ├── EnsembleError             an ensemble did not come to its end (1); `.output`: what there is
+    ├── MachineError              the machine refused: files, processes, memory, room, permission (1); `.code`
     ├── JournalError              the record of a run cannot be written or read (1); `.code`
     └── InternalError             our bug (4)
 
@@ -166,6 +168,13 @@ class ProcessError(PlaitError):
     ended: object = None
 
 
+class GuardianError(PlaitError):
+    """The guardian has ended, and cut short whatever it ran; a run stops here, and goes on by `plait resume`.
+
+    No `ProcessError`: nobody who expects a process to fail may take this for the end of one.
+    """
+
+
 class RequestError(PlaitError):
     """An HTTP request was refused before it was sent, or brought back no complete answer.
 
@@ -177,6 +186,10 @@ class EnsembleError(PlaitError):
     """An ensemble did not come to its end; `.output` is what its tasks had given until then."""
 
     output: object = None
+
+
+class MachineError(PlaitError):
+    """The machine refused what was needed; no outcome of a step, and the run can be resumed."""
 
 
 class JournalError(PlaitError):

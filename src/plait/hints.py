@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from typing import Protocol as Protocol
     from typing import TextIO as TextIO
     from typing import TypeAlias as TypeAlias
+    from typing import TypeGuard as TypeGuard
     from typing import TypeVar as TypeVar
     from typing import cast as cast
 else:
@@ -39,4 +40,4 @@ else:
     def cast(_, value):
         return value
 
-    ClassVar = Final = Literal = NoReturn = TypeAlias = IO = BinaryIO = TextIO = Any
+    ClassVar = Final = Literal = NoReturn = TypeAlias = TypeGuard = IO = BinaryIO = TextIO = Any

@@ -121,6 +121,19 @@ def json_value(written: str) -> Json:
     return value
 
 
+def json_error(error: json.JSONDecodeError) -> json.JSONDecodeError:
+    """The same error on every Python: a ',' that nothing follows is what is wrong, as Python 3.13 says.
+
+    Earlier ones point at the bracket behind it and miss a value there.
+    """
+    before = error.doc[: error.pos].rstrip(" \t\n\r")
+    closing = error.doc[error.pos : error.pos + 1]
+    if not before.endswith(",") or closing not in ("]", "}") or not error.msg.startswith("Expecting"):
+        return error
+    kind = "array" if closing == "]" else "object"
+    return json.JSONDecodeError(f"Illegal trailing comma before end of {kind}", error.doc, len(before) - 1)
+
+
 def _expect_pairs(written: str) -> None:
     # Bytes of a process that are no text look like halves, too, and may stay: only escapes are looked at.
     read = _READER.decode(written.encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
@@ -158,6 +171,27 @@ def expect_json(value: Json) -> None:
     """Refuse what has no JSON form, without making it."""
     if not _is_plain(value, _DEPTH_OF_COPIES):
         json_text(value)
+
+
+def written_size(value: Json) -> int:
+    """At least so many characters its JSON has; what stands in several places is looked into once."""
+    return _written_size(value, {})
+
+
+def _written_size(value: Json, known: dict[int, int]) -> int:
+    if isinstance(value, str):
+        return len(value) + 2
+    if isinstance(value, Secret):
+        return len(value.reveal()) + 2
+    if not isinstance(value, Mapping | list | tuple):
+        return 1
+    size = known.get(id(value))
+    if size is None:
+        known[id(value)] = 0  # of what holds itself: serialising says so
+        items = value.values() if isinstance(value, Mapping) else value
+        size = 2 + len(value) + sum([_written_size(item, known) for item in items])
+        known[id(value)] = size
+    return size
 
 
 def detached(value: Json, *, reveal: bool = False) -> Json:

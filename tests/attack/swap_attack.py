@@ -1,9 +1,11 @@
 """Files exchanged between check and start: what was verified is what runs.
 
-A tool, a file that it loads and a file of config/ that it asks for are signed by a
-trusted key, in a project that nobody trusts.  Another process exchanges them for
-other ones, by renaming and by writing in place, as fast as it can, while we call the
-tool.  A call may run the signed bytes or be refused; one that runs others has lost.
+Tools, the files that they load and a file of config/ that one asks for are signed by a
+trusted key, in a project that nobody trusts: a tool with an anchor, a script and a
+function with files in their folders.  Another process exchanges all of them for other
+ones, by renaming, by writing in place, by leaving out the signature and by taking the
+file away, as fast as it can, while we call the tools.  A call may run the signed bytes,
+miss a file, or be refused; one that runs or reads others has lost.
 
     python tests/attack/swap_attack.py [--rounds 1000]
 """
@@ -42,17 +44,38 @@ echo =good "$part" "$(cat)"
 PART: Final = "# executor_id: my/runtime\npart==good\n"
 SITE: Final = "word: =good\n"
 GOOD: Final = '=good =good {"resolved_config":{"word":"=good"}}\n'
+SCRIPT: Final = """\
+# executor_id: core/runtimes/bash/bash
+. "${0%/*}/part.sh"
+echo =good "$part" "$(cat "${0%/*}/data.txt")"
+"""
+FUNCTION: Final = """\
+__executor_id__ = "core/runtimes/python/function"
+import os
+import part
+def execute(params, project_path):
+    data = open(os.path.join(os.path.dirname(__file__), "data.txt")).read()
+    return f"=good {part.PART} {data}\\n"
+"""
 FILES: Final = {
     "tools/my/runtime.yaml": RUNTIME,
     "tools/my/tool.sh": TOOL,
     "tools/my/part.sh": PART,
     "config/my/site.yaml": SITE,
+    "tools/script/tool.sh": SCRIPT,
+    "tools/script/part.sh": "part==good\n",
+    "tools/script/data.txt": "=good",
+    "tools/function/tool.py": FUNCTION,
+    "tools/function/part.py": "PART = '=good'\n",
+    "tools/function/data.txt": "=good",
 }
+CALLS: Final = {"my/tool": GOOD, "script/tool": "=good =good =good\n", "function/tool": "=good =good =good\n"}
 
+SIGNED_AT: Final = 1_774_842_431
+SWAPPED: Final = [place for place in FILES if not place.endswith("runtime.yaml")]
 SWAPPER: Final = """
 import os, sys
-folder = sys.argv[1]
-names = ("tools/my/tool.sh", "tools/my/part.sh", "config/my/site.yaml")
+folder, *names = sys.argv[1:]
 good = {name: open(f"{folder}/{name}", "rb").read() for name in names}
 evil = {name: data.replace(b"=good", b"=evil") for name, data in good.items()}
 print("ready", flush=True)
@@ -67,11 +90,18 @@ def overwrite(name, data):
     with open(f"{folder}/{name}", "r+b") as file:
         file.write(data)
 
+def strip(name, data):
+    # Without its signature nobody speaks for a file, and nothing speaks against it.
+    put(name, b"".join(line for line in data.splitlines(True) if b":signed:" not in line))
+
+def take(name, data):
+    os.rename(f"{folder}/{name}", f"{folder}/taken")
+
 while True:
-    for way in (put, overwrite):
+    for way in (put, overwrite, strip, take):
         for name in names:
             way(name, evil[name])
-            way(name, good[name])
+            (overwrite if way is overwrite else put)(name, good[name])
 """
 
 
@@ -119,13 +149,17 @@ def attack(top: Path, rounds: int) -> Counter[str]:
     )
     tally: Counter[str] = Counter()
     with swapping(project / ".ai"):
-        for _ in range(rounds):
+        for number in range(rounds):
+            tool, good = list(CALLS.items())[number % len(CALLS)]
             try:
-                printed = call_tool(toolbox, "my/tool", {}).data
+                result = call_tool(toolbox, tool, {})
             except PlaitError as error:
-                tally[f"refused: {error.code}"] += 1
+                tally[f"{tool} refused: {error.code}"] += 1
                 continue
-            tally["good" if printed == GOOD else "other"] += 1
+            if "=evil" in f"{result.data} {result.error}":
+                tally["other"] += 1
+            else:
+                tally[f"{tool} {'good' if result.data == good else 'missed a file'}"] += 1
     return tally
 
 
@@ -140,27 +174,27 @@ def prepared(top: Path) -> tuple[Path, Path]:
 
 
 def sign_all(project: Path, trust: Trust) -> None:
-    from plait.tools.signing import PrivateKey, sign_bytes
+    from plait.tools.signing import PrivateKey, sign_bytes, sign_detached
 
     key = PrivateKey(bytes(range(32)))
     trust.store.add(key.public, owner="me", origin="attack")
     for place in FILES:
         path = project / ".ai" / place
-        is_tool = place.startswith("tools/")
-        data = sign_bytes(
-            path.read_bytes(),
-            kind="tool" if is_tool else "config",
-            item_id=f"my/{path.stem}" if is_tool else f"config/my/{path.stem}",
-            extension=path.suffix,
-            key=key,
-            now=1_774_842_431,
-        )
-        path.write_bytes(data)
+        said = {
+            "kind": "tool" if place.startswith("tools/") else "config",
+            "item_id": place.removeprefix("tools/").removesuffix(path.suffix),
+            "extension": path.suffix,
+        }
+        if path.suffix == ".txt":
+            signature = sign_detached(path.read_bytes(), key=key, now=SIGNED_AT, **said)
+            path.with_name(f"{path.name}.sig").write_bytes(signature)
+        else:
+            path.write_bytes(sign_bytes(path.read_bytes(), key=key, now=SIGNED_AT, **said))
 
 
 @contextmanager
 def swapping(folder: Path) -> Iterator[None]:
-    swapper = subprocess.Popen([sys.executable, "-c", SWAPPER, str(folder)], stdout=subprocess.PIPE)
+    swapper = subprocess.Popen([sys.executable, "-c", SWAPPER, str(folder), *SWAPPED], stdout=subprocess.PIPE)
     try:
         assert swapper.stdout is not None
         swapper.stdout.readline()

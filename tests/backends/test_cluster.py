@@ -21,7 +21,7 @@ from plait.values import Json
 from share import every
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
-GRACE = 5.0
+GRACE = 2.0
 
 
 @pytest.fixture(autouse=True)
@@ -343,16 +343,17 @@ def test_a_cluster_that_is_not_there_is_said_soon(tmp_path: Path) -> None:
 @pytest.mark.parametrize("again", ["resume", "retry"])
 def test_a_run_whose_cluster_is_gone_goes_on_elsewhere(tmp_path: Path, again: str) -> None:
     flow = "map: {input: [a, b], error_policy: {on_item_failure: stop}, steps: [{shell: 'test -e there'}]}"
-    run = ran(tmp_path, flow, "local")[0].run
-    with flow_store(str(tmp_path)).open(run, write=True) as opened:
+    project = tmp_path / "p"
+    run = ran(project, flow, "local")[0].run
+    with flow_store(str(project)).open(run, write=True) as opened:
         opened.amend(options={**dict(opened.facts["options"]), "backend": "dask://127.0.0.1:9"})
     go_on: Any = {"resume": resume_flow, "retry": retry_flow}[again]
     if is_installed():
         with pytest.raises(InputError, match="there is no Dask cluster"):
-            go_on(run, project=str(tmp_path))
-    assert go_on(run, project=str(tmp_path), backend="local").status == "failed"
-    (tmp_path / "there").touch()
-    assert go_on(run, project=str(tmp_path)).status == "done"
+            go_on(run, project=str(project))
+    assert go_on(run, project=str(project), backend="local").status == "failed"
+    (project / "there").touch()
+    assert go_on(run, project=str(project)).status == "done"
 
 
 def test_a_host_that_nobody_knows_is_named(tmp_path: Path) -> None:

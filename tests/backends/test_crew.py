@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from plait.backends import travel
-from plait.backends.dask import IN_VAIN, _Crew
+from plait.backends.dask import FETCHES, IN_VAIN, _Crew
+from plait.backends.dask_cluster import Fetched
+from plait.backends.dask_signs import Signs
 from plait.backends.patience import Call
 from plait.engine.backend import ItemWork
 from plait.engine.events import Noted, StepFinished
@@ -29,6 +31,10 @@ SILENCE = object()
 """The answer of one who never answers."""
 
 
+LOSS = object()
+"""The task is gone, and nobody tells of it."""
+
+
 class KilledWorker(Exception):
     """The worker dies of this item, and all that it had is gone with it."""
 
@@ -38,6 +44,7 @@ class Future:
         self.key = key
         self.status = "pending"
         self.value: object = None
+        self.items: list[str] = []
         self._told: Callable[[Any], None] | None = None
         self._lock = threading.Lock()
 
@@ -87,6 +94,17 @@ class Scheduler:
         self.stuck: set[str] = set()
         """Workers that answer nothing until `never` comes."""
         self.twice = False
+        self.futures: dict[str, Future] = {}
+        self.at: dict[str, str] = {}
+        """By task that has not ended: the worker that has it."""
+        self.silent: set[str] = set()
+        """Workers that are there, and have no heartbeat."""
+        self.beats = 0
+        self.fetched: Callable[[str, int], bool] = lambda _key, _asked: True
+        """By item, and how often it was asked for: is the reply handed over?"""
+        self.asked: dict[str, int] = {}
+        self.unheard = 0
+        """So many questions for replies are never answered."""
 
     # the cluster
     def client(self, seconds: float = 1.0, *, gives_way: object) -> Scheduler:  # noqa: ARG002 - the real one's shape
@@ -109,12 +127,17 @@ class Scheduler:
         assert not sync
         assert not allow_other_workers, "Dask would do again what is recorded"
         futures = [Future(key) for key in keys]
+        self.futures |= {future.key: future for future in futures}
         items = [pickle.loads(graph[key][2]) for key in keys]
         if workers != [self.worker]:
+            if self.silent.issuperset(workers):
+                with self.lock:
+                    self.at |= dict.fromkeys(keys, workers[0])
             return futures  # which nobody will end: it has died meanwhile
         with self.lock:
             self.pending += sum(map(len, items))
             self.most = max(self.most, self.pending)
+            self.at |= dict.fromkeys(keys, self.worker)
         threading.Thread(target=self._work, args=(list(zip(futures, items, strict=True)),)).start()
         return futures
 
@@ -124,14 +147,33 @@ class Scheduler:
         if self.losses:
             self.losses -= 1
             raise OSError
-        return {} if self.is_empty else dict.fromkeys([self.worker, *self.stuck], THREADS)
+        return {} if self.is_empty else dict.fromkeys([self.worker, *self.stuck, *self.silent], THREADS)
+
+    def scheduler_info(self, n_workers: int) -> dict[str, dict[str, dict[str, int]]]:
+        assert n_workers == -1
+        self.beats += 1
+        there = self.nthreads()
+        return {"workers": {one: {"last_seen": 0 if one in self.silent else self.beats} for one in there}}
+
+    def processing(self) -> dict[str, list[str]]:
+        with self.lock:
+            return {worker: [key for key in self.at if self.at[key] == worker] for worker in self.at.values()}
 
     @property
     def worker(self) -> str:
         return f"tcp://{self.deaths}"
 
-    def gather(self, futures: list[Future]) -> list[object]:
-        return [future.value for future in futures]
+    def fetch(self, client: object, keys: list[str], told: Callable[[Fetched], None]) -> None:  # noqa: ARG002 - the real one's shape
+        if self.unheard:
+            self.unheard -= 1
+            return
+        for key in keys:
+            self.asked[key] = self.asked.get(key, 0) + 1
+        missing = frozenset(
+            key for key in keys if not self.fetched(self.futures[key].items[0], self.asked[key])
+        )
+        replies = {} if missing else {key: self.futures[key].value for key in keys}
+        told(Fetched(replies, missing))  # type: ignore[arg-type]
 
     def run(
         self, function: Callable[..., object], *args: object, workers: list[str] | None, on_error: str
@@ -150,6 +192,7 @@ class Scheduler:
 
     def _work(self, sent: list[tuple[Future, list[str]]]) -> None:
         for future, keys in sent:
+            future.items = keys
             with self.lock:
                 self.pending -= len(keys)
             self.sizes.append(len(keys))
@@ -162,6 +205,10 @@ class Scheduler:
                 if not isinstance(one, travel.Performed | travel.Stopped | travel.Ended | travel.Refused)
             ]
             if SILENCE in answers:
+                continue
+            with self.lock:
+                self.at.pop(future.key, None)
+            if LOSS in answers:
                 continue
             match odd[0] if odd else travel.Several(tuple(answers), self.pace * len(keys)):  # type: ignore[arg-type]
                 case None:
@@ -216,6 +263,7 @@ class Played:
         parallel: int = 100,
         twice: bool = False,
         patience: float = 60.0,
+        wait: float = 600.0,
         seconds: float | None = None,
     ) -> None:
         self.scheduler = Scheduler(answer)
@@ -231,7 +279,7 @@ class Played:
         crew = _Crew(
             self.scheduler, self.office, self.items(items),  # type: ignore[arg-type]
             lambda work, outcome: self.ended.append((work.key, outcome)), parallel, fanned,
-            patience=patience,
+            patience=patience, wait=wait,
         )  # fmt: skip
         self.crew = crew
 
@@ -335,7 +383,10 @@ def test_an_item_of_which_workers_die_is_a_failed_item() -> None:
     [(key, outcome)] = [one for one in played.ended if isinstance(one[1], Failed)]
     assert key == "3"
     assert isinstance(outcome, Failed)
-    assert outcome.failure.message == "its workers died, one after the other, while they were at this item"
+    assert (
+        outcome.failure.message
+        == "its workers died or fell silent, one after the other, while they were at this item"
+    )
     assert len(played.recorded) == 20
 
 
@@ -397,7 +448,10 @@ def test_a_map_whose_time_is_over_ends_though_no_worker_comes() -> None:
     played.scheduler.is_empty = True
     with pytest.raises(OutOfTime):
         Call(played.go).answer(30)
-    assert played.notes == ["the cluster at dask://here has no workers yet; items begin when one is there"]
+    assert played.notes == [
+        "the cluster at dask://here has no workers; items go on when one is there, "
+        "and the run ends after 600 seconds without one"
+    ]
 
 
 def test_a_worker_that_dies_before_it_got_another_parcel_takes_no_item_with_it() -> None:
@@ -410,6 +464,119 @@ def test_a_worker_that_dies_before_it_got_another_parcel_takes_no_item_with_it()
     played = Played(answer, items=4)
     Call(played.go).answer(20)
     assert len(played.recorded) == 4
+
+
+# ── what makes no progress ───────────────────────────────────────────────
+
+
+def all_items(played: Played) -> bool:
+    return sorted(played.recorded) == sorted(f"map/item:{n}" for n in range(20))
+
+
+@pytest.mark.parametrize(
+    ("handed_over", "tries"),
+    [
+        (lambda key, asked: key != "3" or asked > 1, 1),  # a worker that was busy for a moment
+        (lambda key, asked: key != "3" or asked >= FETCHES, 1),
+        (lambda key, _: key != "3" or played_again(key), 2),  # its reply is lost, and its item goes again
+    ],
+)
+def test_a_reply_that_is_not_handed_over_is_asked_for_again_and_keeps_back_no_other(
+    handed_over: Callable[[str, int], bool], tries: int
+) -> None:
+    played = Played(lambda key, _: done(key))
+    AGAIN["3"] = lambda: played.scheduler.tries["3"] > 1
+    played.scheduler.fetched = handed_over
+    Call(played.go).answer(30)
+    assert all_items(played)
+    assert played.scheduler.tries == {str(n): 1 for n in range(20)} | {"3": tries}
+
+
+AGAIN: dict[str, Callable[[], bool]] = {}
+
+
+def played_again(key: str) -> bool:
+    return AGAIN[key]()
+
+
+def test_a_task_that_no_worker_has_any_more_is_sent_again_and_that_is_said() -> None:
+    played = Played(lambda key, tries: LOSS if key == "7" and tries == 1 else done(key), patience=0.2)
+    Call(played.go).answer(30)
+    assert all_items(played)
+    assert played.notes == ["1 items were lost on the cluster; they are sent again"]
+    assert played.scheduler.tries["7"] == 2
+
+
+def test_a_worker_without_a_heartbeat_loses_its_items_to_others_and_that_is_said() -> None:
+    def answer(key: str, tries: int) -> object:
+        if key != "7" or tries > 1:
+            return done(key)
+        played.scheduler.silent.add("tcp://0")
+        played.scheduler.deaths += 1  # there is another one
+        return SILENCE
+
+    played = Played(answer, patience=0.4)
+    Call(played.go).answer(30)
+    assert all_items(played)
+    assert played.notes == [
+        "the worker at tcp://0 does not answer; after 0.4 seconds others do what it is at",
+        "the worker at tcp://0 has not answered for 0.4 seconds; others do what it was at",
+    ]
+    assert played.scheduler.cancelled
+
+
+def test_a_worker_that_never_hands_over_what_it_did_is_left_like_one_without_a_heartbeat() -> None:
+    played = Played(lambda key, _: done(key), items=2, patience=0.4)
+    played.scheduler.unheard = 1
+    Call(played.go).answer(30)
+    assert sorted(played.recorded) == ["map/item:0", "map/item:1"]
+    assert played.notes[-1] == (
+        "the worker at tcp://0 has not answered for 0.4 seconds; others do what it was at"
+    )
+
+
+def test_a_task_that_takes_longer_than_any_patience_is_waited_for_as_long_as_its_worker_lives() -> None:
+    ended = threading.Event()
+
+    def answer(key: str, _: int) -> object:
+        ended.wait(30)
+        return done(key)
+
+    played = Played(answer, items=1, patience=0.2)
+    seen = played.scheduler.scheduler_info
+
+    def scheduler_info(n_workers: int) -> dict[str, dict[str, dict[str, int]]]:
+        if played.scheduler.beats > 8:
+            ended.set()
+        return seen(n_workers)
+
+    played.scheduler.scheduler_info = scheduler_info  # type: ignore[method-assign]
+    Call(played.go).answer(30)
+    assert (played.recorded, played.notes, played.scheduler.tries) == (["map/item:0"], [], {"0": 1})
+
+
+def test_a_cluster_that_has_no_worker_for_too_long_ends_the_run_with_what_resumes_it() -> None:
+    played = Played(lambda key, _: done(key), wait=0.2)
+    played.scheduler.is_empty = True
+    with pytest.raises(ProcessError) as raised:
+        Call(played.go).answer(30)
+    assert (raised.value.code, str(raised.value)) == (
+        "no-workers",
+        "the cluster at dask://here has had no worker that takes items for 0.2 seconds\n"
+        "fix: start workers, then: plait resume r (to wait longer, write wait_for_workers under map)",
+    )
+
+
+def test_silence_is_the_time_since_a_heartbeat_changed_by_our_own_clock() -> None:
+    now = [100.0]
+    signs = Signs(lambda: now[0])
+    assert signs.see({"a": 5.0, "b": 5.0}) == {"a", "b"}
+    now[0] = 130.0
+    assert signs.see({"a": 5.0, "b": 1.0}) == {"b"}  # whose clock was set back
+    now[0] = 140.0
+    assert [signs.silence(one) for one in ("a", "b", "c")] == [40.0, 10.0, 0.0]
+    assert signs.see({"b": 1.0}) == frozenset()
+    assert signs.see({"a": 5.0}) == {"a"}  # it was gone, and is another one
 
 
 # ── what does not answer ─────────────────────────────────────────────────

@@ -24,7 +24,7 @@ from share import every
 if not is_installed():
     pytest.skip("distributed is not installed", allow_module_level=True)
 
-GRACE = 5.0
+GRACE = 2.0
 """Seconds that processes get to end."""
 SOON = 2.5
 """Seconds in which something ends that gets no grace."""

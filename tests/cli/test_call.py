@@ -122,9 +122,9 @@ def test_a_script_that_fails_keeps_its_output_and_names_its_exit_code(trusted: P
 def test_what_is_printed_shows_no_secret_that_the_tool_was_given(
     status: int, trusted: Path, capsys: Capsys
 ) -> None:
-    (trusted / ".env").write_text(f"PRINTER={SECRET}\n")
-    header = "# env_config: {passes: [PRINTER]}\n"
-    body = f'echo "at $PRINTER"; echo -n $PRINTER | base64; echo "no $PRINTER" >&2; exit {status}'
+    (trusted / ".env").write_text(f"PRINTER_TOKEN={SECRET}\n")
+    header = "# env_config: {passes: [PRINTER_TOKEN]}\n"
+    body = f'echo "at $PRINTER_TOKEN"; echo -n $PRINTER_TOKEN | base64; echo "no $PRINTER_TOKEN" >&2; exit {status}'
     tool(trusted, "t.sh", script(header, body))
     assert main(["call", "t"]) == status
     error = "'t' failed (exit code 1): no ***\n" if status else ""
@@ -132,6 +132,19 @@ def test_what_is_printed_shows_no_secret_that_the_tool_was_given(
     assert main(["call", "t", "--json"]) == status
     record = json.loads(capsys.readouterr().out)
     assert (record["data"], record["metadata"]["stderr"]) == ("at ***\n***\n", "no ***\n")
+
+
+def test_a_harmless_value_of_a_dotenv_file_is_used_in_arguments_and_not_masked(
+    trusted: Path, capsys: Capsys
+) -> None:
+    (trusted / ".env").write_text("PORT=8080\nMODE=test\n")
+    tool(
+        trusted,
+        "t.yaml",
+        "version: '1'\nexecutor_id: core/primitives/subprocess\nconfig: {command: echo, args: ['${PORT}', test]}\n",
+    )
+    assert main(["call", "t"]) == 0
+    assert capsys.readouterr().out == "8080 test\n"
 
 
 @pytest.mark.parametrize("words", ["no paper", '{"paper": 0}'])

@@ -56,7 +56,7 @@ fix: write ${item.path}
 
 ENDINGS = [
     (["good.yaml"],                              0, "no problems in 1 file\n"),
-    (["good.yaml", "notes.yml"],                 0, "no problems in 2 files\n"),
+    (["good.yaml", "notes.yml"],                 2, "1 problem in 2 files\n"),
     (["."],                                      2, "2 problems and 1 warning in 3 files\n"),
     (["flow.yaml", "--values-names", "itme"],    2, "1 problem and 1 warning in 1 file\n"),
     (["notes.yml", "--profile", "workflow"],     0, "no problems in 1 file\n"),
@@ -84,12 +84,19 @@ def test_warnings_alone_are_no_failure(capsys: Capsys) -> None:
 
 @pytest.mark.usefixtures("folder")
 def test_a_file_that_was_not_checked_says_how_to_choose_a_profile(capsys: Capsys) -> None:
-    assert main(["check", "notes.yml"]) == 0
+    Path("flow.yaml").unlink()
+    assert main(["check", "."]) == 0
     assert capsys.readouterr().out == (
-        "notes.yml: note: this file has none of the shapes that Plait knows, so its templates are not checked\n"
-        "fix: say what it is: plait check --kind workflow|graph|directive|ensemble|hooks|provider\n"
-        "no problems in 1 file\n"
+        "./notes.yml: note: this file has none of the shapes that Plait knows, so its templates are not checked\n"
+        "fix: say what it is: plait check --kind workflow|graph|directive|ensemble|tool|hooks|provider\n"
+        "no problems in 2 files\n"
     )
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_file_that_is_named_and_no_run_would_take_is_a_problem(capsys: Capsys) -> None:
+    assert main(["check", "notes.yml"]) == 2
+    assert capsys.readouterr().out.startswith("notes.yml: this file is no flow\nfix: a workflow has steps:")
 
 
 @pytest.mark.usefixtures("folder")
@@ -123,7 +130,7 @@ def test_sarif_has_rules_levels_and_regions(capsys: Capsys) -> None:
     assert [rules[result["ruleIndex"]]["id"] for result in results] == [
         result["ruleId"] for result in results
     ]
-    assert [result["level"] for result in results] == ["error", "error", "warning", "note", "error"]
+    assert [result["level"] for result in results] == ["error", "error", "warning", "error", "error"]
     first, *_, note, last = (result["locations"][0]["physicalLocation"] for result in results)
     assert first == {
         "artifactLocation": {"uri": "flow.yaml"},

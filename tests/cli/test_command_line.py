@@ -136,7 +136,7 @@ BAD = [
     ["render", "${x:int}", "--values", f'{{"x": "{SECRET}"}}'],
     ["render", "${x:a\x1b}"],
     ["render", "${a.b} ${x}", "--strict", "--values", f'{{"c": "{SECRET}"}}'],
-    ["sh", "echo ${x}", "--values", f'{{"x": "-{SECRET}"}}'],
+    ["sh", "ls ${x}", "--values", f'{{"x": "-{SECRET}"}}'],
     ["sh", "eval ${x}", "--values", f'{{"x": "{SECRET}"}}'],
     ["sh", "true", "--timeout", SECRET],
     ["sh", "true", "--timeout", "-1"],
@@ -224,8 +224,13 @@ ENDINGS = [
 
 
 @pytest.mark.parametrize(("error", "status"), ENDINGS)
-def test_an_ending_is_an_exit_code(error: BaseException, status: int) -> None:
-    assert guarded(lambda: raising(error)) == status
+def test_an_ending_is_an_exit_code(
+    error: BaseException, status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # What cannot be written any more is led to /dev/null: not the stream with which pytest captures.
+    with open(tmp_path / "out", "w", encoding="utf-8") as out:
+        monkeypatch.setattr(sys, "stdout", out)
+        assert guarded(lambda: raising(error)) == status
 
 
 def test_an_internal_error_is_a_bug_too(
@@ -270,7 +275,7 @@ def test_a_full_disk_of_something_else_is_not_that_of_the_output(
     # As a module of ours that writes files does.
     written = types.FunctionType(is_full.__code__, {**is_full.__globals__, "__name__": "plait.app.flows"})
     assert guarded(written) == 1
-    assert capsys.readouterr().err == "plait: something cannot be written: No space left on device\n"
+    assert capsys.readouterr().err == "the disk is full\nfix: make room on it\n"
 
 
 def test_closed_standard_streams_do_no_harm() -> None:

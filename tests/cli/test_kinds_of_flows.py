@@ -40,6 +40,7 @@ class Ended:
     failure: Failure | None = None
     value: Json = None
     counts: Mapping[str, Json] = field(default_factory=dict)
+    has_seal: bool = True
     exit_code: int = 0
 
 

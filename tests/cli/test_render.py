@@ -26,7 +26,7 @@ ONE = [
     (["${n}", "--values", '{"n": "line\\n"}'],                              "line\n\n"),
     (["${n}", "--values", '{"n": 7}', "--json"],                            '{"value":7}\n'),
     (["${n}", "--values", '{"n": "${m}", "m": "no"}'],                      "${m}\n"),
-    (["${n} $HOME ${HOME}"],                                                "${n} $HOME ${HOME}\n"),
+    (["${n} $HOME ${HOME}", "--lenient"],                                                "${n} $HOME ${HOME}\n"),
     (["{n}", "--profile", "prompt", "--values", '{"n": true}'],             "true\n"),
     (["{input:k?}|{input:j:d}", "--profile", "directive"],                  "|d\n"),
     (["${A}-{b}", "--profile", "config", "--env", '{"A": "a"}', "--values", '{"b": 1}'], "a-1\n"),
@@ -35,7 +35,7 @@ ONE = [
     (["u/${n}", "--sink", "text", "--values", '{"n": [1]}'],                "u/[1]\n"),
     (["/a/${n}", "--sink", "url", "--values", '{"n": "b c/d"}'],            "/a/b%20c%2Fd\n"),
     (["echo ${n}", "--sink", "shell", "--values", '{"n": "a b"}'],          "echo 'a b'\n"),
-    (["--", "-${n}"],                                                       "-${n}\n"),
+    (["--lenient", "--", "-${n}"],                                                       "-${n}\n"),
     (["${t} ${t:json}", "--values", '{"t": "hush"}', "--secret", "t"],      "*** ***\n"),
     (["${t}", "--values", '{"t": {"a": ["hush"]}}', "--secret", "t"],       '{"a":["***"]}\n'),
 ]  # fmt: skip
@@ -99,7 +99,7 @@ def test_an_error_for_programs_names_type_place_and_all_names(capsys: Capsys) ->
             "type": "MissingNamesError",
             "what": "nothing here is named 'x.y', 'z'",
             "where": {"file": "<template>", "line": 2, "column": 2},
-            "fix": "did you mean 'x.yy'? known here: x",
+            "fix": "did you mean 'x.yy'? known here: x.yy, env, uuid",
             "code": "unknown-name",
             "names": ["x.y", "z"],
         }
@@ -209,7 +209,7 @@ def test_cases_do_not_warn_about_every_line(tmp_path: Path, caplog: pytest.LogCa
     file.write_text('{"template": "${gone}", "profile": "graph"}\n' * 3)
     assert main(["render", "--cases", str(file)]) == 0
     assert caplog.records == []
-    assert main(["render", "${gone}", "--profile", "graph"]) == 0
+    assert main(["render", "${gone}", "--profile", "graph", "--lenient"]) == 0
     assert len(caplog.records) == 1
 
 
@@ -231,3 +231,25 @@ def test_a_whole_value_comes_back_as_it_was_given(value: Any) -> None:
         sys.stdout = stdout
     assert status == 0
     assert json.loads(out.buffer.getvalue()) == {"value": value}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["render", "Hello ${name}"],
+        ["render", "${name}", "--profile", "graph"],
+        ["render", "{name}", "--profile", "config"],
+        ["render", '{"a": ["${name}"]}', "--tree"],
+        ["sh", "echo ${name}"],
+        ["sh", "echo ${name}", "--show"],
+        ["sh", "echo ${name}", "--json"],
+    ],
+)
+def test_a_missing_name_is_an_error_unless_it_is_to_be_kept(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    told = capsys.readouterr()
+    assert "name" in told.err + told.out
+    if arguments[0] == "render":
+        assert main([*arguments, "--lenient"]) == 0

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
-from plait.app.flows import Company
+from plait.app.flows import Company, FlowResult
 from plait.cli import lines, logs, main, runs, show
 from plait.cli.lines import JsonView, PlainView, QuietView, View, clean, clock, json_line, speed, summary
 from plait.cli.live import ASCII, LiveView, frame
@@ -61,6 +61,7 @@ class Ended:
     failure: Failure | None = None
     value: Json = None
     counts: Mapping[str, Json] = field(default_factory=dict)
+    has_seal: bool = True
     exit_code: int = 0
 
 
@@ -587,9 +588,9 @@ def test_a_long_line_of_output_is_cut_and_said_to_be() -> None:
 
 
 STOPPING = [
-    (STORY,     False, "stopping: 1 running item gets 5 s … (again: at once)"),
-    (STORY[:3], False, "stopping: 1 running step gets 5 s … (again: at once)"),
-    (STORY[:14], False, "stopping: 2 running items get 5 s … (again: at once)"),
+    (STORY,     False, "stopping: 1 running item gets 2 s … (again: at once)"),
+    (STORY[:3], False, "stopping: 1 running step gets 2 s … (again: at once)"),
+    (STORY[:14], False, "stopping: 2 running items get 2 s … (again: at once)"),
     (STORY[:1], False, "stopping …"),
     (STORY,     True,  "stopping at once …"),
 ]  # fmt: skip
@@ -664,18 +665,32 @@ def _heeded() -> Iterator[None]:
 def test_a_signal_lets_the_run_stop_and_is_its_exit_code(number: signal.Signals, code: int) -> None:
     view = Noting()
 
-    def start(*, company: Company) -> Ended:
+    def start(*, company: Company) -> FlowResult:
         stop = company.stop
         os.kill(os.getpid(), number)
         assert view.heard.wait(10)
         assert stop.wait(10)
         assert (stop.at_once, stop.why) == (False, number.name)
-        return Ended(status="interrupted", exit_code=130)
+        return FlowResult("r", "interrupted", Failure(stop.why, "stopped"))
 
     before = signal.getsignal(number)
     assert watched(start, view) == code
     assert view.told == [False]
     assert signal.getsignal(number) is before
+
+
+@pytest.mark.usefixtures("_heeded")
+@pytest.mark.parametrize(("number", "code"), SIGNALS)
+def test_json_says_the_exit_code_of_the_process(number: signal.Signals, code: int) -> None:
+    printed = io.StringIO()
+
+    def start(*, company: Company) -> FlowResult:
+        os.kill(os.getpid(), number)
+        assert company.stop.wait(10)
+        return FlowResult("r", "interrupted", Failure(company.stop.why, "stopped"))
+
+    assert watched(start, lines.JsonView(printed)) == code
+    assert json.loads(printed.getvalue().splitlines()[-1])["exit_code"] == code
 
 
 @pytest.mark.usefixtures("_heeded")
@@ -840,6 +855,7 @@ class Row:
     ended: float | None
     counts: Mapping[str, int]
     problem: str = ""
+    foreign: bool = False
 
 
 def test_runs_are_a_table() -> None:

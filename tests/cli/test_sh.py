@@ -68,8 +68,16 @@ def test_strict_names_what_is_missing(capsys: Capsys) -> None:
         "<template>:1:16: nothing here is named 'nmae'\n"
         "1 | f=1; echo ${f} ${nmae}\n"
         "  |                ^^^^^^^\n"
-        "fix: did you mean 'name'? known here: name\n"
+        "fix: did you mean 'name'? known here: name, env, uuid\n"
     )
+
+
+def test_a_variable_of_the_shell_is_told_how_it_is_written(capsys: Capsys) -> None:
+    assert main(["sh", "echo ${HOME}"]) == 2
+    assert capsys.readouterr().err.endswith(
+        "fix: a variable of the shell is written $HOME; known here: env, uuid\n"
+    )
+    assert main(["sh", "test -n $PATH"]) == 0
 
 
 def test_a_command_that_takes_too_long_is_ended(capsys: Capsys) -> None:

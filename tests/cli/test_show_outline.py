@@ -46,8 +46,10 @@ def shown(project: Path, *, whole: bool, short: bool = False) -> tuple[Json, lis
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("USER_SPACE", str(tmp_path / "user"))
     monkeypatch.setenv("HOME", str(tmp_path / "user"))
-    (tmp_path / "flow.yaml").write_text(FLOW)
-    return tmp_path
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "flow.yaml").write_text(FLOW)
+    return project
 
 
 def test_an_outline_shows_what_the_whole_shows(project: Path) -> None:

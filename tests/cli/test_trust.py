@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import io
 import json
 import os
 import re
@@ -123,7 +124,7 @@ def test_a_project_is_trusted_seen_and_forgotten(project: Path, capsys: Capsys) 
 
 
 BAD = [
-    (["trust", "nowhere"],       "there is no folder 'nowhere'\nfix: actions: status, remove, add, mcp, reset\n"),
+    (["trust", "nowhere"],       "there is no folder 'nowhere'\nfix: actions: status, remove, add, mcp, reset, run\n"),
     (["trust", "statsu"],        "there is no folder 'statsu'\nfix: did you mean 'plait trust status'? "),
     (["trust", "a", "b"],        "plait trust takes one folder\n"),
     (["trust", "mcp", "time"],   "plait trust mcp takes two arguments\n"),
@@ -227,12 +228,12 @@ def test_signing_keeps_the_mode_and_what_cannot_hold_a_comment_is_signed_beside(
     script = tools / "s.sh"
     script.write_text("#!/bin/bash\n# executor_id: core/runtimes/bash/bash\necho $0\n")
     script.chmod(0o755)
-    assert said(capsys, "sign", "--all").count("signed ") == 3
+    assert said(capsys, "sign", "--all").count("signed ") == 4
     assert script.stat().st_mode & 0o777 == 0o755
     assert script.read_text().startswith("#!/bin/bash\n# plait:signed:")
     assert (tools / "data.json").read_text() == "{}"
     assert (tools / "data.json.sig").read_text().startswith("plait:signed:")
-    assert not (tools / "notes.txt.sig").exists()
+    assert (tools / "notes.txt.sig").exists()  # it comes along with the tools beside it
     assert main(["call", "s"]) == 0
 
 
@@ -422,12 +423,31 @@ def test_a_tool_of_an_mcp_server_runs_after_it_was_approved(trusted: Path, capsy
         "fix: look at it and approve it: plait trust mcp tiny add\n"
     )
     assert "did you mean tiny add?" in said(capsys, "trust", "mcp", "tiny", "ad", status=2)
-    assert said(capsys, "trust", "mcp", "tiny", "add") == (
-        f"tiny / add\n  server: {sys.executable} {TINY}\n  Add two numbers.\n"
-        "approved, until its server, its description or its parameters change\n"
+    shown = said(capsys, "trust", "mcp", "tiny", "add")
+    assert shown.startswith(f"tiny / add\n  server: {sys.executable} {TINY}\n  name:\n    add\n")
+    assert '      "properties": {\n        "a": {\n          "title": "A",\n' in shown
+    assert "  outputSchema:\n    {\n" in shown
+    assert shown.endswith(
+        "approved: if anything shown here changes, the tool is refused until you approve it again\n"
     )
     assert main(list(call)) == 0
     assert "3" in capsys.readouterr().out
+
+
+def test_who_is_asked_on_the_terminal_sees_there_what_is_asked_about(
+    trusted: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("mcp")
+    server = {"name": "tiny", "command": sys.executable, "args": [str(TINY)]}
+    record = {"executor_id": "core/runtimes/mcp/stdio", "config": {"server": server, "tool_name": "say"}}
+    (trusted / ".ai" / "tools" / "say.yaml").write_text(json.dumps(record))
+    monkeypatch.setattr("plait.cli.trust.at_a_terminal", lambda: True)
+    monkeypatch.setattr("sys.stdin", io.StringIO("no\n"))
+    assert main(["trust", "mcp", "tiny", "say"]) == 3
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert '"text": {' in printed.err
+    assert printed.err.endswith("approve it as it is? y / N  ")
 
 
 def chosen_server(project: Path, **schema: Any) -> None:
@@ -456,10 +476,7 @@ def test_a_server_that_parameters_choose_is_approved_with_them(trusted: Path, ca
     )
     typed = shlex.split(refusal.partition("approve it: plait ")[2])
     argument = """'in it'"'"'s UTC'"""
-    assert said(capsys, *typed) == (
-        f"tiny / add\n  server: {sys.executable} {TINY} {argument}\n  Add two numbers.\n"
-        "approved, until its server, its description or its parameters change\n"
-    )
+    assert said(capsys, *typed).startswith(f"tiny / add\n  server: {sys.executable} {TINY} {argument}\n")
     assert main(list(call)) == 0
     assert "3" in capsys.readouterr().out
     # Of another value it is another server.

@@ -297,10 +297,11 @@ def test_the_context_of_the_table_reaches_the_tool(tmp_path: Path, monkeypatch: 
     here = new_project(tmp_path, monkeypatch).trust()
     names = ("tool_path", "tool_dir", "tool_parent", "project_path", "user_space", "system_space")
     here.config("a/b/tool", config={"command": "echo", "args": [f"{{{name}}}" for name in names]})
-    _, tool_path, *rest = here.dry("a/b/tool")["argv"]
+    _, tool_path, tool_dir, *rest = here.dry("a/b/tool")["argv"]
     tools = str(here.space / "tools")
-    assert rest == [f"{tools}/a/b", f"{tools}/a", str(here.root), str(here.top / "home"), SYSTEM]
-    # The path leads to the verified bytes, not to a file that may change.
+    assert rest == [f"{tools}/a", str(here.root), str(here.top / "home"), SYSTEM]
+    # The paths lead to the verified bytes, not to files that may change.
+    assert tool_dir == str(Path(tool_path).parent)
     assert Path(tool_path).read_bytes() == (here.space / "tools/a/b/tool.yaml").read_bytes()
     assert Path(tool_path).is_relative_to(here.user)
 

@@ -141,7 +141,8 @@ SHOWN = {
             "{path}",
             "{text}",
             "${GONE:-d}",
-            "{unknown}",
+            "{missing}",
+            "x{unknown}",
             "${state.note}",
         ],
     },
@@ -164,7 +165,7 @@ def test_the_stages_run_in_their_order_and_none_reads_what_another_has_put_in(
         "${REGION} {word} {input:q}",  # a value of the state, which no later stage looks into
         "${REGION} {word}",            # an upper case name and a brace in params are data behind the boundary
         "d",                           # a default
-        "{unknown}",                   # a parameter that is missing is left as it is
+        "x{unknown}",                  # in a longer text a parameter that is missing is left as it is; alone it is gone
         "${state.note}",               # a dotted path is none of the config's
         "",
     ]  # fmt: skip
@@ -187,4 +188,4 @@ def test_a_model_cannot_put_a_hole_into_what_a_later_stage_reads(
         monkeypatch.setenv("SERVER", server.url)
         directed(place, "inputs: {q: string}\npermissions: [demo/shown]", "Go {input:q}.", {"q": "secret"})
         told = server.asked(1)["messages"][-1]["content"]
-    assert told == "eu|${REGION} {path}|{input:q}|${state.note}|d|{unknown}|${state.note}|"
+    assert told == "eu|${REGION} {path}|{input:q}|${state.note}|d|x{unknown}|${state.note}|"

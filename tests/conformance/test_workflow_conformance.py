@@ -248,7 +248,7 @@ def test_strict_is_a_switch_of_the_command_line(place: Place) -> None:
     strict = place.plait("run", "flow.yaml", "--strict")
     assert strict.returncode == 1
     assert "nothing here is named 'item.x'" in strict.stdout
-    assert "known here: workflow, item" in strict.stdout
+    assert "known here: workflow.name, workflow.id, " in strict.stdout
 
 
 UNKNOWN_NAME: Final = """\

@@ -10,8 +10,6 @@ import contextlib
 import os
 import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +17,8 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from crash.scene import GRACE, Engine, Scene, wait_for
+from crash.cluster_parts import Nursery, Part
+from crash.scene import GRACE, LIMIT, SOURCE, Engine, Failed, Scene, read_aside, wait_for
 from crash.verdict import Death, Story, violations
 
 STEPS: Final = 2
@@ -29,7 +28,12 @@ START_LIMIT: Final = 30.0
 QUIET: Final = 0.5
 """Seconds without a process of the run, until none will come."""
 ENGINE: Final = ("engine",)
-VICTIMS: Final = ("engine", "engine", "worker", "worker", "scheduler")
+WORKER: Final = ("worker", "stopped worker")
+SCHEDULER: Final = ("scheduler",)
+VICTIMS: Final = (*ENGINE, *WORKER, *SCHEDULER)
+STALL: Final = "10s"
+"""What the flow says: less than the limit after which a wait is a failure of its own."""
+NURSERY: Final = Nursery(SOURCE)
 
 
 def is_installed() -> bool:
@@ -45,8 +49,8 @@ class Cluster:
     folder: Path
     env: dict[str, str]
     port: int
-    scheduler: subprocess.Popen[bytes] | None = None
-    workers: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    scheduler: Part | None = None
+    workers: list[Part] = field(default_factory=list)
 
     @property
     def address(self) -> str:
@@ -55,17 +59,20 @@ class Cluster:
     def start(self) -> None:
         arguments = ["--host", "127.0.0.1", "--port", str(self.port), "--no-dashboard"]
         self.scheduler = self._started("dask_scheduler", *arguments)
-        wait_for(self._answers, START_LIMIT)
+        wait_for(self._answers, START_LIMIT + patience())
         for _ in range(WORKERS):
             self.add_worker()
 
     def add_worker(self) -> None:
-        arguments = ["--no-dashboard", "--no-nanny", "--nthreads", "2", "--death-timeout", "20"]
+        arguments = ["--no-dashboard", "--no-nanny", "--nthreads", "2", "--death-timeout", "60"]
         self.workers.append(self._started("dask_worker", f"tcp://{self.address}", *arguments))
 
-    def kill_worker(self, chance: Random) -> None:
-        """One dies, and another joins late."""
+    def kill_worker(self, chance: Random, *, stopped: float = 0.0) -> None:
+        """One dies, after it was stopped for some seconds, and another joins late."""
         victim = self.workers.pop(chance.randrange(len(self.workers)))
+        if stopped:
+            victim.send_signal(signal.SIGSTOP)
+            time.sleep(stopped)
         victim.kill()
         victim.wait()
         self.add_worker()
@@ -90,12 +97,8 @@ class Cluster:
             worker.wait()
         self.workers.clear()
 
-    def _started(self, program: str, *arguments: str) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", f"distributed.cli.{program}", *arguments]
-        with (self.folder / "cluster.log").open("ab") as log:
-            return subprocess.Popen(
-                command, cwd=self.folder, env=self.env, stdin=subprocess.DEVNULL, stdout=log, stderr=log
-            )
+    def _started(self, program: str, *arguments: str) -> Part:
+        return NURSERY.start(program, [*arguments], self.env, self.folder)
 
     def _answers(self) -> bool:
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 0.2):
@@ -113,7 +116,9 @@ class ClusterScene(Scene):
         Scene.__post_init__(self)
         flow = self.project / "flow.yaml"
         flow.write_text(
-            flow.read_text().replace("  input: items.json", "  shared: true\n  input: items.json")
+            flow.read_text().replace(
+                "  input: items.json", f"  shared: true\n  stall_timeout: {STALL}\n  input: items.json"
+            )
         )
         self.port = self.port or _free_port()
 
@@ -147,6 +152,15 @@ class ClusterScene(Scene):
         wait_for(is_quiet, GRACE + 1)
         Scene.expect_nobody(self)
 
+    def notes(self) -> list[str]:
+        """What the run said about its cluster."""
+        found: list[str] = []
+        for run in self.run_folders():
+            with read_aside(run) as journal:
+                query = "SELECT json FROM events WHERE event = 'noted' ORDER BY number"
+                found += [str(row[0]) for row in journal.execute(query)]
+        return found
+
     def note_kill(self) -> None:
         """Something but the engine was killed: what is recorded now is not begun again."""
         recorded = frozenset(step.path for step in self.journal())
@@ -175,10 +189,11 @@ def play(scene: ClusterScene, chance: Random, kills: int, *, victims: Sequence[s
         while len(scene.deaths) < kills:
             with scene.engine() as engine:
                 if not _killed_with(scene, cluster, engine, chance, kills, victims):
-                    scene.expect_code(engine.ended(), 0)
+                    scene.expect_code(engine.ended(patience()), 0)
                     return
             scene.note_death()
-        scene.expect_code(scene.to_the_end(), 0)
+        with scene.engine() as engine:
+            scene.expect_code(engine.ended(patience()), 0)
 
 
 def _killed_with(
@@ -190,17 +205,32 @@ def _killed_with(
     victims: Sequence[str],
 ) -> bool:
     """Was it the engine that was killed?  If not, it may go on."""
-    while len(scene.deaths) < kills and scene.has_lines(engine, chance.randrange(1, 24)):
+    while len(scene.deaths) < kills and _has_lines(scene, engine, chance.randrange(1, 24)):
         match chance.choice(victims):
             case "engine":
                 engine.kill()
                 return True
             case "worker":
                 cluster.kill_worker(chance)
+            case "stopped worker":
+                cluster.kill_worker(chance, stopped=chance.uniform(0.1, 1.0))
             case "scheduler":
                 cluster.restart()
         scene.note_kill()
     return False
+
+
+def _has_lines(scene: ClusterScene, engine: Engine, more: int) -> bool:
+    """As the scene's; but a run that hangs is found here, and what it said of itself is told."""
+    wanted, limit = len(scene.ledger()) + more, patience()
+    if not wait_for(lambda: not engine.is_running or len(scene.ledger()) >= wanted, limit):
+        raise Failed(f"nothing happened on a cluster for {limit:.0f} s; the run: {scene.notes()[-5:]}")
+    return engine.is_running
+
+
+def patience() -> float:
+    """Seconds until a wait is a failure, on this machine with what else it has to do now."""
+    return LIMIT * max(1.0, os.getloadavg()[0] / len(os.sched_getaffinity(0)))
 
 
 def _free_port() -> int:

@@ -31,7 +31,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -40,10 +40,13 @@ from typing import Final
 from crash import cluster, power
 from crash.agent import Agent, moment
 from crash.edits import edited
-from crash.scene import LIMIT, Ended, Engine, Failed, Scene, is_locked, uninterrupted, wait_for
+from crash.scene import LIMIT, Ended, Engine, Failed, Scene, is_locked, read_aside, uninterrupted, wait_for
 from crash.trees import Trees
 from crash.trees import moment as moment_of_trees
 from crash.verdict import extra_starts
+from plait.errors import JournalError
+from plait.store import Runs
+from plait.store.about import read_about
 
 WORKERS: Final = 2
 DAYS: Final = 86_400
@@ -562,6 +565,71 @@ def _traced_by(strace: int) -> int:
     return int(Path(f"/proc/{strace}/task/{strace}/children").read_text().split()[0])
 
 
+def damaged_tails(stage: Stage, tally: Tally) -> None:
+    """The write-ahead log of a killed run is cut, changed or removed: that is said; put back, the run goes on."""
+    expected = stage.expected()
+
+    def play(number: int) -> None:
+        chance = stage.chance(tally.name, number)
+        scene = stage.scene()
+        while scene.is_killed(chance.randrange(5, 30), chance.uniform(0, 0.1)):
+            for fault in _faults_of_tail(scene, chance):
+                tally.blame(fault)
+        tally.add(scene, expected)
+        shutil.rmtree(scene.folder)
+
+    with ThreadPoolExecutor(WORKERS) as pool:
+        list(pool.map(play, range(stage.rounds)))
+
+
+def _faults_of_tail(scene: Scene, chance: random.Random) -> Iterator[str]:
+    run = scene.run
+    folder = scene.runs / run if run is not None else None
+    about = read_about(str(folder)) if folder is not None else None
+    if folder is None or about is None or not (folder / "journal.db-wal").exists():
+        return
+    if [one.status for one in Runs(str(scene.project)).list()] != ["interrupted"]:
+        yield "G15: a killed run is taken for a damaged one"
+    wal = folder / "journal.db-wal"
+    whole = wal.read_bytes()
+    for how in ("remove", "cut", "change"):
+        _spoil_tail(wal, whole, how, chance)
+        left = _records(folder)
+        found = Runs(str(scene.project)).list()
+        status = found[0].status if found else "not there"
+        if left < about.records and status != "unreadable":
+            yield f"G17: {about.records - left} of {about.records} records are gone, and the run is {status}"
+        if left < about.records and not _is_refused(scene, folder.name):
+            yield f"G17: {about.records - left} of {about.records} records are gone, and the run goes on"
+        wal.write_bytes(whole)
+
+
+def _spoil_tail(wal: Path, whole: bytes, how: str, chance: random.Random) -> None:
+    at = chance.randrange(len(whole) + 1) if whole else 0
+    if how == "remove":
+        wal.unlink()
+    elif how == "cut":
+        wal.write_bytes(whole[:at])
+    else:
+        wal.write_bytes(whole[:at] + bytes([255 - byte for byte in whole[at : at + 1]]) + whole[at + 1 :])
+
+
+def _records(folder: Path) -> int:
+    """How many records SQLite finds."""
+    with read_aside(folder) as journal:
+        if not journal.execute("SELECT 1 FROM sqlite_schema WHERE name = 'log'").fetchall():
+            return 0
+        return int(journal.execute("SELECT count(*) FROM log").fetchone()[0])
+
+
+def _is_refused(scene: Scene, run: str) -> bool:
+    try:
+        Runs(str(scene.project)).open(run, write=True).close()
+    except JournalError as error:
+        return error.code == "lost-records"
+    return False
+
+
 def clocks(stage: Stage, tally: Tally) -> None:
     """Each life is 400 days before or after the one before it."""
     expected = stage.expected()
@@ -658,24 +726,48 @@ def edited_amnesiac(stage: Stage, tally: Tally) -> None:
 # ── clusters ─────────────────────────────────────────────────────────────
 
 
-def cluster_kills(stage: Stage, tally: Tally, *world: str, victims: Sequence[str] = cluster.VICTIMS) -> None:
-    """On a Dask cluster: engine, workers and scheduler are killed at random moments."""
+def cluster_workers(stage: Stage, tally: Tally) -> None:
+    """On a Dask cluster: workers are killed at random moments, half of them stopped for up to a second first."""
+    _cluster_kills(stage, tally, victims=cluster.WORKER)
+
+
+def cluster_schedulers(stage: Stage, tally: Tally) -> None:
+    """Its scheduler is, its workers end with it, and others come at the same address."""
+    _cluster_kills(stage, tally, victims=cluster.SCHEDULER)
+
+
+def cluster_coordinators(stage: Stage, tally: Tally) -> None:
+    """The engine is, and the run is resumed."""
+    _cluster_kills(stage, tally, victims=cluster.ENGINE)
+
+
+def cluster_kills(stage: Stage, tally: Tally) -> None:
+    """All of them, as it comes."""
+    _cluster_kills(replace(stage, kills=stage.kills // 5), tally)
+
+
+def _cluster_kills(stage: Stage, tally: Tally, *world: str, victims: Sequence[str] = cluster.VICTIMS) -> None:
+    """Half as many kills as are made of engines without a cluster: 100 of each."""
     if not cluster.is_installed():
         tally.skipped = "distributed is not installed"
         return
+    from plait.backends.dask import TOO_MANY
+
     chance, expected = stage.chance(tally.name), stage.expected()
-    wanted = max(3, stage.kills // 5)
+    wanted = max(3, stage.kills // 2)
+    # An item of which so many workers die has failed: it is taken for what kills them.
+    most = TOO_MANY - 1 if cluster.WORKER[0] in victims else 8
     while tally.deaths < wanted:
         folder = Path(tempfile.mkdtemp(dir=stage.folder), "scene")
-        scene = cluster.ClusterScene(folder, stage.items, world=world)
-        cluster.play(scene, chance, min(8, wanted - tally.deaths), victims=victims)
+        scene = cluster.ClusterScene(folder, stage.items, parallel=8, world=world)
+        cluster.play(scene, chance, min(most, wanted - tally.deaths), victims=victims)
         tally.add(scene, expected)
 
 
 def cluster_amnesiac(stage: Stage, tally: Tally) -> None:
     """An engine that does not look up what is recorded sends again what was done."""
-    few = replace(stage, kills=min(stage.kills, 15))
-    cluster_kills(few, tally, "--flaw", "amnesiac", victims=cluster.ENGINE)
+    few = replace(stage, kills=min(stage.kills, 6))
+    _cluster_kills(few, tally, "--flaw", "amnesiac", victims=cluster.ENGINE)
 
 
 WAYS: Final[dict[str, Way]] = {
@@ -689,11 +781,15 @@ WAYS: Final[dict[str, Way]] = {
     "threads": threads,
     "disk_errors": disk_errors,
     "power_cuts": power_cuts,
+    "damaged_tails": damaged_tails,
     "clocks": clocks,
     "agent_kills": agent_kills,
     "worktree_kills": worktree_kills,
     "edited_kills": edited_kills,
     "cluster_kills": cluster_kills,
+    "cluster_workers": cluster_workers,
+    "cluster_schedulers": cluster_schedulers,
+    "cluster_coordinators": cluster_coordinators,
 }
 CONTROLS: Final[dict[str, Way]] = {
     "control_forgetful": forgetful,

@@ -20,6 +20,8 @@ from typing import Final
 
 from crash.scene import finished_steps
 
+MADE_AGAIN: Final = re.compile(r"runs-\d+\.db(-journal)?|run\.json")
+"""The index of the runs; and what a journal is compared with, if it is there."""
 CALLS: Final = "pwrite64,ftruncate,fdatasync,fsync,write,mkdir,rename"
 STRACE: Final = (
     "strace",
@@ -148,6 +150,8 @@ def _dangers(disk: Disk, project: Path, path: str) -> Iterator[str]:
 def _needs(path: str, name: PurePath, project: Path) -> bool:
     """Would a step be lost with this name?  What is found for the map concerns no step before it."""
     if not name.is_relative_to(project / ".ai") or name.name.startswith(".new-"):
+        return False
+    if MADE_AGAIN.fullmatch(name.name):
         return False
     return name.name != "items.jsonl" or path.startswith("map")
 

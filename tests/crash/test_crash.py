@@ -6,6 +6,7 @@ The harness itself is tested by stories in which something is wrong, and by engi
 from __future__ import annotations
 
 import dataclasses
+import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from crash.crash import CONTROLS, Stage, tried
 from crash.power import Disk, calls, unsafe_reports
 from crash.scene import Scene, uninterrupted
 from crash.verdict import Death, Journaled, Story, ledger_lines, violations
+from plait.cli import main
 from plait.store import Runs
 
 ITEMS, FEW = 20, 8
@@ -36,6 +38,7 @@ WAYS = [
     ("full_disk", ITEMS),
     ("read_only", ITEMS),
     ("power_cuts", FEW),
+    ("damaged_tails", ITEMS),
     ("clocks", ITEMS),
     ("agent_kills", FEW),
     ("worktree_kills", FEW),
@@ -150,15 +153,20 @@ def test_a_report_without_a_record_is_found() -> None:
 # ── stories ──────────────────────────────────────────────────────────────
 
 
-def test_a_run_that_was_never_wholly_made_is_said_to_be_one(tmp_path: Path) -> None:
+def test_a_run_that_was_never_wholly_made_is_said_to_be_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("USER_SPACE", str(tmp_path / "user"))
     scene = Scene(tmp_path / "scene", items=1)
-    Runs(str(scene.project)).create({}).close()
-    ended = scene.to_the_end()
-    assert (ended.code, ended.said) == (
-        2,
-        f"run {scene.run} was never begun: Plait was ended while it made it\n"
-        "fix: plait run FILE begins a new one\n",
+    with Runs(str(scene.project)).create({}) as made, sqlite3.connect(f"{made.folder}/journal.db") as journal:
+        journal.execute("DELETE FROM about WHERE name IN ('facts', 'place', 'created')")
+    (scene.runs / made.id / "run.json").unlink()  # which comes last
+    assert main(["resume", made.id, "--project", str(scene.project)]) == 2
+    assert capsys.readouterr().err == (
+        f"run {made.id} was never begun: Plait was ended while it made it\n"
+        "fix: plait run FILE begins a new one\n"
     )
+    scene.expect_code(scene.to_the_end(), 0)
 
 
 def test_a_journal_that_cannot_be_read_makes_no_item_a_failed_one(tmp_path: Path) -> None:

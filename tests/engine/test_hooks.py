@@ -23,6 +23,8 @@ from plait.engine.run import Run
 from plait.errors import TrustError
 from plait.records import dataclass, field
 from plait.scope import Scope
+from plait.template.sinks import as_json_value
+from plait.template.template import Template
 from plait.values import Json
 
 
@@ -57,8 +59,9 @@ class Tools:
         self.answers = answers
         self.calls: list[tuple[str, str, Mapping[str, Json]]] = []
 
-    def __call__(self, turn: Turn, tool: str, params: Mapping[str, Json]) -> Mapping[str, Json]:
-        self.calls.append((turn.path, tool, params))
+    def __call__(self, turn: Turn, tool: str, params: Template | None, values: Scope) -> Mapping[str, Json]:
+        filled = {} if params is None else as_json_value(params, values)
+        self.calls.append((turn.path, tool, filled))
         answer = self.answers.get(tool)
         if isinstance(answer, BaseException):
             raise answer

@@ -30,7 +30,15 @@ from plait.engine.outcome import (
 from plait.engine.perform import NO_TIME_LEFT, PLAIN, Allowance, Policy, Skip, Step, Turn, inside, perform
 from plait.engine.retry import Retry
 from plait.engine.run import Run
-from plait.errors import InputError, InternalError, JournalError, PlaitError, ProcessError, TrustError
+from plait.errors import (
+    GuardianError,
+    InputError,
+    InternalError,
+    JournalError,
+    PlaitError,
+    ProcessError,
+    TrustError,
+)
 from plait.records import dataclass, field, replace
 from plait.scope import Scope
 from plait.steps.foreach import Values, foreach
@@ -682,11 +690,11 @@ def test_a_step_that_may_run_once_is_asked_about_when_its_guardian_was_lost() ->
         policy = Policy(once=True)
 
         def run(self, turn: Turn) -> Json:  # noqa: ARG002 - the protocol's shape
-            raise ProcessError("the guardian has ended", code="guardian")
+            raise GuardianError("the guardian has ended", code="guardian")
 
     journal = MemoryJournal()
     first = Run("r", journal)
-    with pytest.raises(ProcessError):
+    with pytest.raises(GuardianError):
         perform(Lost(), Turn(first, "pay", Scope()))
     first.close()
     again = Run("r", journal.reopened())

@@ -66,8 +66,9 @@ def ended(
     order: int = 0,
     replayed: bool = False,
     duration: float = 1.0,
+    kind: str = "any",
 ) -> Stamped:
-    event = StepFinished(path, "any", title or path, "f", outcome, duration, order, replayed)
+    event = StepFinished(path, kind, title or path, "f", outcome, duration, order, replayed)
     return Stamped(0, at, event)
 
 
@@ -185,9 +186,18 @@ def test_a_step_that_is_forgotten_is_to_be_done_again() -> None:
 
 def test_a_fan_that_was_remembered_without_its_items_shows_what_it_says_of_them() -> None:
     value = Done({"total": 48, "successful": 45, "failed": 2, "skipped": 1, "success_rate": 93.75})
-    progress = fold([opened(resumed=True), ended("map", outcome=value, replayed=True)])
+    progress = fold([opened(resumed=True), ended("map", outcome=value, replayed=True, kind="fan")])
     assert tally(progress) == (48, 45, 2, 1)
     assert progress.parts["map"].replayed
+
+
+@pytest.mark.parametrize("kind", ["phase", "graph"])
+def test_numbers_that_look_like_those_of_items_make_no_items(kind: str) -> None:
+    output: Json = {"total": 3, "successful": 2, "failed": 1}
+    failed = Failed(Failure("1 of 3 items failed", path="setup/0/map", output=output))
+    for outcome in (failed, Done(output)):
+        progress = fold([opened(), begun("setup"), ended("setup", outcome=outcome, kind=kind)])
+        assert progress.items is None
 
 
 def test_a_remembered_list_of_steps_counts_as_done_in_full() -> None:

@@ -199,7 +199,7 @@ class Place:
 
 def new_place(top: Path, monkeypatch: pytest.MonkeyPatch, **env: str) -> Place:
     """A project that nobody trusts; the environment is small, and known."""
-    (top / "project" / ".ai").mkdir(parents=True)
+    (top / "project" / ".ai" / "tools").mkdir(parents=True)
     (top / "home").mkdir()
     for name in set(os.environ) - KEPT:
         monkeypatch.delenv(name)

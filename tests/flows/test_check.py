@@ -317,6 +317,11 @@ STEPS = [
     ("shell: echo $((${item_index} * 2 + $item_total))",        []),
     ("shell: item_index=1; echo $((item_index + OTHER)) item_id", []),
     ("{shell: echo $((N + 1)), env: {N: 5}}",                   []),                     # the shell has it, too
+    ("shell: echo ${item%.c} ${#item_id}",                      ["5 warning bare-name item", "5 warning bare-name item_id"]),
+    ("shell: echo ${item_id-x} ${item_id:0:3} ${item_id:+y}",   ["5 warning bare-name item_id"] * 3),
+    ("shell: i=${item_id}; echo ${i%.c} ${item_id:-x} ''${item%.c}''", []),
+    ("shell: item=${item}; echo ${item%.c} ${other%.c}",        []),
+    ("{shell: 'echo ${N%.c}', env: {N: 5}}",                    []),                     # the shell has it, too
     ("shell: cat ${item.x:raw}",                                ["5 warning raw-value :raw"]),
     ("shell: cat ${item.x:jsn}",                                ["5 error unknown-format :jsn"]),
     ("shell: cat ${item.x | uper}",                             ["5 error unknown-filter uper"]),
@@ -477,7 +482,7 @@ PATHS = [
 
 @pytest.mark.parametrize(("step", "lines"), PATHS)
 def test_a_path_that_leads_out_of_the_project_is_found(tmp_path: Path, step: str, lines: list[int]) -> None:
-    (tmp_path / ".ai").mkdir()
+    (tmp_path / ".ai/tools").mkdir(parents=True)
     (tmp_path / "flows").mkdir()
     file = tmp_path / "flows/flow.yaml"
     step = step.replace("PROJECT", str(tmp_path))

@@ -257,8 +257,8 @@ def test_a_misspelt_file_is_an_error_and_never_run(tmp_path: Path) -> None:
         "  |        ^^^^^^^^^^\n"
         "fix: did you mean 'items.json'? a command is written input: {command: …}"
     )
-    assert wrong("input: find . -name x", tmp_path).code == "no-file"
-    assert wrong("input: 'ls; touch pwned'", tmp_path).code == "no-file"
+    assert wrong("input: find . -name x", tmp_path).code == "command-input"
+    assert wrong("input: 'ls; touch pwned'", tmp_path).code == "command-input"
 
 
 def test_a_file_outside_the_project_is_refused_however_it_is_named(tmp_path: Path) -> None:

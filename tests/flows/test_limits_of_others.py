@@ -19,7 +19,7 @@ from plait.engine.progress import fold
 from plait.flows.load import load_flow
 from plait.steps.call import ToolResult
 from plait.steps.model import Answer, Ask, Usage
-from plait.steps.tool import called
+from plait.steps.tool import fill_and_call
 from plait.values import Json
 from steps.fakes import new_run
 from steps.scripted import Says, Scripted, says, wants
@@ -589,7 +589,7 @@ def timed_life(
     run = new_run(hands, journal.reopened(), folder=str(top))
     run.spent = spent
     names: Json = {"run": {"id": "r"}}
-    run.hooks = Hooks(loaded.hooks, call=called, names=names, spent=spent)
+    run.hooks = Hooks(loaded.hooks, call=fill_and_call, names=names, spent=spent)
     return performed(loaded, run)
 
 

@@ -76,8 +76,9 @@ def test_the_tables_refer_only_to_what_exists() -> None:
     inner = [read.reads if isinstance(read, Each) else read for read in reads]
     assert {read.name for read in inner if isinstance(read, Shape)} <= shapes
     assert [key for key in COMMAND_KEYS if shape_of("step")[key] is LITERALLY] == [
-        "use"
-    ]  # the name of a block
+        "use",
+        "workflow",
+    ]  # the name of a block, the path of a file
 
 
 def test_the_strings_of_a_tree_are_its_values_and_never_its_keys() -> None:

@@ -14,10 +14,11 @@ from flows.running import Place, new_place
 from plait.app import env_changes
 from plait.app.flows import Company, flow_runs, rehearse_resume, retry_flow
 from plait.app.hands import RealHands
+from plait.app.takeover import look_at, take_over
 from plait.engine.events import StepStarted, StepTitled
 from plait.engine.journal import Stamped
 from plait.engine.run import Stop
-from plait.errors import InputError
+from plait.errors import InputError, TrustError
 from plait.template.shell import BoundScript
 from plait.template.sinks import as_shell
 from plait.template.template import compile_template
@@ -686,6 +687,10 @@ def test_a_run_goes_on_where_its_project_is_now(
     run = place.run(HALF_DONE.replace("steps:", "error_policy: {on_item_failure: stop}\n  steps:")).result.run
     now = Place(place.root.parent / "now")
     how(place.root, now.root)
+    if how is copytree:  # another folder, which anybody could have made of what this one holds
+        with pytest.raises(TrustError):
+            now.resume(run)
+        take_over(look_at(run, str(now.root)))
     now.write("go", "")
     ran = now.resume(run) if again == "resume" else now.retry(run)
     assert ran.result.status == "done"
@@ -705,6 +710,10 @@ def test_a_run_that_was_begun_in_a_project_by_a_relative_path_is_found_from_anyw
     for one in (place, copy):
         one.write("ok", "")
         above = Place(one.root.parent)
+        if one is copy:
+            refused = above.plait("resume", "--project", one.root.name)
+            command = refused.stderr.partition("take it over: plait ")[2].partition(";")[0]
+            assert (refused.returncode, above.plait(*command.split()).returncode) == (3, 0)
         assert above.plait("resume", "--project", one.root.name).returncode == 0
     assert copy.text("made") == "copy\n"
     assert not (place.root / "made").exists()

@@ -56,6 +56,15 @@ def test_items_that_fail_leave_what_was_there(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["items"]
 
 
+def test_nobody_waits_for_a_pipe_in_the_place_of_a_spool(tmp_path: Path) -> None:
+    file = str(tmp_path / "items.jsonl")
+    written = write_spool([("a", 1)], file)
+    os.unlink(file)
+    os.mkfifo(file)
+    with pytest.raises(InputError):
+        expect_spool(file, written)
+
+
 def test_no_items_are_a_spool_too(tmp_path: Path) -> None:
     file = str(tmp_path / "items")
     assert write_spool([], file).count == 0

@@ -528,7 +528,7 @@ BAD = [
     (
         "- {shell: ls, claude: /do}\n",
         "flow.yaml:1:15: a step has exactly one of shell, tool, agent, claude, prompt, http, foreach, write_file, "
-        "use, test; this one has shell and claude\n"
+        "use, workflow, test; this one has shell and claude\n"
         "1 | - {shell: ls, claude: /do}\n"
         "  |               ^^^^^^\n"
         "fix: split it, or remove all but one",

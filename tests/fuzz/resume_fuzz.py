@@ -25,7 +25,8 @@ def run(runs: int, seed: int) -> tuple[int, int]:
     lives = wrong = 0
     for number in range(seed, seed + runs):
         with tempfile.TemporaryDirectory(prefix="plait-resume-") as folder:
-            os.environ |= {"HOME": folder, "USER_SPACE": folder}
+            home = os.path.join(folder, "home")
+            os.environ |= {"HOME": home, "USER_SPACE": home}
             story = lived(Path(folder, "project"), number)
             lives += story.lives
             if story.found:

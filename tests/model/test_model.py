@@ -17,7 +17,7 @@ KNOWN = [2, 3, 24, 66, 438, 1257, 1364]
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("HOME", "USER_SPACE"):
-        monkeypatch.setenv(name, str(tmp_path))
+        monkeypatch.setenv(name, str(tmp_path / "home"))
 
 
 @pytest.mark.parametrize("seed", [*KNOWN, *SEEDS])

@@ -84,7 +84,7 @@ class World:
     run_id: str = ""
 
     def __post_init__(self) -> None:
-        (self.root / ".ai").mkdir(parents=True)
+        (self.root / ".ai" / "tools").mkdir(parents=True)
 
     @property
     def file(self) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import threading
@@ -14,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plait.errors import InputError
+from plait.primitives import function
 from plait.primitives.function import call
 from plait.tools.invocation import FunctionCall, Limits, Returned
 from plait.values import Json
@@ -219,8 +221,10 @@ TAKEN = [
 
 @pytest.mark.parametrize(("line", "taken"), TAKEN)
 def test_a_stream_that_a_tool_takes_from_plait_is_put_back_and_the_tool_has_failed(
-    line: str, taken: str, capfd: pytest.CaptureFixture[str]
+    line: str, taken: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # A function of another test whose time was up may still run; until it ends, ours stand over all streams.
+    monkeypatch.setattr(function, "_CAUGHT", function._Catcher())
     before = (sys.stdin, sys.stdout, sys.stderr, *(os.fstat(fd).st_ino for fd in (0, 1, 2)))
     returned = run(body("import io, os", line, "return 1"))
     assert returned.error == f"while the function ran, {taken} of Plait itself was replaced or closed"
@@ -277,6 +281,29 @@ def test_other_threads_print_where_they_always_did(
 
 
 # ── time ─────────────────────────────────────────────────────────────────
+
+
+def test_a_call_that_nobody_waits_for_leaves_the_streams_alone_that_stand_when_it_ends(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    end = tmp_path / "end"
+    wait = "while not os.path.exists(params['end']): time.sleep(0.001)"
+    slow = "import os, time\n" + body(wait, "print('unseen')", "sys.stdout.flush()")
+    run(slow, {"end": str(end)}, limits=Limits(0.05))
+    later = io.StringIO()
+    monkeypatch.setattr(sys, "stdout", later)  # as a test, a notebook or a server does
+    with (tmp_path / "elsewhere").open("w") as elsewhere:
+        os.dup2(elsewhere.fileno(), 1)
+    assert run(body("print('caught')", "return 1")).stderr == "caught\n"
+    workers = [thread for thread in threading.enumerate() if thread.name == "plait-function"]
+    end.touch()
+    for worker in workers:
+        worker.join(20)
+    print("ours")
+    os.write(1, b"ours")
+    assert later.getvalue() == "ours\n"
+    assert (tmp_path / "elsewhere").read_text() == "ours"
+    assert capfd.readouterr() == ("", "")
 
 
 def test_a_call_whose_time_is_up_is_given_up_with_what_it_printed(tmp_path: Path) -> None:

@@ -376,14 +376,14 @@ os._exit(0)
 def test_a_guardian_that_is_killed_is_replaced_and_its_processes_are_ended(token: str) -> None:
     code = f"""
 import os, signal
-from plait.errors import ProcessError
+from plait.errors import GuardianError
 from plait.primitives import jobs
 from plait.primitives.process import run
 def kill(*_):
     os.kill(jobs._KEEPERS[False].pid, signal.SIGKILL)
 try:
     run(["sh", "-c", {sleeper(token)!r} + " echo; exec sleep 600", {token!r}], on_output=kill)
-except ProcessError as error:
+except GuardianError as error:
     print(error)
 print(run(["echo", "again"]).stdout)
 """
@@ -392,7 +392,7 @@ print(run(["echo", "again"]).stdout)
     )
     assert done.stdout.decode() == (
         "the guardian, through which Plait starts processes, has ended, and with it whatever it ran\n"
-        "fix: try again: a new guardian was started; look who killed the old one (lack of memory?)\n"
+        "fix: look who killed it (lack of memory?), then go on: what it ran was cut short and is done again\n"
         "b'again\\n'\n"
     )
     assert nobody_left(token)

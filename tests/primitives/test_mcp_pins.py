@@ -3,42 +3,59 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mcp.types import Tool
 
 import plait
 from plait import app
 from plait.cli import main
+from plait.cli.output import folded
 from plait.errors import TrustError
+from plait.primitives.mcp import declared_by
 from plait.primitives.mcp_pins import Offered, PinFile
+from plait.values import Json
 
 # ── what a digest covers ─────────────────────────────────────────────────
 
 
+def offer(server: str = "s", tool: str = "t", *reached_by: str, **declared: Json) -> Offered:
+    return Offered(server, tool, {"name": tool, **declared}, reached_by)
+
+
+SCHEMA = {"type": "object", "properties": {"x": {"type": "string", "description": "a file"}}}
+STANDING = offer("s", "t", "run", "it", description="d", inputSchema=SCHEMA)
 CHANGES = [
-    Offered("s", "t", "other", {"type": "object"}, ("run", "it")),
-    Offered("s", "t", "d", {"type": "object", "properties": {"x": {}}}, ("run", "it")),
-    Offered("s", "t2", "d", {"type": "object"}, ("run", "it")),
-    Offered("s", "t", "d", {"type": "object"}, ("run", "it", "--all")),
-    Offered("s", "t", "d", {"type": "object"}, ("run it",)),
-    Offered("s", "t", "d", {"type": "object"}, ("https://s.example/",)),
+    offer("s", "t", "run", "it", description="other", inputSchema=SCHEMA),
+    offer("s", "t", "run", "it", description="d", inputSchema={"type": "object"}),
+    offer("s", "t", "run", "it", description="d", inputSchema={**SCHEMA, "required": ["x"]}),
+    offer("s", "t", "run", "it", description="d", inputSchema=SCHEMA, title="T"),
+    offer("s", "t", "run", "it", description="d", inputSchema=SCHEMA, outputSchema={"type": "object"}),
+    offer("s", "t", "run", "it", description="d", inputSchema=SCHEMA, annotations={"readOnlyHint": True}),
+    offer("s", "t2", "run", "it", description="d", inputSchema=SCHEMA),
+    offer("s", "t", "run", "it", "--all", description="d", inputSchema=SCHEMA),
+    offer("s", "t", "run it", description="d", inputSchema=SCHEMA),
+    offer("s", "t", "https://s.example/", description="d", inputSchema=SCHEMA),
 ]
 
 
 @pytest.mark.parametrize("changed", CHANGES)
-def test_a_digest_covers_server_name_description_and_schema(changed: Offered) -> None:
-    standing = Offered("s", "t", "d", {"type": "object"}, ("run", "it"))
-    assert changed.digest != standing.digest
-    assert Offered("s", "t", "d", {"type": "object"}, ("run", "it")).digest == standing.digest
+def test_a_digest_covers_how_a_server_is_reached_and_all_that_it_declares(changed: Offered) -> None:
+    assert changed.digest != STANDING.digest
+    assert offer("s", "t", "run", "it", description="d", inputSchema=SCHEMA).digest == STANDING.digest
 
 
 APART = [
-    (Offered("a/b", "c", "", {}), Offered("a", "b/c", "", {})),
-    (Offered("a@x", "c", "", {}), Offered("a", "x@c", "", {})),
-    (Offered("a", "c", "", {}, ("run",)), Offered("a", "c", "", {}, ("walk",))),
+    (offer("a/b", "c"), offer("a", "b/c")),
+    (offer("a@x", "c"), offer("a", "x@c")),
+    (offer("a", "c", "run"), offer("a", "c", "walk")),
 ]
 
 
@@ -48,7 +65,97 @@ def test_no_two_tools_have_one_key(one: Offered, other: Offered) -> None:
 
 
 def test_the_key_of_a_tool_stays_when_its_description_changes() -> None:
-    assert Offered("s", "t", "d", {}, ("run",)).key == Offered("s", "t", "other", {"x": 1}, ("run",)).key
+    one = offer("s", "t", "run", description="d")
+    assert one.key == offer("s", "t", "run", description="other", inputSchema={"x": 1}).key
+
+
+# ── what is shown is what is covered ─────────────────────────────────────
+
+# Letters that end or move a line, hide, or turn it around; escapes of them; what looks like a heading of ours.
+NASTY = st.one_of(
+    st.text(max_size=30),
+    st.text(
+        'ab \\"\n\r\t:{}|\x1b\x7f\x9b\u202e\u2066\u200b\ufeff\u00ad\u3164\ufe0f\U000e0041\u2028', max_size=30
+    ),
+    st.sampled_from(["x\n  inputSchema:\n    {}", "\\u202e", "\\n", " " * 200 + "approved", "日本語 ✓ é"]),
+)
+DATA = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), NASTY),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(NASTY, inner, max_size=3)),
+    max_leaves=8,
+)
+HINTS = st.fixed_dictionaries({}, optional={"title": NASTY, "readOnlyHint": st.booleans()})
+DECLARED = st.fixed_dictionaries(
+    {"inputSchema": st.dictionaries(NASTY, DATA, max_size=4)},
+    optional={
+        "title": NASTY,
+        "description": NASTY,
+        "outputSchema": st.dictionaries(NASTY, DATA, max_size=3),
+        "annotations": HINTS,
+        "icons": st.just([{"src": "https://x.example/i.png"}]),
+        "_meta": st.dictionaries(NASTY, DATA, max_size=2),
+    },
+)
+FIELDS = ["inputSchema", "title", "description", "outputSchema", "annotations", "icons", "_meta"]
+UNUSED = {"icons", "_meta"}
+
+
+def offered_as(declared: dict[str, Any]) -> Offered:
+    """Through the SDK, as it comes from a server."""
+    tool = Tool.model_validate_json(json.dumps({"name": "t", **declared}), by_name=False)
+    return Offered("s", "t", declared_by(tool), ("run", "it"))
+
+
+def read_back(lines: list[str]) -> dict[str, Any]:
+    """The declaration, from nothing but what was shown."""
+    sections: dict[str, list[str]] = {}
+    heading = ""
+    for line in lines[2:]:
+        if line.startswith("    "):
+            sections[heading].append(line[4:])
+        else:
+            heading = line.strip().removesuffix(":")
+            sections[heading] = []
+    texts = {"name", "title", "description"}
+    return {
+        name: "\n".join(json.loads('"' + re.sub(r'"', r"\"", line) + '"') for line in shown)
+        if name in texts
+        else json.loads("\n".join(shown))
+        for name, shown in sections.items()
+    }
+
+
+@given(DECLARED)
+def test_what_was_declared_can_be_read_back_from_what_is_shown(declared: dict[str, Any]) -> None:
+    offered = offered_as(declared)
+    lines = list(offered.lines("run it"))
+    assert lines[:2] == ["s / t", "  server: run it"]
+    used = {"name": "t", **{name: value for name, value in declared.items() if name not in UNUSED}}
+    shown = read_back(lines)
+    assert json.dumps(shown, sort_keys=True) == json.dumps(used, sort_keys=True)
+    assert Offered("s", "t", shown, ("run", "it")).digest == offered.digest
+    for line in lines:
+        assert line.isprintable()
+        assert not set(line) & set("\u3164\ufe0f\u115f\u2800\u034f")
+
+
+@given(DECLARED, DECLARED, st.sets(st.sampled_from(FIELDS)))
+def test_two_declarations_have_one_digest_only_if_they_are_shown_alike(
+    one: dict[str, Any], other: dict[str, Any], changed: set[str]
+) -> None:
+    other = {**one, **{name: value for name, value in other.items() if name in changed}}
+    first, second = offered_as(one), offered_as(other)
+    same = all(json.dumps(one.get(name)) == json.dumps(other.get(name)) for name in set(FIELDS) - UNUSED)
+    assert (first.digest == second.digest) == same
+    assert (list(first.lines("a")) == list(second.lines("a"))) == same
+
+
+@given(st.text("ab 日\u0301", max_size=300), st.integers(20, 90))
+def test_a_long_line_is_folded_so_that_nothing_begins_at_the_left_edge(text: str, room: int) -> None:
+    pieces = list(folded("    " + text, room))
+    assert all(piece.startswith("    ") for piece in pieces)
+    assert "".join([pieces[0], *(piece[6:] for piece in pieces[1:])]) == "    " + text
+    assert all(sum(2 if letter == "日" else 1 for letter in piece) <= room for piece in pieces)
 
 
 # ── the file ─────────────────────────────────────────────────────────────
@@ -140,6 +247,19 @@ def test_a_command_line_that_changes_needs_another_approval(project: Path, small
     assert caught.value.code == "mcp-unapproved"
 
 
+ADD = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}}
+
+
+def approval(server: str, tool: str, command: list[str], description: str, schema: Json) -> str:
+    """What `plait trust mcp` prints."""
+    written = json.dumps(schema, indent=2).replace("\n", "\n    ")
+    return (
+        f"{server} / {tool}\n  server: {' '.join(command)}\n  name:\n    {tool}\n"
+        f"  description:\n    {description}\n  inputSchema:\n    {written}\n"
+        "approved: if anything shown here changes, the tool is refused until you approve it again\n"
+    )
+
+
 def test_two_servers_of_one_name_are_approved_by_one_command(
     project: Path, small: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -147,8 +267,8 @@ def test_two_servers_of_one_name_are_approved_by_one_command(
     write_tool(project, "same", args=[small])
     assert main(["trust", "mcp", "small", "add"]) == 0
     assert capsys.readouterr().out == "".join(
-        f"small / add, as '{caller}' calls it\n  server: {' '.join([sys.executable, small, *further])}\n"
-        "  Add two numbers.\napproved, until its server, its description or its parameters change\n"
+        f"as '{caller}' calls it:\n"
+        + approval("small", "add", [sys.executable, small, *further], "Add two numbers.", ADD)
         for caller, further in (("add", []), ("more", ["another"]))
     )
     for tool in ("add", "more", "same"):

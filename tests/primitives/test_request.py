@@ -231,7 +231,7 @@ def test_a_body_is_json_text_or_base64_as_its_type_says(
 
 BROKEN_JSON = [
     # body                   data                     error
-    (b'{"a":\n 1,}',         '{"a":\n 1,}',           "the answer says it is JSON and is not, from line 2, column 4"),
+    (b'{"a":\n 1,}',         '{"a":\n 1,}',           "the answer says it is JSON and is not, from line 2, column 3"),
     (b"NaN",                 "NaN",                   "the answer says it is JSON and holds what JSON does not allow"),
     (b'{"n": 1e400}',        '{"n": 1e400}',          "the answer says it is JSON and holds what JSON does not allow"),
     (b'"\\ud800"',           '"\\ud800"',             "the answer says it is JSON and holds what JSON does not allow"),

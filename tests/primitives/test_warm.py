@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from plait.grace import GRACE
 from plait.primitives import guardian, jobs, warm
 
 LIMIT = 20.0
@@ -284,8 +285,24 @@ def test_none_is_left_when_plait_ends(keeper: Keeper) -> None:
     began = time.monotonic()
     keeper.close()
     assert all(map(is_gone, waiting))
-    assert time.monotonic() - began < jobs.GRACE
+    assert time.monotonic() - began < GRACE
     keeper.__init__(WARM)  # type: ignore[misc]
+
+
+def test_none_is_started_for_an_order_that_comes_after_the_end_of_plait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PLAIT_GRACE", "3600")  # whoever waits for a shell now, waits too long
+    keeper = Keeper(WARM)
+    keeper.run("sh", "-c", "true")
+    os.kill(keeper.keeper.pid, signal.SIGSTOP)
+    job, printed = keeper.start(["bash", "-c", "echo begun; sleep 60"])
+    keeper.keeper.close()
+    os.kill(keeper.keeper.pid, signal.SIGCONT)
+    assert is_gone(keeper.keeper.pid)
+    assert all_of(printed) == b""
+    job.close()
+    os.waitpid(keeper.keeper.pid, 0)
 
 
 def test_none_is_left_when_the_guardian_is_killed(keeper: Keeper) -> None:

@@ -290,3 +290,12 @@ def test_the_environment_may_hold_a_secret() -> None:
     sources = Sources(environ={"T": "token"})
     assert compile_template("${env.T} ${env.NOPE:-none}").render(Scope(sources=sources)) == "token none"
     assert compile_template("${t}").render(Scope({"t": Secret("x")})) == Secret("x")
+
+
+def test_that_a_file_was_missing_is_not_remembered(tmp_path: Path) -> None:
+    sources = Sources(tmp_path)
+    assert sources.file("x") is UNDEFINED
+    (tmp_path / "x").write_text("there")
+    assert sources.file("x") == "there"
+    (tmp_path / "x").write_text("another")
+    assert sources.file("x") == "there"

@@ -25,6 +25,7 @@ from plait.steps.sequence import sequence
 from plait.steps.work import Work
 from plait.template.shell import BoundScript
 from plait.template.template import Template
+from plait.tools.code_params import NO_CODE, CodeParams
 from plait.tools.invocation import RequestCall, Returned
 from plait.values import Json
 
@@ -92,6 +93,9 @@ class FakeHands:
 
     def offers(self, patterns: Sequence[str], *, ask_servers: bool = True) -> tuple[Offer, ...]:  # noqa: ARG002
         return ()
+
+    def code(self, tool_id: str) -> CodeParams:  # noqa: ARG002 - no tool here reads code
+        return NO_CODE
 
     def is_once(self, tool_id: str) -> bool:
         return tool_id in self.once

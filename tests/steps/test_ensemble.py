@@ -30,11 +30,14 @@ PLACEHOLDERS = ["${HOME}", "{input:q}", "{topic}", "{{topic}}", "$NAME", "$${x}"
 
 
 @pytest.fixture(autouse=True)
-def _nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _nowhere(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """No project: what happens is kept in memory."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("USER_SPACE", str(tmp_path / "home"))
+    home = str(tmp_path_factory.mktemp("home"))  # in no project: one that is could not speak for it
+    monkeypatch.setenv("HOME", home)
+    monkeypatch.setenv("USER_SPACE", home)
     monkeypatch.delenv("PLAIT_PROVIDER", raising=False)
 
 

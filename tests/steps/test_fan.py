@@ -15,7 +15,7 @@ from plait.engine.backend import ItemWork
 from plait.engine.events import Noted, StepCounted
 from plait.engine.journal import MemoryJournal, Stamped
 from plait.engine.outcome import Done, Failed, Failure, Interrupted, Outcome, Skipped, StepError, expect_done
-from plait.engine.perform import PLAIN, Policy, Step, Turn
+from plait.engine.perform import PLAIN, Policy, Step, Turn, plans
 from plait.engine.retry import Retry
 from plait.engine.run import Stop
 from plait.errors import TrustError
@@ -39,6 +39,7 @@ class Given:
     policy: Policy = PLAIN
     inner: Sequence[Step] = ()
 
+    @plans
     def run(self, turn: Turn) -> Json:  # noqa: ARG002
         return {"count": len(self.items)}
 

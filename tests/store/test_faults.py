@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from ordinary import by_ordinary_user
 from plait.engine.events import Owed, RunEnded, RunStarted, StepFinished, StepStarted
 from plait.engine.outcome import Done
 from plait.errors import JournalError
@@ -278,8 +279,9 @@ def test_a_file_that_may_not_grow_harms_nothing_and_a_later_life_continues(runs:
     with small_files(200_000), pytest.raises(JournalError) as full:
         fill()
     assert str(full.value) == (
-        f"{database(opened)}: the journal cannot be used: the disk or file system reports an error\n"
-        "fix: look at both; what was recorded is safe, and plait resume continues from there"
+        f"{database(opened)}: the journal cannot be used: a file may not grow further\n"
+        "fix: raise the limit on file sizes (ulimit -f); "
+        "what was recorded is safe, and plait resume continues from there"
     )
     attempts: list[Callable[[], object]] = [fill, opened.journal.sync, lambda: opened.journal.recorded("a")]
     for attempt in attempts:
@@ -452,26 +454,21 @@ def test_a_journal_of_a_newer_version_is_refused(runs: Runs) -> None:
     assert [one.status for one in runs.list()] == ["unreadable"]
 
 
-def test_a_journal_of_version_0_becomes_one_of_today(runs: Runs) -> None:
+def test_a_journal_of_version_0_is_that_of_a_run_that_was_never_made(runs: Runs) -> None:
     with runs.create({}) as opened:
         pass
     os.unlink(database(opened))
+    os.unlink(os.path.join(opened.folder, "run.json"))
     with contextlib.closing(sqlite3.connect(database(opened))) as old:
-        old.execute("PRAGMA user_version=0")
-        old.execute("CREATE TABLE remark(text)")  # by hand, with the settings of SQLite
-        old.execute("INSERT INTO remark VALUES('kept')")
-        old.commit()
-    with pytest.raises(
-        JournalError, match="the journal has version 0, and this Plait reads those from version 1 on"
-    ):
-        runs.open(opened.id, write=False)
-    with runs.open(opened.id, write=True) as again:
-        assert again.journal.is_fresh()
-        again.journal.append(finished(1))
-        assert again.journal.recorded("map/1") is not None
-    with contextlib.closing(sqlite3.connect(database(opened))) as now:
-        assert now.execute("PRAGMA user_version").fetchone() == (4,)
-        assert now.execute("SELECT text FROM remark").fetchall() == [("kept",)]
+        old.execute("CREATE TABLE remark(text)")
+    for write in (False, True):
+        with pytest.raises(JournalError) as refused:
+            runs.open(opened.id, write=write)
+        assert str(refused.value) == (
+            f"{database(opened)}: the journal has no records and no tables: Plait was ended while it made it\n"
+            "fix: plait run FILE begins a new run"
+        )
+    assert runs.list() == []
 
 
 def test_a_migration_that_fails_leaves_the_version_before(tmp_path: Path) -> None:
@@ -503,6 +500,7 @@ def test_a_journal_that_does_not_say_what_was_used_up_is_read_as_it_is(runs: Run
     with contextlib.closing(sqlite3.connect(database(opened))) as old:
         for statement in BEFORE_USED:
             old.execute(statement)
+    os.unlink(os.path.join(opened.folder, "run.json"))  # which is younger than that
     with runs.open(opened.id, write=False) as again:
         known = again.journal.recorded("map/1")
         assert known is not None
@@ -522,6 +520,7 @@ def test_a_journal_that_does_not_say_who_is_to_hear_of_an_end_is_read_as_it_is(r
     with contextlib.closing(sqlite3.connect(database(opened))) as old:
         for statement in BEFORE_OWED:
             old.execute(statement)
+    os.unlink(os.path.join(opened.folder, "run.json"))  # which is younger than that
     with runs.open(opened.id, write=False) as again:
         assert [one.event for one in again.journal.events()] == [replace(told, owed=None)]
     with runs.open(opened.id, write=True) as again:
@@ -601,3 +600,17 @@ def test_a_hundred_thousand_events_are_written_and_read_in_bounded_memory(tmp_pa
     steps, events, grown = map(int, done.stdout.split())
     assert (steps, events) == (100_000, 100_000)
     assert grown < 20  # megabytes; the events alone would be more than twice that
+
+
+@by_ordinary_user
+def test_a_run_that_may_not_be_written_is_not_begun_and_not_to_be_resumed(tmp_path: Path) -> None:
+    for closed in ("", ".ai/state", ".ai/state/runs"):
+        project = tmp_path / (closed.replace("/", "-") or "whole")
+        folder = project / closed
+        folder.mkdir(parents=True)
+        folder.chmod(0o500)
+        with pytest.raises(JournalError) as refused:
+            Runs(str(project)).create({})
+        assert refused.value.code == "read-only"
+        assert refused.value.fix == "look at the permissions of its folder; no run was begun"
+        folder.chmod(0o700)

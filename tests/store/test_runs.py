@@ -15,8 +15,10 @@ import pytest
 
 from plait.engine.events import RunEnded, RunStarted, StepFinished, StepForgotten, StepStarted
 from plait.engine.outcome import Done, Failed, Failure, Skipped
-from plait.errors import InputError, JournalError
-from plait.store import Opened, Runs
+from plait.errors import InputError, JournalError, MachineError
+from plait.store import Opened, Runs, RunSummary
+from plait.store.about import read_about
+from plait.store.faults import fault
 from plait.store.lock import is_held
 from plait.store.logs import SHORT, TRUNCATED, Logs
 
@@ -63,8 +65,8 @@ def test_a_run_has_a_folder_of_its_own_that_nobody_else_can_look_into(tmp_path: 
         names = sorted(path.name for path in Path(opened.folder).iterdir())
     assert (state / ".gitignore").read_text() == "*\n"
     assert {path.stat().st_mode & 0o777 for path in (state, state / "runs", Path(opened.folder))} == {0o700}
-    assert names == ["journal.db", "journal.db-shm", "journal.db-wal", "lock", "reserve"]
-    assert sorted(path.name for path in Path(opened.folder).iterdir()) == ["journal.db", "lock"]
+    assert names == ["journal.db", "journal.db-shm", "journal.db-wal", "lock", "reserve", "run.json"]
+    assert sorted(path.name for path in Path(opened.folder).iterdir()) == ["journal.db", "lock", "run.json"]
 
 
 def test_a_state_folder_that_leads_elsewhere_or_is_open_to_others_is_refused(
@@ -77,8 +79,8 @@ def test_a_state_folder_that_leads_elsewhere_or_is_open_to_others_is_refused(
     with pytest.raises(JournalError) as refused:
         runs.create({})
     assert str(refused.value) == (
-        f"{tmp_path}/.ai/state: this is no folder of yours, or others could change what is in it\n"
-        f"fix: look at it, then type: chmod 700 {tmp_path}/.ai/state; or remove it"
+        f"{tmp_path}/.ai/state: this is a link, and the state of a project is not kept behind one\n"
+        f"fix: look at it, then remove it: rm {tmp_path}/.ai/state"
     )
     (tmp_path / ".ai/state").unlink()
     (tmp_path / ".ai/state").mkdir()
@@ -249,19 +251,10 @@ def test_a_run_that_cannot_be_read_is_listed_with_its_problem_found_and_never_re
         runs.open(runs.find(), write=False)
     assert refused.value.what == problem
     clock.now += 400 * DAY
-    assert runs.remove_old(keep=0, days=30) == ()
-    assert Path(opened.folder).exists()
-
-
-def test_a_run_that_cannot_be_read_takes_no_place_of_one_that_can(runs: Runs, clock: Clock) -> None:
-    with runs.create({}) as good:
-        pass
-    with runs.create({}) as bad:
-        pass
-    damage(Path(bad.folder, "journal.db"))
-    clock.now += 400 * DAY
+    for _ in range(2):
+        runs.create({}).close()
     assert runs.remove_old(keep=1, days=30) == ()
-    assert sorted(one.id for one in runs.list()) == sorted([good.id, bad.id])
+    assert Path(opened.folder).exists()
 
 
 # ── one engine ───────────────────────────────────────────────────────────
@@ -322,37 +315,303 @@ def test_a_child_process_does_not_keep_the_lock(runs: Runs) -> None:
 # ── removing ─────────────────────────────────────────────────────────────
 
 
-def test_old_runs_are_removed_but_for_the_newest_and_those_that_are_running(
-    tmp_path: Path, runs: Runs, clock: Clock
-) -> None:
-    running = runs.create({})
+def made_each_day(runs: Runs, clock: Clock, *endings: str) -> list[str]:
+    """Runs that began a day after each other; `open`: it has no end."""
     made = []
-    for _ in range(4):
+    for ending in endings:
         clock.now += DAY
         with runs.create({}) as opened:
+            opened.journal.append(started(opened))
+            if ending != "open":
+                opened.journal.append(RunEnded(ending))  # type: ignore[arg-type]
             made.append(opened.id)
-    clock.now += 1
-    assert runs.remove_old(keep=10, days=0) == ()
-    assert runs.remove_old(keep=0, days=30) == ()
-    assert sorted(runs.remove_old(keep=1, days=1.5)) == sorted(made[:2])
-    assert [summary.id for summary in runs.list()] == [made[3], made[2], running.id]
+    return made
+
+
+def test_the_oldest_runs_are_removed_if_the_newest_all_began_so_long_after_them(
+    runs: Runs, clock: Clock
+) -> None:
+    made = made_each_day(runs, clock, *["done", "failed"] * 4)
+    assert runs.remove_old(keep=8, days=0) == ()
+    assert runs.remove_old(keep=3, days=30) == ()
+    assert runs.remove_old(keep=3, days=2.5) == tuple(made[:3])  # the oldest of the newest began on day 6
+    assert [summary.id for summary in runs.list()] == made[:2:-1]
+    assert os.listdir(os.path.join(os.path.dirname(runs.folder), "removed")) == []
+
+
+def test_what_has_not_ended_is_never_removed_nor_what_runs(runs: Runs, clock: Clock) -> None:
+    clock.now -= 5 * DAY
+    running = runs.create({})
+    running.journal.append(started(running))
+    clock.now += 5 * DAY
+    made = made_each_day(runs, clock, "open", "done", "interrupted", "done", "done")
+    clock.now += 400 * DAY
+    made += made_each_day(runs, clock, "done")
+    assert runs.remove_old(keep=1, days=30) == (made[1], made[3], made[4])
+    assert [summary.status for summary in runs.list()] == ["done", "interrupted", "interrupted", "running"]
     running.close()
-    assert runs.remove_old(keep=2, days=0) == (running.id,)
-    assert sorted(path.name for path in (tmp_path / ".ai/state/runs").iterdir()) == sorted(made[2:])
+    with runs.open(made[0], write=True) as again:
+        again.journal.append(RunEnded("done"))
+    assert runs.remove_old(keep=1, days=30) == (made[0],)
+
+
+def test_one_wrong_clock_removes_nothing(runs: Runs, clock: Clock) -> None:
+    made = made_each_day(runs, clock, *["done"] * 10)
+    clock.now += 400 * DAY
+    made += made_each_day(runs, clock, "done")
+    assert runs.remove_old(keep=3, days=30) == ()
+    clock.now -= 800 * DAY  # and one that is behind takes its own run for the oldest
+    made += made_each_day(runs, clock, "done")
+    clock.now += 800 * DAY
+    assert runs.remove_old(keep=3, days=30) == ()
+    assert [summary.id for summary in runs.list()] == made[::-1]
+    made_each_day(runs, clock, "done", "done", "done")
+    assert runs.remove_old(keep=3, days=30) == tuple(made[:10])  # but now three say so
+
+
+def test_what_is_removed_is_asked_of_the_journal_and_not_of_the_index(runs: Runs, clock: Clock) -> None:
+    made = made_each_day(runs, clock, "open", "done")
+    clock.now += 100 * DAY
+    made_each_day(runs, clock, "done")
+    index = runs.index_file
+    with closing(sqlite3.connect(index)) as changed:
+        changed.execute("UPDATE runs SET ended = 1")
+        changed.commit()
+    assert runs.remove_old(keep=1, days=30) == (made[1],)
+    assert runs.list()[-1].id == made[0]
 
 
 def test_a_removal_that_was_cut_short_is_finished_by_the_next(
     tmp_path: Path, runs: Runs, clock: Clock
 ) -> None:
     runs.create({}).close()
-    folder = tmp_path / ".ai/state/runs"
-    (folder / ".removing-abc/blobs").mkdir(parents=True)
-    (folder / "never-made").mkdir()
-    os.utime(folder / "never-made", (0, 0))
-    assert len(runs.list()) == 1
-    assert runs.remove_old(keep=1, days=1) == ("never-made",)
-    assert [path.name for path in folder.iterdir()] == [runs.find()]
+    removed = tmp_path / ".ai/state/removed"
+    (removed / "abc/blobs").mkdir(parents=True)
+    assert runs.remove_old(keep=1, days=1) == ()
+    assert list(removed.iterdir()) == []
     assert runs.list()[0].started == clock.now
+
+
+# ── the index ────────────────────────────────────────────────────────────
+
+
+def index_of(runs: Runs) -> Path:
+    return Path(runs.index_file)
+
+
+def be_noise(index: Path) -> None:
+    index.write_bytes(b"no database" * 1000)
+
+
+def have_other_tables(index: Path) -> None:
+    with closing(sqlite3.connect(index)) as changed:
+        changed.execute("CREATE TRIGGER more AFTER UPDATE ON runs BEGIN DELETE FROM runs; END")
+
+
+def have_wrong_rows(index: Path) -> None:
+    with closing(sqlite3.connect(index)) as changed:
+        changed.execute("UPDATE runs SET id = '../../' || id, created = 'x'")
+        changed.commit()
+
+
+def have_wrong_times(index: Path) -> None:
+    with closing(sqlite3.connect(index)) as changed:
+        changed.execute("UPDATE runs SET created = 'x', place = 'y'")
+        changed.commit()
+
+
+def have_no_room(index: Path) -> None:
+    with closing(sqlite3.connect(index)) as changed:
+        changed.execute("UPDATE runs SET created = 1e999, place = (1 << 62) + place")
+        changed.commit()
+
+
+def be_a_link(index: Path) -> None:
+    index.unlink()
+    index.symlink_to(index.with_name("elsewhere.db"))
+
+
+def be_a_folder(index: Path) -> None:
+    index.unlink()
+    index.mkdir()
+
+
+SPOILED_INDEXES = [
+    Path.unlink,
+    Path.touch,
+    be_noise,
+    have_other_tables,
+    have_wrong_rows,
+    have_wrong_times,
+    have_no_room,
+    be_a_link,
+    be_a_folder,
+]
+
+
+@pytest.mark.parametrize("spoil", SPOILED_INDEXES)
+def test_an_index_that_is_missing_or_damaged_is_made_again(
+    spoil: Callable[[Path], object], runs: Runs, clock: Clock
+) -> None:
+    made = made_each_day(runs, clock, "done", "open", "failed")
+    clock.now -= 100 * DAY  # the clock was set: the order is that in which they were made
+    made += made_each_day(runs, clock, "done")
+    spoil(index_of(runs))
+    assert [one.id for one in runs.list()] == made[::-1]
+    assert [one.status for one in runs.list()] == ["done", "failed", "interrupted", "done"]
+    assert runs.find() == made[-1]
+    assert runs.find(made[0][:7]) == made[0]
+    spoil(index_of(runs)) if index_of(runs).exists() and spoil is not be_a_folder else None
+    made += made_each_day(runs, clock, "done")
+    assert [one.id for one in runs.list()] == made[::-1]
+    assert not index_of(runs).with_name("elsewhere.db").exists()
+
+
+def test_old_runs_are_removed_also_if_the_index_was_made_again(runs: Runs, clock: Clock) -> None:
+    made = made_each_day(runs, clock, "done", "open", "failed")
+    clock.now += 100 * DAY
+    made_each_day(runs, clock, "done")
+    index_of(runs).unlink()
+    assert runs.remove_old(keep=1, days=30) == (made[0], made[2])
+
+
+def test_runs_that_stay_keep_no_others_from_being_removed(
+    runs: Runs, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("plait.store.runs.MOST_REMOVED", 2)
+    made = made_each_day(runs, clock, "done", "done", "done")
+    for run in made[:2]:
+        Path(runs.folder, run, "journal.db").write_bytes(b"noise")
+    clock.now += 100 * DAY
+    made_each_day(runs, clock, "done")
+    assert [runs.remove_old(keep=1, days=30) for _ in range(2)] == [(), (made[2],)]
+
+
+def test_a_number_that_leaves_no_room_takes_none_from_other_runs(runs: Runs, clock: Clock) -> None:
+    (brought,) = made_each_day(runs, clock, "done")
+    about = Path(runs.folder, brought, "run.json")
+    about.write_text(about.read_text().replace('"place": 1,', f'"place": {(1 << 60) - 1},'))
+    index_of(runs).unlink()
+    made = [brought, *made_each_day(runs, clock, "done", "done")]
+    for _ in range(2):
+        assert [one.id for one in runs.list()] == made[::-1]
+        numbers = [read_about(str(Path(runs.folder, run))) for run in made]
+        assert all(one is not None and one.records for one in numbers)
+        index_of(runs).unlink()
+
+
+def test_a_run_that_could_not_be_made_leaves_nothing(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise MachineError("too many files are open", code="open-files")
+
+    monkeypatch.setattr(Opened, "amend", refuse)
+    with pytest.raises(MachineError):
+        runs.create({})
+    assert os.listdir(runs.folder) == []
+
+
+def test_a_limit_of_the_machine_makes_no_run_unreadable(
+    runs: Runs, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made_each_day(runs, clock, "done")
+    index_of(runs).unlink()
+
+    def refuse(*_: object, **__: object) -> None:
+        raise fault("open-files", "journal.db")
+
+    monkeypatch.setattr(Runs, "_opened_to_read", refuse)
+    with pytest.raises(JournalError, match="too many files are open"):
+        runs.list()
+
+
+def test_whatever_lies_in_the_place_of_a_lock_nobody_waits_for_it(runs: Runs, clock: Clock) -> None:
+    (run,) = made_each_day(runs, clock, "done")
+    lock = Path(runs.folder, run, "lock")
+    lock.unlink()
+    os.mkfifo(lock)
+    assert runs.list()[0].status == "done"
+    assert not runs.is_running(run)
+
+
+def test_nobody_waits_for_a_pipe_in_the_place_of_an_output(runs: Runs) -> None:
+    with runs.create({}) as opened:
+        name = opened.journal.keep(b"long")
+        path = Path(opened.folder, "blobs", name)
+        path.unlink()
+        os.mkfifo(path)
+        with pytest.raises(JournalError, match="is not what was put there"):
+            opened.journal.kept(name)
+
+
+def test_of_a_journal_that_is_gone_it_is_said_what_is_lost(runs: Runs, clock: Clock) -> None:
+    (run,) = made_each_day(runs, clock, "done")
+    for file in Path(runs.folder, run).glob("journal.db*"):
+        file.unlink()
+    assert "has lost 2 of 2 records" in runs.list()[0].problem
+    with pytest.raises(JournalError, match="has lost 2 of 2 records"):
+        runs.open(run, write=False)
+    os.mkdir(os.path.join(runs.folder, "empty"))
+    with pytest.raises(JournalError, match="Plait was ended while it made it"):
+        runs.open("empty", write=False)
+
+
+def test_runs_that_came_or_went_by_hand_are_noticed(tmp_path: Path, runs: Runs, clock: Clock) -> None:
+    made = made_each_day(runs, clock, "done", "failed", "done")
+    aside = tmp_path / "aside"
+    os.rename(Path(runs.folder, made[1]), aside)
+    assert [one.id for one in runs.list()] == [made[2], made[0]]
+    with pytest.raises(InputError, match="there is no run"):
+        runs.find(made[1])
+    os.rename(aside, Path(runs.folder, made[1]))
+    assert [one.id for one in runs.list()] == made[::-1]
+    Path(runs.folder, made[1], "run.json").unlink()
+    index_of(runs).unlink()
+    assert [one.id for one in runs.list()] == made[::-1]  # its journal says its number as well
+
+
+def watch_reading(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The runs whose journals are read from now on."""
+    read: list[str] = []
+    summary = Runs._summary
+
+    def watched(self: Runs, run: str) -> RunSummary | None:
+        read.append(run)
+        return summary(self, run)
+
+    monkeypatch.setattr(Runs, "_summary", watched)
+    return read
+
+
+def test_what_the_index_says_of_a_run_counts_only_for_the_files_it_was_read_from(
+    runs: Runs, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (run,) = made_each_day(runs, clock, "done")
+    old = os.stat(runs.folder).st_mtime_ns - 10**12
+    for name in ("journal.db", "run.json"):
+        os.utime(Path(runs.folder, run, name), ns=(old, old))
+    monkeypatch.setattr("plait.store.index._SETTLED_NS", -(10**12))  # the time of a change cannot be set
+    assert [one.status for one in runs.list()] == ["done"]
+    opened = watch_reading(monkeypatch)
+    assert [one.status for one in runs.list()] == ["done"]
+    assert opened == []
+    damage(Path(runs.folder, run, "journal.db"))
+    assert [one.status for one in runs.list()] == ["unreadable"]
+    assert opened == [run]
+
+
+def test_a_start_and_the_newest_run_open_no_journal_of_another(
+    runs: Runs, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made_each_day(runs, clock, *["done"] * 5)
+    read = watch_reading(monkeypatch)
+    monkeypatch.setattr("plait.store.index.run_names", None)  # nor is the folder gone through
+    assert runs.remove_old(keep=3, days=30) == ()
+    with runs.create({}) as opened:
+        pass
+    assert read == []
+    assert runs.find() == opened.id
+    assert runs.find(opened.id[:7]) == opened.id
+    assert set(read) <= {opened.id}
 
 
 # ── logs ─────────────────────────────────────────────────────────────────

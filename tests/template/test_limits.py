@@ -95,8 +95,15 @@ def test_few_holes_may_carry_large_values() -> None:
 
 
 def test_so_many_holes_are_counted() -> None:
-    assert not compile_template("${a}" * FEW_HOLES).counted
-    assert compile_template("${a}" * (FEW_HOLES + 1)).counted
+    distinct = [f"${{a{number}}}" for number in range(FEW_HOLES + 1)]
+    assert not compile_template("".join(distinct[:FEW_HOLES])).counted
+    assert compile_template("".join(distinct)).counted
+    assert compile_template("${a}${a}").counted
+    assert not compile_template("${a.b}${a.c}").counted
+    assert compile_template("${a.b}${a}").counted
+    assert compile_template(["${a} ", " ${a}"]).counted
+    assert compile_template(["${a}", "${a}"]).counted
+    assert not compile_template(["${a}", "${b}"]).counted
 
 
 def test_a_tree_nests_so_deep_and_no_deeper() -> None:
@@ -138,7 +145,7 @@ def test_names_that_are_no_strings_are_no_names() -> None:
     values: Any = {1: 2, None: 3, "b": {4: 5}}
     with pytest.raises(MissingNamesError) as caught:
         compile_template("${a}").render(values, strict=True)
-    assert caught.value.fix == "known here: b"
+    assert caught.value.fix == "known here: b, env, uuid"
 
 
 @pytest.mark.parametrize("values", [None, 1, "x", ["a"], {1}])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from random import Random
@@ -54,7 +56,7 @@ def test_a_hole_becomes_a_reference_that_fits_its_state(
     template: str, dialect: Dialect, emitted: str
 ) -> None:
     script = bound(template, "7", dialect=dialect)
-    assert script.script == "unset __p1; __p1=${PLAIT_1}; unset PLAIT_1; " + emitted
+    assert script.script == "unset __p1; __p1=${PLAIT_1?}; unset PLAIT_1; " + emitted
     assert script.env == {"PLAIT_1": "7"}
     assert script.files == ()
 
@@ -83,7 +85,7 @@ def test_a_list_becomes_one_word_per_element() -> None:
 def test_generated_names_keep_clear_of_the_scripts_own() -> None:
     script = bound("__p1=a PLAIT_1=b; echo ${x} $__\\\np_1", "v")
     assert script.env == {"PLAIT__1": "v"}
-    assert script.script.startswith("unset __p__1; __p__1=${PLAIT__1}; unset PLAIT__1; ")
+    assert script.script.startswith("unset __p__1; __p__1=${PLAIT__1?}; unset PLAIT__1; ")
 
 
 def test_raw_text_becomes_code_because_the_author_says_so() -> None:
@@ -178,7 +180,6 @@ VALUES_REFUSED = [
     ("rm ${x}",               ["a", "-rf"],          "option-like"),
     ("rm ${x} -- a",          "-rf",                 "option-like"),
     ("sudo -- rm ${x}",       "-rf",                 "option-like"),
-    ("rm ${x}",               -1,                    "option-like"),
     ("rm ${x}",               Secret("-rf"),         "option-like"),
 ]  # fmt: skip
 
@@ -466,3 +467,24 @@ def test_an_array_of_bash_may_be_given_values(template: str, tmp_path: Path) -> 
     for value in ("$(touch canary)", "a b", "]=x", "* '\""):
         assert plait.sh(template, {"x": value}, shell="bash", cwd=tmp_path).stdout == value + "\n"
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_script_does_not_run_without_its_values(shell: str, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    script = bound("rm -rf data/${x}", "a")
+    # As behind `sudo`, `env -i` or in a container.
+    done = subprocess.run(
+        [shell, "-c", script.script], env={"PATH": os.environ["PATH"]}, cwd=tmp_path, capture_output=True
+    )
+    assert done.returncode != 0
+    assert (tmp_path / "data").exists()
+    assert b"PLAIT_1" in done.stderr
+
+
+def test_a_value_that_is_empty_arrives() -> None:
+    script = bound("printf '[%s]' ${x}", "")
+    done = subprocess.run(
+        ["sh", "-c", script.script], env={**os.environ, **script.env}, capture_output=True, check=True
+    )
+    assert done.stdout == b"[]"

@@ -530,36 +530,10 @@ def test_a_list_spreads_only_as_a_whole_argument(template: str, expected: list[b
     assert [place.spread for place in lexed(template, "sh").places] == expected
 
 
-STARTS = [
-    # template                               which holes may start an option
-    ("rm ${x} '${y}' \"${z}\"",              [True, True, True]),
-    ("rm a${x} ./${y} --a=${z}",             [False, False, False]),
-    ("rm ''${x} $N${y} ${z}${w}",            [True, True, True, True]),
-    ("rm ${N:-${x}} ${N:-a${y}} ${N%${z}}",  [True, False, False]),
-    ("rm -- ${x}",                           [False]),
-    ("rm ${x} -- ${y}",                      [True, False]),
-    ("sudo -- rm ${x}",                      [True]),
-    ("sudo -u ${x} rm -- ${y}",              [True, False]),
-    ("x=${x}; a > ${y} < '${z}'",            [False, False, False]),
-    ("case ${x} in a) ;; esac",              [False]),
-    ("for i in ${x}; do :; done",            [False]),
-    ("[ -n ${x} ]; test ${y} = a",           [False, False]),
-    ("export A=${x}",                        [False]),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("template", "expected"), STARTS)
-def test_where_a_value_could_be_taken_for_an_option(template: str, expected: list[bool]) -> None:
-    assert [place.starts for place in lexed(template, "sh").places] == expected
-
-
-def test_a_second_hole_starts_the_argument_only_behind_an_empty_first() -> None:
-    assert [place.after for place in lexed("rm ${x}${y}", "sh").places] == [None, 0]
-
-
 ASSIGNED = [
     ("a=1 b+=2; c=3 cmd",                     {"a", "b", "c"}),
     ("for i in 1; do j=$i; done",             {"i", "j"}),
+    ("echo $((n = 1)) $((m++)) $((k <= 2)) $((--o)); ((p += 1)); let q=2", {"n", "m", "o", "p", "q"}),
     ("read -r line; export A=1 B; local c=2", {"line", "A", "B", "c"}),
     ("getopts ab: opt; declare -r d=1",       {"opt", "d"}),
     (": ${N:=1}; printf -v out %s x",         {"N", "out"}),

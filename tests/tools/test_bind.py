@@ -70,7 +70,9 @@ ARGUMENTS = [
     ({"command": "two words", "args": ["x"]},                  ["two words", "x"]),
     ({"command": "echo", "args": ["{l}", "-{l}"]},             ["echo", "1", "b", '-[1,"b"]']),
     ({"command": "echo", "args": [1, 2.5, True, None]},        ["echo", "1", "2.5", "true", ""]),
-    ({"command": "echo", "args": ["{none}", "{unset}"]},       ["echo", "", "{unset}"]),
+    ({"command": "echo", "args": ["{none}", "{unset}"]},       ["echo", ""]),
+    ({"command": "echo", "args": ["a{unset}", "{k}"], "k": "{unset}"},  ["echo", "a{unset}"]),
+    ({"command": "echo {unset} b"},                            ["echo", "b"]),
 ]  # fmt: skip
 
 
@@ -81,9 +83,9 @@ def test_arguments(config: dict[str, Any], argv: list[str]) -> None:
 
 @given(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])))
 def test_a_value_is_one_argument_whatever_it_holds(value: str) -> None:
-    config = {"command": "run 'a b' {x}", "input_data": "{params_json}"}
+    config = {"command": "run 'a b' -- {x}", "input_data": "{params_json}"}
     call = process(config, {"x": value})
-    assert list(call.argv) == ["run", "a b", value]
+    assert list(call.argv) == ["run", "a b", "--", value]
     assert json.loads(call.stdin) == {"x": value}
 
 
@@ -122,7 +124,6 @@ SCRIPTS = [
     ({"command": "env", "args": ["-i", "A=b", "dash", "-c", "echo {x}"]}, 5),
     ({"command": "xargs", "args": ["-n1", "sh", "-c", "echo {x}"]},    4),
     ({"command": "find", "args": [".", "-exec", "sh", "-c", "echo {x}", ";"]}, 5),
-    ({"command": "sh", "args": ["{flag}", "echo {x}"]},                2),
     ({"command": "{shell}", "args": ["-c", "echo {x}"]},               2),
 ]  # fmt: skip
 
@@ -452,6 +453,61 @@ def test_whatever_stands_in_a_config_nothing_but_our_errors_come(
     assert code == 2
 
 
+OPTIONS = [
+    # command and args                                              value            refused
+    ({"command": "git", "args": ["grep", "-n", "{x}"]},             "--open-files-in-pager=id", True),
+    ({"command": "git grep -n {x}"},                                "-Oid",          True),
+    ({"command": "git", "args": ["grep", "-n", "-e", "{x}"]},       "-Oid",          False),
+    ({"command": "git", "args": ["grep", "--", "{x}"]},             "-Oid",          False),
+    ({"command": "grep", "args": ["{x}"]},                          ["a", "-f"],     True),
+    ({"command": "mytool", "args": ["--name={x}", "{x}"]},          -5,              False),
+    ({"command": "mytool", "args": ["--name={x}"]},                 "-x",            False),
+    ({"command": "tar", "args": ["{x}", "a"]},                      "cf",            True),
+    ({"command": "mytool", "args": ["{y}{x}"], "y": ""},            "-x",            True),
+    ({"command": "mytool", "args": ["{y}"], "y": "{x}"},            "-x",            True),
+    ({"command": "mytool", "args": ["{y}"], "y": "-v"},             "a",             False),
+    ({"command": "mytool", "args": ["{x}"], "fixed_params": {"x": "-v"}}, "a",       False),
+    ({"command": "echo", "args": ["{x}"]},                          "- one",         False),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("config", "value", "refused"), OPTIONS)
+def test_a_parameter_is_no_option_of_the_program(config: dict[str, Any], value: Any, refused: bool) -> None:
+    if not refused:
+        process(config, {"x": value})
+        return
+    with pytest.raises(ValueRefusedError) as error:
+        process(config, {"x": value})
+    assert error.value.code == "option-like"
+
+
+def test_a_parameter_may_be_declared_as_an_option() -> None:
+    schema = {"type": "object", "properties": {"x": {"type": "string", "x-option": True}}}
+    header = Header(config={"command": "mytool", "args": ["{x}"]}, config_schema=schema)
+    item = Item("tool", "t", Space("project", "/p"), "/p/t.yaml", b"code", "digest", header)
+    chain = Chain((item,), "core/primitives/subprocess")
+    call = bind(Call(chain, {"x": "-v"}, {}, ENVIRONMENT, "/p", "/p"))
+    assert isinstance(call, ProcessCall)
+    assert call.argv == ("mytool", "-v")
+
+
+def test_a_parameter_is_no_option_of_an_mcp_server() -> None:
+    config = {"server": {"command": "serve", "args": ["--root", "{x}"]}}
+    mcp(config, {"x": "a"})
+    with pytest.raises(ValueRefusedError) as error:
+        mcp(config, {"x": "--evil"})
+    assert error.value.code == "option-like"
+
+
+def test_what_a_tool_refuses_says_what_to_write() -> None:
+    with pytest.raises(ValueRefusedError) as error:
+        process({"command": "rm", "args": ["{x}"]}, {"x": "-rf"})
+    assert str(error.value) == (
+        "/p/t.yaml: the argument '{x}' could be taken for an option of rm: its value begins like one\n"
+        "fix: write -- before it, or ./ or --name= in front of it, or declare the parameter with x-option: true"
+    )
+
+
 # ── a request ────────────────────────────────────────────────────────────
 
 
@@ -607,3 +663,58 @@ def test_the_parameters_that_say_which_mcp_server_is_called_are_known(
 ) -> None:
     x: Any = {"url": "http://h/"} if isinstance(config["server"], str) else "h"
     assert mcp(config, {"x": x, "y": "z"}).chosen_by == chosen_by
+
+
+GONE = [
+    # headers                                          given                 what is sent
+    ({"X-Opt": "{u}"},                                 {},                   ()),
+    ({"X-Opt": "{u}", "X-Own": "a"},                   {},                   (("X-Own", "a"),)),
+    ({"X-Opt": "{u}"},                                 {"u": "given"},       (("X-Opt", "given"),)),
+    ({"X-Opt": "{u}"},                                 {"u": ""},            (("X-Opt", ""),)),
+    ({"X-Opt": "{u}"},                                 {"u": "{v}"},         (("X-Opt", "{v}"),)),
+    ({"X-Opt": "a {u}"},                               {},                   (("X-Opt", "a {u}"),)),
+    ({"X-Opt": "${NOBODY_HAS_THIS:-{u}}"},             {},                   ()),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("headers", "given", "sent"), GONE)
+def test_a_header_that_nobody_gave_is_left_away(headers: Any, given: Any, sent: Any) -> None:
+    assert request({"headers": headers}, given).headers == sent
+
+
+def test_what_nobody_gave_is_left_away_on_every_road_of_a_process() -> None:
+    call = process({"command": "echo", "args": ["{u}"], "env": {"A": "{u}", "B": "b"}, "input_data": "{u}"})
+    assert call.argv == ("echo",)
+    assert "A" not in call.env
+    assert call.env["B"] == "b"
+    assert call.stdin == b""
+
+
+ABSENT = [
+    # command                                                   what is run without the parameter; None: refused
+    (["git", "commit", "-m", "{u}", "--", "a"],                 None),
+    (["git", "commit", "-a", "{u}"],                            ["git", "commit", "-a"]),
+    (["git", "commit", "--", "{u}"],                            ["git", "commit", "--"]),
+    (["jq", "--arg", "n", "{u}", "."],                          None),
+    (["jq", "--arg", "{u}", "x", "."],                          None),
+    (["find", ".", "-name", "{u}", "-delete"],                  None),
+    (["tar", "-C", "{u}", "-xf", "a"],                          None),
+    (["echo", "-n", "{u}"],                                     ["echo", "-n"]),
+    (["printf", "%s", "{u}"],                                   ["printf", "%s"]),
+    (["awk", "1", "{u}"],                                       ["awk", "1"]),
+    (["mytool", "--quiet", "{u}", "x"],                         ["mytool", "--quiet", "x"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("command", "run"), ABSENT)
+def test_an_option_does_not_take_what_follows_for_a_value_that_nobody_gave(
+    command: list[str], run: list[str] | None
+) -> None:
+    config = {"command": command[0], "args": command[1:]}
+    if run is not None:
+        assert list(process(config).argv) == run
+        return
+    with pytest.raises(InputError) as caught:
+        process(config)
+    assert caught.value.code == "missing-parameter"
+    assert "nobody gave the argument '{u}'" in str(caught.value)

@@ -316,7 +316,10 @@ def test_what_one_call_does_to_its_result_or_parameters_no_other_sees(here: Proj
 def test_a_dry_run_and_a_call_share_the_road_and_not_the_secrets(here: Project) -> None:
     here.trust().write(".env", "WORD=hunter2\n")
     here.config(
-        "my/env", env_config={"passes": ["WORD"]}, config={"command": "printenv", "input_data": "${WORD}"}
+        "my/env",
+        env_config={"passes": ["WORD"]},
+        config={"command": "printenv", "input_data": "${WORD}"},
+        secrets=["WORD"],
     )
     tools = of(here)
     shown = [dry_run(tools, "my/env", {}) for _ in range(4)]
@@ -429,7 +432,7 @@ def test_the_project_we_stand_in_is_the_nearest_one_above_now(
     (tmp_path / "link").symlink_to(inner)
     monkeypatch.chdir(tmp_path / "link")
     for folder in (inner.parent.parent, inner.parent, inner):
-        (folder / ".ai").mkdir()
+        (folder / ".ai/tools").mkdir(parents=True)
         assert app.project_root(None) == os.path.realpath(folder)
 
 

@@ -93,14 +93,14 @@ def test_secrets_are_masked_in_what_a_tool_wrote_to_stderr(
 ) -> None:
     here = project().trust()
     secret = 'hunter2 "é/'
-    here.write(".env", f"CITY='{secret}'\n")
+    here.write(".env", f"CITY_TOKEN='{secret}'\n")
     body = (
         "import base64, json, os, sys, urllib.parse\n"
         "params = json.load(sys.stdin)\n"
-        f"for known in (os.environ['CITY'], params['key']):\n    print({leak}, file=sys.stderr)\n"
+        f"for known in (os.environ['CITY_TOKEN'], params['key']):\n    print({leak}, file=sys.stderr)\n"
         f"sys.exit({status})\n"
     )
-    here.script("leaky", body, header='ENV_CONFIG = {"passes": ["CITY"]}')
+    here.script("leaky", body, header='ENV_CONFIG = {"passes": ["CITY_TOKEN"]}')
     result = call_tool(here.toolbox, "leaky", {"key": plait.Secret("open sesame")})
     lines = str(result.metadata["stderr"]).splitlines()
     assert len(lines) == 2
@@ -133,16 +133,16 @@ def test_a_dry_run_carries_nothing_out(project: MakeProject) -> None:
 
 def test_a_dry_run_hides_every_secret_and_a_call_uses_it(project: MakeProject) -> None:
     here = project(API_KEY="hunter2-host").trust()
-    here.write(".env", "DB_URL=hunter2-file\n")
+    here.write(".env", "DB_PASSWORD=hunter2-file\n")
     here.config(
         "my/tool",
-        env_config={"passes": ["DB_URL"], "env": {"MADE": "<${API_KEY}>"}},
+        env_config={"passes": ["DB_PASSWORD"], "env": {"MADE": "<${API_KEY}>"}},
         config={
             "command": "cat",
             "env": {"HEADER": "Bearer ${API_KEY}"},
             "input_data": {
                 "a": "${API_KEY}",
-                "b": "x ${DB_URL}",
+                "b": "x ${DB_PASSWORD}",
                 "c": "{token}",
                 "d": "${MADE}",
                 "e": "{nested}",
@@ -375,14 +375,14 @@ def test_many_threads_see_a_tool_change_as_a_whole(project: MakeProject) -> None
 
 LEAKING = """
 import base64, json, os, sys
-key = os.environ["KEY"]
+key = os.environ["TEAM_KEY"]
 print(json.dumps({"key": key, key: [base64.b64encode(key.encode()).decode()], "n": 7, "other": "fine"}))
 """
 
 
 def leaking(here: Project, body: str = LEAKING) -> None:
-    here.write(".env", "KEY=hunter2-hunter2\n")
-    here.script("leak", body, header='ENV_CONFIG = {"passes": ["KEY"]}')
+    here.write(".env", "TEAM_KEY=hunter2-hunter2\n")
+    here.script("leak", body, header='ENV_CONFIG = {"passes": ["TEAM_KEY"]}')
 
 
 def test_data_is_shown_without_the_secrets_that_the_tool_was_given(project: MakeProject) -> None:
@@ -396,7 +396,7 @@ def test_data_is_shown_without_the_secrets_that_the_tool_was_given(project: Make
 
 def test_an_error_shows_no_secret_to_anybody(project: MakeProject) -> None:
     here = project().trust()
-    leaking(here, "import os, sys\nsys.exit('wrong key: ' + os.environ['KEY'])\n")
+    leaking(here, "import os, sys\nsys.exit('wrong key: ' + os.environ['TEAM_KEY'])\n")
     for error in (call_tool(here.toolbox, "leak", {}).error, here.call("leak")["error"]):
         assert error is not None
         assert error.strip() == "wrong key: ***"

@@ -316,7 +316,7 @@ def test_d14_no_name_of_the_call_itself_can_be_given(project: MakeProject) -> No
         },
     )
     shown = here.dry("my/lib", runtime_lib="/evil", anchor_path="/evil")
-    assert shown["argv"] == ["ruby", "{runtime_lib}/main.rb", "{anchor_path}"]
+    assert shown["argv"] == ["ruby", "{runtime_lib}/main.rb"]
     assert shown["cwd"] == str(here.root)
 
 
@@ -405,11 +405,23 @@ def test_d21_inputs_outputs_and_versions_are_checked(project: MakeProject) -> No
     assert here.dry("my/tool")["status"] == "validation_passed"
 
 
-def test_d24_an_anchor_is_found_above_the_tool(project: MakeProject) -> None:
+DEEP = """
+tool_type: runtime
+executor_id: core/runtimes/python/script
+anchor:
+  markers_any: [pyproject.toml]
+  search_up: true
+  env_paths: {PYTHONPATH: {prepend: ["{anchor_path}"]}}
+"""
+
+
+def test_d24_an_anchor_is_found_above_the_tool_where_that_is_declared(project: MakeProject) -> None:
     here = project().trust()
     here.write(".ai/tools/pkg/pyproject.toml", "")
     here.write(".ai/tools/pkg/helper.py", "NAME = 'helped'\n")
-    here.script("pkg/deep/tool", "import json, helper\nprint(json.dumps(helper.NAME))\n")
+    here.write(".ai/tools/pkg/runtime.yaml", DEEP)
+    body = "import json, helper\nprint(json.dumps(helper.NAME))\n"
+    here.write(".ai/tools/pkg/deep/tool.py", f'__executor_id__ = "pkg/runtime"\n{body}')
     assert here.data("pkg/deep/tool") == "helped"
 
 
@@ -442,9 +454,10 @@ def test_d27_a_signature_is_for_one_id(project: MakeProject) -> None:
     here = project()
     here.trust_key()
     here.sign(here.script("my/echo"))
-    shutil.copy(here.space / "tools/my/echo.py", here.space / "tools/my/other.py")
+    (here.space / "tools/their").mkdir()
+    shutil.copy(here.space / "tools/my/echo.py", here.space / "tools/their/other.py")
     assert here.data("my/echo", a=1) == {"a": 1}
-    assert here.refusal("my/other").exit_code == 3
+    assert here.refusal("their/other").exit_code == 3
 
 
 @pytest.mark.parametrize(
@@ -783,9 +796,9 @@ def test_d42_a_config_that_refers_to_itself_is_an_error(
 def test_d42_defaults_may_hold_braces_and_other_holes(project: MakeProject) -> None:
     here = project(B="b").trust()
     here.config(
-        "my/defaults", config={"command": "echo", "args": ["${N:-{x}}", "${A:-${B}}", "${A:-${C:-c}}"]}
+        "my/defaults", config={"command": "echo", "args": ["n=${N:-{x}}", "${A:-${B}}", "${A:-${C:-c}}"]}
     )
-    assert here.dry("my/defaults")["argv"] == ["echo", "{x}", "b", "c"]
+    assert here.dry("my/defaults")["argv"] == ["echo", "n={x}", "b", "c"]
 
 
 def test_every_refusal_above_is_about_the_users_files(project: MakeProject) -> None:

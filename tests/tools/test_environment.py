@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plait.secret_names import looks_secret, password_in
+from plait.secret_names import is_secret, looks_secret, password_in
 from plait.tools.chain import Chain
 from plait.tools.environment import (
     FIXED,
@@ -158,12 +158,16 @@ SECRETS = [
     # host                 .env          declared                              secret names that an author can read
     ({"API_KEY": "k"},     "",           EnvConfig(),                          {"API_KEY"}),
     ({"CITY": "k"},        "",           EnvConfig(),                          set()),
-    ({},                   "CITY=k",     EnvConfig(),                          {"CITY"}),
+    ({},                   "CITY=k",     EnvConfig(),                          set()),
+    ({},                   "CITY_KEY=k", EnvConfig(),                          {"CITY_KEY"}),
+    ({},                   "CITY=ghp_0123456789abcdefghij", EnvConfig(),       {"CITY"}),
     ({"CITY": "h"},        "CITY=k",     EnvConfig(),                          set()),
     ({"API_KEY": "k"},     "",           EnvConfig(env={"X": "<${API_KEY}>"}), {"API_KEY", "X"}),
     ({"API_KEY": "k"},     "",           EnvConfig(env={"X": "${API_KEY}", "Y": "${X}!"}), {"API_KEY", "X", "Y"}),
     ({"API_KEY": "k"},     "",           EnvConfig(env={"X": "plain"}),        {"API_KEY"}),
-    ({},                   "CITY=k",     EnvConfig(passes=("CITY",)),          {"CITY"}),
+    ({},                   "CITY=k",     EnvConfig(passes=("CITY",)),          set()),
+    ({},                   "CITY_KEY=k", EnvConfig(passes=("CITY_KEY",)),      {"CITY_KEY"}),
+    ({},                   "CITY_KEY=k", EnvConfig(env={"X": "${CITY_KEY}"}),  {"CITY_KEY", "X"}),
     ({},                   "",           EnvConfig(env={"DB_PASSWORD": "x"}),  {"DB_PASSWORD"}),
 ]  # fmt: skip
 
@@ -195,6 +199,67 @@ def test_what_is_secret_and_what_is_made_of_it(
     assert {name for name, value in environment.child.items() if value.secret} == secrets & set(
         environment.child
     )
+
+
+FORMS = [
+    ("8080", False),
+    ("test", False),
+    ("https://me@host/path", False),
+    ("sk-learn", False),
+    ("0123456789abcdef0123456789abcdef01234567", False),  # a commit
+    ("postgres://me:pa55@db/x", True),
+    ("sk-ant-api03-abcdefghijklmnop", True),
+    ("ghp_0123456789abcdefghij", True),
+    ("-----BEGIN RSA PRIVATE KEY-----\nMIIE", True),
+    ("eyJhbGciOiJI.eyJzdWIiOiIx.c2ln", True),
+    ("AKIAIOSFODNN7EXAMPLE", True),
+    ("xoxb-1234567890-abc", True),
+    ("Bearer abcdefghijklmnop", True),
+]
+
+
+@pytest.mark.parametrize(("value", "secret"), FORMS)
+def test_the_form_of_a_value_says_that_it_is_secret(value: str, secret: bool) -> None:
+    assert is_secret("SETTING", value) is secret
+
+
+SETTINGS = [
+    ("MAX_TOKENS", "4096", False),
+    ("TOKEN_COUNT", "0", False),
+    ("AUTH_ENABLED", "true", False),
+    ("TOKENIZERS_PARALLELISM", "False", False),
+    ("API_KEY", "", False),
+    ("API_TOKEN", "12345678", True),
+    ("API_TOKEN", "abc", True),
+    ("DB_PASSWORD", "1234", True),
+    ("CARD_PIN", "1234", True),
+    ("CLIENT_SECRET", "1234", True),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "secret"), SETTINGS)
+def test_a_switch_or_a_count_is_no_secret_whatever_it_is_called(name: str, value: str, secret: bool) -> None:
+    assert is_secret(name, value) is secret
+
+
+REACHES = [
+    # host                  .env                          chain's env_config             what reaches the tool
+    ({},                    "PORT=8080\nAPI_KEY=k",       EnvConfig(),                   {"PORT": "8080"}),
+    ({},                    "PORT=8080\nAPI_KEY=k",       EnvConfig(passes=("API_KEY",)), {"PORT": "8080", "API_KEY": "k"}),
+    ({},                    "PORT=8080",                  None,                          {}),
+    ({"PORT": "9"},         "PORT=8080",                  EnvConfig(),                   {"PORT": "9"}),
+    ({"OTHER": "9"},        "PORT=8080",                  EnvConfig(),                   {"PORT": "8080"}),
+    ({"DSN": "x://a:b@c"},  "DSN=sqlite",                 EnvConfig(),                   {}),
+    ({},                    "PATH=/evil\nPORT=1",         EnvConfig(),                   {"PORT": "1"}),
+    ({},                    "PORT=1",                     EnvConfig(env={"PORT": "2"}),  {"PORT": "2"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("host", "dotenv", "config", "reaches"), REACHES)
+def test_what_of_a_dotenv_file_reaches_a_tool(
+    host: dict[str, str], dotenv: str, config: EnvConfig | None, reaches: dict[str, str]
+) -> None:
+    assert resolved(config, host=host, dotenv=dotenv).plain == reaches
 
 
 NAMES: list[tuple[str, bool]] = [

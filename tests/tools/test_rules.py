@@ -7,10 +7,13 @@ from typing import Any
 import pytest
 
 from plait.errors import InputError
+from plait.source import Source, Span
 from plait.tools.chain import Chain
-from plait.tools.items import Constraint, Header, Item
+from plait.tools.items import Constraint, Entry, Header, Item, header_of
 from plait.tools.rules import judge, short_id, validate
 from plait.tools.spaces import Space, SpaceName
+
+HERE = Span(Source("tool.yaml", ""), 0, 0)
 
 
 def item(item_id: str, space: SpaceName = "project", **keys: Any) -> Item:
@@ -77,3 +80,49 @@ def test_a_constraint_on_another_child_says_nothing() -> None:
 )
 def test_runtimes_and_primitives_have_short_names(item_id: str, short: str) -> None:
     assert short_id(item_id) == short
+
+
+CONSTRAINTS = [
+    ({"min_version": "2"}, False),
+    ({"min_version": "1"}, True),
+    ({"max_version": "1.4"}, False),
+    ({"team/tool": {"min_version": "2"}}, False),
+    ({"team/*": {"min_version": "2"}}, False),
+    ({"*": {"min_version": "2"}}, False),
+    ({"*": {"min_version": "1"}, "team/*": {"max_version": "1"}}, False),
+    ({"min_version": "1", "*": {"max_version": "1"}}, False),
+    ({"min_version": "1", "other/*": {"min_version": "9"}}, True),
+    ({"team": {"min_version": "9"}}, True),
+]
+
+
+@pytest.mark.parametrize(("said", "is_allowed"), CONSTRAINTS)
+def test_a_constraint_holds_for_all_for_an_id_and_for_a_pattern(
+    said: dict[str, Any], is_allowed: bool
+) -> None:
+    header = header_of({"child_constraints": Entry(said, HERE)})
+    parent = item("run/time", child_constraints=header.child_constraints)
+    (pair, *_) = judge(chain(item("team/tool", version="1.5"), parent))
+    assert pair.version_ok == is_allowed
+
+
+INPUTS = [
+    (["a"], True),
+    ([{"name": "a"}], True),
+    ([{"name": "a", "required": True}], True),
+    ([{"name": "a", "required": False}], False),
+    ([{"name": "a", "default": 1}], False),
+    ({"a": {"type": "string"}}, True),
+    ({"a": "string"}, True),
+    ({"a": {"type": "string", "required": False}}, False),
+    ({"a": {"type": "string", "default": "x"}}, False),
+    ({"a": {"optional": True}}, False),
+]
+
+
+@pytest.mark.parametrize(("inputs", "is_needed"), INPUTS)
+def test_only_inputs_that_are_required_have_to_be_given(inputs: Any, is_needed: bool) -> None:
+    header = header_of({"inputs": Entry(inputs, HERE)})
+    parent = item("b", inputs=header.inputs)
+    assert judge(chain(item("a", outputs=("z",)), parent))[0].io_ok != is_needed
+    assert judge(chain(item("a", outputs=("a",)), parent))[0].io_ok

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import shutil
 from pathlib import Path
 
@@ -100,7 +101,7 @@ def test_copies_that_a_kill_left_go_with_the_next_life_or_by_cleaning(
     assert len(place.left()) == 1
     runs = str(tmp_path / "runs")
     shutil.copytree(tmp_path / "runs", tmp_path / "copy")
-    [found] = left_behind(start_git, str(place.project), runs, [])
+    [found] = left_behind(start_git, str(place.project), runs, [], own=os.listdir(runs))
     assert found.why == (
         "copies for an item that were not finished, so that no step was ever there: plait worktrees --clean"
     )

@@ -16,6 +16,7 @@ import pytest
 
 import plait
 from plait.app import flows, hands
+from plait.app.takeover import look_at, take_over
 from plait.cli import main
 from plait.documents import parse
 from plait.engine.events import Noted
@@ -337,7 +338,7 @@ def test_reduce_does_not_begin_elsewhere_than_where_the_items_were_merged(
 
 def test_a_reduce_that_goes_on_at_another_branch_says_so(project: Path) -> None:
     path = written(project, SWITCHING.replace("MEANWHILE", "'true'"))
-    (project / ".ai").mkdir()
+    (project / ".ai/tools").mkdir(parents=True)
     (project / ".ai/bad").touch()
     run = flows.run_flow(path)
     assert (run.status, (project / "all").read_text()) == ("failed", "a.txt\nb.txt\n")
@@ -356,7 +357,7 @@ def test_a_reduce_that_goes_on_at_another_branch_says_so(project: Path) -> None:
 def test_a_reduce_whose_first_step_left_the_branch_and_failed_goes_on(project: Path) -> None:
     leaving = "- shell: git switch -q -c report 2>/dev/null; test ! -e ${workflow.dir}/.ai/bad\n  - shell: ls"
     path = written(project, SWITCHING.replace("MEANWHILE", "'true'").replace("- shell: ls", leaving))
-    (project / ".ai").mkdir()
+    (project / ".ai/tools").mkdir(parents=True)
     (project / ".ai/bad").touch()
     run = flows.run_flow(path)
     assert run.status == "failed"
@@ -421,7 +422,10 @@ def test_a_folder_that_cannot_be_cleaned_stays_with_a_word_about_it(
 
 def test_a_run_whose_items_left_something_is_not_removed_with_old_runs(project: Path) -> None:
     run = plait.run(written(project, FAILING)).run
-    assert flows.flow_store(str(project)).remove_old(0, 0) == ()
+    other = plait.run(written(project, "steps: [{shell: 'true'}]\n")).run
+    last = plait.run(written(project, "steps: [{shell: 'echo'}]\n")).run
+    assert flows.flow_store(str(project)).remove_old(1, 0) == (other,)
+    assert sorted(os.listdir(flows.flow_store(str(project)).folder)) == sorted([run, last])
     assert run in os.listdir(flows.flow_store(str(project)).folder)
 
 
@@ -505,6 +509,7 @@ def test_a_run_whose_items_have_places_stays_where_they_are(project: Path, kind:
         project.rename(now)
     else:
         shutil.copytree(project, now, symlinks=True)
+        take_over(look_at(run, str(now)))
     ways: list[Callable[[], object]] = [
         lambda: flows.retry_flow(run, project=str(now)),
         lambda: flows.resume_flow(run, project=str(now)),

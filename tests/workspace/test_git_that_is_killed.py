@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import itertools
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -95,7 +96,11 @@ def test_on_a_full_disk_it_is_said_of_each_folder_why_it_cannot_be_looked_at(
 
     monkeypatch.setattr("plait.workspace.git.stand_in", is_full)
     found = [
-        one.why for one in left_behind(start_git, str(place.project), str(tmp_path / "runs"), ()) if one.path
+        one.why
+        for one in left_behind(
+            start_git, str(place.project), str(tmp_path / "runs"), (), own=os.listdir(tmp_path / "runs")
+        )
+        if one.path
     ]
     assert found == ["what git works with here cannot be written: No space left on device"]
 

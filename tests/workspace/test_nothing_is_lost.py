@@ -196,7 +196,7 @@ def cleaned(place: Place) -> list[tuple[str, int | None, int]]:
     if not os.path.exists(runs):
         os.mkdir(runs)
         os.symlink(place.folder / "run", os.path.join(runs, "r1"))
-    found = left_behind(start_git, project, runs, ())
+    found = left_behind(start_git, project, runs, (), own=os.listdir(runs))
     rest = [clean(start_git, project, runs, one) for one in found]
     return [(one.branch or one.path, one.commits, one.files) for one in rest if one is not None]
 
@@ -275,7 +275,7 @@ def test_cleaning_a_copy_of_a_project_does_not_touch_the_original(tmp_path: Path
     runs.mkdir()
     (tmp_path / "second" / "run").rename(runs / "r1")
     project = str(tmp_path / "second" / "repository")
-    for one in left_behind(start_git, project, str(runs), ()):
+    for one in left_behind(start_git, project, str(runs), (), own=os.listdir(runs)):
         clean(start_git, project, str(runs), one)
     assert git(first.repository, "rev-parse", f"plait/r1/{kept.name}") == tip
     assert (runs / "r1" / "worktrees" / kept.name / "work").read_text() == "work\n"

@@ -29,7 +29,7 @@ def removable(tmp_path: Path) -> Iterator[None]:
 
 
 def left(place: Place) -> list[Left]:
-    return left_behind(start_git, str(place.project), runs_of(place), ())
+    return left_behind(start_git, str(place.project), runs_of(place), (), own=os.listdir(runs_of(place)))
 
 
 def cleaned(place: Place) -> list[Left]:
@@ -185,9 +185,10 @@ def test_what_cannot_be_removed_stays_aside_and_is_said(
     first, second = place.left()
     assert first.startswith(".0-a-")
     assert first.endswith(".gone")
+    stays = f"Operation not permitted: {place.worktrees / first}/cache/ro/x"
     assert (
         "all that an item did is on its branch or merged, but its folder could not be wholly removed: "
-        f"{place.worktrees / first} (Operation not permitted: x); plait worktrees --clean tries again, "
+        f"{place.worktrees / first} ({stays}); plait worktrees --clean tries again, "
         "or remove it yourself"
     ) in place.notes()
     assert entries(place) == 0
@@ -197,7 +198,7 @@ def test_what_cannot_be_removed_stays_aside_and_is_said(
     assert all("rest of a folder" in one.why for one in found)
     rest = cleaned(place)
     assert [os.path.basename(one.path) for one in rest] == [first, second]
-    assert "Operation not permitted: x" in rest[0].why
+    assert f"Operation not permitted: {rest[0].path}/cache/ro/x" in rest[0].why
     assert isinstance(place.life(), Done), "a resumed run commits nothing of it"
     assert place.branches() == ["main"]
     stubborn(False)
@@ -299,7 +300,9 @@ def test_an_entry_of_git_whose_folder_is_gone_is_listed_and_cleaned(tmp_path: Pa
 def test_what_is_aside_in_a_run_that_goes_on_is_nobody_elses(tmp_path: Path) -> None:
     place = Place(tmp_path, items=("a",), does=failing, first=IGNORING)
     first = killed_while_removing(place)
-    found = left_behind(start_git, str(place.project), runs_of(place), ("r1",))
+    found = left_behind(
+        start_git, str(place.project), runs_of(place), ("r1",), own=os.listdir(runs_of(place))
+    )
     assert not any(first in one.path for one in found)
 
 

@@ -351,7 +351,7 @@ def _raw_environment() -> Mapping[Any, Any]:
 
 
 def project_root(project: str | PathLike[str] | None) -> str:
-    """The folder that was named, or the nearest one above that has a `.ai`."""
+    """The folder that was named, the nearest project, or the current folder."""
     if project is not None:
         named = os.fspath(project)
         if not os.path.isdir(named):
@@ -360,12 +360,10 @@ def project_root(project: str | PathLike[str] | None) -> str:
             fix = "name the folder of the project"
             raise InputError(f"there is no folder '{named}'", fix=fix, code="no-directory")
         return _real_path(named if os.path.isabs(named) else os.path.join(os.getcwd(), named))
-    folder = start = os.getcwd()  # which has no links in it
-    while folder != os.path.dirname(folder):
-        if os.path.isdir(os.path.join(folder, ".ai")) and folder != os.path.expanduser("~"):
-            return folder
-        folder = os.path.dirname(folder)
-    return start
+    from plait.projects import nearest_project
+
+    start = os.getcwd()  # which has no links in it
+    return nearest_project(start) or start
 
 
 _REAL_PATHS: dict[str, tuple[str, int, int]] = {}
@@ -492,7 +490,9 @@ def _pins() -> PinFile:
 
 def user_space() -> str:
     """Where the user's own tools, keys and trust are."""
-    return os.path.join(os.environ.get("USER_SPACE") or os.path.expanduser("~"), ".ai")
+    from plait.projects import user_folder
+
+    return os.path.join(user_folder(), ".ai")
 
 
 def _first_line_of(command: Sequence[str]) -> str | None:
@@ -512,7 +512,9 @@ def sources(directory: str | PathLike[str], *, commands: bool = True) -> Sources
     """Computed values of the real world: this environment, these files, this clock."""
     from plait.scope import Sources
 
-    return Sources(directory, environ=os.environ, run=printed_by if commands else None)
+    # What a command would print is not known where none is to run.
+    may_change = None if commands else lambda: False
+    return Sources(directory, environ=os.environ, run=printed_by if commands else None, may_change=may_change)
 
 
 COMMAND_TIMEOUT = 60.0

@@ -4,8 +4,9 @@
     output = ensemble.run({"topic": "tides"})
     output.raw, output.task_outputs[0].raw, output.tokens, output.cost, output.trace
 
-In a project (a folder with `.ai`, or one that is named) a run is recorded in its state folder, shown by
-`plait show`, and resumed by `run(resume=ID)`.  Elsewhere nothing is written: the run lives in memory.
+In a project (a folder whose `.ai` holds more than state, or one that is named) a run is recorded in its
+state folder, shown by `plait show`, and resumed by `run(resume=ID)`.  Elsewhere nothing is written: the run
+lives in memory.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from plait.app.flows import FlowResult
     from plait.engine.hooks import Hook
     from plait.flows.loaded import Loaded
+    from plait.flows.tool_calls import ToolCall
 
 _PLAIN: Final = frozenset({str, int, bool, type(None), Secret})
 """What is data without a second look."""
@@ -200,12 +202,10 @@ class Ensemble:
     def _place(self, project: str | os.PathLike[str] | None) -> str | None:
         """The project that a run belongs to; None: there is none."""
         from plait.app import project_root
+        from plait.projects import nearest_project
 
         named = self.project if project is None else project
-        if named is not None:
-            return project_root(named)
-        root = project_root(None)
-        return root if os.path.isdir(os.path.join(root, ".ai")) else None
+        return nearest_project(os.getcwd()) if named is None else project_root(named)
 
     def _program(self, given: Mapping[str, Json]) -> Assembled:
         """With providers of its own: what a list of answers has given in one run it gives in the next."""
@@ -354,12 +354,22 @@ def _loaded(program: Assembled, given: Mapping[str, Json], project: str) -> Load
         Surroundings({}, {}, {}),
         {},
         uses={**tools_of(program.hooks), **dict(_uses(program.cast))},
+        calls=tuple(_calls(program.cast)),
         kind="ensemble",
         limits=program.limits,
         hooks=program.hooks,
         environ=os.environ,
     )
     return with_layers(loaded, project, None, running=True)
+
+
+def _calls(cast: Cast) -> Iterator[ToolCall]:
+    from plait.flows.tool_calls import ToolCall
+    from plait.template.template import compile_template
+
+    for task in cast.tasks:
+        if task.tool is not None and task.params is not None:
+            yield ToolCall(task.tool, compile_template(task.params, "graph"))
 
 
 def _uses(cast: Cast) -> Iterator[tuple[str, Span]]:

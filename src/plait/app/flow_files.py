@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Mapping
 
 from plait.app import env_changes
-from plait.errors import InputError, listed
+from plait.errors import InputError, JournalError, listed
 from plait.hints import TYPE_CHECKING, Final
 from plait.records import dataclass, field, replace
 from plait.values import Json, Secret
@@ -64,11 +64,12 @@ class Flow:
         inputs: Mapping[str, Json] | None = None,
     ) -> Flow:
         facts = opened.facts
-        if "file" not in facts:
-            raise InputError(
-                f"run {opened.id} was never begun: Plait was ended while it made it",
-                fix="plait run FILE begins a new one",
-                code="unknown-run",
+        if not {"file", "project"} <= facts.keys():
+            raise JournalError(
+                f"run {opened.id} does not say which file and project it is of, so its journal is damaged",
+                opened.folder,
+                "restore its folder from a backup, or remove it and run the flow again",
+                code="damaged",
             )
         if facts.get("python"):
             raise InputError(
@@ -83,13 +84,14 @@ class Flow:
                 code="is-chat",
             )
         said = facts.get("options")
-        kept = dict(said) if isinstance(said, Mapping) else {}
+        known = Options().record()
+        kept = {name: said[name] for name in said if name in known} if isinstance(said, Mapping) else {}
         if max_parallel is not None:
             kept["max_parallel"] = max_parallel
         if backend is not None:
             kept["backend"] = backend
         kept["inputs"] = {**(kept.get("inputs") or {}), **_given_again(opened, inputs or {})}
-        path, project = _place_now(str(facts["file"]), _project_then(opened), opened.project)
+        path, project = place_now(str(facts["file"]), _project_then(opened), opened.project)
         tool = facts.get("tool")
         called = tool if isinstance(tool, str) and not file else None
         flow = cls(os.path.abspath(file) if file else path, Options(**kept), project, tool=called)
@@ -191,7 +193,7 @@ def _project_then(opened: Opened) -> str:
     return project if os.path.isabs(project) else opened.project
 
 
-def _place_now(file: str, project: str, now: str) -> tuple[str, str]:
+def place_now(file: str, project: str, now: str) -> tuple[str, str]:
     """Where a flow and its project are, if the project may have been moved or copied since."""
     if os.path.realpath(project) == os.path.realpath(now):
         return file, project
@@ -254,10 +256,8 @@ def flow_named(path: str, options: Options, project: str | None) -> Flow:
 
 
 def project_of_file(path: str) -> str:
-    """The project that a flow belongs to: the nearest folder above it with a `.ai`, or its own."""
-    folder = own = os.path.dirname(os.path.realpath(path))
-    while folder != os.path.dirname(folder):
-        if os.path.isdir(os.path.join(folder, ".ai")) and folder != os.path.realpath(os.path.expanduser("~")):
-            return folder
-        folder = os.path.dirname(folder)
-    return own
+    """The project that a flow belongs to: the nearest one above it, or its own folder."""
+    from plait.projects import nearest_project
+
+    own = os.path.dirname(os.path.realpath(path))
+    return nearest_project(own) or own

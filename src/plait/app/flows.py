@@ -8,6 +8,7 @@ already knows.
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 
 from plait.app.flow_files import (
@@ -28,8 +29,9 @@ from plait.app.lives import (
     worked,
     would_fail,
 )
+from plait.app.retention import remove_old_runs
 from plait.errors import InputError
-from plait.hints import TYPE_CHECKING, Final
+from plait.hints import TYPE_CHECKING
 from plait.values import Json
 
 if TYPE_CHECKING:
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from plait.flows.loaded import Loaded
     from plait.steps.hands import Rehearsed
     from plait.store import Runs, RunSummary
+    from plait.tools.seal import Seals
     from plait.workspace import Left
 
 __all__ = [
@@ -64,9 +67,6 @@ __all__ = [
     "run_made",
     "would_fail",
 ]
-
-KEEP_RUNS: Final = 200
-KEEP_DAYS: Final = 30.0
 
 
 def load_all() -> None:
@@ -129,9 +129,9 @@ def run_flow(
     expect_tools(flow, loaded, company.ask)
     expect_backend(flow, loaded, company.stop)
     runs = flow_store(flow.project)
-    runs.remove_old(keep=KEEP_RUNS, days=KEEP_DAYS)
+    notes = remove_old_runs(runs, flow.project)
     with runs.create(flow.facts(loaded)) as opened:
-        return worked(flow, loaded, opened, company)
+        return worked(flow, loaded, opened, company, notes=notes)
 
 
 def call_flow(
@@ -152,9 +152,9 @@ def call_flow(
     expect_tools(flow, loaded, company.ask)
     expect_backend(flow, loaded, company.stop)
     runs = flow_store(flow.project)
-    runs.remove_old(keep=KEEP_RUNS, days=KEEP_DAYS)
+    notes = remove_old_runs(runs, flow.project)
     with runs.create(flow.facts(loaded)) as opened:
-        return worked(flow, loaded, opened, company)
+        return worked(flow, loaded, opened, company, notes=notes)
 
 
 def run_made(
@@ -178,25 +178,26 @@ def run_made(
             result = worked(flow, loaded, unkept, company)
             return result, list(unkept.journal.events())
     runs = flow_store(project)
+    notes: list[str] = []
     if resume is None:
-        runs.remove_old(keep=KEEP_RUNS, days=KEEP_DAYS)
+        notes = remove_old_runs(runs, project)
         opening = runs.create({**flow.facts(loaded), "python": True})
     else:
-        opening = runs.open(runs.find(resume), write=True)
+        opening = runs.open_own(runs.find(resume), write=True)
     with opening as opened:
         if resume is not None:
             from plait.app.changed import go_on_by, is_to_accept
 
             accept_changes = is_to_accept(loaded, opened, said=accept_changes)
             go_on_by(loaded, opened, accepted=accept_changes)
-        result = worked(flow, loaded, opened, company, accept_changes=accept_changes)
+        result = worked(flow, loaded, opened, company, accept_changes=accept_changes, notes=notes)
         return result, list(opened.journal.events())
 
 
 def made_inputs(run: str, project: str) -> dict[str, Json]:
     """What a run of a program made in Python was given, but for secrets."""
     runs = flow_store(project)
-    with runs.open(runs.find(run), write=False) as opened:
+    with runs.open_own(runs.find(run), write=False) as opened:
         options = opened.facts.get("options")
         if not opened.facts.get("python"):
             fix = f"plait resume {opened.id} goes on with it"
@@ -221,7 +222,7 @@ def resume_flow(
     from plait.app.changed import Retry, changed_since, go_on_by, is_to_accept, without_removed
 
     runs, name = find_run(run, project)
-    with runs.open(name, write=True) as opened:
+    with runs.open_own(name, write=True) as opened:
         flow = Flow.of(opened, max_parallel, backend=backend, inputs=inputs)
         company = company or Company()
         loaded = flow.load(ask=company.ask)
@@ -270,7 +271,7 @@ def retry_flow(
     from plait.app.changed import Retry, go_on_by
 
     runs, name = find_run(run, project)
-    with runs.open(name, write=True) as opened:
+    with runs.open_own(name, write=True) as opened:
         flow = Flow.of(opened, max_parallel, file, backend=backend)
         company = company or Company()
         loaded = flow.load(ask=company.ask)
@@ -363,7 +364,7 @@ def rehearse_resume(
     from plait.engine.journal import Overlay
 
     runs, name = find_run(run, project)
-    with runs.open(name, write=False) as opened:
+    with runs.open_own(name, write=False) as opened:
         flow = Flow.of(opened, None, inputs=inputs)
         loaded = flow.load(lenient=True)
         expect_places(flow, loaded, opened)
@@ -389,7 +390,7 @@ def refusal_to_resume(
     from plait.app.changed import expect_unchanged
 
     runs, name = find_run(run, project)
-    with runs.open(name, write=False) as opened:
+    with runs.open_own(name, write=False) as opened:
         try:
             expect_unchanged(Flow.of(opened, None, inputs=inputs).load(lenient=True), opened)
         except InputError as error:
@@ -400,12 +401,20 @@ def refusal_to_resume(
 def flow_store(project: str) -> Runs:
     from plait.store import Runs
 
-    return Runs(project)
+    return Runs(project, seals=seals_for(project))
 
 
-def flow_runs(project: str | None = None) -> list[RunSummary]:
-    """The runs of a project, newest first."""
-    return flow_store(_state_project(project)).list()
+def seals_for(project: str) -> Seals:
+    """How this user's own runs and results in a project are told from those that came with it."""
+    from plait.app import user_space
+    from plait.tools.seal import Seals
+
+    return Seals(user_space(), project)
+
+
+def flow_runs(project: str | None = None, most: int | None = None) -> list[RunSummary]:
+    """The runs of a project, newest first; at most so many."""
+    return flow_store(_state_project(project)).list(most)
 
 
 def left_worktrees(project: str | None = None, *, clean: bool = False) -> list[Left]:
@@ -416,8 +425,8 @@ def left_worktrees(project: str | None = None, *, clean: bool = False) -> list[L
 
     root = _state_project(project)
     store = flow_store(root)
-    running = {one.id for one in store.list() if one.status == "running"}
-    found = left_behind(start_git, root, store.folder, running)
+    own = {one.id for one in store.list() if not one.foreign}
+    found = left_behind(start_git, root, store.folder, store.running(), own=own)
     if not clean:
         return found
     remains = [cleaned(start_git, root, store.folder, one) for one in found]
@@ -426,8 +435,22 @@ def left_worktrees(project: str | None = None, *, clean: bool = False) -> list[L
 
 def find_run(run: str | None, project: str | None) -> tuple[Runs, str]:
     """A run by the beginning of its id; the newest if none is named."""
-    runs = flow_store(_state_project(project))
+    root = _state_project(project)
+    runs = flow_store(root)
+    if project is None and (above := runs_above(root)) is not None:
+        raise InputError(
+            f"there is no run in {root}",
+            fix=f"{above} has runs: --project {shlex.quote(above)}",
+            code="unknown-run",
+        )
     return runs, runs.find(run)
+
+
+def runs_above(root: str) -> str | None:
+    """Where to look for runs instead, if there are none in this folder."""
+    from plait.projects import has_runs, nearest_runs
+
+    return None if has_runs(root) else nearest_runs(root)
 
 
 def _state_project(project: str | None) -> str:

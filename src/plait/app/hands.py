@@ -20,11 +20,10 @@ if TYPE_CHECKING:
     from plait.steps.model import Offer, Provider
     from plait.store.results import Results
     from plait.template.shell import BoundScript
+    from plait.tools.code_params import CodeParams
     from plait.tools.invocation import Invocation, RequestCall, Returned
     from plait.tools.trust import Ask as AskTrust
 
-STOP_GRACE: Final = 5.0
-"""Seconds that running processes get when a run is to stop."""
 PIECE: Final = 1 << 20
 MOST_KEPT: Final = 4 << 30
 """Bytes of long outputs that one run keeps in all."""
@@ -63,8 +62,10 @@ class RealHands:
         self._lock = threading.Lock()
         self._tools: Toolbox | None = None
         self._providers: Providers | None = None
+        self._kept_results: Results | None = None
         self._no_flows: dict[str, bool] = {}
         """Tools that are not flows: may they be called only once?"""
+        self._code: dict[str, CodeParams] = {}
         self._tools_at = project
         """The folder that tools take for the project."""
         self._tools_env: Mapping[str, str] = {}
@@ -94,7 +95,6 @@ class RealHands:
                 # masked.
                 overflow=self._keeps_overflow,
                 cancel=stop,
-                grace=STOP_GRACE,
             )
         except ProcessError as error:
             if isinstance(error.ended, Finished) and error.ended.truncated:
@@ -162,7 +162,6 @@ class RealHands:
                 timeout=timeout,
                 overflow=True,
                 cancel=stop,
-                grace=STOP_GRACE,
             )
         except ProcessError as error:
             if isinstance(error.ended, Finished):
@@ -212,6 +211,18 @@ class RealHands:
         elif not holds_unknown(params):
             load_tool(tools, tool_id, params, project=self._project, running=False)
 
+    def code(self, tool_id: str) -> CodeParams:
+        known = self._code.get(tool_id)
+        if known is None:
+            from plait.app.programs import code_of
+            from plait.tools.code_params import NO_CODE
+
+            known = code_of(self._toolbox(), tool_id)
+            if known is None:
+                return NO_CODE  # the call says why; a tool that is there later is looked at then
+            self._code[tool_id] = known
+        return known
+
     def is_once(self, tool_id: str) -> bool:
         return self._no_flows.get(tool_id, False)
 
@@ -233,9 +244,12 @@ class RealHands:
 
     @property
     def _results(self) -> Results:
-        from plait.store.results import Results
+        if self._kept_results is None:
+            from plait.app.flows import seals_for
+            from plait.store.results import Results
 
-        return Results(self._project)
+            self._kept_results = Results(self._project, seals=seals_for(self._project))
+        return self._kept_results
 
     def call(self, tool_id: str, params: Mapping[str, Json], *, timeout: float | None) -> ToolResult:
         from plait.steps.call import call_tool

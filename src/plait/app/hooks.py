@@ -8,11 +8,10 @@ trusted; the bytes that were judged are those that are read.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from threading import Lock
 
 from plait.engine.outcome import Aborted, Failure, OutOfLimit, OutOfTime, StepError, too_long
-from plait.engine.perform import Turn
+from plait.engine.perform import Turn, act
 from plait.hints import TYPE_CHECKING, Final
 from plait.records import dataclass, replace
 from plait.steps.hands import working
@@ -67,7 +66,7 @@ def begin(loaded: Loaded, run: WorkingRun) -> None:
     if not (limited or loaded.hooks):
         return
     from plait.engine.hooks import Hooks
-    from plait.steps.tool import called
+    from plait.steps.tool import fill_and_call
 
     if limited and not run.fresh:
         run.spent.add(seconds=run.earlier.seconds)
@@ -75,7 +74,7 @@ def begin(loaded: Loaded, run: WorkingRun) -> None:
         # Before the first step: of steps side by side some are remembered later than others take new ones.
         run.spent.add_earlier(**run.earlier.inside(""))
     names = _names(loaded, run.id)
-    run.hooks = Hooks(loaded.hooks, call=called, names=names, spent=run.spent)
+    run.hooks = Hooks(loaded.hooks, call=fill_and_call, names=names, spent=run.spent)
 
 
 def _limits_around(loaded: Loaded) -> Limits:
@@ -118,11 +117,11 @@ def _named_model(loaded: Loaded) -> str | None:
     return next((step.model for step in loaded.program.inner if isinstance(step, Conversation)), None)
 
 
-def started(program: Callable[[Turn], Json], turn: Turn, hooks: Hooks | None) -> Json:
+def started(program: Program, turn: Turn, hooks: Hooks | None) -> Json:
     """What a program comes to, if no hook is against it."""
     if hooks is not None:
         hooks.expect("run_started", turn)
-    return program(turn)
+    return act(program, turn)
 
 
 def ended(program: Program, turn: Turn, hooks: Hooks | None, value: Json, failure: Failure | None) -> Json:
@@ -192,11 +191,11 @@ class _Called:
     def _with_hooks(self, turn: Turn) -> Json:
         loaded = self.loaded
         if not loaded.hooks:
-            return loaded.program.run(turn)
+            return act(loaded.program, turn)
         names = _names(loaded, turn.run.id)
         with _hooks_of(turn.run).inside(turn.path, loaded.hooks, names) as own:
             try:
-                value = started(loaded.program.run, turn, own)
+                value = started(loaded.program, turn, own)
             except StepError as error:
                 self._failed(turn, own, error.failure)
                 raise
@@ -219,9 +218,9 @@ _MAKING: Final = Lock()
 def _hooks_of(run: Run) -> Hooks:
     """Those of a run; it has some from now on, if only for what is inside it."""
     from plait.engine.hooks import Hooks
-    from plait.steps.tool import called
+    from plait.steps.tool import fill_and_call
 
     with _MAKING:
         if run.hooks is None:
-            run.hooks = Hooks(call=called)
+            run.hooks = Hooks(call=fill_and_call)
         return run.hooks

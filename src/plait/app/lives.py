@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 
 from plait.app import env_changes
 from plait.engine.events import RunEnded, RunStarted, Status, UsedBefore
@@ -13,8 +14,10 @@ from plait.engine.outcome import Aborted, Done, Failed, Failure, Interrupted, Ou
 from plait.engine.perform import Turn
 from plait.engine.retried import NOT_RETRIED, Retried
 from plait.engine.run import Run, Stop, Watch
-from plait.errors import InputError, JournalError, PlaitError, Problem, TrustError
+from plait.errors import InputError, JournalError, PlaitError, TrustError
 from plait.hints import TYPE_CHECKING, Final
+from plait.machine import explained
+from plait.primitives import jobs
 from plait.records import dataclass, field, replace
 from plait.template.program import FACTS
 from plait.values import Json
@@ -31,6 +34,8 @@ if TYPE_CHECKING:
 
 INPUT: Final = "map/items"
 """The step that reads the input of a map."""
+STOPPED_BY: Final = {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 129}
+"""The exit code of a run that a signal has stopped: 128 and its number."""
 NOTED: Final = frozenset({"refused-variable", "short-secret"})
 """Warnings that depend on what a run is given, so that no check of the file tells of them."""
 
@@ -46,11 +51,13 @@ class FlowResult:
     counts: Mapping[str, Json] = field(default_factory=dict)
     """`total`, `successful`, `failed` of its items."""
     trust_refused: bool = False
+    has_seal: bool = True
+    """Is it known to be this user's, so that it can be resumed?"""
 
     @property
     def exit_code(self) -> int:
         if self.status == "interrupted":
-            return 130
+            return STOPPED_BY.get(self.failure.message if self.failure else "", 130)
         if self.trust_refused:
             return 3
         if self.failure is not None and self.failure.kind == "refused" and self.failure.path == INPUT:
@@ -78,6 +85,7 @@ class Unkept:
         self.id = "unkept"
         self.journal = MemoryJournal()
         self.facts: dict[str, Json] = {}
+        self.why_unsealed = ""
         self._temporary = TemporaryDirectory(prefix="plait-run-")
         self.folder = self._temporary.name
 
@@ -101,47 +109,57 @@ def worked(
     repeat: Iterable[str] = (),
     said_done: Mapping[str, Json] | None = None,
     retried: Retried = NOT_RETRIED,
+    notes: Iterable[str] = (),
 ) -> FlowResult:
-    run = _new_run(
-        flow,
-        loaded,
-        opened.journal,
-        opened.id,
-        opened.folder,
-        company,
-        accept_changes=accept_changes,
-        repeat=repeat,
-        said_done=said_done,
-        retried=retried,
-    )
-    run.hands = _hands(flow, loaded, run, company.ask)
-    _give_workspaces(flow, loaded, run)
-    resumed = not opened.journal.is_fresh()
-    if resumed:  # before anything begins in this life
-        from plait.app.again import unanswered
+    """`notes`: what was done before it, and is to be told with it."""
+    with explained(run=None if isinstance(opened, Unkept) else opened.id):
+        run = _new_run(
+            flow,
+            loaded,
+            opened.journal,
+            opened.id,
+            opened.folder,
+            company,
+            accept_changes=accept_changes,
+            repeat=repeat,
+            said_done=said_done,
+            retried=retried,
+        )
+        run.hands = _hands(flow, loaded, run, company.ask)
+        _give_workspaces(flow, loaded, run)
+        resumed = not opened.journal.is_fresh()
+        if resumed:  # before anything begins in this life
+            from plait.app.again import unanswered
 
-        run.unanswered = dict(unanswered(loaded, opened.journal))
-    program = loaded.program
-    run.emit(RunStarted(opened.id, program.name, flow.path, flow.project, resumed, program.phases))
-    if resumed:
-        run.tell(UsedBefore(run.earlier.by_part()))
-    for finding in loaded.warnings:
-        if finding.code in NOTED:
-            run.note("", str(finding.problem))
-    _note_new_variables(opened, loaded, run)
-    result = FlowResult(opened.id, "failed")
-    try:
-        result = _outcome(opened.id, loaded, run, flow)
-        run.emit(RunEnded(result.status, result.failure, facts=dict(result.counts)))
-    except JournalError:
-        with suppress(JournalError):  # the first one says more
+            run.unanswered = dict(unanswered(loaded, opened.journal))
+        program = loaded.program
+        run.emit(RunStarted(opened.id, program.name, flow.path, flow.project, resumed, program.phases))
+        if resumed:
+            run.tell(UsedBefore(run.earlier.by_part()))
+        for note in notes:
+            run.note("", note)
+        for finding in loaded.warnings:
+            if finding.code in NOTED:
+                run.note("", str(finding.problem))
+        _note_new_variables(opened, loaded, run)
+        if opened.why_unsealed:
+            fix = f"put that right, then plait trust run {opened.id}"
+            run.note("", f"this run cannot be resumed, since it has no seal: {opened.why_unsealed}; {fix}")
+        result = FlowResult(opened.id, "failed")
+        try:
+            with jobs.listening(partial(run.warn, "")):
+                result = _outcome(opened.id, loaded, run, flow)
+            result = replace(result, has_seal=not opened.why_unsealed)
+            run.emit(RunEnded(result.status, result.failure, facts=dict(result.counts)))
+        except JournalError:
+            with suppress(JournalError):  # the first one says more
+                run.close()
+            raise
+        except BaseException:  # nothing is hidden: what was recorded is made safe first
             run.close()
-        raise
-    except BaseException:  # nothing is hidden: what was recorded is made safe first
+            raise
         run.close()
-        raise
-    run.close()
-    return result
+        return result
 
 
 def _note_new_variables(opened: Opened | Unkept, loaded: Loaded, run: Run) -> None:
@@ -158,7 +176,7 @@ def _outcome(id: str, loaded: Loaded, run: WorkingRun, flow: Flow) -> FlowResult
 
     hooks.begin(loaded, run)
     turn = _first_turn(id, loaded, run, flow)
-    result = _come_to(id, loaded, run, lambda: hooks.started(loaded.program.run, turn, run.hooks))
+    result = _come_to(id, loaded, run, lambda: hooks.started(loaded.program, turn, run.hooks))
     if run.hooks is None or result.status == "interrupted":
         return result
     of = loaded.program, turn, run.hooks, result.value, result.failure
@@ -279,6 +297,9 @@ def _placed(backend: Backend, loaded: Loaded, run: WorkingRun, flow: Flow) -> Ba
         from plait.app.away import Away
 
         backend.office = Away(loaded, run, profile=flow.options.profile)
+        for setting in ("stall_timeout", "wait_for_workers"):
+            if (seconds := getattr(loaded, setting)) is not None:
+                setattr(backend, setting, seconds)
     return backend
 
 
@@ -306,10 +327,12 @@ def expect_tools(flow: Flow, loaded: Loaded, ask: AskTrust | None, *, running: b
     if not loaded.uses:
         return
     from plait.app import toolbox
-    from plait.app.programs import elements_of
+    from plait.app.programs import code_problems, elements_of
 
     tools = toolbox(flow.project, ask=ask)
-    problems: list[Problem] = []
+    problems = code_problems(tools, loaded)
+    if problems:  # before anybody is asked whether a tool may run
+        raise InputError.together(problems)
     for tool_id in loaded.uses:
         try:
             tools.trust.require(elements_of(tools, tool_id), running=running)

@@ -12,6 +12,7 @@ from plait.errors import InputError, PlaitError, Problem
 from plait.hints import TYPE_CHECKING
 from plait.records import replace
 from plait.steps.permissions import DIRECTIVE
+from plait.tools.bind import expect_no_value_in_fixed_code
 from plait.tools.chain import FLOW
 from plait.tools.items import Header, Item, digest_of
 from plait.tools.rules import validate
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from plait.flows.loaded import Loaded
     from plait.steps.call import Toolbox
     from plait.tools.chain import Chain
+    from plait.tools.code_params import CodeParams
 
 
 def is_flow(tools: Toolbox, tool_id: str) -> bool:
@@ -119,23 +121,38 @@ def elements_of(tools: Toolbox, tool_id: str) -> Sequence[Item]:
     """The files that have to be trusted for a tool or a directive to run."""
     if tool_id.startswith(DIRECTIVE):
         return (directive_item(tools, tool_id),)
-    return tools.chains.get(tool_id).elements
+    chain = tools.chains.get(tool_id)
+    expect_no_value_in_fixed_code(chain)
+    return chain.elements
 
 
-def tool_problems(project: str, tool_id: str) -> Sequence[Problem]:
-    """Why a tool of a project cannot be called, whoever trusts it; nothing is started."""
-    from plait.app import toolbox
+def code_of(tools: Toolbox, tool_id: str) -> CodeParams | None:
+    """Which parameters of a tool are read as code; None if there is no tool that could be asked."""
+    from plait.tools.code_params import CodeParams
 
+    if tool_id.startswith(DIRECTIVE):
+        return None
     try:
-        elements_of(toolbox(project), tool_id)
-    except PlaitError as error:
-        return error.problems
-    return ()
+        chain = tools.chains.get(tool_id)
+    except PlaitError:
+        return None
+    return CodeParams(tool_id, (item.header.config_schema for item in chain.elements))
+
+
+def code_problems(tools: Toolbox, loaded: Loaded) -> list[Problem]:
+    """Every value of a flow that would become code of a tool which it names."""
+    if not (loaded.calls or loaded.hooks):
+        return []
+    from plait.flows.tool_calls import calls_of_hooks, code_findings
+
+    calls = (*loaded.calls, *calls_of_hooks(loaded.hooks))
+    found = code_findings(calls, lambda tool_id: code_of(tools, tool_id))
+    return [finding.problem for finding in dict.fromkeys(found) if finding.severity == "error"]
 
 
 def _expect_tools(tools: Toolbox, loaded: Loaded) -> None:
     """Every tool that it names exists; whether it may run is asked when it is called."""
-    problems: list[Problem] = []
+    problems = code_problems(tools, loaded)
     for tool_id, place in loaded.uses.items():
         try:
             elements_of(tools, tool_id)

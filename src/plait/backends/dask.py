@@ -6,6 +6,10 @@ Never more items are with the scheduler than may run at a time, and never more t
 its workers can take, so a million items do not fill it and a death repeats no more than it may.  A task
 costs milliseconds: where items are shorter, several of them are one, as far as all threads stay busy.
 
+Replies are fetched for each worker by itself, so one that is stuck or gone keeps back nothing but its own.
+What makes no progress is noticed here: others do what a worker has that had no heartbeat for `stall_timeout`,
+a task that no worker has is sent again, and a cluster without workers ends the run after `wait_for_workers`.
+
 Each task is for one worker.  Dask does again what a dead worker had done as long as anybody may want it, also
 if that is recorded here meanwhile; for a task that no other worker may take it cannot.  So what is done
 again is decided here, by what is recorded.  A reply that comes twice is dropped.
@@ -18,7 +22,6 @@ from __future__ import annotations
 import operator
 import pkgutil
 import queue
-import threading
 import time
 import uuid
 from collections import Counter, deque
@@ -27,9 +30,10 @@ from contextlib import suppress
 from functools import partial
 
 from plait.backends import travel
-from plait.backends.dask_cluster import CONNECT, Cluster, expect_installed, opened_cluster, quiet
+from plait.backends.dask_cluster import CONNECT, Cluster, Fetched, expect_installed, opened_cluster, quiet
 from plait.backends.dask_refusals import as_error, expect_same, mismatch, unheard_of, unloadable
-from plait.backends.halting import STOPPED, halted
+from plait.backends.dask_signs import Signs
+from plait.backends.halting import halted, seconds_to_stop
 from plait.backends.local import LocalThreads
 from plait.backends.patience import Call, GaveWay, NoAnswer
 from plait.backends.returned import Raised, returned
@@ -50,8 +54,14 @@ TASK: Final = 0.2
 """Seconds that a task of several items is to take."""
 MOST_ITEMS: Final = 64
 """Of one task."""
-RECONNECT: Final = 60.0
-"""Seconds that a scheduler may be gone, or say nothing."""
+STALL: Final = 60.0
+"""Seconds that a scheduler may be gone, or that it or a worker may say nothing, unless the flow says more."""
+WAIT: Final = 600.0
+"""Seconds that a cluster may have no worker that takes items, unless the flow says more."""
+REVIEW: Final = 5.0
+"""Seconds between two looks whether what is on its way is still somewhere."""
+FETCHES: Final = 3
+"""Questions for a reply that a living worker does not hand over, after which its items go again."""
 QUIET: Final = 5.0
 """Seconds without an answer, after which we say that we wait for it."""
 GREETING: Final = 1 / 6
@@ -70,7 +80,6 @@ ALONE: Final = 2
 """Deaths of workers while they may have been at an item, after which one has it alone …"""
 TOO_MANY: Final = 4
 """… and after which it has failed."""
-FETCHERS: Final = 4
 
 
 class Dask:
@@ -80,6 +89,8 @@ class Dask:
 
     def __init__(self, address: str = "") -> None:
         self.address = address
+        self.stall_timeout = STALL
+        self.wait_for_workers = WAIT
         self.office: travel.Office | None = None
         """Packs what travels; without one nothing does."""
 
@@ -96,7 +107,16 @@ class Dask:
             LocalThreads().run_items(items, perform, finished, parallel=parallel)
             return
         with quiet(), opened_cluster(self.address, parallel) as cluster:
-            _Crew(cluster, self.office, items, finished, parallel, fanned).work()
+            _Crew(
+                cluster,
+                self.office,
+                items,
+                finished,
+                parallel,
+                fanned,
+                patience=self.stall_timeout,
+                wait=self.wait_for_workers,
+            ).work()
 
     def expect_there(self, stop: Stop) -> None:
         """What is needed is installed, and there is a cluster, unless it is to be our own."""
@@ -110,21 +130,28 @@ class Dask:
 
 
 @dataclass(frozen=True, slots=True)
-class _Arrived:
-    """What became of a task: a reply, or nothing, because it was lost, or an error of Dask's."""
-
-    key: str
-    reply: bytes | None = None
-    error: BaseException | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class _Flight:
     """A task that is on its way."""
 
     works: list[ItemWork]
     worker: str
     future: Any
+    since: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """For the replies of tasks that one worker has ended."""
+
+    worker: str
+    keys: list[str]
+    since: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    question: _Question
+    fetched: Fetched
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,10 +179,13 @@ class _Crew:
         parallel: int,
         fanned: Fanned,
         *,
-        patience: float = RECONNECT,
+        patience: float = STALL,
+        wait: float = WAIT,
     ) -> None:
-        """`patience`: seconds that the scheduler may be gone, or say nothing."""
+        """`patience`: seconds that the scheduler may be gone, or that it or a worker may say nothing;
+        `wait`: seconds that there may be no worker that takes items."""
         self._patience = patience
+        self._wait = wait
         self._cluster = cluster
         self._office = office
         self._items = items
@@ -172,13 +202,30 @@ class _Crew:
         """By the keys of items: workers that died while they may have been at them."""
         self._pace: float | None = None
         """Seconds that an item takes."""
-        self._done: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._arrived: queue.SimpleQueue[_Arrived] = queue.SimpleQueue()
-        self._fetching: queue.SimpleQueue[list[Any] | None] = queue.SimpleQueue()
+        self._news: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        """Tasks that have ended, and answers to questions for their replies."""
+        self._ready: dict[str, list[str]] = {}
+        """By worker: tasks that have ended there, and of whose replies nobody was asked yet …"""
+        self._asked: dict[str, _Question] = {}
+        """… or somebody was …"""
+        self._later: set[str] = set()
+        """… or will be once more, when we look again who is there."""
+        self._fetches: Counter[str] = Counter()
+        """By task: questions in vain."""
+        self._signs = Signs()
+        self._reviewed = 0.0
+        self._doubted: set[str] = set()
+        """Tasks that no worker had at the last review."""
+        self._hushed: set[str] = set()
+        """Workers that we have said to be silent."""
+        self._stuck: set[str] = set()
+        """Workers that were silent for too long: nothing is sent to them until they are heard again."""
         self._workers: dict[str, int] = {}
         """Threads of those that have the parcel."""
         self._greetings: list[_Greeting] = []
         self._counted = 0.0
+        self._without_since: float | None = None
+        """Since when no worker takes items …"""
         self._has_said_empty = False
         self._is_silent = False
         """The scheduler has not answered when workers were to halt, so nobody waits for it at last words."""
@@ -193,7 +240,6 @@ class _Crew:
             self._until_all_ended()
         finally:
             self._say_goodbye()
-            self._end_fetching()
             self._close(self._closing)
         if self._error is not None:
             raise self._error
@@ -301,14 +347,97 @@ class _Crew:
         flown_to = {flight.worker for flight in self._flying.values()}
         for worker in (self._workers.keys() | flown_to) - there.keys():
             self._lose(worker)
-        self._greet_new(there)
+        self._stuck &= there.keys()
+        self._greet_new({worker: count for worker, count in there.items() if worker not in self._stuck})
         self._welcome()
         self._workers |= {worker: threads for worker, threads in there.items() if worker in self._workers}
-        if not there and not self._has_said_empty:
+        self._ask_later()
+        self._expect_workers(there)
+
+    def _expect_workers(self, there: Mapping[str, int]) -> None:
+        """Somebody takes items, or will in time."""
+        now = time.monotonic()
+        if self._workers:
+            self._without_since, self._has_said_empty = None, False
+            return
+        if self._without_since is None:
+            self._without_since = now
+        without = now - self._without_since
+        if not self._has_said_empty and (not there or without > min(QUIET, self._wait / 2)):
             self._has_said_empty = True
             self._note(
-                f"the cluster at {self._cluster.shown} has no workers yet; items begin when one is there"
+                f"the cluster at {self._cluster.shown} has no workers{' that answer' * bool(there)}; "
+                f"items go on when one is there, and the run ends after {self._wait:g} seconds without one"
             )
+        if without > self._wait:
+            raise ProcessError(
+                f"the cluster at {self._cluster.shown} has had no worker that takes items "
+                f"for {self._wait:g} seconds",
+                fix=f"start workers, then: plait resume {self._run.id} "
+                "(to wait longer, write wait_for_workers under map)",
+                code="no-workers",
+            )
+
+    def _review(self) -> None:
+        """Is everything that is on its way still somewhere?  What is not goes again."""
+        now, pause = time.monotonic(), min(REVIEW, self._patience / 4)
+        old = [key for key, flight in self._flying.items() if now - flight.since > pause]
+        if not (old or self._stuck) or now - self._reviewed < pause:
+            return
+        beats, processing = self._ask(self._heartbeats_and_tasks)
+        self._reviewed = time.monotonic()
+        self._stuck -= self._signs.see(beats)  # who is heard again is greeted as if it were new
+        for worker in {self._flying[key].worker for key in old}:
+            self._expect_sign(worker)
+        self._send_lost_again([key for key in old if key in self._flying], processing)
+
+    def _heartbeats_and_tasks(self) -> tuple[dict[str, object], set[str]]:
+        workers = self._client.scheduler_info(n_workers=-1)["workers"]
+        beats = {worker: known["last_seen"] for worker, known in workers.items()}
+        return beats, {key for keys in self._client.processing().values() for key in keys}
+
+    def _expect_sign(self, worker: str) -> None:
+        """It has a heartbeat, and hands over what it has done; else others do what it has."""
+        question = self._asked.get(worker)
+        waited = 0.0 if question is None else time.monotonic() - question.since
+        silence = max(self._signs.silence(worker), waited)
+        if silence > self._patience:
+            self._hushed.discard(worker)
+            self._note(
+                f"the worker at {worker} has not answered for {self._patience:g} seconds; "
+                "others do what it was at"
+            )
+            self._leave(worker)
+        elif silence > min(2 * QUIET, self._patience / 2) and worker not in self._hushed:
+            self._hushed.add(worker)
+            self._note(
+                f"the worker at {worker} does not answer; after {self._patience:g} seconds "
+                "others do what it is at"
+            )
+        elif silence < QUIET:
+            self._hushed.discard(worker)
+
+    def _leave(self, worker: str) -> None:
+        """Whoever is stuck may wake up: it is not to go on with what others do then."""
+        futures = [flight.future for flight in self._flying.values() if flight.worker == worker]
+        self._stuck.add(worker)
+        self._lose(worker)
+        Call(partial(self._client.cancel, futures, force=True))
+
+    def _send_lost_again(self, old: list[str], processing: Set[str]) -> None:
+        """A task that has not ended, and that no worker has, twice in a row."""
+        doubted = {
+            key
+            for key in old
+            if key not in processing and self._flying[key].future.status not in ("finished", "error")
+        }
+        lost = doubted & self._doubted
+        self._doubted = doubted - lost
+        if not lost:
+            return
+        works = [work for key in lost for work in self._flying.pop(key).works]
+        self._note(f"{len(works)} items were lost on the cluster; they are sent again")
+        self._again += works
 
     def _greet_new(self, there: Mapping[str, int]) -> None:
         """While others work: one that is stuck keeps nobody from it."""
@@ -368,6 +497,8 @@ class _Crew:
     def _lose(self, worker: str) -> None:
         """It is gone: what it had goes again; an item of which workers die, one after the other, does not."""
         threads = self._workers.pop(worker, 1)  # it may have been waiting for another parcel
+        self._ready.pop(worker, None)
+        self._asked.pop(worker, None)
         flights = [(key, flight) for key, flight in self._flying.items() if flight.worker == worker]
         for number, (key, flight) in enumerate(flights):
             del self._flying[key]
@@ -391,6 +522,7 @@ class _Crew:
     def _fill(self) -> bool:
         """Send as many items as there is room for; is there anything to wait for?"""
         self._look_at_workers()
+        self._review()
         if self._error is not None:
             return bool(self._flying)  # of those that live: what dies now is not sent again
         self._expect_time_left()
@@ -415,7 +547,9 @@ class _Crew:
     def _expect_time_left(self) -> None:
         """Workers see to it themselves; but there may be none, or one that is stuck."""
         turn = self._fanned.turn
-        if (end := turn.ends_at()) is not None and time.monotonic() > end + (STOPPED if self._flying else 0):
+        if (end := turn.ends_at()) is not None and time.monotonic() > end + (
+            seconds_to_stop() if self._flying else 0
+        ):
             raise OutOfTime
 
     def _taken_from(self, free: dict[str, int], works: list[ItemWork], sent: Set[str]) -> str | None:
@@ -497,60 +631,83 @@ class _Crew:
             self._again.extend(work for works in tasks.values() for work in works)
             return
         for key, future in zip(tasks, futures, strict=True):
-            self._flying[key] = _Flight(tasks[key], worker, future)
-            future.add_done_callback(self._done.put)
+            self._flying[key] = _Flight(tasks[key], worker, future, time.monotonic())
+            future.add_done_callback(self._news.put)
 
     # ── and back ─────────────────────────────────────────────────────────
 
     def _take(self) -> None:
-        self._gather()
-        arrived = self._waited()
-        for one in arrived:
-            flight = self._flying.pop(one.key, None)
-            if flight is None:
-                continue  # it has come before, or goes again already
-            if one.error is not None:
-                raise unheard_of(self._returned(one.error))
-            if one.reply is None:
-                self._again += flight.works
+        for one in self._heard():
+            if isinstance(one, _Answer):
+                self._answered(one.question, one.fetched)
             else:
-                self._replied(flight, self._unpacked(one.reply))
+                self._task_ended(one)
+        self._fetch()
 
-    def _gather(self) -> None:
-        """Fetch the replies of what has ended; by threads, since one that was lost meanwhile takes long."""
-        ended = []
+    def _heard(self) -> list[Any]:
+        """What came in; a moment is waited for it."""
+        heard: list[Any] = []
         with suppress(queue.Empty):
-            ended.append(self._done.get(timeout=LOOK))
+            heard.append(self._news.get(timeout=LOOK))
             while True:
-                ended.append(self._done.get_nowait())
-        fetched = [future for future in ended if future.status == "finished"]
-        if fetched:
-            self._fetching.put(fetched)
-        for future in ended:
-            if future.status == "error":
-                self._arrived.put(_Arrived(future.key, error=future.exception()))
-            elif future.status != "finished":
-                self._arrived.put(_Arrived(future.key))
+                heard.append(self._news.get_nowait())
+        return heard
 
-    def _fetch(self, client: Any, wanted: queue.SimpleQueue[list[Any] | None]) -> None:
-        while (futures := wanted.get()) is not None:
-            replies: list[Any] = [None] * len(futures)
-            try:
-                replies = client.gather(futures)
-            except BaseException as error:  # also cancelled ones, which are no Exception: handed on below
-                if not _is_lost(error):
-                    self._arrived.put(_Arrived(futures[0].key, error=error))
-            for future, reply in zip(futures, replies, strict=True):
-                self._arrived.put(_Arrived(future.key, reply))
+    def _task_ended(self, future: Any) -> None:
+        flight = self._flying.get(future.key)
+        if flight is None:
+            return  # it has come before, or goes again already
+        match future.status:
+            case "finished":
+                self._ready.setdefault(flight.worker, []).append(future.key)
+            case "error":
+                del self._flying[future.key]
+                raise unheard_of(self._returned(future.exception()))
+            case _:
+                del self._flying[future.key]
+                self._again += flight.works
 
-    def _waited(self) -> list[_Arrived]:
-        arrived: list[_Arrived] = []
-        with suppress(queue.Empty):
-            if self._done.empty():
-                arrived.append(self._arrived.get(timeout=LOOK / 10))
-            while True:
-                arrived.append(self._arrived.get_nowait())
-        return arrived
+    def _fetch(self) -> None:
+        """Each worker is asked by itself, for all that it has: one that is stuck keeps back nobody else's."""
+        for worker in [one for one in self._ready if one not in self._asked]:
+            keys = [key for key in self._ready.pop(worker) if key in self._flying]
+            if keys:
+                question = self._asked[worker] = _Question(worker, keys, time.monotonic())
+                self._cluster.fetch(self._client, keys, partial(self._hand_in, question))
+
+    def _hand_in(self, question: _Question, fetched: Fetched) -> None:
+        self._news.put(_Answer(question, fetched))
+
+    def _answered(self, question: _Question, fetched: Fetched) -> None:
+        if self._asked.get(question.worker) is not question:
+            return  # its worker or its scheduler was given up meanwhile
+        del self._asked[question.worker]
+        if fetched.error is not None and not _is_lost(fetched.error):
+            raise unheard_of(self._returned(fetched.error))
+        for key in question.keys:
+            if key in fetched.replies:
+                self._fetches.pop(key, None)
+                flight = self._flying.pop(key)
+                self._replied(flight, self._unpacked(fetched.replies[key]))
+            elif fetched.error is not None or key in fetched.missing:
+                self._count_miss(key)
+            else:  # kept back because of others
+                self._ready.setdefault(question.worker, []).append(key)
+
+    def _count_miss(self, key: str) -> None:
+        """Its worker is gone, which we see at the next look, or does not hand it over."""
+        self._counted = 0.0
+        self._fetches[key] += 1
+        if self._fetches[key] < FETCHES:
+            self._later.add(key)
+        else:
+            del self._fetches[key]
+            self._again += self._flying.pop(key).works
+
+    def _ask_later(self) -> None:
+        later, self._later = self._later & self._flying.keys(), set()
+        for key in later:
+            self._ready.setdefault(self._flying[key].worker, []).append(key)
 
     def _replied(self, flight: _Flight, reply: travel.Reply) -> None:
         works = flight.works
@@ -586,7 +743,9 @@ class _Crew:
     def _give_up(self, work: ItemWork) -> None:
         step, turn = self._fanned.placed(work)
         failure = Failure(
-            "its workers died, one after the other, while they were at this item", "worker", path=turn.path
+            "its workers died or fell silent, one after the other, while they were at this item",
+            "worker",
+            path=turn.path,
         )
         outcome: Outcome = Skipped(failure.message) if step.policy.failure_is_skipped else Failed(failure)
         self._run.record((_end(step, turn, outcome),))
@@ -597,16 +756,6 @@ class _Crew:
     def _connect(self, seconds: float) -> None:
         self._client = self._cluster.client(seconds, gives_way=self._run.is_stopping)
         self._comm = self._client.scheduler_comm
-        self._end_fetching()
-        wanted: queue.SimpleQueue[list[Any] | None] = queue.SimpleQueue()
-        self._fetching = wanted
-        for _ in range(FETCHERS):
-            # A daemon: of what is lost between its end and its fetching, Dask may never tell.
-            threading.Thread(target=self._fetch, args=(self._client, wanted), daemon=True).start()
-
-    def _end_fetching(self) -> None:
-        for _ in range(FETCHERS):
-            self._fetching.put(None)
 
     def _close(self, seconds: float) -> None:
         Call(partial(self._client.close, timeout=seconds)).is_over(seconds, gives_way=self._is_hurried)
@@ -621,6 +770,10 @@ class _Crew:
         self._flying.clear()
         self._workers.clear()
         self._greetings.clear()
+        self._ready.clear()
+        self._asked.clear()
+        self._stuck.clear()
+        self._signs.forget()
         self._close(1.0)
         self._is_back()
 

@@ -6,13 +6,13 @@ a client of Dask waits without end for what is accepted and never answered.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from plait.backends.patience import Call, GaveWay
 from plait.errors import InputError
 from plait.hints import Any, Final
-from plait.records import dataclass
+from plait.records import dataclass, field
 
 CONNECT: Final = 6.0
 """Seconds until there is no cluster at an address."""
@@ -27,6 +27,15 @@ NOBODY_THERE: Final = (
 NO_ADDRESS: Final = "write dask://HOST:PORT; a scheduler of Dask listens at port 8786, if nobody said another"
 
 GivesWay = Callable[[], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """What workers handed over: all that was asked for, or what is missing and nothing else."""
+
+    replies: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+    missing: frozenset[str] = frozenset()
+    error: BaseException | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +74,23 @@ class Cluster:
             code="no-cluster",
         )
 
+    def fetch(self, client: Any, keys: list[str], told: Callable[[Fetched], None]) -> None:
+        """Have the scheduler fetch the results of tasks; `told` is called by a thread of Dask's, if at all.
+
+        Not by `client.gather`: that waits for ever for a result that was lost, and keeps back the others.
+        """
+        from tornado.gen import convert_yielded
+
+        def begin() -> None:
+            try:
+                asked: Any = convert_yielded(client.scheduler.gather(keys=keys))
+            except Exception as error:  # a client that was closed meanwhile: told as what it is
+                told(Fetched(error=error))
+            else:
+                asked.add_done_callback(lambda over: told(_fetched(over)))
+
+        client.loop.add_callback(begin)
+
     def directly(self, client: Any, worker: str, function: Callable[..., Any], *args: object) -> Any:
         """What a worker says without its scheduler, which may be stuck; not every network lets us."""
         from distributed.protocol import pickle
@@ -73,6 +99,16 @@ class Cluster:
         message = {"function": dumps(function), "args": dumps(args), "kwargs": dumps({}), "wait": True}
         reply = client.sync(client.rpc(worker).run, callback_timeout=DIRECT, **message)
         return reply["result"]
+
+
+def _fetched(over: Any) -> Fetched:
+    try:
+        answer = over.result()
+    except BaseException as error:  # a broken connection, or a call that was cancelled, which is no Exception
+        return Fetched(error=error)
+    if answer["status"] == "OK":
+        return Fetched(answer["data"])
+    return Fetched(missing=frozenset(answer["keys"]))
 
 
 def _find_speaker(address: str, seconds: float) -> None:

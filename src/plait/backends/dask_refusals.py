@@ -7,7 +7,16 @@ from collections.abc import Mapping
 from plait.backends import travel
 from plait.backends.returned import Raised, returned
 from plait.engine.run import Mask
-from plait.errors import InputError, InternalError, PlaitError, ProcessError, TrustError, listed
+from plait.errors import (
+    GuardianError,
+    InputError,
+    InternalError,
+    MachineError,
+    PlaitError,
+    ProcessError,
+    TrustError,
+    listed,
+)
 
 
 def expect_same(pythons: Mapping[str, object], plaits: Mapping[str, object], mask: Mask) -> None:
@@ -82,7 +91,7 @@ def mismatch(workers: Mapping[str, str]) -> InputError:
 
 def as_error(reply: travel.Refused) -> PlaitError:
     kinds: dict[str, type[PlaitError]] = {
-        one.__name__: one for one in (InputError, ProcessError, InternalError)
+        one.__name__: one for one in (InputError, ProcessError, GuardianError, MachineError, InternalError)
     }
     if reply.kind == TrustError.__name__:  # it may well be trusted here
         fix = f"there, as the user who runs the worker: {reply.fix}" if reply.fix else reply.fix

@@ -12,15 +12,19 @@ from functools import partial
 from plait.backends.patience import Call
 from plait.backends.returned import Raised
 from plait.engine.run import Stop
+from plait.grace import grace_seconds
 from plait.hints import Final, Protocol
 
-STOPPED: Final = 7.0
-"""Seconds until what is to stop has ended: the grace of its processes, and some more."""
 AT_ONCE: Final = 2.0
 """The same without grace."""
 ANSWER: Final = 1.0
 """Seconds until a scheduler that says nothing is left aside."""
 PAUSE: Final = 0.1
+
+
+def seconds_to_stop() -> float:
+    """Until what is to stop has ended: the grace of its processes, and some more."""
+    return grace_seconds() + AT_ONCE
 
 
 class Ways(Protocol):
@@ -47,7 +51,7 @@ class _Halting:
         """By worker, and whether it was hurried: calls under way, of which an answer may come late."""
 
     def done(self) -> list[str]:
-        until = time.monotonic() + (AT_ONCE if self._hurried else STOPPED)
+        until = time.monotonic() + (AT_ONCE if self._hurried else seconds_to_stop())
         while self._busy and time.monotonic() < until:
             if self._is_hurried_now():
                 self._hurried = True

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 
 from plait.engine.backend import Fanned, Finished, ItemWork, Perform
+from plait.machine import machine_error
 
 
 class LocalThreads:
@@ -18,7 +19,7 @@ class LocalThreads:
         finished: Finished,
         *,
         parallel: int,
-        fanned: Fanned | None = None,  # noqa: ARG002 - the protocol's shape
+        fanned: Fanned | None = None,
     ) -> None:
         crew = _Crew(items, perform, finished)
         if parallel == 1:
@@ -28,12 +29,31 @@ class LocalThreads:
                 threading.Thread(target=crew.work, name=f"plait-item-{number}", daemon=True)
                 for number in range(parallel)
             ]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
+            started = _start(threads)
+            if started < parallel and fanned is not None:
+                fanned.turn.run.note(
+                    fanned.turn.path,
+                    f"the machine has room for {started} threads: so many items are done at a time, "
+                    f"not {parallel}",
+                )
+            if not started:
+                crew.work()
+            for thread in threads[:started]:
                 thread.join()
         if crew.error is not None:
             raise crew.error
+
+
+def _start(threads: list[threading.Thread]) -> int:
+    """Start as many as there is room for; how many that were."""
+    for number, thread in enumerate(threads):
+        try:
+            thread.start()
+        except RuntimeError as error:
+            if machine_error(error) is None:
+                raise
+            return number
+    return len(threads)
 
 
 class _Crew:

@@ -189,6 +189,18 @@ def guarded(run: Callable[[], int]) -> int:
 def _failed(error: Exception) -> int:
     if isinstance(error, BrokenPipeError):
         raise error
+    try:
+        return _told(error)
+    except (MemoryError, OSError) as worse:  # there is not even room to load what explains it
+        if isinstance(worse, BrokenPipeError):
+            raise
+        _discard_output()
+        why = worse.strerror if isinstance(worse, OSError) else "not enough memory"
+        print(f"plait: the machine refuses: {why}\nfix: look at its limits (ulimit -a)", file=sys.stderr)
+        return 1
+
+
+def _told(error: Exception) -> int:
     from plait.errors import PlaitError
 
     if isinstance(error, PlaitError) and error.exit_code != 4:
@@ -197,11 +209,19 @@ def _failed(error: Exception) -> int:
         sys.stdout.flush()
         show_error(error)
         return error.exit_code
-    if isinstance(error, OSError) and error.filename is None and _is_full(error):
-        what = "the output" if _is_of_output(error) else "something"
+    if isinstance(error, OSError) and error.filename is None and _is_full(error) and _is_of_output(error):
         _discard_output()
-        print(f"plait: {what} cannot be written: {error.strerror}", file=sys.stderr)
+        print(f"plait: the output cannot be written: {error.strerror}", file=sys.stderr)
         return 1
+    from plait.machine import machine_error
+
+    limit = machine_error(error)
+    if limit is not None:
+        from plait.cli.output import show_error
+
+        _discard_output()
+        show_error(limit)
+        return limit.exit_code
     from plait.cli.bug import report
 
     return report(error)
@@ -227,8 +247,8 @@ def _discard_output() -> None:
     """The interpreter flushes standard output when it exits, and would complain once more."""
     try:
         descriptor = sys.stdout.fileno()
+        devnull = os.open(os.devnull, os.O_WRONLY)
     except (OSError, ValueError):
-        return  # not a real file: nothing is flushed to a pipe at exit
-    devnull = os.open(os.devnull, os.O_WRONLY)
+        return  # not a real file: nothing is flushed to a pipe at exit; or no descriptor is left
     os.dup2(devnull, descriptor)
     os.close(devnull)

@@ -243,6 +243,8 @@ def _notes(result: ToolResult) -> Iterator[str]:
         yield f"it wrote more to standard error than is kept; all of it is in {said}"
     if isinstance(refused := facts.get("refused_env"), list):
         yield f".env may not set {', '.join(refused)}: they decide which programs run"
+    if isinstance(left_out := facts.get("left_out"), list):
+        yield "of the tool's folder, this did not come along:\n  " + "\n  ".join(map(str, left_out[:10]))
     if isinstance(log := facts.get("log"), str):
         yield f"before its result it printed:\n{log}"
 

@@ -28,7 +28,7 @@ COLOURS: Final = {"error": "red", "warning": "yellow", "note": "blue"}
 
 def configure(parser: Parser) -> None:
     parser.add_argument(
-        "paths", metavar="PATH", nargs="+", help="flows, hooks, providers, or directories of them"
+        "paths", metavar="PATH", nargs="+", help="flows, tools, hooks, providers, or directories of them"
     )
     parser.add_argument("--kind", metavar="K", help=f"what the files are: {', '.join(FILE_KINDS)}")
     parser.add_argument(
@@ -42,7 +42,7 @@ def configure(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from plait.app.programs import tool_problems
+    from plait.app.file_check import findings_around
     from plait.template.profiles import profile_named
 
     form = one_of("format", "json" if options.json else options.format, FORMATS)
@@ -59,7 +59,7 @@ def run(options: argparse.Namespace) -> int:
             profile=profile,
             names=names,
             meant=file in options.paths,
-            missing=tool_problems,
+            around=findings_around,
         )
     ]
     match form:

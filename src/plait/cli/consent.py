@@ -29,7 +29,7 @@ def add_project(parser: Parser, *, lockable: bool = True) -> None:
     parser.add_argument(
         "--project",
         metavar="DIR",
-        help="the project's folder; otherwise the nearest one above that has a .ai",
+        help="the project's folder; otherwise the nearest one above whose .ai holds more than state",
     )
     if lockable:
         parser.add_argument(

@@ -367,7 +367,7 @@ def _filled(hole: Hole, field: TextField, source: Source, scope: Scope) -> Json:
 
 def _bound(field: TextField, leaf: Leaf, scope: Scope) -> tuple[dict[int, str], str | None, list[Problem]]:
     """How each hole is bound, what would run, and what is refused."""
-    pieces = shell_pieces(leaf, field.known, phase=field.phase)
+    pieces = shell_pieces(leaf, field.known)
     gaps = [piece for piece in pieces if isinstance(piece, Gap)]
     lexed = analyse(pieces, "sh")
     places = {part.start: LEFT for part in leaf.program.parts if not isinstance(part, Text)}

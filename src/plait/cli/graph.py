@@ -88,6 +88,8 @@ def _of_run(options: argparse.Namespace) -> Picture:
 
     runs, name = flows.find_run(None if options.run == "last" else options.run, options.project)
     with runs.open(name, write=False) as opened:
+        if not options.file:
+            opened.require_own()  # the journal of a stranger names no file for us
         file = options.file or str(opened.facts.get("file", ""))
         return picture_of_run(file, opened.journal)
 

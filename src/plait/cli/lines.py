@@ -14,6 +14,7 @@ import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from itertools import islice
 from math import floor, log10
 from threading import Lock
 
@@ -64,15 +65,16 @@ from plait.engine.run_parts import (
     Row,
     Tally,
 )
+from plait.grace import grace_seconds
 from plait.hints import Final, Protocol, TextIO
 from plait.values import Json, json_text
 
 PROGRESS_PAUSE: Final = 10.0
 """Seconds between two lines that say how far a part is."""
-GRACE: Final = 5
-"""Seconds that what runs gets to end, when the run is to stop."""
 MOST_PRINTED: Final = 50
 """Failures, and notes, that are printed as they happen; all are counted."""
+MOST_WARNINGS: Final = 5
+"""Of so many warnings a run reminds at its end."""
 MOST_IN_SUMMARY: Final = 10
 MOST_OUTPUT: Final = 10
 MOST_OF_A_LINE: Final = 500
@@ -102,6 +104,8 @@ class Result(Protocol):
     def value(self) -> Json: ...
     @property
     def counts(self) -> Mapping[str, Json]: ...
+    @property
+    def has_seal(self) -> bool: ...
     @property
     def exit_code(self) -> int: ...
 
@@ -313,7 +317,11 @@ def event_record(event: Event) -> dict[str, Json]:
         case StepForgotten():
             return {"event": "step_forgotten", **_fields(event, "path", "why", "below")}
         case Noted():
-            return {"event": "noted", **_fields(event, "path", "message")}
+            return {
+                "event": "noted",
+                "level": "warning" if event.warning else "note",
+                **_fields(event, "path", "message"),
+            }
         case RunEnded():
             return {
                 "event": "run_ended",
@@ -388,12 +396,14 @@ def stopping_line(progress: Progress, *, at_once: bool) -> str:
         return "stopping …"
     kind = "item" if progress.fans else "step"
     gets = "gets" if running == 1 else "get"
-    return f"stopping: {counted(running, f'running {kind}')} {gets} {GRACE} s … (again: at once)"
+    return f"stopping: {counted(running, f'running {kind}')} {gets} {grace_seconds():g} s … (again: at once)"
 
 
 def summary(progress: Progress, result: Result) -> Iterator[Line]:
     """The last lines: how it ended, what was written, what failed and what to type next."""
     yield from _ending(progress, result)
+    for note in islice((note for note in progress.notes if note.warning), MOST_WARNINGS):
+        yield f"  {note_line(note)}", "yellow"
     yield from _output(progress, result)
     yield from _written(progress)
     if result.status != "interrupted":
@@ -410,16 +420,21 @@ def _lists(progress: Progress) -> bool:
 
 def _ending(progress: Progress, result: Result) -> Iterator[Line]:
     if result.status == "interrupted":
-        again = f"plait resume {clean(result.run)}{project_named(progress)}"
+        run, where = clean(result.run), project_named(progress)
+        again = f"{_before_all(result, where)}plait resume {run}{where}"
         yield f"stopped. {_recorded(progress)} Continue with:  {again}", "yellow"
         return
     facts = "   ".join([*tallies(progress), *_cost(progress)])
     time = clock(progress.time(progress.last_at))
     if result.status == "done":
-        yield f"✓ done in {time}   {facts}".rstrip(), "yellow" if progress.failure_count else "green"
+        yield f"✓ done in {time}   {facts}".rstrip(), _colour_of_done(progress)
         return
     yield f"✗ failed after {time}   {facts}".rstrip(), "red"
     yield from why_ended(result.failure, progress.failures)
+
+
+def _colour_of_done(progress: Progress) -> str:
+    return "yellow" if progress.failure_count or progress.warning_count else "green"
 
 
 def _recorded(progress: Progress) -> str:
@@ -464,6 +479,8 @@ def tallies(progress: Progress) -> Iterator[str]:
         yield f"{all_of_them}{counted(steps[1], noun)}{_went_on(progress)}"
     if progress.retries:
         yield counted(progress.retries, "retry", "retries")
+    if progress.warning_count:
+        yield counted(progress.warning_count, "warning")
     if progress.note_count:
         yield counted(progress.note_count, "note")
 
@@ -573,18 +590,29 @@ def failures(progress: Progress, result: Result) -> Iterator[Line]:
     if not shown and _has_failed_items(progress):  # in an earlier life, of which nothing was told in this one
         yield f"  look at it   {show}", "dim"
     # What failed behind the items is tried again without them.
-    yield from next_commands(result.run, progress, retry=True, resume=result.status != "done")
+    first = _before_all(result, project_named(progress))
+    yield from next_commands(result.run, progress, retry=True, resume=result.status != "done", first=first)
 
 
-def next_commands(run: str, progress: Progress, *, retry: bool, resume: bool) -> Iterator[Line]:
-    """What to type about failures: to look at the last one, and, if it makes sense, to do them again."""
+def _before_all(result: Result, where: str) -> str:
+    """A run without a seal has to be taken over before anybody goes on with it."""
+    return "" if result.has_seal else f"plait trust run {clean(result.run)}{where}; "
+
+
+def next_commands(
+    run: str, progress: Progress, *, retry: bool, resume: bool, first: str = ""
+) -> Iterator[Line]:
+    """What to type about failures: to look at the last one, and, if it makes sense, to do them again.
+
+    `first`: what has to be typed before that.
+    """
     run, where = clean(run), project_named(progress)
     if progress.failures:
         yield f"  look at it   plait logs {run} {name_of(progress.failures[-1])}{where}", "dim"
     if retry and _has_failed_items(progress):
-        yield f"  try again    plait retry {run} --failed{where}", "dim"
+        yield f"  try again    {first}plait retry {run} --failed{where}", "dim"
     if resume:
-        yield f"  go on        {_before_going_on(progress.failure)}plait resume {run}{where}", "dim"
+        yield f"  go on        {_before_going_on(progress.failure)}{first}plait resume {run}{where}", "dim"
 
 
 def _has_failed_items(progress: Progress) -> bool:
@@ -621,7 +649,8 @@ def failure_line(failed: FailedStep) -> str:
 
 def note_line(note: Note) -> str:
     about = f"{clean(note.about)}: " if note.about else ""
-    return f"note: {about}{clean(first_line(note.message), None)}"
+    word = "warning" if note.warning else "note"
+    return f"{word}: {about}{clean(first_line(note.message), None)}"
 
 
 def figures(progress: Progress, part: Part, now: float, *, alive: bool = True) -> Iterator[str]:

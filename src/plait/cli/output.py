@@ -73,6 +73,27 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() or c in "\n\t" else "�" for c in text)
 
 
+def folded(line: str, room: int | None) -> Iterator[str]:
+    """One line in pieces that fit, all but the first indented.
+
+    A terminal would begin the rest of a long line at its left edge, where it looks like a line of ours.
+    """
+    from unicodedata import east_asian_width
+
+    if room is None:
+        yield line
+        return
+    margin = " " * 6
+    piece, used = "", 0
+    for letter in line:
+        wide = 2 if east_asian_width(letter) in "WF" else 1
+        if used + wide > room:
+            yield piece
+            piece, used = margin, len(margin)
+        piece, used = piece + letter, used + wide
+    yield piece
+
+
 def aligned(table: Sequence[Sequence[str]], columns: int | None) -> Iterator[str]:
     """Cells under each other; the last one is cut where the terminal ends."""
     clean = [[cut(cell, None) for cell in row] for row in table]

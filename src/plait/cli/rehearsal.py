@@ -74,7 +74,7 @@ def _environment(env: Mapping[str, str]) -> str:
     """Names by their origin; a value is never shown, and one that is secret says so."""
     by_origin: dict[str, list[str]] = {}
     for name, origin in env.items():
-        secret = origin == ".env" or looks_secret(name)
+        secret = looks_secret(name)
         by_origin.setdefault(origin, []).append(f"{name} {MASK}" if secret else name)
     return " · ".join(f"{' '.join(names)} ({origin})" for origin, names in by_origin.items())
 

@@ -44,7 +44,12 @@ def configure(parser: Parser) -> None:
     )
     add_values(parser)
     parser.add_argument("--env", metavar="JSON", help="the environment, instead of the real one")
-    parser.add_argument("--strict", action="store_true", help="a name that nothing answers is an error")
+    parser.add_argument(
+        "--lenient", action="store_true", help="a name that nothing answers stays as it is written"
+    )
+    parser.add_argument(
+        "--strict", action="store_true", help="the opposite of --lenient, which is the default"
+    )
     parser.add_argument(
         "--sink", metavar="S", help="fill it for value (default), text, argv, shell, json, url, header or env"
     )
@@ -84,7 +89,9 @@ def _rendered(options: argparse.Namespace) -> Json:
     env = None if options.env is None else expect_env(read_json(options.env, "--env"), "--env")
     scope = scope_of(given_values(options), env=env)
     environment = dict(os.environ) if env is None else env
-    return _filled(template, scope, options.profile, options.sink, strict=options.strict, env=environment)
+    return _filled(
+        template, scope, options.profile, options.sink, strict=not options.lenient, env=environment
+    )
 
 
 def _filled(

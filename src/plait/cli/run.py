@@ -185,11 +185,9 @@ def watched(work: Work, view: View) -> int:
 
     stop = Stop()
     company = Company([view.watch], stop, _asking(view) if at_a_terminal() else None)
-    with view, stopping_by_signal(stop, view) as heard:
+    with view, stopping_by_signal(stop, view):
         result = work(company=company)
     view.finish(result)
-    if result.status == "interrupted" and heard:
-        return 128 + heard[0]
     return result.exit_code
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -24,6 +25,7 @@ EXAMPLES: Final = (
     "plait runs --limit 5",
     "plait runs --json",
 )
+FOREIGN: Final = "foreign"
 HEAD: Final = ("RUN", "STATUS", "STARTED", "TIME", "ITEMS", "FAILED", "FLOW", "FILE")
 COLOURS: Final = {
     "running": "cyan",
@@ -53,6 +55,8 @@ class Summary(Protocol):
     def counts(self) -> Mapping[str, int]: ...
     @property
     def problem(self) -> str: ...
+    @property
+    def foreign(self) -> bool: ...
 
 
 def configure(parser: Parser) -> None:
@@ -62,14 +66,17 @@ def configure(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    from plait import app
     from plait.app import flows
 
     expect_folder(options.project)
-    summaries = flows.flow_runs(options.project)[: whole("--limit", options.limit)]
+    summaries = flows.flow_runs(options.project, whole("--limit", options.limit))
     if options.json:
         write_json([record(one) for one in summaries])
     else:
         show(summaries, sys.stdout, now=time.time())
+        if not summaries and options.project is None and (above := flows.runs_above(app.project_root(None))):
+            print(f"{above} has runs: plait runs --project {shlex.quote(above)}")
     return 0
 
 
@@ -82,6 +89,8 @@ def show(summaries: Sequence[Summary], stream: TextIO, *, now: float) -> None:
     colours = ["bold", *(COLOURS[one.status] for one in summaries)]
     for line, colour in zip(aligned(rows, width(stream)), colours, strict=True):
         print(paint(line, colour), file=stream)
+    if any(one.foreign for one in summaries):
+        print(f"{FOREIGN}: these runs did not begin here; plait trust run RUN takes one over", file=stream)
 
 
 def record(one: Summary) -> dict[str, Json]:
@@ -94,6 +103,7 @@ def record(one: Summary) -> dict[str, Json]:
         "ended": one.ended,
         "counts": dict(one.counts),
         **({"problem": one.problem} if one.problem else {}),
+        **({FOREIGN: True} if one.foreign else {}),
     }
 
 
@@ -102,7 +112,7 @@ def _cells(one: Summary, now: float) -> tuple[str, ...]:
     failed = one.counts.get("failed", 0)
     return (
         clean(one.id),
-        one.status,
+        f"{one.status}, {FOREIGN}" if one.foreign else one.status,
         time.strftime("%Y-%m-%d %H:%M", time.localtime(one.started)),
         "—" if until is None else clock(until - one.started),
         str(sum(one.counts.values())) if one.counts else "—",

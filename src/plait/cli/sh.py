@@ -14,7 +14,7 @@ from plait.cli.arguments import one_of, seconds
 from plait.cli.output import error_data, paint_for, printable, write_bytes, write_json
 from plait.cli.values import add_values, directory_of, given_text, given_values, scope_of
 from plait.errors import PlaitError
-from plait.hints import TYPE_CHECKING, Final
+from plait.hints import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from plait.cli.arguments import Parser
@@ -31,7 +31,12 @@ def configure(parser: Parser) -> None:
     parser.add_argument("template", metavar="TEMPLATE", help="shell text with holes; - reads standard input")
     add_values(parser)
     parser.add_argument("--shell", default="sh", metavar="SHELL", help="sh (default), dash or bash")
-    parser.add_argument("--strict", action="store_true", help="a name that nothing answers is an error")
+    parser.add_argument(
+        "--lenient", action="store_true", help="a name that nothing answers stays as it is written"
+    )
+    parser.add_argument(
+        "--strict", action="store_true", help="the opposite of --lenient, which is the default"
+    )
     parser.add_argument("--timeout", metavar="S", help="end the command after so many seconds")
     parser.add_argument("--cwd", metavar="DIR", help="run it there")
     parser.add_argument("--show", action="store_true", help="print what would run, and run nothing")
@@ -55,7 +60,7 @@ def _show(options: argparse.Namespace) -> int:
 
     shell = one_of("shell", options.shell, SHELLS)
     scope = scope_of(given_values(options), directory=directory_of(options.cwd), commands=False)
-    bound = app.bound_script(given_text(options.template), scope, shell=shell, strict=options.strict)
+    bound = app.bound_script(given_text(options.template), scope, shell=shell, strict=not options.lenient)
     if options.json:
         write_json({"shown": bound.shown})
         return 0
@@ -72,11 +77,11 @@ def _run(options: argparse.Namespace) -> int:
     directory = directory_of(options.cwd)
     template = given_text(options.template)
     scope = scope_of(given_values(options), directory=directory)
-    how = {
+    how: dict[str, Any] = {
         "shell": one_of("shell", options.shell, SHELLS),
         "cwd": directory,
         "timeout": seconds(options.timeout),
-        "strict": options.strict,
+        "strict": not options.lenient,
     }
     if not options.json:
         return app.sh_through(template, scope, **how)

@@ -19,6 +19,7 @@ from plait.cli.lines import (
     json_line,
     next_commands,
     note_line,
+    project_named,
     why_ended,
     write_lines,
 )
@@ -77,15 +78,20 @@ def run(options: argparse.Namespace) -> int:
         journal.settle(progress)
         status = progress.status
         if progress.ended is None:  # it runs, or whoever ran it died
-            known = [one.status for one in runs.list() if one.id == name and one.status != "unreadable"]
-            status = known[0] if known else "interrupted"
+            status = "running" if runs.is_running(name) else "interrupted"
         if options.json:
-            print(json_line(record(name, status, progress, journal, tries)))
+            shown = record(name, status, progress, journal, tries)
+            print(json_line(shown if opened.is_own else {**shown, "foreign": True}))
         else:
-            goes_on = opened.facts.get("kind") != CHAT
+            progress.project = opened.project  # not where it began: that may be another folder, of others
+            goes_on = opened.facts.get("kind") != CHAT and opened.is_own
             said = lines(name, status, progress, journal, tries, now=time.time(), goes_on=goes_on)
             write_lines(said, sys.stdout)
-            if opened.facts.get("kind") == "graph":
+            if not opened.is_own:
+                command = f"plait trust run {clean(name)}{project_named(progress)}"
+                note = f"  foreign      {command} takes it over", "yellow"
+                write_lines(iter([note]), sys.stdout)
+            if opened.facts.get("kind") == "graph" and opened.is_own:  # else its journal names no file for us
                 write_lines(_way(str(opened.facts.get("file", "")), opened.journal), sys.stdout)
     return 0
 
@@ -235,7 +241,7 @@ def lines(
     now: float,
     goes_on: bool = True,
 ) -> Iterator[Line]:
-    """`goes_on`: it can be resumed."""
+    """`goes_on`: it can be resumed or retried."""
     yield from _head(run, status, progress, now)
     for part in progress.parts.values():
         yield from _part(part, status, progress, now)
@@ -246,7 +252,7 @@ def lines(
         yield f"  {note_line(note)}", "yellow"
     yield from why_ended(progress.failure, _listed(progress))
     resume = goes_on and status in ("interrupted", "failed")
-    yield from next_commands(run, progress, retry=status != "running", resume=resume)
+    yield from next_commands(run, progress, retry=goes_on and status != "running", resume=resume)
 
 
 def _listed(progress: Progress) -> list[FailedStep]:
@@ -338,7 +344,10 @@ def record(run: str, status: Status, progress: Progress, journal: Steps, tries: 
         "asked": progress.asked.record(),
         "failure": progress.failure and progress.failure.record(),
         "phases": [_part_record(part, journal, tries) for part in progress.parts.values()],
-        "notes": [{"path": note.path, "message": note.message} for note in progress.notes],
+        "notes": [
+            {"path": note.path, "level": "warning" if note.warning else "note", "message": note.message}
+            for note in progress.notes
+        ],
     }
 
 

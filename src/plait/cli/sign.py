@@ -1,7 +1,8 @@
 """`plait sign`: sign tools, and the config they read, so that they run wherever your key is trusted.
 
 A signature binds the id and every byte of a file; a file that changes is signed
-again.  JSON and binary files that lie beside tools get theirs in a file `NAME.sig`.
+again.  What lies beside a tool comes along with it, so it is signed as well; a file
+that cannot hold a comment gets its signature in a file `NAME.sig`.
 """
 
 from __future__ import annotations
@@ -33,8 +34,6 @@ EXAMPLES: Final = (
     "plait sign team/report",
     "plait sign --all",
 )
-BESIDE: Final = (".json", ".so", ".node")
-"""Files that tools load, and that cannot hold a comment."""
 
 
 def configure(parser: Parser) -> None:
@@ -139,9 +138,18 @@ def _all_places(spaces: Spaces) -> Iterator[Place]:
         )
         for name in sorted(files):
             place = Place(space, os.path.relpath(os.path.join(folder, name), space.root).replace(os.sep, "/"))
-            known = (".md",) if place.kind == "directive" else (*EXTENSIONS, *BESIDE)
-            if place.extension in known and not name.startswith("."):
+            if not name.startswith(".") and _is_signed(place):
                 yield place
+
+
+def _is_signed(place: Place) -> bool:
+    """Is this a file that runs, or comes along with a tool, or is asked for by one?"""
+    match place.kind:
+        case "tool":
+            return place.extension != ".sig"
+        case "directive":
+            return place.extension == ".md"
+    return place.extension in (*EXTENSIONS, ".json")
 
 
 def _sign(place: Place, key: PrivateKey) -> None:

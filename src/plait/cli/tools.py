@@ -19,6 +19,7 @@ from plait.cli.signers import signed_by
 from plait.errors import InputError, PlaitError, listed
 from plait.hints import TYPE_CHECKING, Final
 from plait.records import dataclass
+from plait.tools.readers import NO_HEADER
 from plait.tools.rules import judge, short_id
 from plait.tools.spaces import Space, Spaces
 from plait.values import Json, json_text
@@ -125,6 +126,8 @@ def _row(tools: Toolbox, item_id: str, space: Space, shadowed_by: str | None) ->
             tools.chains.get(item_id)  # also what stands behind it: a circle, an executor that is not there
         return Row(item_id, space, path, shadowed_by, item, verdict)
     except PlaitError as error:
+        if error.code == NO_HEADER:
+            return None  # it lies beside a tool, and comes along with it
         return Row(item_id, space, path, shadowed_by, error=error)
 
 

@@ -7,6 +7,7 @@
     plait trust mcp SERVER TOOL      approve a tool of an MCP server as it is now; --params JSON
                                      if parameters say which server it is
     plait trust reset ID             let an older version of a signed tool run again
+    plait trust run RUN              take over a run that came with a clone, an archive or a copy
 
 A folder that has the name of an action is written with its path: ./status.
 """
@@ -20,7 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from plait.cli.consent import add_project, agreed, at_a_terminal, toolbox_of
 from plait.cli.keys import add_key, state_of
-from plait.cli.output import cut, paint_for, printable, write_json
+from plait.cli.output import cut, folded, paint_for, printable, width, write_json
 from plait.cli.values import expect_map, read_json
 from plait.errors import InputError, PlaitError, TrustError, nearest
 from plait.hints import TYPE_CHECKING, Final
@@ -39,8 +40,8 @@ EXAMPLES: Final = (
     "plait trust .",
     "plait trust mcp time get_current_time",
 )
-ACTIONS: Final = ("status", "remove", "add", "mcp", "reset")
-_TAKES: Final = {"status": 0, "remove": 1, "add": 1, "mcp": 2, "reset": 1}
+ACTIONS: Final = ("status", "remove", "add", "mcp", "reset", "run")
+_TAKES: Final = {"status": 0, "remove": 1, "add": 1, "mcp": 2, "reset": 1, "run": 1}
 
 
 def configure(parser: Parser) -> None:
@@ -48,7 +49,7 @@ def configure(parser: Parser) -> None:
         "words",
         metavar="DIR | ACTION",
         nargs="*",
-        help="a project's folder, or status, remove, add, mcp, reset",
+        help="a project's folder, or status, remove, add, mcp, reset, run",
     )
     parser.add_argument("--owner", metavar="WHO", help="whose key is added")
     parser.add_argument(
@@ -82,6 +83,8 @@ def run(options: argparse.Namespace) -> int:
             return _approve(toolbox_of(options), server, tool, _params(options.params))
         case "reset", [item_id]:
             _reset(toolbox_of(options), item_id)
+        case "run", [run]:
+            return _take_over(run, options.project)
         case folder, []:
             _trust(folder)
         case _:
@@ -181,6 +184,31 @@ def _reset(tools: Toolbox, item_id: str) -> None:
     print(f"any signed version of '{item_id}' may run again")
 
 
+# ── runs ─────────────────────────────────────────────────────────────────
+
+
+def _take_over(run: str, project: str | None) -> int:
+    """Show what a run would go on with; typing this command, or a yes, makes it the user's own."""
+    from plait.app import takeover
+    from plait.cli.run import expect_folder
+
+    expect_folder(project)
+    found = takeover.look_at(run, project)
+    began_in = os.path.realpath(found.began_in) if os.path.isabs(found.began_in) else found.project
+    print(f"run {printable(found.id)}   {cut(found.flow, None)}")
+    print(f"  flow      {printable(found.file) or 'of a program in Python'}")
+    if began_in != found.project:
+        print(f"  began in  {printable(found.began_in)}")
+    if found.backend:
+        print(f"  backend   {printable(found.backend)}")
+    if at_a_terminal() and not agreed("take it over, with all that it has recorded?"):
+        return TrustError.exit_code
+    takeover.take_over(found)
+    where = "" if found.project == os.getcwd() else f" --project {shlex.quote(found.project)}"
+    print(f"your own from now on, in this folder:  plait resume {found.id}{printable(where)}")
+    return 0
+
+
 # ── tools of MCP servers ─────────────────────────────────────────────────
 
 
@@ -196,16 +224,19 @@ def _approve(tools: Toolbox, server: str, tool: str, params: Mapping[str, Json])
     refused = False
     for item_id, (call, address) in found.items():
         offered = app.offered_by_mcp(call)
-        # Two servers of one name: each is started, shown and approved by itself.
-        caller = f", as '{printable(item_id)}' calls it" if len(found) > 1 else ""
-        print(f"{printable(offered.server)} / {printable(offered.tool)}{caller}")
-        print(f"  server: {printable(address)}")
-        print(f"  {printable(offered.description) or 'no description'}")
-        if at_a_terminal() and not agreed("approve it as it is?"):
+        asking = at_a_terminal()
+        # Who is asked on the terminal has to see there what is asked about, wherever our output goes.
+        stream = sys.stderr if asking else sys.stdout
+        if len(found) > 1:
+            # Two servers of one name: each is started, shown and approved by itself.
+            print(f"as '{printable(item_id)}' calls it:", file=stream)
+        for line in offered.lines(address):
+            print(*folded(line, width(stream)), sep="\n", file=stream)
+        if asking and not agreed("approve it as it is?"):
             refused = True
             continue
         app.approve_mcp(offered)
-        print("approved, until its server, its description or its parameters change")
+        print("approved: if anything shown here changes, the tool is refused until you approve it again")
     return TrustError.exit_code if refused else 0
 
 

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 
 from plait.errors import InputError
 from plait.hints import TYPE_CHECKING
-from plait.values import Json, Secret, finite_number, text
+from plait.machine import expect_room
+from plait.values import Json, Secret, finite_number, json_error, text
 
 if TYPE_CHECKING:
     import argparse
@@ -65,7 +66,7 @@ def scope_of(
     """The values, and behind them the computed ones of the real world.
 
     An `env` that was given takes the place of the process's environment; without
-    `commands`, `${cmd:…}` runs nothing and has no value.
+    `commands`, `${cmd:…}` runs nothing and its value is not known.
     """
     from plait import app
     from plait.scope import Scope
@@ -85,7 +86,8 @@ def read_json(given: str, place: str, *, line: int | None = None) -> Json:
         return json.loads(
             given, object_pairs_hook=_unique, parse_constant=_no_constant, parse_float=finite_number
         )
-    except json.JSONDecodeError as error:
+    except json.JSONDecodeError as raised:
+        error = json_error(raised)
         what = f"this is not JSON: {error.msg[:1].lower()}{error.msg[1:]}"
         where = f"{place}:{line or error.lineno}:{error.colno}"
         raise InputError(what, where, 'for example {"name": "world"}', code="not-json") from None
@@ -146,6 +148,7 @@ def file_text(path: str) -> str:
         with open(path, "rb") as file:
             return _decoded(file.read(), path)
     except OSError as error:
+        expect_room(error)
         what = f"this file cannot be read: {error.strerror}"
         raise InputError(what, path, "check the path", code="no-file") from None
     except ValueError:

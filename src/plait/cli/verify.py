@@ -9,7 +9,9 @@ from plait.cli.consent import add_project, toolbox_of
 from plait.cli.output import cut, error_data, paint_for, show_error, write_json
 from plait.cli.sign import place_of
 from plait.cli.tools import Row, rows, status_of
+from plait.errors import PlaitError
 from plait.hints import TYPE_CHECKING, Final
+from plait.records import replace
 
 if TYPE_CHECKING:
     import argparse
@@ -59,10 +61,27 @@ def _unlocked(tools: Toolbox, judged: list[Row]) -> list[dict[str, Json]]:
 
 def _chosen(tools: Toolbox, given: list[str]) -> list[Row]:
     every = rows(tools)
-    if not given:
-        return every
-    wanted = {place_of(tools.spaces, item).path for item in given}
-    return [row for row in every if row.path in wanted]
+    if given:
+        wanted = {place_of(tools.spaces, item).path for item in given}
+        every = [row for row in every if row.path in wanted]
+    return [_with_folder(tools, row) for row in every]
+
+
+def _with_folder(tools: Toolbox, row: Row) -> Row:
+    """The row of a tool that may not run because of a file that comes along with it says so."""
+    verdict = row.verdict
+    if verdict is None or not verdict.allowed or row.shadowed_by is not None or row.runtime:
+        return row
+    from plait.steps.call import refused_beside
+
+    try:
+        refused = refused_beside(tools, row.id)
+    except PlaitError as error:
+        return replace(row, verdict=None, error=error)
+    if not refused:
+        return row
+    why = "; ".join(f"{os.path.basename(one.item.path)} beside it: {one.why}" for one in refused)
+    return replace(row, verdict=replace(refused[0], item=verdict.item, why=why))
 
 
 def _show(judged: list[Row], *, in_full: bool) -> None:

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 
 from plait.documents.limits import expect_size, shown
 from plait.errors import DocumentError, InputError, nearest
+from plait.machine import expect_room
 from plait.source import Source, Span
 
 
@@ -28,6 +29,7 @@ def read_text(path: str | os.PathLike[str], limit: int) -> str:
                 # One byte more than allowed, for a file that grows or lies about its size.
                 data = file.read(limit + 1)
     except (OSError, ValueError) as error:
+        expect_room(error)
         raise _unreadable(name, error) from None
     expect_size(len(data), limit, name, unit="bytes")
     return decoded(data, name)

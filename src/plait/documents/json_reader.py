@@ -27,7 +27,7 @@ from plait.errors import DocumentError, InternalError, LimitError, PlaitError, P
 from plait.hints import Final
 from plait.records import replace
 from plait.source import Source, Span
-from plait.values import Json
+from plait.values import Json, json_error
 
 
 def load_json(path: str | os.PathLike[str]) -> Json:
@@ -48,7 +48,8 @@ def parse_json(text: str, name: str) -> Json:
             parse_float=hooks.real,
             parse_int=hooks.integer,
         )
-    except json.JSONDecodeError as error:
+    except json.JSONDecodeError as raised:
+        error = json_error(raised)
         problems = [_syntax_problem(source, error), *_problems(source, error.pos)]
         raise _together(problems) from None
     except RecursionError:

@@ -154,6 +154,8 @@ class Noted:
 
     path: str
     message: str
+    warning: bool = False
+    """It may well be a mistake: it is said again at the end of the run."""
 
 
 @dataclass(frozen=True, slots=True)

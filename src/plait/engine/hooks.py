@@ -46,14 +46,13 @@ from plait.engine.outcome import (
     StepError,
     expect_done,
 )
-from plait.engine.perform import PLAIN, Policy, Skip, Step, Turn, perform
+from plait.engine.perform import PLAIN, Policy, Skip, Step, Turn, act, perform, plans
 from plait.errors import ConditionError, nearest
 from plait.hints import TYPE_CHECKING, Final, Literal, TypeAlias
 from plait.masking import masked
 from plait.records import dataclass, field, replace
 from plait.scope import Scope
 from plait.template.program import FACTS
-from plait.template.sinks import as_json_value
 from plait.values import Json
 
 if TYPE_CHECKING:
@@ -246,8 +245,8 @@ class Verdict:
         return Aborted(Failure(self.said, ABORTED, path=self.path), self.path, outcome)
 
 
-CallTool: TypeAlias = Callable[[Turn, str, Mapping[str, Json]], Mapping[str, Json]]
-"""Calls a tool as a step does: how it ended, its result as `output`."""
+CallTool: TypeAlias = "Callable[[Turn, str, Template | None, Scope], Mapping[str, Json]]"
+"""Fills the parameters of a tool and calls it, as a step does: how it ended, its result as `output`."""
 _NOTHING: Final[Mapping[str, Json]] = {}
 
 
@@ -646,6 +645,7 @@ class Reaction:
     def inner(self) -> Sequence[Step]:
         return ()
 
+    @plans
     def run(self, turn: Turn) -> Json:
         turn = self._asked_anew(turn)
         try:
@@ -680,7 +680,7 @@ class Reaction:
 
     def _output(self, turn: Turn, number: int) -> Json:
         one = OneCall(str(number + 1), self)
-        ended = one.run(turn) if len(self.hook.calls) == 1 else expect_done(turn.perform(one))
+        ended = act(one, turn) if len(self.hook.calls) == 1 else expect_done(turn.perform(one))
         return ended.get("output") if isinstance(ended, Mapping) else None
 
     def _said(self, outputs: Sequence[Json]) -> dict[str, Json]:
@@ -712,14 +712,12 @@ class OneCall:
     def fingerprint(self) -> str:
         return self.reaction.fingerprint
 
+    @plans
     def run(self, turn: Turn) -> Json:
-        call = self._call
-        params: Json = {}
-        if call.params is not None:
-            # What the event brings along is data: it is put in once, and nothing looks for holes in it.
-            params = as_json_value(call.params, _scope(self.reaction.names, turn))
-        assert isinstance(params, Mapping), "the table says that it is a map"
-        return dict(self.reaction.call(turn, call.tool, params))
+        call, calling = self._call, self.reaction.call
+        if turn.run.is_dry and not getattr(calling, "plans", False):
+            return turn.run.would_run(turn, self)
+        return dict(calling(turn, call.tool, call.params, _scope(self.reaction.names, turn)))
 
 
 def step_names(step: Step, attempt: int) -> dict[str, Json]:

@@ -1,6 +1,6 @@
 """Run a step, unless this run has already finished it.
 
-`perform` is the only caller of `Step.run`.  It replays, records, retries, keeps
+`act` is the only caller of `run`, and `perform` of a step.  It replays, records, retries, keeps
 the time and turns whatever a step raises into an outcome.  There is no other
 resume code: a resumed run performs the whole flow again, and what is recorded
 is not done but remembered.
@@ -32,12 +32,14 @@ from plait.engine.outcome import (
 )
 from plait.engine.retry import ONCE_ONLY, Retry
 from plait.engine.run import QUESTIONS
-from plait.errors import InternalError, JournalError, PlaitError, TrustError
-from plait.hints import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
+from plait.errors import GuardianError, InternalError, JournalError, MachineError, PlaitError, TrustError
+from plait.hints import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias, TypeVar
+from plait.machine import REFUSALS, machine_error
 from plait.records import dataclass, field, replace
 from plait.values import Json
 
 if TYPE_CHECKING:
+    _Run = TypeVar("_Run", bound=Callable[..., Json])
     from plait.engine.journal import Recorded
     from plait.engine.run import Run
     from plait.scope import Scope
@@ -70,7 +72,31 @@ class Step(Protocol):
     def run(self, turn: Turn) -> Json:
         """Its value; raises StepError if it failed, Skip if there was nothing to do."""
 
-    # It may also have `goes_on: GoesOn`.
+    # It may also have `goes_on: GoesOn`; and its `run` may be one that `plans`.
+
+
+class Acting(Protocol):
+    """A step, the action of one, or a program: something that acts when it is run."""
+
+    def run(self, turn: Turn) -> Json: ...
+
+
+def plans(run: _Run) -> _Run:
+    """Mark a `run` that knows dry runs: there it shows what it would do, and performs what is inside it."""
+    run.plans = True  # type: ignore[attr-defined]  # a function takes any attribute
+    return run
+
+
+def act(what: Acting, turn: Turn) -> Json:
+    """What a step, an action or a program gives: nothing else calls its `run`.
+
+    A dry run calls only a `run` that `plans`.  Whatever knows nothing of dry runs does not act in
+    one: it is shown as something that would run.
+    """
+    run = what.run
+    if turn.run.is_dry and not getattr(run, "plans", False):
+        return turn.run.would_run(turn, what)
+    return run(turn)
 
 
 GoesOn: TypeAlias = Literal["inner", "always"]
@@ -474,13 +500,13 @@ def _for_attempt(turn: Turn, attempt: int, policy: Policy) -> Turn:
 
 def _tried(step: Step, turn: Turn) -> Outcome:
     try:
-        return Done(recordable(step.run(turn)))
+        return Done(recordable(act(step, turn)))
     except Skip as skip:
         return Skipped(skip.why)
     except StepError as error:
         failure = recordable_failure(error.failure)
         return Failed(failure if failure.path else replace(failure, path=turn.path))
-    except (InternalError, TrustError, JournalError):
+    except (InternalError, TrustError, JournalError, GuardianError, MachineError):
         # No outcome: no handler may go on after it, and once it is put right the step is done anew.
         raise
     except PlaitError as error:
@@ -488,10 +514,13 @@ def _tried(step: Step, turn: Turn) -> Outcome:
             raise  # as above: whoever answers it resumes the run
         if error.code == "cancelled" and turn.run.is_stopping():
             raise Interrupted from None
-        if error.code == "guardian" and step.policy.once:
-            raise  # nobody knows how far it came: that is a question, not an outcome
         kind = "timeout" if error.code == "timeout" else "refused"
         return Failed(Failure(turn.run.mask(str(error)), kind, path=turn.path))
+    except REFUSALS as error:
+        limit = machine_error(error)
+        if limit is None:
+            raise
+        raise limit from error
 
 
 def inside(step: Step, path: str = "") -> Iterator[tuple[str, Step]]:

@@ -89,7 +89,7 @@ class Progress:
         self.failures: deque[FailedStep] = deque(maxlen=MOST_KEPT)
         self.failure_count = 0
         self.notes: deque[Note] = deque(maxlen=MOST_KEPT)
-        self.note_count = 0
+        self.note_count = self.warning_count = 0
         self.retries = 0
         self.asked = Tally()
         """Of all agents of the run."""
@@ -122,11 +122,12 @@ class Progress:
                 return self._retry(event, at)
             case StepForgotten() as event:
                 self._forget(event)
-            case Noted(path, message):
+            case Noted(path, message, warning):
                 about = self._running.get(path) if path not in self.parts else None
-                note = Note(path, message, "" if about is None else about.title)
+                note = Note(path, message, "" if about is None else about.title, warning)
                 self.notes.append(note)
-                self.note_count += 1
+                self.note_count += not warning
+                self.warning_count += warning
                 return (note,)
             case RunStarted() as event:
                 return self._open(event, at)

@@ -21,7 +21,7 @@ from plait.engine.events import Event, Noted, StepFinished, StepForgotten, StepS
 from plait.engine.journal import Journal, Recorded, Stamped
 from plait.engine.outcome import Done, Failed, Interrupted, Outcome
 from plait.engine.retried import NOT_RETRIED, Retried
-from plait.errors import InputError, Problem
+from plait.errors import InputError, InternalError, Problem
 from plait.hints import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -131,6 +131,15 @@ class Run:
 
         return Random()
 
+    @property
+    def is_dry(self) -> bool:
+        """Is it a dry run, which shows what would be done and does none of it?"""
+        return False
+
+    def would_run(self, turn: Turn, what: object) -> Json:
+        """In a dry run: say that something would run of which no more is known."""
+        raise InternalError(f"only a dry run plans: {turn.path}, {what!r}")
+
     # ── events ───────────────────────────────────────────────────────────
 
     def emit(self, event: Event) -> None:
@@ -200,6 +209,9 @@ class Run:
 
     def note(self, path: str, message: str) -> None:
         self.emit(Noted(path, self.mask(message)))
+
+    def warn(self, path: str, message: str) -> None:
+        self.emit(Noted(path, self.mask(message), warning=True))
 
     def close(self) -> None:
         """What was recorded is safe, and watchers have heard of it, when this returns."""

@@ -80,6 +80,7 @@ class Note:
     message: str
     about: str = ""
     """The title of the item or step inside a part that it is about."""
+    warning: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -354,7 +355,8 @@ class Part:
         self.title, self.kind = event.title or self.name, event.kind
         self.state = state_of(event.outcome)
         self.duration, self.replayed = event.duration, event.replayed
-        if counts := _counts_of(event.outcome):
+        # The failure of a map inside it has counts of its own.
+        if (counts := _counts_of(event.outcome)) and (event.kind == FAN or self.group.is_fan):
             self.group.settle(counts)
         elif self.state == "done" and not self.group.is_fan and event.replayed:
             self.group.counts["done"] = self.group.total or self.group.ended

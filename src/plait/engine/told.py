@@ -11,7 +11,9 @@ from plait.values import Json
 
 LAST_LINES: Final = 5
 LINE_LENGTH: Final = 400
-OWN_WORDS: Final = frozenset({"refused", "timeout", "network", "capture", "incomplete", "stopped", TOO_MANY})
+OWN_WORDS: Final = frozenset(
+    {"refused", "timeout", "network", "capture", "incomplete", "stopped", "empty", TOO_MANY}
+)
 """Kinds of failures whose message is written by Plait, and not by a program."""
 
 

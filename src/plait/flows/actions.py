@@ -5,7 +5,7 @@ from __future__ import annotations
 from plait.documents import nodes
 from plait.flows import format
 from plait.flows.format import Said, template_of, text_template
-from plait.flows.parts import digest, needed, plain_field
+from plait.flows.parts import digest, interpreter_of, needed, on_empty_of, plain_field
 from plait.hints import TYPE_CHECKING, Literal
 from plait.records import replace
 from plait.steps.block import UseBlock
@@ -24,7 +24,7 @@ def action_of(builder: Builder, said: Said, place: Place, strict: bool) -> tuple
     command = next((name for name in format.COMMANDS if said.has(name)), None)
     match command:
         case "shell":
-            return "shell", _shell(said, needed(said, "shell"), _interpreter(said), strict)
+            return "shell", _shell(said, needed(said, "shell"), interpreter_of(said), strict)
         case "test":
             inner = said.inner("test")
             script = needed(said, "test") if inner is None else needed(inner, "command")
@@ -43,6 +43,10 @@ def action_of(builder: Builder, said: Said, place: Place, strict: bool) -> tuple
             return "foreach", _foreach(builder, said, place, strict)
         case "use":
             return "block", _use(builder, said, place, strict)
+        case "workflow":
+            from plait.flows.called import called_workflow
+
+            return "workflow", called_workflow(builder, said, strict)
     return "validate", None
 
 
@@ -150,6 +154,7 @@ def _foreach(builder: Builder, said: Said, place: Place, strict: bool) -> Action
         parallel=(said.whole("parallel") or 1) if parallel is None else parallel,
         max_items=said.whole("max_items"),
         continue_on_error=said.flag("continue_on_error"),
+        on_empty=on_empty_of(said),
     )
 
 
@@ -210,15 +215,6 @@ def _write_file(said: Said, strict: bool) -> Action:
         inner.flag("create_dirs"),
         strict,
     )
-
-
-def _interpreter(said: Said) -> Literal["sh", "dash", "bash"]:
-    match said.text("interpreter"):
-        case "bash":
-            return "bash"
-        case "dash":
-            return "dash"
-    return "sh"
 
 
 def _map_template(entries: list[tuple[str, nodes.Node]]) -> Template | None:

@@ -15,10 +15,10 @@ from plait.documents import nodes
 from plait.engine.perform import PLAIN, Policy
 from plait.flows import format
 from plait.flows.actions import action_of, watched
-from plait.flows.compose import Blocks, Composed
+from plait.flows.compose import Blocks, Calls, Composed
 from plait.flows.fields import read_fields
 from plait.flows.format import Said, essence, text_template
-from plait.flows.mentions import map_lists, names_in, tracked
+from plait.flows.mentions import ids_asked_for, map_lists, names_in, tracked
 from plait.flows.parameters import converted, declared
 from plait.flows.parts import (
     capture_of,
@@ -110,7 +110,19 @@ class Builder:
         lenient: bool = False,
         profile: str | None,
         max_parallel: int | None,
+        project: str | None = None,
+        environ: Mapping[str, str] | None = None,
+        calls: Calls | None = None,
     ) -> None:
+        self.project = project
+        self.environ = environ or {}
+        self.calls = Calls() if calls is None else calls
+        self.called: list[Composed] = []
+        """Whatever its steps call, and what that calls."""
+        self.made: frozenset[str] = frozenset()
+        """Secrets of these files, and what their steps make of them."""
+        self.tracks: frozenset[str] = frozenset()
+        """What workflows that it calls ask for of the changes that a run makes."""
         self.flow = flow
         self.said = said
         self.scope = scope
@@ -119,6 +131,9 @@ class Builder:
         self.max_parallel = max_parallel
         self.tools: dict[str, Span] = {}
         """Those that are named, and where that is done first."""
+        self.fields = read_fields(flow.document, "workflow", blocks=flow.blocks).fields
+        self.asked_ids = ids_asked_for(self.fields, flow)
+        """Those of steps that something asks for as names."""
         self.watches = False
         """Some step asks for the changes that it makes."""
         profiles = dict(said.entries("profiles"))
@@ -138,7 +153,7 @@ class Builder:
         steps = document.items if isinstance(document, nodes.Sequence) else None
         if self.said.has("steps"):
             steps = self.said.items("steps")
-        fields = read_fields(document, "workflow", blocks=self.flow.blocks).fields
+        fields = self.fields
         flow = Workflow(
             name,
             steps=None if steps is None else self.steps("steps", steps, place),
@@ -148,7 +163,7 @@ class Builder:
             merge=self.phase("merge", place),
             map_lists=frozenset(map_lists(fields, document)),
         )
-        tracks = {*tracked(fields), *(("step",) if self.watches else ())}
+        tracks = {*self.tracks, *tracked(fields), *(("step",) if self.watches else ())}
         return replace(flow, tracks=frozenset(tracks))
 
     # ── phases ───────────────────────────────────────────────────────────
@@ -240,6 +255,7 @@ class Builder:
             or bool(older and older.flag("continue_on_error")),
             strict=strict,
             strict_when_run=told_strict and not strict,
+            known_by_id=said.text("id") in self.asked_ids and not said.has("outputs"),
             facts={"name": said.text("name") or title, "id": said.text("id") or "", "index": index},
         )
 
@@ -259,6 +275,8 @@ class Builder:
         told = [ordered(said), self.around, phase, strict, *used, *self.reaching(place)]
         own = sha256_hex(json_text(told).encode("utf-8", "surrogatepass"))[:16]
         block = [step.fingerprint for step in action.inner] if isinstance(action, UseBlock) else []
+        if isinstance(node, nodes.Mapping) and node.get("workflow") is not None:
+            block = [getattr(action, "fingerprint", "")]
         return joined([own, *block]) if block else own
 
     def reaching(self, place: Place) -> list[Json]:

@@ -16,21 +16,23 @@ from itertools import islice
 from plait import documents
 from plait.errors import InputError, PlaitError, Problem, listed, nearest
 from plait.flows import format
-from plait.flows.compose import Blocks, Composed, compose, compose_alone
+from plait.flows.compose import Blocks, Calls, Composed, compose, compose_alone
 from plait.flows.fields import Field, Reading, read_fields
 from plait.flows.finding import Finding
-from plait.flows.given import UNREAD, names_before_items, names_of_head
+from plait.flows.given import UNREAD, least_size, names_before_items, names_of_head, size_of_parts
 from plait.flows.names import (
     BEHIND_STEPS,
     BUILTIN_ROOTS,
+    ENDED,
     HANDLER_NAMES,
     NAMES,
     profile_of,
     strings,
 )
-from plait.flows.shell_check import check_shell, left_to_shell, shell_names
+from plait.flows.shell_check import check_shell, left_to_shell
 from plait.flows.step_check import in_list, outside
 from plait.hints import Final, TypeAlias
+from plait.projects import nearest_project
 from plait.records import replace
 from plait.scope import Scope
 from plait.scope.frames import ALIASES
@@ -49,17 +51,26 @@ from plait.template.nodes import (
     PromptHole,
     holes,
 )
+from plait.template.program import MAX_OUTPUT, output_too_long, values_too_long
+from plait.template.script import Names, read_names
 from plait.template.template import Leaf, compile_template
+from plait.tools.spaces import EXTENSIONS
 
-Missing: TypeAlias = Callable[[str, str], Iterable[Problem]]
-"""Of a project and the id of a tool: why it cannot be called."""
+Around: TypeAlias = Callable[[str, str | None, documents.Node | None], Iterable[Finding]]
+"""Of a file, its kind and its document: what is wrong with the tools and providers that it names.
+
+Only `app` knows where those are.  Of the file of a tool it says all that is wrong with the tool.
+"""
 
 MARKDOWN: Final = (".md", ".markdown")
+YAML: Final = (".yaml", ".yml")
 """What a file is called that holds a directive."""
 SKIPPED_FOLDERS: Final = frozenset({".git", ".hg", ".venv", "node_modules", "__pycache__"})
 MOST_LISTED: Final = 16
+MOST_LISTED_STRICTLY: Final = 1000
 MOST_GUESSES: Final = 200
 """Of so many names the nearest is sought; a flow may have thousands, and as many mistakes."""
+NO_NAMES: Final = Names(frozenset(), frozenset(), frozenset())
 _WHEN_RUN: Final = frozenset({"file", "cmd"})
 """Computed values that only a run has."""
 OPEN_PHASES: Final = frozenset({"hook", "block"})
@@ -74,19 +85,21 @@ def check_file(
     names: Iterable[str] = (),
     project: str | None = None,
     meant: bool = False,
-    missing: Missing | None = None,
+    around: Around | None = None,
 ) -> list[Finding]:
     """All findings of one file and of those that it is made of, sorted by place.
 
     Its `kind` is seen by its place or shape, if nobody says it; `profile` looks at templates alone.
     `meant`: somebody takes it for a flow, so one that lacks its shape is held against the likeliest kind.
-    `missing` says what is wrong with a tool that a file of a project names.
+    `around` looks at what the file names: tools, their parameters, providers.
     """
     kind = kind or (kind_by_place(path) if profile is None else None)
     if kind == "directive":
         from plait.flows.directive import check_directive
 
-        return check_directive(path)
+        return _sorted([*check_directive(path), *(around(path, kind, None) if around else ())])
+    if kind == "tool" and not path.endswith(YAML):
+        return _sorted(around(path, kind, None) if around else ())
     try:
         read = documents.load_partly(path)
         if read.node is None and read.problems:
@@ -95,26 +108,15 @@ def check_file(
             found = _of_file(read, path, profile, names, project, meant=meant)
         else:
             found = _of_kind(kind, read.node or documents.parse("", path), path, names, project)
-        if missing is not None and read.node is not None and profile is None:
-            found += _missing_tools(read.node, _project_of(path), missing)
+        if around is not None and read.node is not None and profile is None:
+            found += around(path, kind, read.node)
     except PlaitError as error:
         return [Finding(problem) for problem in error.problems]
     kept = [finding for finding in found if not _follows(finding, read)]
     return _sorted([*map(Finding, read.problems), *kept])
 
 
-def _missing_tools(document: documents.Node, project: str, missing: Missing) -> Iterator[Finding]:
-    """Of a file outside any project nobody knows whose tools it is to use."""
-    if not os.path.isdir(os.path.join(project, ".ai")):
-        return
-    from plait.flows.tool_ids import named_tools
-
-    for tool_id, node in named_tools(document):
-        for problem in missing(project, tool_id):
-            yield Finding(replace(problem, where=problem.where or node.span))
-
-
-FILE_KINDS: Final = ("workflow", "graph", "directive", "ensemble", "hooks", "provider")
+FILE_KINDS: Final = ("workflow", "graph", "directive", "ensemble", "tool", "hooks", "provider")
 
 
 def kind_by_place(path: str) -> str | None:
@@ -125,6 +127,8 @@ def kind_by_place(path: str) -> str | None:
     above, folder = os.path.split(folders)
     if folder == "providers" and os.path.basename(above) in ("config", "system"):
         return "provider"
+    if f"{os.sep}.ai{os.sep}tools{os.sep}" in os.path.join(folders, ""):
+        return "tool"
     return {("config", "hooks.yaml"): "hooks", (".ai", "plait.yaml"): "settings"}.get((folder, name))
 
 
@@ -143,6 +147,8 @@ def _of_kind(
             return check_hooks_file(document, space=_space_of(path))
         case "settings":
             return _of_settings(document)
+        case "tool":  # one may be a flow, too
+            return _of_document(document, path, profile_of(document) or "config", names, project)
     profile = PROFILE_OF[kind]
     if profile_of(document) == profile:
         return _of_document(document, path, profile, names, project)
@@ -197,7 +203,7 @@ def _of_file(
         kind = likely_kind(document) if meant else None
         if kind is not None and (wrong := format.problems(document, format.FILES[kind])):
             return [_of_format(problem) for problem in wrong]
-        if meant and not (isinstance(document, documents.Mapping) and document.entries):
+        if meant and kind is None:
             from plait.flows.load import LOOKS
 
             return [Finding(Problem("this file is no flow", path, LOOKS, code="no-flow"))]
@@ -230,7 +236,7 @@ def _follows(finding: Finding, read: documents.Partly) -> bool:
     """Is it said only because something else could not be read?"""
     if not read.problems:
         return False
-    if finding.code == "no-profile" or (not read.whole and finding.code in ABOUT_THE_REST):
+    if finding.code in ("no-profile", "no-flow") or (not read.whole and finding.code in ABOUT_THE_REST):
         return True
     return any(
         problem.code != "duplicate-key" and _overlap(problem.where, finding.problem.where)
@@ -276,15 +282,19 @@ def _sorted(findings: Iterable[Finding]) -> list[Finding]:
 # ── a workflow ───────────────────────────────────────────────────────────
 
 
-def check_workflow(flow: Composed, *, names: Iterable[str] = (), project: str | None = None) -> list[Finding]:
+def check_workflow(
+    flow: Composed, *, names: Iterable[str] = (), project: str | None = None, calls: Calls | None = None
+) -> list[Finding]:
     """All findings of a flow that was put together; absolute paths are judged where the project is known."""
+    is_called = calls is not None
+    calls = Calls() if calls is None else calls
     names = tuple(names)
     found = [Finding(problem) for problem in flow.problems]
     # Blocks that lead back to themselves could be read for ever.
     broken = any(problem.code in ("cycle", "too-deep", "too-many-steps") for problem in flow.problems)
     if profile_of(flow.document) == "workflow":
         found += [_of_format(problem) for problem in format.problems(flow.document)]
-        found += map(_of_format, _map_problems(flow.document))
+        found += map(_of_format, _map_problems(flow.document, project))
         found += map(Finding, _policy_problems(flow.document))
         found += map(Finding, _capture_problems(flow.document))
         found += map(Finding, _parameter_problems(flow.document))
@@ -297,10 +307,53 @@ def check_workflow(flow: Composed, *, names: Iterable[str] = (), project: str | 
     for field in reading.fields:
         found += check_field(field, "workflow")
     found += _address_findings(reading)
+    found += _crowded(flow, blocks, is_called=is_called)
+    found += map(Finding, _size_problems(flow.document, reading))
+    found += _called(reading, project, calls)
     for steps in reading.lists:
         found += in_list(steps)
         found += (finding for step in steps for finding in outside(step, project))
     return _sorted(found)
+
+
+def _called(reading: Reading, project: str | None, calls: Calls) -> Iterator[Finding]:
+    """What is wrong with the workflow files that its steps call; they know the names of this one."""
+    told: set[tuple[str, str]] = set()
+    for step, known in reading.calls:
+        from plait.flows.called import call_problems, open_called
+
+        node = step.get("workflow")
+        if node is None or format.problems(node, format.spelt("step")["workflow"].kind):
+            continue
+        own = os.path.realpath(node.span.place.source.name)
+        inner = calls.inside(own)
+        try:
+            called = open_called(node, project, inner)
+        except PlaitError as error:
+            yield from map(Finding, error.problems)
+            if error.code == "too-many-steps":
+                return
+            continue
+        yield from map(Finding, call_problems(step, called))
+        for finding in check_workflow(called.flow, names=list(known), project=project, calls=inner):
+            # A file that is called twice has each problem once, though it knows other names each time.
+            mark = (str(finding.problem.place), finding.problem.what)
+            if mark not in told:
+                told.add(mark)
+                yield finding
+
+
+def _crowded(flow: Composed, blocks: Blocks, *, is_called: bool) -> Iterator[Finding]:
+    if profile_of(flow.document) == "workflow":
+        from plait.flows.shared_checkout import shared_checkout
+
+        for finding in shared_checkout(flow.document, blocks):
+            if is_called and "isolation" in (
+                finding.problem.fix or ""
+            ):  # which a file that is called cannot say
+                fix = "write max_parallel: 1 in the map, or parallel: false"
+                finding = replace(finding, problem=replace(finding.problem, fix=fix))
+            yield finding
 
 
 def _address_findings(reading: Reading) -> Iterator[Finding]:
@@ -321,26 +374,21 @@ def _hook_findings(document: documents.Node) -> list[Finding]:
 
 
 def _project_of(path: str) -> str:
-    """The nearest folder above that has a `.ai`, or the file's own."""
-    own = folder = os.path.dirname(os.path.realpath(path))
-    while not os.path.isdir(os.path.join(folder, ".ai")):
-        above = os.path.dirname(folder)
-        if above == folder:
-            return own
-        folder = above
-    return folder
+    """The nearest project, or the file's own folder."""
+    own = os.path.dirname(os.path.realpath(path))
+    return nearest_project(own) or own
 
 
 def _of_format(problem: Problem) -> Finding:
     return Finding(problem, "warning" if problem.code in format.WARNED else "error")
 
 
-def _map_problems(document: documents.Node) -> Iterator[Problem]:
+def _map_problems(document: documents.Node, project: str | None) -> Iterator[Problem]:
     """What the input, filter, order and the like of a map are that cannot be read."""
     node = document.get("map") if isinstance(document, documents.Mapping) else None
     if not isinstance(node, documents.Mapping):
         return
-    from plait.flows.inputs import read_input, read_selection
+    from plait.flows.inputs import PlainInput, command_problem, read_input, read_selection
 
     kept = sound(node, "map", SELECTION)
     said = kept.get("input")
@@ -349,8 +397,10 @@ def _map_problems(document: documents.Node) -> Iterator[Problem]:
     except PlaitError as error:
         yield from error.problems
     try:
-        if said is not None:
-            read_input(said)
+        input = None if said is None else read_input(said)
+        if isinstance(input, PlainInput):
+            wrong = command_problem(input.text, input.span, project)
+            yield from () if wrong is None else (wrong,)
     except PlaitError as error:
         yield from error.problems
     yield from _of_items_in_input(node, names_before_items(document))
@@ -446,6 +496,33 @@ def _head_problems(document: documents.Node, names: Iterable[str]) -> Iterator[P
         yield from variables_in_circles(dict(heads["env"]), dict(_entries(profile)))
 
 
+def _size_problems(document: documents.Node, reading: Reading) -> Iterator[Problem]:
+    """Variables of the head, or of a step, that are too long together; a long text is told as one."""
+    if not isinstance(document, documents.Mapping):
+        return
+    sizes: dict[str, int] = {}
+    yield from _too_long_together([*_entries(document.get("vars")), *_entries(document.get("env"))], sizes)
+    places = [document.get(phase) for phase in ("setup", "map", "reduce", "merge")]
+    for place in (*places, *(step for steps in reading.lists for step in steps)):
+        env = place.get("env") if isinstance(place, documents.Mapping) else None
+        yield from _too_long_together(_entries(env), dict(sizes))
+
+
+def _too_long_together(entries: list[tuple[str, documents.Node]], sizes: dict[str, int]) -> Iterator[Problem]:
+    """Each is added to the sizes of those that are known."""
+    left = MAX_OUTPUT
+    for name, node in entries:
+        sizes[name] = size = least_size(node, lambda root: sizes.get(root, 0))
+        if size > MAX_OUTPUT:
+            if not isinstance(node, documents.Scalar):
+                yield from output_too_long(node.span).problems
+            return
+        left -= size
+        if left < 0:
+            yield from values_too_long(node.span).problems
+            return
+
+
 def _hidden_by_steps(document: documents.Node) -> Iterator[Finding]:
     """Names of the head that mean something else behind the first step of a list."""
     for part in ("parameters", "vars", "env"):
@@ -533,7 +610,7 @@ def sound(node: documents.Mapping, form: str, names: Container[str] | None = Non
 
 
 def flow_files(paths: Sequence[str]) -> list[str]:
-    """The files that were named; and below directories every YAML file and every directive."""
+    """The files that were named; and below directories every YAML file, every directive and every tool."""
     found: list[str] = []
     for path in paths:
         below = sorted(_below(path)) if os.path.isdir(path) else [path]
@@ -549,8 +626,19 @@ def _below(directory: str) -> Iterator[str]:
         folders[:] = [name for name in folders if name not in SKIPPED_FOLDERS]
         for name in files:
             path = os.path.join(folder, name)
-            if name.endswith((".yaml", ".yml")) or (name.endswith(MARKDOWN) and _is_directive(path)):
+            if (
+                name.endswith(YAML)
+                or (name.endswith(MARKDOWN) and _is_directive(path))
+                or (name.endswith(EXTENSIONS) and kind_by_place(path) == "tool" and _has_header(path))
+            ):
                 yield path
+
+
+def _has_header(path: str) -> bool:
+    """A file beside tools may be a part of one: a tool names what runs it, also if it misspells that."""
+    from plait.tools.readers import says_anything
+
+    return says_anything(path)
 
 
 _OF_DIRECTIVES: Final = re.compile(
@@ -579,18 +667,29 @@ def _is_directive(path: str) -> bool:
 def check_field(field: Field, profile: str) -> list[Finding]:
     try:
         leaf = compile_template(str(field.scalar.value), profile, source=field.scalar.source()).leaf
-        own = shell_names(leaf, field.dialect) if field.shell else frozenset[str]()
+        read = read_names(leaf, field.dialect) if field.shell or field.is_script else NO_NAMES
     except PlaitError as error:
         return [Finding(Problem(p.what, field.scalar.span, p.fix, code=p.code)) for p in error.problems]
     found = [_flaw(flaw, leaf, strict=field.strict) for flaw in leaf.program.flaws]
     for hole in holes(leaf.program.parts):
-        found += _hole(hole, field, leaf, own)
+        if hole.start not in read.own_holes:
+            found += _hole(hole, field, leaf, read.assigned)
     if field.shell:
         found += check_shell(field, leaf)
+    elif len(leaf.program.parts) > 1:
+        found += _too_long(field, leaf)
     if field.when:
         wrong = _when(field)
         found = [one for one in found if one.severity == "error" or not _is_said_by(wrong, one)] + wrong
     return found
+
+
+def _too_long(field: Field, leaf: Leaf) -> Iterator[Finding]:
+    """A text that no run could make, by what the variables of the file have."""
+    size = size_of_parts(leaf.program.parts, lambda root: name.size if (name := field.known.get(root)) else 0)
+    if size > MAX_OUTPUT:
+        error = output_too_long(Span(leaf.source, 0, len(leaf.source.text)))
+        yield Finding(error.problems[0])
 
 
 def _is_said_by(wrong: Sequence[Finding], finding: Finding) -> bool:
@@ -669,7 +768,7 @@ def _path(path: Path, hole: ContextHole, field: Field, span: Span, own: frozense
     if field.when and path.keys[-1:] == ("exists",):
         return  # whether something is there may be asked of everything
     name = field.known.get(path.root)
-    if name is not None:
+    if name is not None and not (path.root in ALIASES and name.in_environment and "item" in field.known):
         first = path.keys[0] if path.keys else None
         if not name.fields or first is None or not isinstance(first, str) or first in name.fields:
             return
@@ -678,12 +777,15 @@ def _path(path: Path, hole: ContextHole, field: Field, span: Span, own: frozense
         fix = f"{meant}{path.root} has: {listed(name.fields, most=20)}"
         yield Finding(Problem(f"nothing here is named '{path}'", span, fix, code="unknown-name"))
         return
-    if path.root in ALIASES and field.phase == "map" and not (field.shell and path.root in own):
+    if path.root in ALIASES and "item" in field.known and not (field.shell and path.root in own):
         current = f"item.{ALIASES[path.root]}"
         what = f"'{path.root}' is a deprecated name of '{current}'"
         yield Finding(Problem(what, span, f"write ${{{current}}}", code="deprecated-alias"), "warning")
         return
-    if hole.bare or field.phase in OPEN_PHASES:
+    if field.phase in OPEN_PHASES:
+        return
+    if hole.bare:
+        yield from _unknown_bare(path, field, span)
         return
     if field.shell and left_to_shell(path, own, strict=field.strict and not _has_fallback(hole)):
         return
@@ -694,6 +796,22 @@ def _path(path: Path, hole: ContextHole, field: Field, span: Span, own: frozense
     elif path.keys and path.root not in BUILTIN_ROOTS:
         # A plain name may be given when the flow is started; nobody can give a dotted one.
         yield Finding(_unknown(path, field, span), "warning")
+
+
+def _unknown_bare(path: Path, field: Field, span: Span) -> Iterator[Finding]:
+    """`$NAME` and `${a-b}` stay as they are written, if the name is not known: that may be a mistake."""
+    problem = _unknown(path, field, span)
+    if path.root in ALIASES and not field.shell:
+        fix = f"'{path.root}' stands for the item, and there is none here: {problem.fix}"
+        yield Finding(replace(problem, fix=fix))
+    elif "-" in path.root and not field.shell:
+        yield Finding(problem)
+    elif "-" in path.root and (path.keys[:1] and path.keys[0] in ENDED):
+        name, _, default = path.root.partition("-")
+        what = (
+            f"nothing here is named '{path.root}', so the shell takes '{name}' with the default '{default}…'"
+        )
+        yield Finding(replace(problem, what=what), "warning")
 
 
 def _has_fallback(hole: ContextHole) -> bool:
@@ -730,4 +848,4 @@ def _guess(root: str, known: tuple[str, ...]) -> str | None:
 
 def _known_here(field: Field) -> str:
     offered = [name for name in field.known if field.known[name].offered]
-    return listed(offered, most=MOST_LISTED)
+    return listed(offered, most=MOST_LISTED_STRICTLY if field.strict else MOST_LISTED)

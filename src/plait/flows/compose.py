@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from collections.abc import Sequence as Many
 
 from plait import documents
 from plait.documents.nodes import Mapping, Node, Scalar, Sequence
@@ -391,3 +392,32 @@ def _no_block(name: str, known: list[str], span: Span) -> Problem:
         )
     )
     return Problem(f"there is no block '{name}'", span, fix, code="unknown-block")
+
+
+# ── files that are called ────────────────────────────────────────────────
+
+MOST_DEEP: Final = 16
+"""So deep may workflows call each other."""
+MOST_CALLS: Final = 1000
+"""So many calls may be written in all files together, each counted wherever its file is called."""
+
+
+class Calls:
+    """The files that call each other, the one that is run first; and how many calls were opened in all."""
+
+    def __init__(self, paths: Many[str] = (), opened: list[int] | None = None) -> None:
+        self.paths = tuple(paths)
+        self._opened = [0] if opened is None else opened
+
+    def inside(self, path: str) -> Calls:
+        return Calls((*self.paths, path), self._opened)
+
+    def expect(self, path: str, node: Node) -> None:
+        """InputError if a step may not call this file: it leads back to itself, or the calls are too many."""
+        if path in self.paths:
+            what = "these workflows call each other without end"
+            raise InputError(what, node.span, "let one of them not call the other", code="bad-workflow-call")
+        self._opened[0] += 1
+        if len(self.paths) >= MOST_DEEP or self._opened[0] > MOST_CALLS:
+            what = f"workflows call each other more than {MOST_DEEP} deep, or more than {MOST_CALLS:,} times"
+            raise InputError(what, node.span, "go through items by map or foreach", code="too-many-steps")

@@ -29,7 +29,7 @@ from plait.documents.positions import VERBATIM
 from plait.engine.hooks import Hook
 from plait.engine.limits import Limits
 from plait.engine.outcome import expect_done
-from plait.engine.perform import Step, Turn
+from plait.engine.perform import Step, Turn, plans
 from plait.errors import InputError, PlaitError, Problem
 from plait.flows import format
 from plait.flows.check import check_field
@@ -165,6 +165,7 @@ class Directed:
     def fan(self) -> Fan | None:
         return None
 
+    @plans
     def run(self, turn: Turn) -> Json:
         return expect_done(turn.perform(self.conversation))
 
@@ -274,6 +275,14 @@ def check_directive(path: str) -> list[Finding]:
         return _findings(parts_of(read_text(path, MAX_TEXT), path))
     except PlaitError as error:
         return [Finding(problem) for problem in error.problems]
+
+
+def hooks_in(path: str) -> nodes.Node | None:
+    """The hooks of a file, as they are written; None if it has none that could be read."""
+    try:
+        return parts_of(read_text(path, MAX_TEXT), path).head.get("hooks")
+    except PlaitError:
+        return None
 
 
 def agent_limits(said: Said) -> Limits:

@@ -30,7 +30,8 @@ from plait.flows.hooks import hook_findings, read_hooks, tools_of
 from plait.flows.loaded import Loaded
 from plait.flows.names import Name, strings
 from plait.flows.parameters import Parameter, Surroundings, declared, resolve
-from plait.flows.parts import read_limits
+from plait.flows.parts import on_empty_of, read_limits
+from plait.flows.tool_calls import ToolCall, tool_calls
 from plait.hints import Final
 from plait.records import dataclass, field, replace
 from plait.scope import Scope
@@ -106,6 +107,7 @@ class Plan:
     texts: Texts
     parameters: Mapping[str, Parameter]
     uses: Mapping[str, Span]
+    calls: tuple[ToolCall, ...]
     warnings: tuple[Finding, ...]
     secrets: frozenset[str]
     limits: Limits
@@ -128,6 +130,7 @@ def read_ensemble(document: nodes.Node, path: str) -> Plan:
         Texts(read.cast, read.written),
         _parameters(document),
         {**tools_of(hooks), **read.uses},
+        tool_calls(document, "prompt") if read.uses else (),
         tuple(finding for finding in findings if finding.severity == "warning"),
         frozenset(said.words("secrets")),
         read_limits(said.inner("limits")),
@@ -156,6 +159,7 @@ def _loaded(
         Surroundings({}, {}, {}),
         plan.parameters,
         uses=plan.uses,
+        calls=plan.calls,
         warnings=plan.warnings,
         strict=bool(strict),
         timeout=plan.timeout,
@@ -433,6 +437,7 @@ class _Reader:
                 target_tokens=said.whole("target_tokens"),
                 max_levels=said.whole("max_levels") or MAX_LEVELS,
                 path=path,
+                on_empty=on_empty_of(said),
             )
             self.places[id(made)] = said
             yield made

@@ -25,9 +25,12 @@ from plait.flows.given import (
     env_names,
     keys,
     left_behind,
+    literal_items,
     lost,
     misplaced,
+    named_by_id,
     names_before_items,
+    names_given,
     of_env_files,
     text_of,
     told_with_failures,
@@ -39,7 +42,6 @@ from plait.flows.names import (
     HANDLER_NAMES,
     KNOWN_INSIDE,
     LITERALLY,
-    LOOP_NAMES,
     AtStart,
     Each,
     Either,
@@ -60,6 +62,7 @@ from plait.flows.names import (
 )
 from plait.hints import Final, Literal, TypeAlias
 from plait.records import dataclass, field, replace
+from plait.values import Json
 
 Dialect: TypeAlias = Literal["sh", "bash"]
 
@@ -139,6 +142,9 @@ def _is_left_behind(name: Name | None) -> bool:
     return name is not None and name is BEHIND_STEPS.get(name.name)
 
 
+SHELL_TOOL: Final = "core/shell"
+
+
 @dataclass(frozen=True, slots=True)
 class Field:
     """A string that is a template; `known` are the names that exist there, nearest first.
@@ -158,6 +164,8 @@ class Field:
     """Of shell text: which shell runs it."""
     strict: bool = False
     """A name that is missing when it is filled is an error."""
+    is_script: bool = False
+    """It is shell text that a tool is given: names that it sets are its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +174,10 @@ class Reading:
 
     fields: tuple[Field, ...]
     lists: tuple[tuple[Node, ...], ...] = ()
+    maps: tuple[tuple[str, Mapping], ...] = ()
+    """Every map that a table describes, by the name of that table."""
+    calls: tuple[tuple[Mapping, Known], ...] = ()
+    """Steps that call another workflow file, and the names that it inherits."""
 
 
 def read_fields(
@@ -190,7 +202,7 @@ def read_fields(
         reader.workflow(document)
     else:
         reader.shape(document, DOCUMENT_SHAPES.get(profile, profile), "", reader.frame(profile))
-    return Reading(tuple(reader.fields), tuple(reader.lists))
+    return Reading(tuple(reader.fields), tuple(reader.lists), tuple(reader.maps), tuple(reader.calls))
 
 
 def _has_shape(document: Node, profile: str) -> bool:
@@ -232,13 +244,22 @@ class _Frame:
         return Known(self.phase, self.captured, len(self.captured), self.outer, apart=self.apart)
 
 
+def _values(frame: _Frame, name: str) -> tuple[Json, ...]:
+    known = frame.known().get(name)
+    return () if known is None else known.values
+
+
 class _Reader:
     def __init__(self, document: Node, profile: str, given: Iterable[Name], blocks: Blocks) -> None:
         self.fields: list[Field] = []
         self.lists: list[tuple[Node, ...]] = []
+        self.calls: list[tuple[Mapping, Known]] = []
+        self.maps: list[tuple[str, Mapping]] = []
         self.blocks = blocks
         self.env: tuple[Name, ...] = ()
         """The variables that the phase gives to each of its steps."""
+        self.rounds: tuple[Json, ...] = ()
+        """What the items of the loop at hand may be that begin like an option."""
         self.extracted: dict[int, list[Name]] = {}
         """What setup names in one place: by the identity of the step that prints it."""
         self.is_workflow = profile == "workflow"
@@ -246,6 +267,8 @@ class _Reader:
         unplaced = (*misplaced(document), *of_env_files(document)) if profile == "workflow" else ()
         self.given = {name.name: name for name in (*unplaced, *declared(document), *given)}
         self.declared = declared_inputs(document, profile, self.given)
+        self.taken = names_given(document, blocks) if self.is_workflow else frozenset[str]()
+        """Names that no step has by its id."""
         self.before_items = names_before_items(document) if self.is_workflow else frozenset[str]()
 
     def frame(self, phase: str) -> _Frame:
@@ -302,6 +325,9 @@ class _Reader:
             return
         setup = setup.child(phase="items")
         inner, found = setup.child(phase="map"), setup.child([_FOUND])
+        if values := literal_items(node.get("input")):
+            inner.add([replace(_FOUND, values=values)])
+            inner = inner.child()
         for key, value in _env_first(node):
             name = str(key.value)
             frame = setup if name in _BEFORE_ITEMS else found if name == "id" else inner
@@ -394,7 +420,7 @@ class _Reader:
             self._entries(node, name, path, frame, frame)
 
     def _step(self, step: Mapping, path: str, frame: _Frame) -> None:
-        inner = self._in_variables(frame, *env_names(step))
+        inner = self._in_variables(frame, *env_names(step, lambda name: _values(frame, name)))
         self._entries(step, "step", path, inner, frame)
         if inner is not frame:
             frame.add(name for _, name in inner.captured.values())
@@ -407,14 +433,20 @@ class _Reader:
 
     def _entries(self, node: Mapping, name: str, path: str, frame: _Frame, before: _Frame) -> None:
         """The fields of a map: what it does, then what follows it."""
+        self.maps.append((name, node))
+        if name == "step" and node.get("workflow") is not None:
+            self.calls.append((node, frame.known()))
         first, then = _in_order(node)
+        self.rounds = literal_items(node.get("foreach"))
         doing = frame.child() if name == "validate" else frame  # what a check captures ends with it
         for key, value in first:
             begin = len(self.fields)
             around = before if key.value in _BEFORE_ENV else frame if key.value == "result_file" else doing
             self._field(key, value, name, path, around)
-            if name == "step" and key.value != "do":
+            if name in ("step", "node") and key.value != "do":
                 self.fields[begin:] = _in_manner_of(node, key, self.fields[begin:])
+            if key.value == "params" and text_of(node.get("tool")) == SHELL_TOOL:
+                self.fields[begin:] = _with_script(value, self.fields[begin:])
             if str(key.value) not in shape_of(name):
                 doing.add(lost(value, of_step=name == "step"))
             if name in _OF_COMMANDS and key.value in COMMAND_KEYS:
@@ -422,6 +454,8 @@ class _Reader:
         if name == "step":
             found = self._use(node, path, frame)
             frame.add([*left_behind(node), *captures(node), *self.extracted.get(id(node), ())])
+            if (own := named_by_id(node)) is not None and own.name not in self.taken:
+                frame.add([own])
             self._afterwards(then, path, frame, found)
             return
         for key, value in then:
@@ -456,12 +490,16 @@ class _Reader:
         field = str(key.value)
         reads = shape_of(shape).get(field, LITERALLY)
         knows = KNOWN_INSIDE.get(field, ())
+        if field == "do" and self.rounds:
+            knows = tuple(
+                replace(name, values=self.rounds) if name.name == "item" else name for name in knows
+            )
         if field == "on_exit_code" and isinstance(value, Mapping) and _are_successes(value):
             knows = ()  # nothing has failed
         # What is known inside alone stands apart from what is captured there, perhaps under the same name.
         inner = frame.child(knows).child() if knows or field in _AFTERWARDS else frame
         self.read(value, reads, _under(path, key), inner)
-        if inner is not frame and knows is not LOOP_NAMES:  # what a round captures ends with the round
+        if inner is not frame and field != "do":  # what a round captures ends with the round
             frame.add(inner.captures())
 
     def _use(self, step: Mapping, path: str, frame: _Frame) -> list[Name]:
@@ -518,6 +556,18 @@ def _in_manner_of(step: Mapping, key: Scalar, fields: list[Field]) -> list[Field
     if key.value == "shell" and text_of(step.get("interpreter")) == "bash":
         fields = [replace(field, dialect="bash") for field in fields]
     return fields
+
+
+def _with_script(params: Node, fields: list[Field]) -> list[Field]:
+    """The templates of the parameters of the tool that runs shell text."""
+    command, shell = (
+        params.get(key) if isinstance(params, Mapping) else None for key in ("command", "shell")
+    )
+    dialect: Dialect = "bash" if text_of(shell) == "bash" else "sh"
+    return [
+        replace(field, is_script=True, dialect=dialect) if field.scalar is command else field
+        for field in fields
+    ]
 
 
 def _flag(node: Node, key: str) -> bool | None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 
 from plait.documents import Mapping, Node, Scalar, Sequence
-from plait.errors import InputError
-from plait.flows.compose import Block
-from plait.flows.names import BEHIND_STEPS, CONFIG_NAMES, Name, shape_of
+from plait.errors import InputError, PlaitError
+from plait.flows.compose import Block, Blocks
+from plait.flows.names import BEHIND_STEPS, BUILTIN_ROOTS, CONFIG_NAMES, ENDED, Name, shape_of
 from plait.hints import Final
+from plait.template.nodes import Alternative, ContextHole, Parts, Path, Text
+from plait.template.profiles import profile_named
+from plait.template.program import program
+from plait.values import Json
 
 _SHELL_STEPS: Final = ("shell", "test")
 UNREAD: Final = Name("…", (), "whatever something that could not be read would have named", offered=False)
@@ -69,11 +73,26 @@ def captures(step: Mapping) -> Iterator[Name]:
         yield Name(own, (), "files that a step produced", tuple(found))
 
 
-def env_names(node: Node | None) -> Iterator[Name]:
+def named_by_id(step: Mapping) -> Name | None:
+    """What a step gave, by its id; files that it produces are told under that name, if it has some."""
+    own = text_of(step.get("id"))
+    return Name(own, (), "what a step gave", ENDED) if own and not keys(step.get("outputs")) else None
+
+
+def names_given(document: Node, blocks: Blocks) -> frozenset[str]:
+    """What the head gives, and what steps capture anywhere: such a name is never that of a step."""
+    used = [step for block in (*blocks.own.values(), *blocks.imported.values()) for step in block.steps]
+    captured = {name.name for part in (document, *used) for name in lost(part)}
+    from_files = {name.name for name in of_env_files(document)}
+    return names_of_head(document) | captured | from_files | BUILTIN_ROOTS
+
+
+def env_names(node: Node | None, known: Callable[[str], tuple[Json, ...]] | None = None) -> Iterator[Name]:
     """The variables that a step or a phase has besides those of the flow."""
     for place in (node, node.get("metadata")) if isinstance(node, Mapping) else ():
-        for name in keys(place.get("env") if isinstance(place, Mapping) else None):
-            yield Name(name, (), "declared under env", in_environment=True)
+        for name, value in _entries(place.get("env") if isinstance(place, Mapping) else None):
+            made_of = values_of(value, known) if known is not None else ()
+            yield Name(name, (), "declared under env", in_environment=True, values=made_of)
 
 
 def env_before_items(node: Mapping, declared: Container[str]) -> Iterator[Name]:
@@ -106,16 +125,89 @@ def declared(document: Node) -> Iterator[Name]:
     """Names that the head of a document declares: parameters, variables, the environment block."""
     if not isinstance(document, Mapping):
         return
+    values = _parameter_values(document)
+    sizes: dict[str, int] = {}
     for key in ("vars", "env", "secrets"):
         given = key != "vars"
-        names = keys(document.get(key))
-        yield from (Name(name, (), f"declared under {key}", in_environment=given) for name in names)
+        if key == "secrets":
+            names = keys(document.get(key))
+            yield from (Name(name, (), "declared under secrets", in_environment=True) for name in names)
+            continue
+        for name, node in _entries(document.get(key)):
+            made_of = values_of(node, lambda root: values.get(root, ()))
+            sizes[name] = size = least_size(node, lambda root: sizes.get(root, 0))
+            yield Name(name, (), f"declared under {key}", in_environment=given, size=size, values=made_of)
     profiles = document.get("profiles")
     for _, profile in profiles.entries if isinstance(profiles, Mapping) else ():
         names = keys(profile)
         yield from (Name(name, (), "declared in a profile", in_environment=True) for name in names)
     for name in (*_parameters(document.get("parameters")), *_parameters(document.get("inputs"))):
-        yield Name(name, (), "declared")
+        yield Name(name, (), "declared", values=values.get(name, ()))
+
+
+def _parameter_values(document: Mapping) -> dict[str, tuple[Json, ...]]:
+    """By parameter: its default and its choices, if they begin like an option."""
+    from plait.flows import format
+    from plait.flows.parameters import declared as declared_parameters
+
+    node = document.get("parameters")
+    if node is None or format.problems(node, format.PARAMETERS):
+        return {}  # what is wrong with them is said elsewhere
+    try:
+        parameters = declared_parameters(document)
+    except PlaitError:
+        return {}
+    return {
+        name: like_options([*parameter.choices, parameter.default]) for name, parameter in parameters.items()
+    }
+
+
+def like_options(values: Iterable[Json]) -> tuple[Json, ...]:
+    return tuple(value for value in values if isinstance(value, str) and value[:1] in ("-", "+"))
+
+
+def values_of(node: Node, known: Callable[[str], tuple[Json, ...]]) -> tuple[Json, ...]:
+    """What a text may hold that is one hole with a name, by what the name may hold."""
+    written = text_of(node)
+    if written is None or not written.startswith("$"):
+        return ()
+    match program(written, profile_named("workflow")).parts:
+        case (ContextHole(alternatives=(Alternative(Path(root, ()), ()),), filters=()),):
+            return known(root)
+    return ()
+
+
+def least_size(node: Node, known: Callable[[str], int]) -> int:
+    """At least so many characters a tree of templates becomes, by those that names are known to have."""
+    match node:
+        case Scalar(str() as written):
+            try:
+                parts = program(written, profile_named("workflow")).parts
+            except PlaitError:
+                return 0  # that is reported as the template that it is
+            return size_of_parts(parts, known)
+        case Sequence(items):
+            return sum(least_size(item, known) for item in items)
+        case Mapping(entries):
+            return sum(least_size(item, known) for _, item in entries)
+    return 0
+
+
+def size_of_parts(parts: Parts, known: Callable[[str], int]) -> int:
+    size = 0
+    for part in parts:
+        match part:
+            case Text(text):
+                size += len(text)
+            case ContextHole(alternatives=(Alternative(Path(root, ()), ()),), filters=()):
+                size += known(root)
+    return size
+
+
+def literal_items(node: Node | None) -> tuple[Json, ...]:
+    """The items of a list that is written out, if they begin like an option."""
+    items = node.items if isinstance(node, Sequence) else ()
+    return like_options(item.value for item in items if isinstance(item, Scalar))
 
 
 def of_env_files(document: Node) -> Iterator[Name]:
@@ -174,6 +266,11 @@ def declared_inputs(document: Node, profile: str, given: dict[str, Name]) -> fro
         return None
     own = {*keys(document.at("config")), *CONFIG_NAMES} if profile == "config" else set()
     return frozenset(declared | own)
+
+
+def _entries(node: Node | None) -> list[tuple[str, Node]]:
+    entries = node.entries if isinstance(node, Mapping) else ()
+    return [(str(key.value), value) for key, value in entries]
 
 
 def keys(node: Node | None) -> list[str]:

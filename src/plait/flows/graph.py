@@ -34,13 +34,15 @@ from plait.flows.graph_check import (
 from plait.flows.hooks import read_hooks, tools_of
 from plait.flows.loaded import Loaded
 from plait.flows.parameters import Parameter, Surroundings, declared, resolve
-from plait.flows.parts import digest, read_limits, retry_of
+from plait.flows.parts import digest, interpreter_of, on_empty_of, read_limits, retry_of
+from plait.flows.tool_calls import ToolCall, tool_calls
 from plait.hints import Final
 from plait.records import dataclass, replace
 from plait.source import Span
 from plait.steps.graph import Graph
-from plait.steps.graph_calls import Call
+from plait.steps.graph_calls import Action, Call, ShellCall
 from plait.steps.graph_nodes import Edge, Loop, Node
+from plait.steps.shell import Shell
 from plait.template.template import Template
 from plait.tools.config import checked_params
 from plait.tools.items import Header, Item
@@ -100,6 +102,7 @@ class Plan:
     parameters: Mapping[str, Parameter]
     schema: Mapping[str, Json] | None
     uses: Mapping[str, Span]
+    calls: tuple[ToolCall, ...]
     warnings: tuple[Finding, ...]
     secrets: frozenset[str]
     needs: Mapping[str, Span]
@@ -122,6 +125,7 @@ def read_graph(document: nodes.Node, path: str) -> Plan:
         _parameters(document),
         schema.data() if isinstance(schema := head.get("config_schema"), nodes.Mapping) else None,
         uses,
+        tool_calls(document, "graph") if uses else (),
         tuple(finding for finding in findings if finding.severity == "warning"),
         frozenset(head.words("secrets")),
         dict(_needs(head, body)),
@@ -185,16 +189,19 @@ _BEHIND: Final = ("assign", "collect", "next", "on_error")
 """Fields of a node that say what follows its call: another text there does not make the call another one."""
 
 
-def _call(said: Said, around: Json, name: str) -> Call | None:
-    named = tool_of(said)
+def _call(said: Said, around: Json, name: str) -> Action | None:
+    assert isinstance(said.node, nodes.Mapping)
+    kept = tuple(entry for entry in said.node.entries if entry[0].value not in _BEHIND)
+    before = essence(nodes.Mapping(kept, said.node.span), format.Map("node"))
+    script, named = said.get("shell"), tool_of(said)
+    if script is not None:
+        action = Shell(template_of(script, "graph"), interpreter_of(said))
+        return ShellCall(action, digest([around, name, before]))
     if named is None:
         return None
     tool = named.id()
     params = (said.inner("action") or said).get("params")
     has_params = params is not None and params.data() is not None
-    assert isinstance(said.node, nodes.Mapping)
-    kept = tuple(entry for entry in said.node.entries if entry[0].value not in _BEHIND)
-    before = essence(nodes.Mapping(kept, said.node.span), format.Map("node"))
     return Call(
         template_of(named.node, "graph") if tool is None else tool,
         template_of(params, "graph") if params is not None and has_params else None,
@@ -215,6 +222,7 @@ def _loop(said: Said, most: int, goes_on: bool) -> Loop:
         said.text("collect"),
         parallel,
         keeps_going=goes_on and not said.has("on_error"),
+        on_empty=on_empty_of(said),
     )
 
 
@@ -318,6 +326,7 @@ def _loaded(
         Surroundings({}, {}, {}),
         plan.parameters,
         uses=plan.uses,
+        calls=plan.calls,
         warnings=plan.warnings,
         strict=bool(strict),
         timeout=plan.timeout,

@@ -41,8 +41,11 @@ MEANT_FOR: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "collect": ("foreach", ("foreach",)),
     "parallel": ("foreach", ("foreach",)),
     "max_concurrency": ("foreach", ("foreach",)),
+    "on_empty": ("foreach", ("foreach",)),
     "output": ("return", ("return",)),
     "tool": ("action", ("tool", "foreach")),
+    "shell": ("action", ("tool", "foreach")),
+    "interpreter": ("action", ("tool", "foreach")),
     "action": ("action", ("tool", "foreach")),
     "params": ("action", ("tool", "foreach")),
     "cache_result": ("action", ("tool", "foreach")),
@@ -50,6 +53,8 @@ MEANT_FOR: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "next": ("node that leads on", ("tool", "gate", "foreach")),
     "assign": ("node that leads on", ("tool", "gate", "foreach")),
 }
+ACTIONS: Final = ("tool", "action", "shell")
+"""Fields that say what a node does."""
 NOTHING: Final = Scope()
 """Numbers and durations of a graph are written out: no name is known where they stand."""
 KINDS: Final[dict[str, NodeKind]] = {
@@ -77,7 +82,7 @@ def kind_of_node(said: Said) -> NodeKind:
         return KINDS[named]
     if said.has("over"):
         return "foreach"
-    if said.has("tool") or said.has("action"):
+    if any(said.has(field) for field in ACTIONS):
         return "tool"
     return "return" if said.has("output") else "gate"
 
@@ -257,11 +262,26 @@ def _misplaced(name: str, said: Said) -> Iterator[Problem]:
             )
     if kind == "foreach" and not said.has("over"):
         yield _lacks(said, "a foreach needs 'over': the items", "add over: ${state.…}")
-    if kind in ("tool", "foreach") and not (said.has("tool") or said.has("action")):
-        yield _lacks(said, f"node '{name}' needs 'tool': what it calls", "add tool: …")
-    if said.has("tool") and said.has("action"):
-        what, fix = "'tool' and 'action' both say what is called", "keep one of them"
-        yield Problem(what, said.span("action"), fix, code="contradiction")
+    actions = [field for field in ACTIONS if said.has(field)]
+    if kind in ("tool", "foreach") and not actions:
+        yield _lacks(said, f"node '{name}' needs 'tool' or 'shell': what it does", "add tool: … or shell: …")
+    if len(actions) > 1:
+        what, fix = f"{' and '.join(map(repr, actions))} both say what is done", "keep one of them"
+        yield Problem(what, said.span(actions[-1]), fix, code="contradiction")
+    elif said.has("shell") and kind in ("tool", "foreach"):
+        for field in ("params", "cache_result"):
+            if said.has(field):
+                what, fix = (
+                    f"'{field}' means nothing to shell text",
+                    "remove it; values stand in the text itself",
+                )
+                yield Problem(what, said.span(field), fix, code="misplaced-field")
+    if said.has("interpreter") and not said.has("shell"):
+        what, fix = (
+            "'interpreter' says which shell runs 'shell', which is missing",
+            "add shell: …, or remove it",
+        )
+        yield Problem(what, said.span("interpreter"), fix, code="misplaced-field")
     if said.has("action") and said.has("params"):
         what, fix = "the parameters of an action stand in it", "move params below action"
         yield Problem(what, said.span("params"), fix, code="misplaced-field")
@@ -339,7 +359,7 @@ class _Names:
         _, said = self.graph.nodes.get(node, (None, None))
         loop = (said.text("as") or "item") if said is not None and kind_of_node(said) == "foreach" else None
         match path.root:
-            case "state" if first == loop and place in ("tool", "params", "action"):
+            case "state" if first == loop and place in ("tool", "params", "action", "shell"):
                 return  # the item, as other systems call it
             case "state" if isinstance(first, str) and first not in self.assigned:
                 yield Finding(self._never_assigned(path, first, span), "warning")

@@ -18,10 +18,12 @@ from plait.hints import TYPE_CHECKING, Any, Protocol
 from plait.records import dataclass, field
 from plait.scope import Scope
 from plait.scope.computed import Sources
+from plait.scope.frames import GIVEN
 from plait.source import Span
 from plait.values import Json
 
 if TYPE_CHECKING:
+    from plait.flows.tool_calls import ToolCall
     from plait.steps.fan import Fan
 
 
@@ -59,6 +61,8 @@ class Loaded:
     declared: Mapping[str, Parameter]
     uses: Mapping[str, Span] = field(default_factory=dict)
     """The tools that its steps name, and where."""
+    calls: tuple[ToolCall, ...] = ()
+    """Those of its steps, with the parameters as they are written."""
     warnings: tuple[Finding, ...] = ()
     strict: bool = False
     timeout: float | None = None
@@ -73,6 +77,10 @@ class Loaded:
     """The project is at the same place on every host that performs items."""
     ships: tuple[str, ...] = ()
     """Patterns for files of the project that go with the items, where it is not."""
+    stall_timeout: float | None = None
+    """Seconds that a cluster's scheduler or a worker may give no sign of life."""
+    wait_for_workers: float | None = None
+    """Seconds that a cluster may have no worker."""
     allow_outside: bool = False
     environ: Mapping[str, str] = field(default_factory=dict, repr=False)
     made: frozenset[str] = field(default=frozenset(), repr=False)
@@ -90,8 +98,11 @@ class Loaded:
             "start_time": started,
         }
         names = {**self.surroundings.names(), **self.parameters}
+        given = self.surroundings.given | self.parameters.keys()
         outermost = Scope({}, label="run", sources=sources or self.sources())
-        return outermost.frame("flow", workflow={"workflow": facts}, env=names)
+        outermost = outermost.frame(GIVEN, env={name: names[name] for name in names if name in given})
+        own = {name: value for name, value in names.items() if name not in given}
+        return outermost.frame("flow", workflow={"workflow": facts}, env=own)
 
     def sources(self, **more: Any) -> Sources:
         """Where computed values come from; `run`, `clock` and their like are those of `Sources`."""

@@ -6,12 +6,14 @@ import os
 from collections.abc import Iterator, Mapping
 from itertools import islice
 
+from plait.digests import sha256_hex
 from plait.engine.backend import ItemWork
 from plait.engine.outcome import Failure, StepError
-from plait.engine.perform import PLAIN, Policy, Step, Turn
+from plait.engine.perform import PLAIN, Policy, Step, Turn, plans
 from plait.errors import InputError, ProcessError
 from plait.flows.inputs import (
     CommandInput,
+    FileInput,
     InputSpec,
     Selection,
     is_pattern,
@@ -25,6 +27,7 @@ from plait.hints import Final
 from plait.masking import masked
 from plait.records import dataclass, field, replace
 from plait.steps.changes import beside_steps
+from plait.steps.empty import OnEmpty, expect_items
 from plait.steps.hands import working
 from plait.steps.work import with_variables
 from plait.template.sinks import as_shell
@@ -51,21 +54,34 @@ class MapItems:
     strict: bool = False
     env: Mapping[str, Template] = field(default_factory=dict)
     """What the command that gives the items finds in its environment."""
+    on_empty: OnEmpty = "warn"
     name: str = "items"
     kind: str = "items"
     title: str = "the items"
     policy: Policy = PLAIN
     inner: tuple[Step, ...] = ()
 
+    @plans
     def run(self, turn: Turn) -> Json:
         run = working(turn.run)
         turn = turn.with_scope(beside_steps(turn))
         if run.rehearsal is not None:
             return self._rehearsed(turn)
         spooled = write_spool(self._keyed(turn), self._file(turn))
-        if not spooled.count and is_pattern(self.input):
-            run.note(turn.path, "there are no items: the pattern of the input matches no file that is chosen")
+        expect_items(spooled.count, self.on_empty, turn, "the map", self._why_empty())
         return {"count": spooled.count, "digest": spooled.digest}
+
+    def _why_empty(self) -> str:
+        match self.input:
+            case CommandInput():
+                source = "the command of the input prints"
+            case FileInput():
+                source = "the file of the input holds"
+            case _:
+                source = "the input has"
+        if is_pattern(self.input):
+            return "the pattern of the input matches no file that is chosen"
+        return f"{source} none that is chosen"
 
     def read(self, value: Json, turn: Turn, *, without: bytes = b"") -> Iterator[ItemWork]:
         if not isinstance(value, dict):
@@ -80,7 +96,10 @@ class MapItems:
             yield ItemWork(order, key, item)
 
     def _file(self, turn: Turn) -> str:
-        return os.path.join(working(turn.run).folder, "items.jsonl")
+        owner = turn.path.removesuffix(f"/{self.name}")
+        # That of the flow; or of a workflow that a step of it calls, perhaps for each of many items.
+        name = "items.jsonl" if "/" not in owner else f"items-{digest_of(owner)}.jsonl"
+        return os.path.join(working(turn.run).folder, name)
 
     def _keyed(self, turn: Turn) -> Iterator[tuple[str, Json]]:
         return keyed(self._found(turn), self.id, turn.scope, mask=turn.run.mask)
@@ -132,6 +151,10 @@ class MapItems:
                 raise  # nothing that could still make them
             run.rehearse(turn, "items", f"not known yet: {run.mask(error.what)}")
             return dict(UNKNOWN)
+        if not found and run.would_have_run:
+            run.rehearse(turn, "items", "not known yet: there are none so far")
+            return dict(UNKNOWN)
+        expect_items(len(found), self.on_empty, turn, "the map", self._why_empty())
         return {"count": len(found), "items": found}
 
     def _why_not_known(self, turn: Turn) -> str | None:
@@ -144,3 +167,7 @@ class MapItems:
         chosen = self.selection
         asking = (chosen.json_path, chosen.filter, chosen.sort_by, chosen.distinct, self.id)
         return "they are chosen by what only a run knows" if any(one is not None for one in asking) else None
+
+
+def digest_of(path: str) -> str:
+    return sha256_hex(path.encode("utf-8", "surrogatepass"))[:16]

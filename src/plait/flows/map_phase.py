@@ -14,7 +14,7 @@ from plait.flows.given import names_before_items
 from plait.flows.inputs import CommandInput, read_input, read_selection
 from plait.flows.map_items import MapItems
 from plait.flows.mentions import mentions_item
-from plait.flows.parts import digest, retry_of
+from plait.flows.parts import digest, on_empty_of, retry_of
 from plait.hints import TYPE_CHECKING, Final
 from plait.records import replace
 from plait.steps.fan import Circuit, ErrorPolicy, Fan
@@ -82,6 +82,7 @@ def _map_items(builder: Builder, said: Said) -> MapItems:
         digest([told, builder.around, *builder.head.mentioned(*nodes_told.values())]),
         allow_outside="outside_files" in builder.said.words("allow"),
         strict=builder.strict,
+        on_empty=on_empty_of(said),
         env={name: text_template(value) for name, value in env.items() if not mentions_item(value, named)},
     )
 

@@ -7,7 +7,9 @@ from collections.abc import Container, Iterator, Sequence
 
 from plait.documents import nodes
 from plait.errors import PlaitError
+from plait.flows.compose import Composed
 from plait.flows.fields import Field
+from plait.flows.given import names_given
 from plait.flows.names import OF_ITEM, SHORT_OF_ITEM, strings
 from plait.steps.changes import CHANGES
 from plait.steps.workflow import MAP_LISTS
@@ -55,6 +57,13 @@ def tracked(fields: Sequence[Field]) -> Iterator[str]:
                 yield path.root
             if path.root == "merge":  # tells what the run has changed, and where
                 yield from ("workflow", "git")
+
+
+def ids_asked_for(fields: Sequence[Field], flow: Composed) -> frozenset[str]:
+    """First names that something asks for, and that neither the head nor a capture gives."""
+    asked = {path.root for one in fields for path in _mentioned(one)}
+    asked.update(_asked_by_conditions(flow.document))
+    return frozenset(asked - names_given(flow.document, flow.blocks))
 
 
 def _asks_for_changes(path: Path) -> bool:

@@ -18,6 +18,7 @@ from plait.documents import Mapping, Node, Scalar, Sequence
 from plait.flows import format
 from plait.hints import Final, TypeAlias
 from plait.records import dataclass
+from plait.values import Json
 
 # ── names ────────────────────────────────────────────────────────────────
 
@@ -40,7 +41,7 @@ _CHANGES: Final = (
     "files", "files_added", "files_modified", "files_deleted", "files_changed",
     "commits", "commit_count", "insertions", "deletions",
 )  # fmt: skip
-_ENDED: Final = ("output", "stdout", "stderr", "exit_code", "success", "duration")
+ENDED: Final = ("output", "stdout", "stderr", "exit_code", "success", "duration")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,10 @@ class Name:
     """What it holds, in the words of conditions; None if only a value can tell."""
     in_environment: bool = False
     """Processes have it as a variable, too."""
+    size: int = 0
+    """At least so many characters its text has, as far as the file itself says it."""
+    values: tuple[Json, ...] = ()
+    """What it may hold, as far as the file itself says that and it begins like an option."""
 
 
 OF_ITEM: Final = frozenset({"item", "item_index", "item_total", "item_id", "step"})
@@ -98,8 +103,8 @@ NAMES: Final = (
         "this run",
         ("name", "id", "path", "dir", "iteration", "start_time", "run", *_CHANGES),
     ),
-    Name("last", _WORKFLOW, "the output of the step before it in its list", _ENDED),
-    Name("shell", _WORKFLOW, "the output of the last shell step before it in its list", (*_ENDED, "attempt")),
+    Name("last", _WORKFLOW, "the output of the step before it in its list", ENDED),
+    Name("shell", _WORKFLOW, "the output of the last shell step before it in its list", (*ENDED, "attempt")),
     Name("git", (*_WORKFLOW, "items"), "the state of the repository", ("branch", "commit", "root")),
     Name("state", _GRAPH, "what the nodes have assigned so far"),
     Name("inputs", _GRAPH, "what the graph was started with"),

@@ -28,13 +28,15 @@ from collections.abc import Callable, Iterator, Mapping, Set
 from plait.documents import nodes
 from plait.documents.files import read_text
 from plait.engine.operators import OPERATORS, RefusedError
-from plait.errors import InputError, PlaitError, Problem, listed, nearest
+from plait.errors import InputError, LimitError, PlaitError, Problem, listed, nearest
 from plait.flows import format
 from plait.hints import TYPE_CHECKING, Final
 from plait.records import dataclass, field, replace
 from plait.scope import Scope
 from plait.scope.computed import Sources
 from plait.source import Span
+from plait.template.program import Budget
+from plait.template.template import Template
 from plait.values import UNDEFINED, Json, Secret, Undefined, json_value, revealed_text, text
 
 if TYPE_CHECKING:
@@ -278,6 +280,10 @@ class Surroundings:
     """Variables of env files that could change what programs run, and are left away."""
     filed: Mapping[str, str] = field(default_factory=dict, repr=False)
     """What comes of env files."""
+    given: frozenset[str] = frozenset()
+    """Names of values that the flow does not hold itself: secrets, env files, and what is made of those."""
+    data: frozenset[str] = frozenset()
+    """Those of them that are made of what a run found: items, captures."""
 
     def names(self) -> dict[str, Json]:
         return {**self.env, **self.vars, **self.secrets}
@@ -297,35 +303,83 @@ class Surroundings:
         return _sealed({**host, **self.process_env()}, self.hidden())
 
 
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who calls a file: the names that are known there, and where the parameters that it gives come from."""
+
+    scope: Scope
+    given: frozenset[str] = frozenset()
+    """Parameters whose values do not stand in the calling file as they are."""
+    data: frozenset[str] = frozenset()
+    """Those of them that are made of what a run found."""
+
+
 def surroundings(
-    flow: format.Said, parameters: Mapping[str, Json], *, profile: str | None, environ: Mapping[str, str]
+    flow: format.Said,
+    parameters: Mapping[str, Json],
+    *,
+    profile: str | None,
+    environ: Mapping[str, str],
+    caller: Caller | None = None,
 ) -> Surroundings:
     """What the head of a flow says; InputError with everything that cannot be had."""
-    reader = _Head(flow, environ)
+    reader = _Head(flow, environ, caller)
     found = reader.read(parameters, profile)
     if reader.problems:
         raise InputError.together(reader.problems)
     return found
 
 
+def hidden_texts(flow: format.Said, environ: Mapping[str, str]) -> frozenset[str]:
+    """The texts that a head calls secrets, as far as they can be had; its problems are told elsewhere."""
+    return _Head(flow, environ).hidden()
+
+
 class _Head:
-    def __init__(self, flow: format.Said, environ: Mapping[str, str]) -> None:
+    def __init__(self, flow: format.Said, environ: Mapping[str, str], caller: Caller | None = None) -> None:
         self.flow = flow
+        self.caller = caller
         self.environ = environ
         self.sources = Sources(environ=environ)
         self.problems: list[Problem] = []
+        self.given: set[str] = set()
+        """Names of values that are not the author's."""
+        self.data: set[str] = set()
+        """Those of them that are made of what a run found."""
+        self.own: set[str] = set()
+        """The names that the head itself has; all others are its caller's."""
+        self.budget = Budget()
+
+    def hidden(self) -> frozenset[str]:
+        filed, _ = self._env_files()
+        secrets = self._secrets(filed)
+        return frozenset(self._guessed(filed)).union(secret.reveal() for secret in secrets.values())
 
     def read(self, parameters: Mapping[str, Json], profile: str | None) -> Surroundings:
         filed, refused = self._env_files()
         secrets = self._secrets(filed)
+        caller = self.caller
+        self.own = {*filed, *secrets, *parameters}
+        self.given = {*filed, *secrets, *(parameters if caller is None else caller.given)}
+        self.data = set() if caller is None else set(caller.data)
         guessed = frozenset(self._guessed(filed))
         hidden = guessed.union(secret.reveal() for secret in secrets.values())
         self.sources = Sources(environ=_sealed(self.environ, hidden))
         given = _sealed(filed, hidden)
-        variables = self._filled(self.flow.entries("vars"), {**parameters, **secrets})
-        known = {**given, **parameters, **variables, **secrets}
+        around = {} if caller is None else caller.scope.names
+        variables = self._filled(self.flow.entries("vars"), {**around, **parameters, **secrets})
+        known = {**around, **given, **parameters, **variables, **secrets}
         env = {**given, **self._variables(profile, known)}
-        return Surroundings(variables, env, secrets, guessed, refused, filed)
+        return Surroundings(
+            variables,
+            env,
+            secrets,
+            guessed,
+            refused,
+            filed,
+            frozenset(self.given - parameters.keys()),
+            frozenset(self.data - parameters.keys()),
+        )
 
     def _variables(self, profile: str | None, known: Mapping[str, Json]) -> dict[str, Json]:
         """Those of the flow, with what a profile says in the place of what it replaces."""
@@ -363,10 +417,33 @@ class _Head:
         for name, node in entries:
             scope = Scope({**known, **found}, sources=self.sources)
             try:
-                found[name] = format.template_of(node).careful(scope, strict=True, sealing=True)
+                template = format.template_of(node)
+                value = template.careful(scope, strict=True, sealing=True)
+                self.budget.spend(value, node.span)
+                found[name] = value
+                self._tell_origin(name, template)
             except PlaitError as error:
-                self.problems += error.problems
+                self.problems += [replace(one, where=one.where or node.span) for one in error.problems]
+                if isinstance(error, LimitError):
+                    break  # those below may be made of it, and longer
         return found
+
+    def _tell_origin(self, name: str, template: Template) -> None:
+        """Is it made of nothing but what stands in the flow itself?  And if not, of what a run found?"""
+        for written in template.placeholders:
+            root = written.partition(".")[0]
+            if root in self.own or self.caller is None:
+                is_authors = root.isidentifier() and root not in self.given and root != "env"
+                is_data = root in self.data
+            else:
+                origin = self.caller.scope.origin(root)
+                is_authors = origin is not None and origin.of_author
+                is_data = not root.isidentifier() if origin is None else not origin.trusted
+            if not is_authors:
+                self.given.add(name)
+            if is_data:
+                self.data.add(name)
+        self.own.add(name)
 
     def _profile(self, chosen: str | None) -> list[tuple[str, nodes.Node]]:
         if chosen is None:
@@ -416,13 +493,16 @@ class _Head:
 
     def _guessed(self, filed: Mapping[str, str]) -> Iterator[str]:
         """Secrets by their names: of env files, and of the environment as far as the flow speaks of it."""
-        from plait.secret_names import looks_secret, password_in
+        from plait.secret_names import has_form_of_key, looks_secret, password_in
 
         declared = {_origin(node)[1] for _, node in self.flow.entries("secrets")}
         found = [
             (name, secret)
             for name, value in (*filed.items(), *self.environ.items())
-            for secret in (value if looks_secret(name) and not _is_plain(value) else None, password_in(value))
+            for secret in (
+                value if (looks_secret(name) and not _is_plain(value)) or has_form_of_key(value) else None,
+                password_in(value),
+            )
             if secret
         ]
         written = repr(self.flow.node.data()) if found else ""

@@ -11,9 +11,10 @@ from plait.engine.perform import PLAIN, Policy
 from plait.engine.retry import ONCE_ONLY, Retry
 from plait.flows import format
 from plait.flows.format import Said, template_of
-from plait.hints import TYPE_CHECKING, Any, Final
+from plait.hints import TYPE_CHECKING, Any, Final, Literal
 from plait.records import replace
 from plait.steps.capture import Capture
+from plait.steps.empty import OnEmpty
 from plait.template.template import Template
 from plait.values import Json, json_text
 
@@ -48,6 +49,16 @@ def title_of(said: Said, kind: str) -> str:
     first = " ".join((written.strip().splitlines() or [""])[0].split())
     shown = first if len(first) <= TITLE_LENGTH else first[: TITLE_LENGTH - 1] + "…"
     return shown or kind
+
+
+def interpreter_of(said: Said) -> Literal["sh", "dash", "bash"]:
+    """The shell that runs the shell text of a step or a node."""
+    match said.text("interpreter"):
+        case "bash":
+            return "bash"
+        case "dash":
+            return "dash"
+    return "sh"
 
 
 def commands_of(said: Said) -> Many[nodes.Node]:
@@ -209,3 +220,8 @@ def read_limits(said: Said | None) -> Limits:
         steps=said.whole("steps"),
         depth=said.whole("depth"),
     )
+
+
+def on_empty_of(said: Said) -> OnEmpty:
+    """What a map, or anything like it, says about having no items."""
+    return said.text("on_empty") or "warn"  # type: ignore[return-value]  # one of the words of its table

@@ -14,10 +14,12 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
+from plait.beneath import open_at_once
 from plait.digests import sha256
 from plait.engine.journal import has_mark
 from plait.errors import InputError
 from plait.hints import IO, Final
+from plait.machine import expect_room
 from plait.records import dataclass
 from plait.values import Json, json_text
 
@@ -85,8 +87,9 @@ def expect_spool(file: str, written: Spooled) -> None:
 
 def _opened(file: str) -> IO[bytes]:
     try:
-        return open(file, "rb", buffering=BUFFER)
+        return open(file, "rb", buffering=BUFFER, opener=open_at_once)
     except OSError as error:
+        expect_room(error)
         what = f"the items of this run cannot be read: {error.strerror}"
         raise InputError(what, file, "start the run again", code="no-spool") from None
 

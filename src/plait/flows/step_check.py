@@ -22,6 +22,7 @@ def in_list(steps: Sequence[documents.Node]) -> Iterator[Finding]:
         yield from _condition(step)
         yield from _expected_schema(step)
         yield from _never_retried(step)
+        yield from _never_written(step)
         if _always_fails(step) and at + 1 < len(maps):
             what, fix = "the step before this one always fails, so this one never runs", "remove one of them"
             span = maps[at + 1].entries[0][0].span if maps[at + 1].entries else maps[at + 1].span
@@ -103,6 +104,24 @@ def _never_retried(step: documents.Mapping) -> Iterator[Finding]:
             what = "retry does the action again, and that is never incomplete: validate comes after it"
             fix = "let on_incomplete of validate complete it: max_attempts says how often"
             yield Finding(Problem(what, word.span, fix, code="no-effect"), "warning")
+
+
+def _never_written(step: documents.Mapping) -> Iterator[Finding]:
+    """A content that no value can make a document of its format."""
+    written = step.get("write_file")
+    content = written.get("content") if isinstance(written, documents.Mapping) else None
+    format = _word(written, "format") if isinstance(written, documents.Mapping) else None
+    if not isinstance(content, documents.Scalar) or format not in ("json", "yaml"):
+        return
+    from plait.flows.format import template_of
+    from plait.steps.write_file import content_problem
+
+    try:
+        problem = content_problem(template_of(content, "workflow"), "json" if format == "json" else "yaml")
+    except PlaitError:
+        return  # it is reported as the template that it is
+    if problem is not None:
+        yield Finding(problem)
 
 
 COMPOSED: Final = ("foreach", "use", "tool")

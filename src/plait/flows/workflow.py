@@ -8,7 +8,7 @@ Whatever `plait check` calls an error is an error here, before anything runs.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Sequence as Many
 
 from plait import documents
@@ -17,7 +17,7 @@ from plait.errors import InputError, Problem
 from plait.flows import format
 from plait.flows.build import Builder
 from plait.flows.check import check_workflow
-from plait.flows.compose import Composed, compose
+from plait.flows.compose import Calls, Composed, compose
 from plait.flows.finding import Finding
 from plait.flows.format import Said
 from plait.flows.loaded import Loaded
@@ -32,6 +32,7 @@ from plait.values import Json
 
 if TYPE_CHECKING:
     from plait.engine.hooks import Hook
+    from plait.flows.tool_calls import ToolCall
     from plait.source import Span
 
 SHORT_SECRET: Final = 6
@@ -70,18 +71,29 @@ def load_workflow(
     said = replace(head, scope=scope)
     strictly = said.flag("strict") if strict is None else strict
     builder = Builder(
-        flow, said, scope, strict=strictly, lenient=lenient, profile=profile, max_parallel=max_parallel
+        flow,
+        said,
+        scope,
+        strict=strictly,
+        lenient=lenient,
+        profile=profile,
+        max_parallel=max_parallel,
+        project=project,
+        environ=environ,
+        calls=Calls((os.path.realpath(path),)),
     )
     hooks, called = _hooks(said, scope)
     name = said.text("name") or os.path.splitext(os.path.basename(path))[0]
+    program = builder.workflow(name)
     return Loaded(
-        builder.workflow(name),
+        program,
         path,
         os.path.dirname(os.path.realpath(path)) if project is None else project,
         values,
         around,
         parameters,
         uses=builder.tools | called,
+        calls=_calls((flow, *builder.called)) if builder.tools else (),
         warnings=(*_warnings(findings), *_refused_variables(around, said), *_short_secrets(around, said)),
         strict=strictly and not lenient,
         timeout=said.seconds("timeout"),
@@ -91,10 +103,19 @@ def load_workflow(
         backend=backend_of(said),
         shared=_of_map(said, "shared"),
         ships=_ships(said),
+        stall_timeout=_seconds_of_map(said, "stall_timeout"),
+        wait_for_workers=_seconds_of_map(said, "wait_for_workers"),
         allow_outside="outside_files" in said.words("allow"),
         environ=environ,
-        made=_made(flow, around, values, environ),
+        made=_made(flow, around, values, environ) | builder.made,
     )
+
+
+def _calls(flows: Iterable[Composed]) -> tuple[ToolCall, ...]:
+    from plait.flows.tool_calls import tool_calls
+
+    every = (tool_calls(flow.document, "workflow", blocks=flow.blocks) for flow in flows)
+    return tuple(call for calls in every for call in calls)
 
 
 def _made(
@@ -124,6 +145,11 @@ def _hooks(flow: Said, scope: Scope) -> tuple[tuple[Hook, ...], dict[str, Span]]
 def _of_map(flow: Said, flag: str) -> bool:
     own = flow.inner("map")
     return own is not None and own.flag(flag)
+
+
+def _seconds_of_map(flow: Said, field: str) -> float | None:
+    own = flow.inner("map")
+    return None if own is None else own.seconds(field)
 
 
 def _ships(flow: Said) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from plait.errors import RequestError
 from plait.hints import Final
 from plait.records import dataclass
 from plait.tools.invocation import shown_header
-from plait.values import MASK, Json, json_value
+from plait.values import MASK, Json, json_error, json_value
 
 PIECE: Final = 64 << 10
 
@@ -141,6 +141,7 @@ def _json_content(body: bytes) -> Content:
 def _json_reason(error: Exception) -> str:
     # Not the exception's own text: it may quote the body.
     if isinstance(error, json.JSONDecodeError):
+        error = json_error(error)
         return f"the answer says it is JSON and is not, from line {error.lineno}, column {error.colno}"
     if isinstance(error, RecursionError):
         return "the answer is JSON that is nested too deeply"

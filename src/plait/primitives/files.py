@@ -14,6 +14,7 @@ from collections.abc import Iterator
 
 from plait.errors import InputError, LimitError
 from plait.hints import Final
+from plait.machine import expect_room
 
 MAX_FILE: Final = 64 << 20
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -35,6 +36,7 @@ def read_file(root: str, path: str, *, directory: str) -> bytes:
         ):
             data = file.read(MAX_FILE + 1)
     except OSError as error:
+        expect_room(error)
         raise _refused(path, error, "read") from None
     if len(data) > MAX_FILE:
         raise LimitError(
@@ -60,6 +62,7 @@ def write_file(
         with _folder(root, folders, create=create_dirs) as folder:
             _put(folder, name, data, mode)
     except OSError as error:
+        expect_room(error)
         raise _refused(path, error, "written") from None
     return os.path.join(root, *folders, name)
 

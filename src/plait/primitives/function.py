@@ -28,17 +28,16 @@ import queue
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from functools import lru_cache
-from types import CodeType, ModuleType, TracebackType
+from collections.abc import Callable, Collection, Iterator
+from types import ModuleType, TracebackType
 
-from plait.errors import InputError, PlaitError, ValueRefusedError
+from plait.errors import GuardianError, InputError, PlaitError, ValueRefusedError
 from plait.hints import Any, Final, NoReturn, TextIO, cast
+from plait.primitives.beside import compiled, imports_of
 from plait.records import dataclass, field
 from plait.tools.invocation import FunctionCall, Returned
 from plait.values import Json, detached
 
-MAX_COMPILED: Final = 256
 MAX_IDLE: Final = 4
 IDLE_SECONDS: Final = 2.0
 MAX_FRAMES: Final = 3
@@ -48,14 +47,23 @@ def call(call: FunctionCall) -> Returned:
     """Run the function to its end, or to the end of its time."""
     started = time.monotonic()
     log = _Log(call.limits.max_output)
-    job = _Job(lambda: _outcome(call, log))
-    _hand_over(job)
+    catcher = _CAUGHT
+    job = _Job(lambda: _outcome(call, log, catcher))
+    catcher.enter(log)
+    try:
+        _hand_over(job)
+    except BaseException:  # no thread can be started
+        catcher.leave(log)
+        raise
     if not job.wait(call.limits.timeout):
+        catcher.abandon(log)
         outcome = _Outcome(error=_too_long(call), metadata={"timed_out": True})
     elif job.interrupted is not None:
         raise job.interrupted
     else:
         outcome = cast(_Outcome, job.result)
+        if outcome.cut_short is not None:
+            raise outcome.cut_short
     return Returned(
         success=outcome.error is None,
         data=outcome.data,
@@ -71,6 +79,7 @@ class _Outcome:
     data: Json = None
     error: str | None = None
     metadata: dict[str, Json] = field(default_factory=dict)
+    cut_short: GuardianError | None = None
 
 
 def _too_long(call: FunctionCall) -> str:
@@ -83,14 +92,12 @@ def _too_long(call: FunctionCall) -> str:
 # ── in the worker ────────────────────────────────────────────────────────
 
 
-def _outcome(call: FunctionCall, log: _Log) -> _Outcome:
-    catcher = _CAUGHT
+def _outcome(call: FunctionCall, log: _Log, catcher: _Catcher) -> _Outcome:
     _current.log = log
-    catcher.enter()
     try:
         outcome = _attempted(call)
     finally:
-        taken = catcher.leave()
+        taken = catcher.leave(log)
         _current.log = None
     if taken:
         what = " and ".join(taken)
@@ -103,17 +110,18 @@ def _attempted(call: FunctionCall) -> _Outcome:
         return _judged(_result(call))
     except KeyboardInterrupt:
         raise
+    except GuardianError as error:
+        return _Outcome(cut_short=error)
     except PlaitError as error:
         return _Outcome(error=str(error))
     except BaseException as error:  # whatever a tool raises ends the tool, not Plait
-        return _Outcome(error=_complaint(error, call.path))
+        return _Outcome(error=_complaint(error, [call.path, *(it.path for it in call.beside.values())]))
 
 
 def _result(call: FunctionCall) -> Json:
     module = _fresh_module(call)
-    name = module.__name__  # which the tool may change
-    try:
-        exec(_compiled(call.path, call.code), module.__dict__)
+    with imports_of(call, module):
+        exec(compiled(call.path, call.code), module.__dict__)
         function = getattr(module, call.function, None)
         if not callable(function):
             raise InputError(
@@ -123,8 +131,6 @@ def _result(call: FunctionCall) -> Json:
                 code="no-function",
             )
         return _settled(function(_copied(dict(call.params)), call.project_path))
-    finally:
-        sys.modules.pop(name, None)
 
 
 def _settled(result: Any) -> Json:
@@ -156,24 +162,18 @@ def _copied(value: Json) -> Json:
     return value
 
 
-@lru_cache(MAX_COMPILED)
-def _compiled(path: str, code: bytes) -> CodeType:
-    # Found by the bytes themselves: a digest that does not fit them could name other code.
-    return compile(code, path, "exec", dont_inherit=True)
-
-
 _CALLS = itertools.count(1)
 
 
 def _fresh_module(call: FunctionCall) -> ModuleType:
     """A module that only this call knows; listed while it runs, because dataclasses and pickle look there."""
     module = ModuleType(f"plait_tool_{call.digest[:12]}_{next(_CALLS)}")
-    module.__file__ = call.path
+    module.__file__ = call.file or call.path
     sys.modules[module.__name__] = module
     return module
 
 
-def _complaint(error: BaseException, path: str) -> str:
+def _complaint(error: BaseException, own: Collection[str]) -> str:
     """The error's type and message, and the last places it came through."""
     name = type(error).__name__
     try:
@@ -182,22 +182,22 @@ def _complaint(error: BaseException, path: str) -> str:
         said = ""
     if isinstance(error, SystemExit):
         name, said = getattr(error, "called", "sys.exit"), "" if error.code is None else said
-    places = _places(error.__traceback__, path)
-    if isinstance(error, SyntaxError) and error.filename == path:
-        places = [f"{path}:{error.lineno}"]
+    places = _places(error.__traceback__, own)
+    if isinstance(error, SyntaxError) and error.filename in own:
+        places = [f"{error.filename}:{error.lineno}"]
         said = error.msg
     return "\n".join([f"{name}: {said}" if said else name, *(f"  at {place}" for place in places)])
 
 
-def _places(traceback: TracebackType | None, path: str) -> list[str]:
+def _places(traceback: TracebackType | None, paths: Collection[str]) -> list[str]:
     """The tool's own last frames, and the one that raised if that is somebody else's."""
     frames: list[tuple[str, int, str]] = []
     while traceback is not None:
         code = traceback.tb_frame.f_code
         frames.append((code.co_filename, traceback.tb_lineno, code.co_name))
         traceback = traceback.tb_next
-    own = [frame for frame in frames if frame[0] == path][-MAX_FRAMES + 1 :]
-    last = [frame for frame in frames[-1:] if frame[0] not in (path, __file__)]
+    own = [frame for frame in frames if frame[0] in paths][-MAX_FRAMES + 1 :]
+    last = [frame for frame in frames[-1:] if frame[0] not in (*paths, __file__)]
     return [f"{file}:{line} in {name}" for file, line, name in (*own, *last)]
 
 
@@ -373,17 +373,19 @@ class _Catcher:
     """Puts the routed streams in place while calls run, and takes them away with the last one."""
 
     def __init__(self) -> None:
-        self._running = 0
+        self._awaited: set[_Log] = set()
+        self._abandoned: set[_Log] = set()
         self._placed: dict[str, list[_Routed]] = {"stdin": [], "stdout": [], "stderr": []}
         self._descriptors: dict[int, _Descriptor] = {}
         self._lock = threading.Lock()
 
-    def enter(self) -> None:
+    def enter(self, log: _Log) -> None:
         with self._lock:
-            self._running += 1
-            if self._running == 1:
+            if not self._awaited:
+                self._close_descriptors()
                 self._descriptors = {fd: _Descriptor(fd) for fd in (0, 1, 2)}
                 os._exit = _exit_of_tool
+            self._awaited.add(log)
             for name, placed in self._placed.items():
                 standing = getattr(sys, name)
                 # Somebody else (a test, a notebook) may have put a stream of their own over ours.
@@ -391,21 +393,35 @@ class _Catcher:
                     placed.append(_Routed(standing, name))
                     setattr(sys, name, placed[-1])
 
-    def leave(self) -> list[str]:
-        """What had to be put back because a tool took it away."""
+    def abandon(self, log: _Log) -> None:
+        """The caller no longer waits for this call; from now on other streams may stand for good reason."""
         with self._lock:
-            self._running -= 1
-            taken = [f"descriptor {fd}" for fd, kept in self._descriptors.items() if kept.put_back(fd)]
-            for name, placed in self._placed.items():
-                standing = getattr(sys, name)
-                # While others run, one of them may stand in for a stream for a while (redirect_stdout).
-                lost = placed and (standing is None if self._running else standing not in placed)
-                if lost:
-                    setattr(sys, name, placed[-1])
-                    taken.append(f"sys.{name}")
-            if not self._running:
+            if log in self._awaited:  # otherwise it has just returned
+                self._awaited.remove(log)
+                self._abandoned.add(log)
+
+    def leave(self, log: _Log) -> list[str]:
+        """What had to be put back because a tool took it away; an abandoned call puts nothing back."""
+        with self._lock:
+            taken = []
+            if log in self._awaited:
+                self._awaited.remove(log)
+                taken = self._put_back()
+            self._abandoned.discard(log)
+            if not self._awaited and not self._abandoned:
                 self._restore()
             return taken
+
+    def _put_back(self) -> list[str]:
+        taken = [f"descriptor {fd}" for fd, kept in self._descriptors.items() if kept.put_back(fd)]
+        for name, placed in self._placed.items():
+            standing = getattr(sys, name)
+            # While others run, one of them may stand in for a stream for a while (redirect_stdout).
+            lost = placed and (standing is None if self._awaited else standing not in placed)
+            if lost:
+                setattr(sys, name, placed[-1])
+                taken.append(f"sys.{name}")
+        return taken
 
     def _restore(self) -> None:
         for name, placed in self._placed.items():
@@ -413,9 +429,13 @@ class _Catcher:
                 if getattr(sys, name) is routed:
                     setattr(sys, name, routed.real)
             placed.clear()
+        self._close_descriptors()
+        os._exit = _EXIT
+
+    def _close_descriptors(self) -> None:
         for kept in self._descriptors.values():
             kept.close()
-        os._exit = _EXIT
+        self._descriptors = {}
 
 
 class _Descriptor:

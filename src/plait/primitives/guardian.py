@@ -303,6 +303,8 @@ class Guardian:
         job = lane.job = Job(lane, self.next_mark)
         self.next_mark += 1
         try:
+            if self.request is None:
+                raise OSError(errno.ECANCELED, "nobody is left who wants it")
             order = Order(lane.fd, heard)
             if not complete:
                 raise OSError(errno.EMFILE, "no room for descriptors")
@@ -338,6 +340,8 @@ class Guardian:
         """Let a shell begin that waits for it; None: the program has to be executed."""
         if self.make_warm is None or self.executed < EXECUTED_FIRST or order.group != 0:
             return None
+        if self.all_by is not None:
+            return None  # a shell that waits hears no signal, and would be there until it is forced
         if self.warm is None:
             self.warm = self.make_warm(_DEFAULTS, self.mark_other)
         mark, files = (job.mark, self.own_limit[1]), (self.files_of_children, self.own_files)

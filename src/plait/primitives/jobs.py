@@ -15,11 +15,13 @@ import struct
 import sys
 import time
 from _thread import allocate_lock
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from weakref import WeakSet
 
-from plait.errors import InputError, ProcessError
+from plait.errors import GuardianError, InputError, MachineError, PlaitError, ProcessError
+from plait.grace import grace_seconds
 from plait.hints import TYPE_CHECKING, Final, TypeAlias
+from plait.machine import start_error
 from plait.primitives import guardian as wire
 from plait.records import dataclass, field
 
@@ -30,10 +32,15 @@ else:
     import _signal as signal
     import _socket as socket  # what `socket` puts around it takes longer to load than a process to run
 
-GRACE: Final = 2.0
-"""Seconds between asking processes to end and forcing them."""
 FIRST_FILE: Final = wire.FIRST_FILE
 """The number by which a child knows the first of its `files`."""
+
+LOOK: Final = 0.5
+"""Seconds between two looks whether the guardian can do its work, while somebody waits for a job."""
+WAS_STOPPED: Final = (
+    "the guardian, through which Plait starts and ends processes, had been stopped (SIGSTOP) and was "
+    "continued: meanwhile nothing could be started, and no timeout held"
+)
 
 Stdio: TypeAlias = tuple[int | None, int, int]
 """A child's standard streams; None: nothing to read."""
@@ -81,7 +88,7 @@ class Job:
         return self._lane.socket.fileno()
 
     def reports(self) -> list[Report]:
-        """Reports that have come in; a `ProcessError` if the guardian died, and none will ever come."""
+        """Reports that have come in; a `GuardianError` if the guardian died, and none will ever come."""
         assert self._lane is not None
         try:
             data = self._lane.socket.recv(16 * wire.REPORT.size)
@@ -98,13 +105,18 @@ class Job:
                 self._exited = True
         return reports
 
-    def end(self, grace: float = GRACE) -> None:
+    def end(self, grace: float | None = None) -> None:
         """Ask every process of the job to end, and force it after the grace; the report OVER follows."""
-        self._command(wire.END, 0, grace)
+        self._command(wire.END, 0, grace_seconds() if grace is None else grace)
 
     def signal(self, number: int) -> None:
         """Send a signal to the group of the process."""
         self._command(wire.SIGNAL, number, 0.0)
+
+    def look_after_guardian(self) -> None:
+        """If the guardian was stopped, continue it and say so."""
+        assert self._lane is not None
+        self._lane.keeper.look()
 
     def close(self) -> None:
         """Let go of it; if it still runs, it is ended."""
@@ -170,18 +182,19 @@ def end_all() -> None:
                 keeper.request.send(wire.END_ALL, _NO_SIGNAL)
 
 
-class NoDescriptors(ProcessError):
+class NoDescriptors(MachineError):
     """Too many files are open; when another process ends there will be fewer."""
 
 
-def no_room(program: str, error: OSError) -> ProcessError:
+def no_room(program: str, error: OSError) -> PlaitError:
     """For want of descriptors or memory, which the start of any process takes."""
-    kind = NoDescriptors if error.errno in (errno.EMFILE, errno.ENFILE) else ProcessError
-    return kind(
-        f"'{program}' cannot be started: {os.strerror(error.errno or 0)}",
-        fix="run fewer at a time, or allow more open files (ulimit -n)",
-        code="not-started",
-    )
+    number = error.errno or 0
+    limit = start_error(program, number)
+    if limit is None:
+        return ProcessError(f"'{program}' cannot be started: {os.strerror(number)}", code="not-started")
+    if number in (errno.EMFILE, errno.ENFILE):
+        return NoDescriptors(limit.what, fix=limit.fix, code=limit.code)
+    return limit
 
 
 # ── an order ─────────────────────────────────────────────────────────────
@@ -251,7 +264,9 @@ def _no_words(program: str, why: str) -> ProcessError:
 def _directory(cwd: str | os.PathLike[str] | None, program: str) -> int:
     try:
         return os.open(cwd or ".", getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError:
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.ELOOP, errno.ENAMETOOLONG):
+            raise no_room(program, error) from None
         raise ProcessError(
             f"'{program}' cannot be started in '{os.fspath(cwd or '.')}': there is no such directory",
             fix="create the directory, or correct its name",
@@ -303,6 +318,22 @@ class _Keeper:
     """Those that may serve one job after the other."""
     idle: list[_Lane] = field(default_factory=list)
     is_dead: bool = False
+    next_look: float = 0.0
+    is_told: bool = False
+    """It was said that it had been stopped."""
+
+    def look(self) -> None:
+        now = time.monotonic()
+        if self.is_dead or now < self.next_look:
+            return
+        self.next_look = now + LOOK
+        if not _is_stopped(self.pid):
+            return
+        with contextlib.suppress(OSError):
+            os.kill(self.pid, signal.SIGCONT)
+        if not self.is_told:
+            self.is_told = True
+            _tell(WAS_STOPPED)
 
     def send(self, order: bytes, descriptors: Sequence[int], *, shared: bool) -> _Lane:
         """Hand an order over; the lane on which its reports come."""
@@ -350,6 +381,34 @@ class _Keeper:
         return lane
 
 
+def _is_stopped(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read(1024).rpartition(b")")[2].split()[:1] == [b"T"]
+    except OSError:  # it has ended, or there is no /proc
+        return False
+
+
+_HEARERS: list[Callable[[str], None]] = []
+
+
+@contextlib.contextmanager
+def listening(hear: Callable[[str], None]) -> Iterator[None]:
+    """While this lasts, `hear` is told what is wrong with the guardian; without a listener it is printed."""
+    _HEARERS.append(hear)
+    try:
+        yield
+    finally:
+        _HEARERS.remove(hear)
+
+
+def _tell(what: str) -> None:
+    for hear in list(_HEARERS):
+        hear(what)
+    if not _HEARERS:
+        print(f"plait: {what}", file=sys.stderr)
+
+
 def _send_with(socket_: socket.socket, data: bytes, descriptors: Sequence[int]) -> int:
     """Send what there is room for, and all descriptors."""
     rights = struct.pack(f"={len(descriptors)}i", *descriptors)
@@ -391,11 +450,22 @@ def _replace(dead: _Keeper) -> None:
 
 
 def _started(in_our_session: bool, *left_behind: int, boot: str | None = None) -> _Keeper:
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    except OSError as error:
+        raise no_room("the guardian", error) from None
     marks = int.from_bytes(os.urandom(4), "big") >> 2 | 1
-    arguments = [str(marks), str(GRACE), "same" if in_our_session else "own", *map(str, left_behind)]
-    # Away from the low numbers, which are overwritten below.
-    moved = fcntl.fcntl(theirs.fileno(), fcntl.F_DUPFD_CLOEXEC, 10)
+    arguments = [
+        str(marks),
+        str(grace_seconds()),
+        "same" if in_our_session else "own",
+        *map(str, left_behind),
+    ]
+    try:
+        # Away from the low numbers, which are overwritten below.
+        moved = fcntl.fcntl(theirs.fileno(), fcntl.F_DUPFD_CLOEXEC, 10)
+    except OSError:  # there is no number above those
+        raise no_room("the guardian", OSError(errno.EMFILE, "")) from None
     try:
         pid = os.posix_spawn(
             sys.executable,
@@ -411,6 +481,8 @@ def _started(in_our_session: bool, *left_behind: int, boot: str | None = None) -
         )
     except OSError as error:
         ours.close()
+        if (limit := start_error("the guardian", error.errno or 0)) is not None:
+            raise limit from None
         raise ProcessError(
             f"no process can be started: the guardian did not start: {os.strerror(error.errno or 0)}",
             fix=f"check that '{sys.executable}' can be executed and that there is room for another process",
@@ -427,10 +499,10 @@ def _boot() -> str:
     return _BOOT.format(_WITH_WARM if is_warm else "")
 
 
-def _guardian_lost() -> ProcessError:
-    return ProcessError(
+def _guardian_lost() -> GuardianError:
+    return GuardianError(
         "the guardian, through which Plait starts processes, has ended, and with it whatever it ran",
-        fix="try again: a new guardian was started; look who killed the old one (lack of memory?)",
+        fix="look who killed it (lack of memory?), then go on: what it ran was cut short and is done again",
         code="guardian",
     )
 

@@ -29,7 +29,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from urllib.parse import urlsplit
 
-from plait.errors import InputError, PlaitError, ProcessError, RequestError, listed, nearest
+from plait.errors import GuardianError, InputError, PlaitError, ProcessError, RequestError, listed, nearest
 from plait.hints import TYPE_CHECKING, Any, Final, TypeVar
 from plait.primitives.connect import Resolve, look_up
 from plait.primitives.mcp_pins import Approve, Offered, PinFile, Pins, not_approved, printable
@@ -123,11 +123,9 @@ class McpClients:
         self._expect_approved(offered)
         return offered
 
-    def approve(self, call: McpCall) -> Offered:
-        """Record the tool as it is now: the answer to a refusal."""
-        offered = self.offered(call)
+    def approve(self, offered: Offered) -> None:
+        """Record a tool as it was looked at: the answer to a refusal."""
         self._pins.put(offered.key, offered.digest)
-        return offered
 
     def close(self) -> None:
         """End every server and the thread; a later call starts them again."""
@@ -282,8 +280,16 @@ class _Found:
     tool: Tool
 
     def offered(self, server: McpServer) -> Offered:
-        tool, reached_by = self.tool, server.command or (server.url,)
-        return Offered(server.name, tool.name, tool.description or "", tool.input_schema, reached_by)
+        return Offered(server.name, self.tool.name, declared_by(self.tool), server.command or (server.url,))
+
+
+_UNUSED: Final = frozenset({"icons", "meta"})
+"""Declared fields that nothing here reads, so that nobody has to look at them."""
+
+
+def declared_by(tool: Tool) -> dict[str, Json]:
+    """What a server declares of a tool.  Nothing else of a `Tool` may be read: this is what gets approved."""
+    return tool.model_dump(by_alias=True, exclude=set(_UNUSED), exclude_none=True)
 
 
 class _Connections:
@@ -421,10 +427,12 @@ class _Connection:
     def _lost(self, what: str) -> PlaitError:
         self.end()
         error = _cause(self.keeper)
-        if isinstance(error, InputError | RequestError):
+        if isinstance(error, InputError | RequestError | GuardianError):
             return error
         name, stderr = self.server.name, self.last_words()
         if self._transport and (trouble := self._transport.trouble):
+            if trouble.guardian is not None:
+                return trouble.guardian
             what = "was ended" if trouble.by_us else what
             return McpServerError(
                 f"the MCP server '{name}' {what}: {trouble.why}", trouble.fix, stderr=stderr, lost=True
@@ -520,10 +528,17 @@ async def _tool_named(client: Client, call: McpCall) -> Tool:
     cursor: str | None = None
     for _ in range(MAX_PAGES):
         page = await client.list_tools(cursor=cursor)
-        for tool in page.tools:
-            if tool.name == call.tool:
-                return tool
-            names.append(printable(tool.name))
+        found = [tool for tool in page.tools if tool.name == call.tool]
+        if len(found) > 1:
+            # The SDK holds a call to the last one, and a person would look at the first.
+            raise InputError(
+                f"the MCP server '{call.server.name}' declares the tool '{call.tool}' more than once",
+                fix="have the server declare each tool once",
+                code="unknown-mcp-tool",
+            )
+        if found:
+            return found[0]
+        names += [printable(tool.name) for tool in page.tools]
         cursor = page.next_cursor
         if cursor is None:
             break

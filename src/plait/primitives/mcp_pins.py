@@ -1,8 +1,8 @@
 """Approvals of MCP tools: a digest of what somebody looked at and said yes to.
 
-A description is text that a language model obeys, so a yes counts for exactly
-what was seen: the command line or url of the server, the tool's name, its
-description and its input schema.  If one of them changes, the digest does.
+What a server declares of a tool is text that a language model obeys, so a yes counts for
+exactly what was shown: `Offered.lines` shows how the server is reached and everything it
+declares, `Offered.digest` covers the same, and Plait uses nothing else of a declaration.
 """
 
 from __future__ import annotations
@@ -11,52 +11,103 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import shlex
 import stat
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from urllib.parse import quote
 
 from plait.errors import TrustError
-from plait.hints import Protocol
+from plait.hints import Final, Protocol
 from plait.records import dataclass, field
 from plait.values import Json
 
 
 @dataclass(frozen=True, slots=True)
 class Offered:
-    """A tool as its server describes it now."""
+    """A tool as its server declares it now."""
 
     server: str
     tool: str
-    description: str
-    input_schema: Json = field(repr=False)
+    declared: Mapping[str, Json] = field(repr=False)
+    """All that Plait reads of the declaration, by the names of the protocol."""
     reached_by: tuple[str, ...] = field(default=(), repr=False)
     """The command line of the server, or its url."""
+
+    @property
+    def description(self) -> str:
+        return str(self.declared.get("description", ""))
+
+    @property
+    def input_schema(self) -> Json:
+        return self.declared.get("inputSchema")
 
     @property
     def key(self) -> str:
         # Names may hold a slash; quoted, no two pairs of names have one key.  And two projects may
         # give one name to two servers: the approval of one must not undo that of the other.
         names = f"{quote(self.server, safe='')}/{quote(self.tool, safe='')}"
-        return f"{names}@{_digest(list(self.reached_by))[:16]}"
+        return f"{names}@{_digest([_COVERS, *self.reached_by])[:16]}"
 
     @property
     def digest(self) -> str:
-        """SHA-256 of server, name, description and input schema."""
-        return _digest(
-            {
-                "server": list(self.reached_by),
-                "name": self.tool,
-                "description": self.description,
-                "input_schema": self.input_schema,
-            }
-        )
+        """SHA-256 of how the server is reached and of all that `lines` shows, in its order."""
+        return _digest([list(self.reached_by), dict(self.declared)])
+
+    def lines(self, address: str) -> Iterator[str]:
+        """Everything that an approval covers, for a person; nothing in it is invisible.
+
+        `address` is how the server is reached, with its secrets masked.  What the server wrote is
+        indented by four, so no text of it can look like a line of ours.
+        """
+        yield f"{visible(self.server)} / {visible(self.tool)}"
+        yield f"  server: {visible(address)}"
+        for name, value in self.declared.items():
+            yield f"  {name}:"
+            shown = visible(value) if isinstance(value, str) else visible_json(value)
+            yield from (f"    {line}" for line in shown.split("\n"))
+
+
+_COVERS: Final = "all that is declared"
+"""Part of every key: an approval that covered less is none."""
 
 
 def _digest(said: Json) -> str:
-    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(said).encode()).hexdigest()
+
+
+# ── text that hides nothing ──────────────────────────────────────────────
+
+# Characters that Unicode lets a screen leave out, or that are blank, though Python calls them printable.
+_BLANK: Final = (
+    "\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180d\u180f\u2800\u3164\ufe00-\ufe0f\uffa0"
+    "\U00016fe4\U0001d159\U000e0100-\U000e01ef"
+)
+_IS_BLANK: Final = re.compile(f"[{_BLANK}]")
+
+
+def visible(text: str) -> str:
+    """Text whose line breaks are kept, and in which every other unseen character is spelt out.
+
+    A backslash is doubled, so that no two texts look the same.
+    """
+    return "".join(
+        letter if letter == "\n" else "\\\\" if letter == "\\" else _spelt(letter) for letter in text
+    )
+
+
+def visible_json(value: Json) -> str:
+    """JSON over several lines, with every unseen character as an escape of JSON."""
+    written = json.dumps(value, indent=2, ensure_ascii=False)
+    return "".join(letter if letter == "\n" else _spelt(letter) for letter in written)
+
+
+def _spelt(letter: str) -> str:
+    if letter.isprintable() and not _IS_BLANK.match(letter):
+        return letter
+    return json.dumps(letter)[1:-1]
 
 
 Approve = Callable[[Offered], bool]
@@ -68,7 +119,7 @@ def not_approved(offered: Offered, *, changed: bool) -> TrustError:
     server, tool = printable(offered.server), printable(offered.tool)
     if changed:
         what = f"the tool '{tool}' of the MCP server '{server}' is not the one that was approved: "
-        what += "its description or its parameters have changed"
+        what += "what its server declares of it has changed"
     else:
         what = f"the tool '{tool}' of the MCP server '{server}' has not been approved"
     command = f"plait trust mcp {shlex.quote(server)} {shlex.quote(tool)}"

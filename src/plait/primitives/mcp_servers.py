@@ -26,7 +26,8 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
 from mcp.types import jsonrpc_message_adapter
 
-from plait.errors import ProcessError, RequestError
+from plait.errors import GuardianError, ProcessError, RequestError
+from plait.grace import grace_seconds
 from plait.hints import Any, Final, Protocol, TypeAlias
 from plait.primitives import guardian, jobs
 from plait.primitives.connect import Resolve, not_public
@@ -56,6 +57,8 @@ class Trouble:
     fix: str
     by_us: bool = False
     """We have ended it."""
+    guardian: GuardianError | None = None
+    """It ended with whatever the guardian ran."""
 
 
 GiveUp: TypeAlias = Callable[[Trouble], None]
@@ -128,7 +131,7 @@ class Stdio:
             await asyncio.wait(ended, timeout=EXIT_SECONDS, return_when=asyncio.FIRST_COMPLETED)
             if not self._over.done():
                 self._job.end()
-                await asyncio.wait({self._over}, timeout=jobs.GRACE + guardian.GIVE_UP + 1)
+                await asyncio.wait({self._over}, timeout=grace_seconds() + guardian.GIVE_UP + 1)
         finally:
             # Nothing here waits: also when we are cancelled, the guardian hears that nobody wants the server.
             self._hear_no_more()
@@ -172,8 +175,8 @@ class Stdio:
             return  # the guardian has closed the channel: there is nothing more to hear
         try:
             reports = self._job.reports()
-        except ProcessError as error:
-            self.trouble = Trouble(error.what, error.fix or "")
+        except GuardianError as error:
+            self.trouble = Trouble(error.what, error.fix or "", guardian=error)
             self._hear_no_more()
             return
         for report in reports:

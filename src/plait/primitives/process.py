@@ -24,10 +24,12 @@ import time
 from _thread import LockType, allocate_lock
 from collections.abc import Iterator, Mapping, Sequence
 
-from plait.errors import ProcessError
+from plait.errors import GuardianError, PlaitError, ProcessError
+from plait.grace import grace_seconds
 from plait.hints import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
+from plait.machine import start_error
 from plait.primitives import guardian, jobs
-from plait.primitives.jobs import FIRST_FILE, GRACE, Job, Report, Stdio, encoded, end_all, warm_up
+from plait.primitives.jobs import FIRST_FILE, Job, Report, Stdio, encoded, end_all, warm_up
 from plait.primitives.output import MAX_OVERFLOW, OnOutput, Printed
 from plait.records import dataclass, field
 from plait.tools.invocation import Limits, ProcessCall, Returned
@@ -41,7 +43,6 @@ else:
     import _signal as signal  # the names that `signal` gives to numbers take long to make
 
 __all__ = [
-    "GRACE",
     "MAX_OUTPUT",
     "MAX_OVERFLOW",
     "Finished",
@@ -70,7 +71,7 @@ _SEEMS_MANY: Final = 100
 """Below this number of a descriptor nobody asks how many there may be."""
 CANCEL_PAUSE: Final = 0.05
 """Seconds between two looks whether the call is cancelled."""
-ERROR_LINES: Final = 5
+ERROR_LINES: Final = 12
 """Lines of stderr that say why a tool failed."""
 
 Environment = Mapping[str, str]
@@ -127,7 +128,7 @@ def run(
     overflow: bool = False,
     on_output: OnOutput | None = None,
     cancel: Cancel | None = None,
-    grace: float = GRACE,
+    grace: float | None = None,
 ) -> Finished:
     """Run a program to its end.
 
@@ -156,7 +157,7 @@ def run_shell(
     overflow: bool = False,
     on_output: OnOutput | None = None,
     cancel: Cancel | None = None,
-    grace: float = GRACE,
+    grace: float | None = None,
     passthrough: bool = False,
 ) -> Finished:
     """Run a bound script in `sh`, `dash` or `bash`.
@@ -183,7 +184,7 @@ def call_process(call: ProcessCall, *, cancel: Cancel | None = None) -> Returned
     Output that goes beyond the limit is no data: half of an answer looks like a whole one.
     """
     limits = call.limits
-    wanted = _Wanted(limits.max_output, limits.overflow or False, None, cancel, limits.timeout, GRACE)
+    wanted = _Wanted(limits.max_output, limits.overflow or False, None, cancel, limits.timeout)
     why, finished = _run(_Program(call.argv, call.cwd, call.env, call.stdin), wanted)
     cut = finished.stdout_truncated
     data, log = (None, "") if cut else _data(finished.stdout)
@@ -322,7 +323,8 @@ class _Wanted:
     on_output: OnOutput | None
     cancel: Cancel | None
     timeout: float | None
-    grace: float
+    grace: float | None = None
+    """Seconds between being asked to end and being forced; None: as everywhere."""
     passthrough: bool = False
 
 
@@ -368,8 +370,10 @@ def _had_to_end(program: str, why: Why, timeout: float | None) -> ProcessError:
     )
 
 
-def _not_started(started: _Program, number: int) -> ProcessError:
+def _not_started(started: _Program, number: int) -> PlaitError:
     program, cwd = started.name, started.cwd or "."
+    if (limit := start_error(program, number)) is not None:
+        return limit
     if number == errno.EACCES and not os.access(cwd, os.X_OK):
         return ProcessError(
             f"'{program}' cannot be started in '{os.fspath(cwd)}': {os.strerror(number)}",
@@ -649,7 +653,7 @@ class _Watch:
         self.cancel = wanted.cancel
         self.exit: Report | None = None
         self.refused: int | None = None
-        self.lost: ProcessError | None = None
+        self.lost: GuardianError | None = None
         self.over = False
         self.poll = select.poll()
         self.poll.register(job, select.POLLIN)
@@ -698,11 +702,13 @@ class _Watch:
                 raise self.lost
             if self.exit is not None and not exited:
                 self.read_what_is_there()  # nearly always to the end, as nobody else is left who could print
-                deadline = time.monotonic() + EOF_GRACE
+                until_eof = time.monotonic() + EOF_GRACE
+                deadline = until_eof if deadline is None else min(deadline, until_eof)
         return "ended"
 
-    def end(self, grace: float) -> None:
+    def end(self, grace: float | None) -> None:
         """End whatever is left of the job, reading on, so that nobody blocks on a full pipe."""
+        grace = grace_seconds() if grace is None else grace
         cancel, self.cancel = self.cancel, None
         self.job.end(grace)
         deadline = time.monotonic() + grace + guardian.GIVE_UP + 1
@@ -729,8 +735,12 @@ class _Watch:
         """Wait for something to happen, and see to it."""
         if self.cancel is not None:
             seconds = CANCEL_PAUSE if seconds is None else min(seconds, CANCEL_PAUSE)
+        seconds = jobs.LOOK if seconds is None else min(seconds, jobs.LOOK)
         # Upwards: a wait that ends a moment too early would be followed by a wait of nothing.
-        for fd, _ in self.poll.poll(None if seconds is None else seconds * 1000 + 1):
+        found = self.poll.poll(seconds * 1000 + 1)
+        if not found:
+            self.job.look_after_guardian()
+        for fd, _ in found:
             if fd == self.job.fileno():
                 self.hear()
             elif fd == self.ours.stdin:
@@ -741,7 +751,7 @@ class _Watch:
     def hear(self) -> None:
         try:
             reports = self.job.reports()
-        except ProcessError as error:
+        except GuardianError as error:
             self.lost = error
             self.poll.unregister(self.job)
             return

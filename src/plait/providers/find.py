@@ -14,14 +14,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from threading import Lock
 
 from plait import documents
 from plait.beneath import read_beneath
 from plait.documents.nodes import Mapping as MappingNode
 from plait.documents.nodes import Node, Scalar
-from plait.errors import InputError, listed, nearest
+from plait.errors import InputError, PlaitError, Problem, listed, nearest
 from plait.flows.format.provider_tables import PROVIDER_NAME
 from plait.flows.provider_check import file_problems
 from plait.hints import TYPE_CHECKING, Final
@@ -88,6 +88,19 @@ class Providers:
         if wrong := [problem for _, node in layers for problem in file_problems(node)]:
             raise InputError.together(wrong)
         return read_spec(name, documents.merge([node for _, node in reversed(layers)]), self._environ)
+
+
+def provider_problems(name: str | None, spaces: Spaces, environ: Mapping[str, str]) -> Sequence[Problem]:
+    """Why a provider cannot be asked, as far as that stands in files; nobody is asked for trust."""
+    named = name or environ.get(CHOICE) or ""
+    if not named and not _files(DEFAULT, spaces):
+        fix = f"name one (provider: openai), set {CHOICE}, or write .ai/config/providers/{DEFAULT}.yaml"
+        return (Problem("no model provider is configured", fix=fix, code="no-provider"),)
+    try:
+        layers = list(_layers(named or DEFAULT, spaces))
+    except PlaitError as error:
+        return error.problems
+    return [problem for _, node in layers for problem in file_problems(node)]
 
 
 def names(spaces: Spaces) -> list[str]:

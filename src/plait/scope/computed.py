@@ -20,6 +20,7 @@ from copy import copy
 from plait.beneath import OutsideError, open_beneath
 from plait.errors import InputError, LimitError
 from plait.hints import TYPE_CHECKING, Final, TypeAlias
+from plait.machine import expect_room
 from plait.records import dataclass
 from plait.source import Source
 from plait.template.filters import holds_secret
@@ -141,6 +142,7 @@ class Sources:
                 raise _outside() from None
             return UNDEFINED
         except OSError as error:
+            expect_room(error)
             raise InputError(
                 f"this file cannot be read: {error.strerror}",
                 fix="look at its permissions",
@@ -213,12 +215,12 @@ class _Cache:
                 try:
                     entry.answer, entry.made = make(), True
                 finally:
-                    if not entry.made:
+                    if not entry.made or (key[0] == "file" and entry.answer is UNDEFINED):
                         self._forget(key, entry)
             return entry.answer
 
     def _forget(self, key: tuple[str, str, str], entry: _Entry) -> None:
-        """What failed is not known: the next one who asks tries again, and is no hit."""
+        """What failed, or was not there, is not known: the next one who asks tries again, and is no hit."""
         with self._lock:
             if self._entries.get(key) is entry:
                 del self._entries[key]

@@ -40,6 +40,10 @@ MADE_OF_DATA: Final = "step env, made of data"
 """The frame of variables that a step makes of values from outside: its own words, and not its own values."""
 
 
+GIVEN: Final = "given"
+"""The frame of what the flow is given when it starts, and of variables made of that."""
+
+
 @dataclass(frozen=True, slots=True)
 class Frame:
     """The names of one place: the flow, a phase, an item, a step."""
@@ -60,7 +64,12 @@ class Origin:
 
     @property
     def trusted(self) -> bool:
-        return self.level not in UNTRUSTED_LEVELS
+        return self.level not in UNTRUSTED_LEVELS and self.frame != MADE_OF_DATA
+
+    @property
+    def of_author(self) -> bool:
+        """Does it stand in the flow as it is, and come from nowhere else?"""
+        return self.trusted and self.frame != GIVEN
 
 
 class Scope:

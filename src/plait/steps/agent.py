@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from plait.engine.outcome import Failure, StepError
-from plait.engine.perform import Turn
+from plait.engine.perform import Turn, plans
 from plait.errors import InputError, ProcessError
 from plait.hints import Final
 from plait.records import dataclass
 from plait.steps.hands import working
 from plait.steps.shell import title_of
-from plait.steps.tool import called
-from plait.template.sinks import as_json_value, as_text
+from plait.steps.tool import called, fill_params
+from plait.template.sinks import as_text
 from plait.template.template import Template
 from plait.values import Json, text
 
@@ -36,6 +36,7 @@ class Agent:
     is_title: bool = False
     """Nobody has named the step: people know it by what is asked."""
 
+    @plans
     def run(self, turn: Turn) -> dict[str, Json]:
         run = working(turn.run)
         prompt = run.mask(as_text(self.prompt, turn.scope, strict=self.strict))
@@ -55,7 +56,7 @@ class Agent:
     def _options(self, turn: Turn) -> dict[str, Json]:
         if self.options is None:
             return {}
-        options = as_json_value(self.options, turn.scope, strict=self.strict)
+        options = fill_params(turn, self.tool, self.options, turn.scope, strict=self.strict)
         if not isinstance(options, Mapping):
             raise InputError(
                 "the options of an agent are no map", fix="write agent: {prompt: …}", code="wrong-type"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from plait.engine.outcome import expect_done
+from plait.engine.perform import plans
 from plait.hints import TYPE_CHECKING
 from plait.records import dataclass
 from plait.steps.capture import CUT, NOT_KNOWN_END
@@ -32,6 +33,7 @@ class UseBlock:
         """Names that it may give to those after it."""
         return [name for step in self.steps.steps for name in step.may_capture()]
 
+    @plans
     def run(self, turn: Turn) -> dict[str, Json]:
         scope = turn.scope
         if self.given is not None:

@@ -20,14 +20,18 @@ from plait.records import dataclass, field, replace
 from plait.secret_names import password_in
 from plait.tools import manifest
 from plait.tools.anchors import (
+    FUNCTION,
     Anchored,
     Dependency,
+    ToolFolder,
     anchor_environment,
     dependencies,
     find_anchor,
+    is_opened,
     library,
     marker_places,
     may_load_beside,
+    tool_folder,
 )
 from plait.tools.bind import Binding
 from plait.tools.chain import (
@@ -62,6 +66,7 @@ from plait.tools.invocation import (
     ProcessCall,
     RequestCall,
     Returned,
+    Verified,
     shown_header,
 )
 from plait.tools.items import Item, digest_of
@@ -124,6 +129,10 @@ class Ready:
     """Those that the tool is given: hidden in its data too, where a mask too many would be a false answer."""
     rests_on: tuple[Place, ...] | None
     """Whatever was looked at for it; None if that cannot be told."""
+    copied: tuple[tuple[str, str], ...] = ()
+    """Folders of verified copies, each with the one that the user knows."""
+    left_out: tuple[str, ...] = ()
+    """What lies beside the tool and did not come along, and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +217,9 @@ def call_tool(
         metadata["refused_env"] = list(prepared.environment.refused)
     if prepared.environment.unread:
         metadata["unread_env"] = [f".env:{line}" for line in prepared.environment.unread]
+    returned = _by_own_names(returned, prepared.ready.copied)
+    if not returned.success and prepared.ready.left_out:
+        metadata["left_out"] = list(prepared.ready.left_out)
     if returned.stderr:
         metadata["stderr"] = _end_of(prepared.secrets.masked(returned.stderr))
     return ToolResult(
@@ -218,6 +230,41 @@ def call_tool(
         prepared.ready.records,
         metadata,
         returned.printed if in_clear else _text_of(prepared.handed.masked(returned.printed)),
+    )
+
+
+def _by_own_names(returned: Returned, copied: Sequence[tuple[str, str]]) -> Returned:
+    """What a tool complained of, with the names of the user's files instead of the copies that ran.
+
+    The data of a tool that did its work is its own; that of one that failed tells of the failure.
+    """
+    if not copied or (returned.success and not returned.stderr):
+        return returned
+    from urllib.parse import quote  # of node's stack traces, in which files are URLs
+
+    pairs = [pair for copy, own in copied for pair in ((copy, own), (quote(copy), quote(own)))]
+
+    def named(value: Any) -> Any:
+        match value:
+            case str():
+                for copy, own in pairs:
+                    value = value.replace(copy, own)
+                return value
+            case list():
+                return [named(item) for item in value]
+            case dict():
+                return {key: named(item) for key, item in value.items()}
+        return value
+
+    if returned.success:
+        return replace(returned, stderr=named(returned.stderr))
+    return replace(
+        returned,
+        data=named(returned.data),
+        error=named(returned.error),
+        stderr=named(returned.stderr),
+        printed=named(returned.printed),
+        metadata=named(dict(returned.metadata)),
     )
 
 
@@ -260,8 +307,21 @@ def digest_of_tool(toolbox: Toolbox, item_id: str) -> str | None:
         return None
     anchored = find_anchor(chain, toolbox.spaces.project)
     declared = next((item.header.verify_deps for item in chain.elements if item.header.verify_deps), None)
-    beside = _read_all([*dependencies(anchored, declared, chain.tool), *library(anchored, declared)], chain)
-    return digest_of("".join([chain.digest, *(item.digest for item in beside)]).encode())
+    deps = _read_all([*dependencies(anchored, declared, chain.tool), *library(anchored, declared)], chain)
+    beside, _ = _read_beside(tool_folder(chain, anchored), deps, chain)
+    files = [f"{item.path}\0{item.digest}" for item in (*deps, *beside)]
+    return digest_of("\0".join([chain.digest, *files]).encode("utf-8", "surrogateescape"))
+
+
+def refused_beside(toolbox: Toolbox, item_id: str) -> list[Verdict]:
+    """Of the files that a tool can load, those for which it is refused, whatever is said of its own file."""
+    chain = toolbox.chains.get(item_id)
+    anchored = find_anchor(chain, toolbox.spaces.project)
+    declared = next((item.header.verify_deps for item in chain.elements if item.header.verify_deps), None)
+    deps = _read_all([*dependencies(anchored, declared, chain.tool), *library(anchored, declared)], chain)
+    beside, _ = _read_beside(tool_folder(chain, anchored), deps, chain)
+    required = (verdict for item in deps if not (verdict := toolbox.trust.judge(item)).allowed)
+    return [*required, *toolbox.trust.refused_among(beside)]
 
 
 def prepare(
@@ -383,7 +443,12 @@ def _made_ready(
     configs = config_files(asked, toolbox.spaces, chain.tool.path) if asked else []
     verdicts = toolbox.trust.require([*chain.elements, *deps, *lib, *configs], running=not dry)
     trusted = _by_project(verdicts)
-    context = _context(toolbox, chain, anchored, deps, lib, project_trusted=trusted)
+    folder = tool_folder(chain, anchored)
+    found, odd = _read_beside(folder, deps, chain)
+    admitted, unspoken = toolbox.trust.admit(found, running=not dry) if found else ([], [])
+    deps += [verdict.item for verdict in admitted]
+    opened = is_opened(chain) or (folder is not None and _knows_its_place(chain.tool, deps))
+    context, copied = _context(toolbox, chain, anchored, deps, lib, project_trusted=trusted, opened=opened)
     around = _surroundings(toolbox, project_trusted=trusted, dry=dry)
     environment = _environment(toolbox, chain, anchored, context, around, project_trusted=trusted)
     # A tool with files beside it is looked at anew each time, as are searches that no path tells.
@@ -394,14 +459,33 @@ def _made_ready(
         pairs=pairs,
         verdicts=verdicts,
         environment=environment,
-        binding=Binding(chain, context, environment, toolbox.spaces.project, _directory(anchored, context)),
+        binding=Binding(
+            chain,
+            context,
+            environment,
+            toolbox.spaces.project,
+            _directory(anchored, context),
+            _importable(chain, deps, context) if chain.primitive == FUNCTION and deps else None,
+        ),
         # Also if nothing was found: a caller could otherwise give it.
         resolved={"resolved_config": resolved_configs(asked, configs)} if asked else {},
         records=_records(chain),
         env_names=tuple(sorted(environment.child)),
         secrets=_secrets_of(environment, environment.secrets),
         handed=_secrets_of(environment, _named_secrets(chain, environment)),
-        rests_on=tuple(dict.fromkeys(_places(toolbox, chain, verdicts, context, around))) if told else None,
+        rests_on=tuple(
+            dict.fromkeys(
+                (
+                    *_places(toolbox, chain, (*verdicts, *admitted, *unspoken), context, around),
+                    *((TARGET, path) for path in (folder.folders if folder else ())),
+                    *((FILE, path) for path in odd),
+                )
+            )
+        )
+        if told
+        else None,
+        copied=copied,
+        left_out=(*(f"{verdict.item.path}: {verdict.why}" for verdict in unspoken), *odd.values()),
     )
     toolbox.ready.keep(item_id, ready, seen, dry=dry, now=now)
     return ready
@@ -466,6 +550,38 @@ def _read_all(files: Sequence[Dependency], chain: Chain) -> list[Item]:
     return items
 
 
+def _read_beside(
+    folder: ToolFolder | None, deps: Sequence[Item], chain: Chain
+) -> tuple[list[Item], dict[str, str]]:
+    """The files of a tool's folder that are not among `deps`; and what cannot be read, with the reason."""
+    if folder is None:
+        return [], {}
+    odd = {path: f"{path}: it is a link, or no file" for path in folder.odd}
+    known = {item.path for item in deps}
+    items: list[Item] = []
+    for file in folder.files:
+        if file.path in known:
+            continue
+        try:
+            items += _read_all([file], chain)
+        except InputError as error:
+            odd[file.path] = f"{file.path}: {error.what}"
+    return items, odd
+
+
+def _importable(chain: Chain, files: Sequence[Item], context: Mapping[str, str]) -> dict[str, Verified]:
+    """The Python files of a function's folder, by their path in it."""
+    tool = chain.tool
+    here = os.path.dirname(tool.path)
+    copy = os.path.dirname(context.get("tool_path", tool.path))
+    relative = {os.path.relpath(item.path, here): item for item in (tool, *files)}
+    return {
+        path.replace(os.sep, "/"): Verified(item.path, os.path.join(copy, path), item.data)
+        for path, item in relative.items()
+        if path.endswith(".py") and not path.startswith("..")
+    }
+
+
 def _context(
     toolbox: Toolbox,
     chain: Chain,
@@ -474,8 +590,12 @@ def _context(
     lib: list[Item],
     *,
     project_trusted: bool,
-) -> dict[str, str]:
-    """The `{name}` parameters of seed 000's table; paths lead to the verified bytes."""
+    opened: bool,
+) -> tuple[dict[str, str], tuple[tuple[str, str], ...]]:
+    """The `{name}` parameters of seed 000's table; paths lead to the verified bytes.
+
+    And the folders of these bytes, each with the one that the user knows.
+    """
     tool = chain.tool
     system = next(space for space in toolbox.spaces.spaces if space.name == "system")
     user = next(space for space in toolbox.spaces.spaces if space.name == "user")
@@ -486,24 +606,27 @@ def _context(
         "user_space": os.path.dirname(user.root),
         "system_space": system.root,
     }
-    if anchored is None and not _is_opened(chain):
-        return context
+    if anchored is None and not opened:
+        return context, ()
     # Installed packages are not verified: those that a project brings count as little as the project.
     installed = project_trusted or tool.space.name != "project"
     placed = toolbox.snapshots.place(tool, anchored, deps, installed=installed)
     context["tool_path"] = placed.tool_path
+    context["tool_dir"] = os.path.dirname(placed.tool_path)
+    copied = [(placed.anchor_path, placed.copied_from)]
     if anchored is not None and (project_trusted or not anchored.is_project):
         context["anchor_path"] = anchored.path if anchored.is_project else placed.anchor_path
     if anchored is not None and anchored.runtime_lib:
-        copied = toolbox.snapshots.place_library(anchored.runtime_lib, lib) if lib else anchored.runtime_lib
-        context["runtime_lib"] = copied
-    return context
+        context["runtime_lib"] = anchored.runtime_lib
+        if lib:
+            context["runtime_lib"] = toolbox.snapshots.place_library(anchored.runtime_lib, lib)
+            copied.append((context["runtime_lib"], anchored.runtime_lib))
+    return context, tuple(copied)
 
 
-def _is_opened(chain: Chain) -> bool:
-    """May a program get the path of the tool's file?  A function and a request get nothing but its bytes."""
-    headers = [item.header for item in chain.elements]
-    return any("tool_path" in repr((header.config, header.env_config)) for header in headers)
+def _knows_its_place(tool: Item, files: Sequence[Item]) -> bool:
+    """Could a function read files by the place of its own?  Then that is the one of the verified copy."""
+    return any(b"__file__" in item.data for item in (tool, *files) if item.path.endswith(".py"))
 
 
 def _surroundings(toolbox: Toolbox, *, project_trusted: bool, dry: bool) -> Surroundings:

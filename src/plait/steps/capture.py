@@ -80,6 +80,11 @@ def captured(capture: Capture, ended: Mapping[str, Json]) -> dict[str, Json]:
     return {capture.name: value, capture.name + FACTS: {k: facts[k] for k in facts if k in capture.facts}}
 
 
+def by_id(id: str, ended: Mapping[str, Json]) -> dict[str, Json]:
+    """What a step gave and how it ended, under its id; of an output that is too long there is nothing."""
+    return {id: whole_output(ended), id + FACTS: dict(facts_of(ended))}
+
+
 def facts_of(ended: Mapping[str, Json]) -> dict[str, Json]:
     """The fields of `last`, `shell` and every capture; without those that are there in part only."""
     output = stripped(ended.get("output"))

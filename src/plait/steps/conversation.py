@@ -28,9 +28,9 @@ from plait.engine.outcome import (
     StepError,
     expect_done,
 )
-from plait.engine.perform import PLAIN, Policy, Skip, Step, Turn, behind_all
+from plait.engine.perform import PLAIN, Policy, Skip, Step, Turn, behind_all, plans
 from plait.engine.run import QUESTIONS
-from plait.errors import InternalError, JournalError, PlaitError, TrustError
+from plait.errors import GuardianError, InternalError, JournalError, PlaitError, TrustError
 from plait.hints import TYPE_CHECKING, Final
 from plait.masking import masked
 from plait.records import dataclass, field, replace
@@ -116,6 +116,7 @@ class Conversation:
 
     goes_on = "inner"
 
+    @plans
     def run(self, turn: Turn) -> Json:
         run = working(turn.run)
         if run.rehearsal is not None:
@@ -580,7 +581,7 @@ class Use:
             if error.failure.kind == "timeout" and turn.is_over():
                 raise  # what it is inside of had no time left: that is not the tool's failure
             result = self._failed_by(error.failure)
-        except (TrustError, InternalError, JournalError):
+        except (TrustError, InternalError, JournalError, GuardianError):
             raise  # the run ends: nobody may go on after it
         except PlaitError as error:
             if error.code in QUESTIONS or error.code == "cancelled":

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from plait.engine.limits import NO_LIMITS, Limits
 from plait.engine.outcome import expect_done
-from plait.engine.perform import Turn
+from plait.engine.perform import Turn, plans
 from plait.hints import Final
 from plait.records import dataclass, field
 from plait.steps.capture import NOT_KNOWN_END
@@ -38,6 +38,7 @@ class Converse:
     strict: bool = False
     goes_on = "inner"
 
+    @plans
     def run(self, turn: Turn) -> dict[str, Json]:
         began = time.monotonic()
         value = expect_done(turn.perform(self._conversation(turn)))

@@ -30,7 +30,7 @@ from plait.engine.outcome import (
     StepError,
     expect_done,
 )
-from plait.engine.perform import PLAIN, Policy, Step, Turn, behind_all
+from plait.engine.perform import PLAIN, Policy, Step, Turn, behind_all, plans
 from plait.engine.run import changed_steps
 from plait.errors import InputError, Problem
 from plait.hints import TYPE_CHECKING, Final, TypeAlias
@@ -85,6 +85,7 @@ class Assembled:
     def fan(self) -> None:
         return None
 
+    @plans
     def run(self, turn: Turn) -> Json:
         """`{output, tasks, usage}`: what the last task gave, and what each did.
 
@@ -132,6 +133,7 @@ class Playing:
     def inner(self) -> Sequence[Step]:
         return [unit.step({}) for unit in units(self.program)]
 
+    @plans
     def run(self, turn: Turn) -> Json:
         if working(turn.run).rehearsal is None:
             _expect_providers(self.program.cast, turn)
@@ -400,7 +402,7 @@ def _expect_providers(cast: Cast, turn: Turn) -> None:
     """Whoever is to be asked is there: all that are not, before the first task."""
     hands = working(turn.run).hands
     problems: dict[str, Problem] = {}
-    for called, provider in _asked(cast):
+    for called, provider in asked_of_models(cast):
         named = cast.provider if provider is None else provider
         if not isinstance(named, str | None) or (named or "") in problems:
             continue
@@ -413,7 +415,8 @@ def _expect_providers(cast: Cast, turn: Turn) -> None:
         raise InputError.together(problems.values())
 
 
-def _asked(cast: Cast) -> Iterator[tuple[str, Json]]:
+def asked_of_models(cast: Cast) -> Iterator[tuple[str, Json]]:
+    """Who needs a model, and the provider that was named for it."""
     for task in cast.tasks:
         if task.is_done_by_model:
             yield f"task '{cast.id_of(task)}'", None if task.agent is None else task.agent.provider

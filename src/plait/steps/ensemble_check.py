@@ -13,6 +13,7 @@ from plait.errors import InputError, Problem, listed, nearest
 from plait.hints import TypeAlias
 from plait.records import replace
 from plait.source import Span
+from plait.steps.empty import ON_EMPTY
 from plait.steps.ensemble_parts import (
     ON_ERROR,
     ON_MAX,
@@ -189,6 +190,8 @@ def _of_loop(cast: Cast, loop: Loop, where: Where) -> Iterator[Problem]:
 
 def _of_map(cast: Cast, one: MapReduce, where: Where) -> Iterator[Problem]:
     called = f"the map of task '{cast.id_of(one.task)}'"
+    if one.on_empty not in ON_EMPTY:
+        yield _no_word("on_empty", one.on_empty, ON_EMPTY, where(one, "on_empty"))
     if one.chunk_size is not None and one.chunk_size < 2:
         what = f"'chunk_size' of {called} is at least 2"
         yield Problem(what, where(one, "chunk_size"), "leave it away, or raise it", code="wrong-type")

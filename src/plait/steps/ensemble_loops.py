@@ -11,7 +11,7 @@ from plait.engine.outcome import (
     Outcome,
     StepError,
 )
-from plait.engine.perform import PLAIN, Policy, Step, Turn
+from plait.engine.perform import PLAIN, Policy, Step, Turn, plans
 from plait.hints import TYPE_CHECKING
 from plait.records import dataclass, replace
 from plait.steps.authored import by_author
@@ -91,6 +91,7 @@ class LoopStep:
 
     goes_on = "inner"
 
+    @plans
     def run(self, turn: Turn) -> Json:
         last: Mapping[str, Json] = {}
         feedback: str | None = None
@@ -149,6 +150,7 @@ class Round:
 
     goes_on = "inner"
 
+    @plans
     def run(self, turn: Turn) -> Json:
         made: Outputs = {}
         values: dict[str, Json] = {}

@@ -18,7 +18,7 @@ from threading import Condition
 from plait.engine.journal import Recorded
 from plait.engine.limits import LOOK
 from plait.engine.outcome import Done, Failed, Failure, Outcome, OutOfLimit, OutOfTime, StepError, expect_done
-from plait.engine.perform import PLAIN, Policy, Step, Turn
+from plait.engine.perform import PLAIN, Policy, Step, Turn, plans
 from plait.errors import InputError, nearest
 from plait.hints import TYPE_CHECKING, Final
 from plait.masking import masked
@@ -99,6 +99,7 @@ class ManagerStep:
 
     goes_on = "inner"
 
+    @plans
     def run(self, turn: Turn) -> Json:
         if working(turn.run).rehearsal is not None:
             working(turn.run).rehearse(turn, "agent", self._prompt())

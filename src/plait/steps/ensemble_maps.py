@@ -12,9 +12,10 @@ from plait.engine.outcome import (
     Skipped,
     StepError,
 )
-from plait.engine.perform import PLAIN, Policy, Step, Turn
+from plait.engine.perform import PLAIN, Policy, Step, Turn, plans
 from plait.hints import TYPE_CHECKING, Final
 from plait.records import dataclass, replace
+from plait.steps.empty import expect_items
 from plait.steps.ensemble_parts import MapReduce, Task, TaskOutput
 from plait.steps.ensemble_task import (
     TaskStep,
@@ -131,10 +132,12 @@ class MapStep:
 
     goes_on = "inner"
 
+    @plans
     def run(self, turn: Turn) -> Json:
         steps = self._all_items(turn)
         if working(turn.run).rehearsal is None:
             turn.run.emit(StepCounted(turn.path, len(steps)))
+            expect_items(len(steps), self.map.on_empty, turn, "the map", "the list is empty")
         outcomes, turn = performed_all(turn, steps, self.program.cast)
         made = [record_of(one) for one in outcomes if isinstance(one, Done)]
         skipped = next((one for one in outcomes if isinstance(one, Skipped)), None)

@@ -14,6 +14,7 @@ from plait.engine.limits import NAMES, Limits, limits_of
 from plait.errors import InputError, nearest
 from plait.hints import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from plait.records import dataclass, field, field_names
+from plait.steps.empty import OnEmpty
 from plait.steps.model import Usage
 from plait.values import Json
 
@@ -212,6 +213,7 @@ class MapReduce:
     max_levels: int = field(default=MAX_LEVELS, kw_only=True)
     path: str | None = field(default=None, kw_only=True)
     """Of items that a task makes: where in its data the list is; None: the data is the list."""
+    on_empty: OnEmpty = field(default="warn", kw_only=True)
 
     def __post_init__(self) -> None:
         expect_type(self.task, Task, "the task of a map")

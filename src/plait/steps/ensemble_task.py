@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from plait.engine.outcome import Done, Failed, Outcome, Skipped
-from plait.engine.perform import PLAIN, Policy, Step, Turn
+from plait.engine.perform import PLAIN, Policy, Step, Turn, plans
 from plait.engine.retry import Retry
-from plait.errors import InputError, MissingNamesError
+from plait.errors import MissingNamesError
 from plait.hints import Final
 from plait.masking import masked
 from plait.records import dataclass, field, replace
@@ -26,8 +26,7 @@ from plait.steps.ensemble_text import prompt_of, system_of
 from plait.steps.essence import beside_room, digest, provider_key
 from plait.steps.hands import working
 from plait.steps.model import Provider, Usage
-from plait.steps.tool import called
-from plait.template.sinks import as_json_value
+from plait.steps.tool import called, expect_map, fill_params
 from plait.template.template import Template
 from plait.values import Json, detached, json_text, text, unshared
 
@@ -59,6 +58,7 @@ class TaskStep:
 
     goes_on = "inner"
 
+    @plans
     def run(self, turn: Turn) -> Json:
         if working(turn.run).rehearsal is not None:
             return self._rehearsed(turn)
@@ -76,7 +76,7 @@ class TaskStep:
             own, context = _own(task, self.context)
             return _given(by_author(lambda: handler(own, context), "handler", turn.run.mask))
         assert task.tool is not None
-        return _given(called(turn, task.tool, self._params(task.tool)).get("output"))
+        return _given(called(turn, task.tool, self._params(task.tool, turn)).get("output"))
 
     def _asked(self, conversation: Conversation, turn: Turn) -> dict[str, Json]:
         value = Talk(conversation, turn).to_the_end()
@@ -92,19 +92,14 @@ class TaskStep:
     def _role(self) -> str:
         return (self.task.agent or PLAIN_AGENT).role
 
-    def _params(self, tool: str) -> Mapping[str, Json]:
+    def _params(self, tool: str, turn: Turn) -> Mapping[str, Json]:
         if self.params is None:
             return {}
         outputs: dict[str, Json] = {one.id: {"raw": one.raw, "data": one.data} for one in self.context}
         inputs = self.task.inputs
         names: dict[str, Json] = {**inputs, "inputs": dict(inputs), "context": outputs, "task": self._facts()}
         # Strict: a tool is not called with something else than its author meant.
-        params = as_json_value(self.params, Scope(names), strict=True)
-        if isinstance(params, Mapping):
-            return params
-        raise InputError(
-            f"the parameters of '{tool}' are no map", fix="write params: {name: value}", code="wrong-type"
-        )
+        return expect_map(tool, fill_params(turn, tool, self.params, Scope(names), strict=True))
 
     def _facts(self) -> dict[str, Json]:
         return {name: getattr(self.task, name) for name in TASK_FACTS}
@@ -117,17 +112,19 @@ class TaskStep:
         elif task.handler is not None:
             run.rehearse(turn, "handler", f"{qualified(task.handler)}\n{task.description}".rstrip())
         else:
-            run.rehearse(turn, "tool", f"{task.tool}{self._params_in_reach()}\n{task.description}".rstrip())
+            run.rehearse(
+                turn, "tool", f"{task.tool}{self._params_in_reach(turn)}\n{task.description}".rstrip()
+            )
         told = f"(what '{self.id}' gives)"
         return {"raw": told, "data": None, "usage": UNUSED.record(), "duration": 0.0}
 
-    def _params_in_reach(self) -> str:
+    def _params_in_reach(self, turn: Turn) -> str:
         """The parameters of a tool; as they are written, where they need what only a run knows."""
         if self.params is None:
             return ""
         if not any("context" in leaf.source.text for leaf in self.params.leaves()):
             with suppress(MissingNamesError):  # a field of an item that nobody has made yet
-                return f" {json_text(dict(self._params(str(self.task.tool))))}"
+                return f" {json_text(dict(self._params(str(self.task.tool), turn)))}"
         return " " + " ".join(leaf.source.text for leaf in self.params.leaves())
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from plait.engine.outcome import Failure, StepError
+from plait.engine.perform import act, plans
 from plait.errors import InputError
 from plait.hints import TYPE_CHECKING, Final
 from plait.records import dataclass, replace
@@ -93,9 +94,11 @@ class Extracting:
         """Names that it may give to those after it."""
         return (*getattr(self.action, "captures", ()), *(extract.name for extract in self.extracts))
 
+    @plans
     def run(self, turn: Turn) -> dict[str, Json]:
         try:
-            value = self.action.run(turn)
+            value = act(self.action, turn)
+            assert isinstance(value, dict), "it is how an action ended"
         except StepError as error:
             ended = error.failure.as_ended()
             found = {extract.name: extract.of_failed(ended) for extract in self.extracts}

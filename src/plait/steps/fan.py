@@ -18,7 +18,7 @@ from plait.engine.choice import chosen_at
 from plait.engine.events import ItemsRemembered, StepCounted
 from plait.engine.journal import Recorded, is_item
 from plait.engine.outcome import TOO_MANY, Done, Failed, Failure, Outcome, Skipped, StepError, expect_done
-from plait.engine.perform import PLAIN, Policy, Step, Turn, perform, remembered
+from plait.engine.perform import PLAIN, Policy, Step, Turn, act, perform, plans, remembered
 from plait.engine.retry import ONCE_ONLY, Retry
 from plait.errors import InputError
 from plait.hints import TYPE_CHECKING, Literal, Protocol, TypeAlias
@@ -85,6 +85,8 @@ class Fan:
     kind: str = "fan"
     isolation: Isolation | None = None
     """None: all items work in the directory of the flow."""
+    expects_all: bool = False
+    """One item that fails makes it fail, when all have ended; whoever goes on tries the failed ones again."""
     item_policy: Policy = field(default=PLAIN, init=False)
 
     def __post_init__(self) -> None:
@@ -96,7 +98,7 @@ class Fan:
             retry=self.errors.retry,
             timeout=self.item_timeout,
             # Where the first failure stops everything, it is no dead letter: resuming tries it again.
-            failure_is_final=failing != "stop",
+            failure_is_final=failing != "stop" and not self.expects_all,
             failure_is_skipped=failing == "skip",
         )
 
@@ -105,6 +107,7 @@ class Fan:
         around = () if self.isolation is None else self.isolation.around
         return [self.items, Item(self, "*", "each item", self.each.fingerprint), *around]
 
+    @plans
     def run(self, turn: Turn) -> Json:
         found, turn = turn.perform_next(self.items, 0)
         value = expect_done(found)
@@ -132,6 +135,9 @@ class Fan:
         )
         turn.run.expect_going()
         watch.expect_enough_successes()
+        if self.expects_all and watch.failed and working(turn.run).rehearsal is None:
+            what = f"{watch.failed} of {total} items failed"
+            raise StepError(Failure(what, path=turn.path, output=watch.counts()))
         return watch.counts() if shelter is None else watch.counts() | shelter.conclude(watch.failed)
 
     def _shelter(self, turn: Turn, parallel: int) -> Shelter | None:
@@ -199,9 +205,10 @@ class Item:
         each, isolation = self.fan.each, self.fan.isolation
         return each.steps if isolation is None else (*each.steps, *isolation.steps(each.fingerprint))
 
+    @plans
     def run(self, turn: Turn) -> Json:
         if self.shelter is None:
-            return self.fan.each.run(turn)
+            return act(self.fan.each, turn)
         return self.shelter.run(self.fan.each, turn, self.title, self.key)
 
 
@@ -216,6 +223,14 @@ def _short_names(scope: Scope) -> frozenset[str]:
     return frozenset(name for name, one in known.items() if one is None or one.frame == "item")
 
 
+def _aliases(scope: Scope) -> dict[str, str]:
+    """Deprecated names of the item that the head of the flow gives to something else: the item goes first."""
+    from plait.scope.frames import ALIASES
+
+    origins = {alias: scope.origin(alias) for alias in ALIASES}
+    return {alias: ALIASES[alias] for alias, one in origins.items() if one is not None and one.level == "env"}
+
+
 class _Watch:
     """Counts what becomes of items, and decides whether more are wanted."""
 
@@ -224,6 +239,7 @@ class _Watch:
         self.shelter = shelter
         self.turn = turn
         self._short = _short_names(turn.scope)
+        self._aliases = _aliases(turn.scope)
         self.total = total
         self.successful = self.failed = self.skipped = 0
         self.in_a_row = 0
@@ -322,6 +338,11 @@ class _Watch:
             names["index"] = work.order
         if "total" in self._short:
             names["total"] = self.total
+        for alias, key in self._aliases.items():
+            if not isinstance(work.item, dict):
+                names[alias] = work.item
+            elif key in work.item:
+                names[alias] = work.item[key]
         if not isinstance(work.item, dict):
             names["item" + FACTS] = {"value": work.item, "path": work.item}
         return names

@@ -14,13 +14,14 @@ from collections.abc import Iterator, Sequence
 from plait.engine.backend import ItemWork
 from plait.engine.journal import has_mark
 from plait.engine.outcome import Failed, Failure, Outcome, StepError, expect_done
-from plait.engine.perform import PLAIN, Policy, Step, Turn
+from plait.engine.perform import PLAIN, Policy, Step, Turn, act, plans
 from plait.errors import PlaitError
 from plait.hints import Final, Literal, TypeAlias
 from plait.masking import masked
 from plait.records import dataclass, replace
 from plait.scope import Scope
 from plait.steps.capture import NOT_KNOWN_END, expect_whole
+from plait.steps.empty import OnEmpty, expect_items
 from plait.steps.fan import ErrorPolicy, Fan, results
 from plait.steps.hands import working
 from plait.steps.sequence import Sequence as Steps
@@ -63,6 +64,7 @@ def foreach(
     max_items: int | None = None,
     continue_on_error: bool = False,
     item_timeout: float | None = None,
+    on_empty: OnEmpty = "warn",
 ) -> Foreach:
     """The action of a `foreach:` step; `items_fingerprint` is that of what gives the items."""
     if isinstance(parallel, bool):
@@ -70,7 +72,7 @@ def foreach(
     return Foreach(
         Fan(
             name="each",
-            items=Listed(source, items_fingerprint, max_items),
+            items=Listed(source, items_fingerprint, max_items, on_empty),
             each=each,
             fingerprint=fingerprint,
             title=title,
@@ -89,6 +91,7 @@ class Foreach:
     def inner(self) -> Sequence[Step]:
         return (self.fan,)
 
+    @plans
     def run(self, turn: Turn) -> dict[str, Json]:
         began = time.monotonic()
         outcome = turn.perform(self.fan)
@@ -141,12 +144,14 @@ class Listed:
     source: Source
     fingerprint: str
     max_items: int | None = None
+    on_empty: OnEmpty = "warn"
     name: str = "items"
     kind: str = "items"
     title: str = "the items"
     policy: Policy = PLAIN
     inner: Sequence[Step] = ()
 
+    @plans
     def run(self, turn: Turn) -> Json:
         rehearsed = working(turn.run).rehearsal is not None
         match self.source:
@@ -160,7 +165,11 @@ class Listed:
                 if rehearsed:
                     return {"count": None}  # only a run will know
         items = detached(masked(items[: self.max_items], turn.run.mask))
+        expect_items(len(items), self.on_empty, turn, "foreach", self._why_empty())
         return {"count": len(items), "items": items}
+
+    def _why_empty(self) -> str:
+        return "the command prints no line" if isinstance(self.source, Command) else "the list is empty"
 
     def read(self, value: Json, turn: Turn, *, without: bytes = b"") -> Iterator[ItemWork]:  # noqa: ARG002 - the protocol's shape
         items = value.get("items") if isinstance(value, dict) else None
@@ -189,7 +198,8 @@ def _as_list(found: Json) -> list[Json]:
 
 
 def _printed(command: Shell, turn: Turn) -> list[Json]:
-    ended = command.run(turn)
+    ended = act(command, turn)
+    assert isinstance(ended, dict), "it is how an action ended"
     expect_whole(ended, "output", use="a list of items")
     output = ended.get("output")
     return _lines(output) if isinstance(output, str) else []

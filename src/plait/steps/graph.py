@@ -23,17 +23,18 @@ from plait.engine.hooks import Hook, Verdict, error_names
 from plait.engine.journal import Recorded, number_of
 from plait.engine.limits import NO_LIMITS, Limits, Reached, Spent
 from plait.engine.outcome import LIMIT, Done, Failed, Failure, OutOfLimit, Skipped, StepError, expect_done
-from plait.engine.perform import PLAIN, Policy, Step, Turn
+from plait.engine.perform import PLAIN, Policy, Step, Turn, plans
 from plait.errors import PlaitError
 from plait.hints import TYPE_CHECKING, Final
 from plait.masking import masked
 from plait.records import dataclass, field, replace
 from plait.scope import Scope
-from plait.steps.graph_calls import Call, filled_call, performed_items, result_of
+from plait.steps.graph_calls import Action, filled_call, performed_items, result_of
 from plait.steps.graph_nodes import Node, leads_to, shown
 from plait.steps.hands import Rehearsed, out_of_limit, working
+from plait.template.program import expect_bounded
 from plait.template.template import Template
-from plait.values import Json, detached
+from plait.values import Json, detached, written_size
 
 if TYPE_CHECKING:
     from plait.source import Source, Span
@@ -79,6 +80,7 @@ class Graph:
         # How many visits there will be nobody knows before: a view counts those that were made.
         return ((NODES, 0),)
 
+    @plans
     def run(self, turn: Turn) -> Json:
         """`{output, state, steps}`, and `errors` if it went on from some; StepError when it fails."""
         with working(turn.run).spending(
@@ -120,6 +122,7 @@ class Walk:
     def inner(self) -> Sequence[Step]:
         return tuple(self.graph.nodes.values())
 
+    @plans
     def run(self, turn: Turn) -> Json:
         if working(turn.run).rehearsal is not None:
             return _rehearsed(self.graph, turn)
@@ -407,13 +410,15 @@ class Visit:
         """What is recorded: what it assigns, and where it leads."""
         node, record = self.node, dict[str, Json]()
         if node.assign is not None:
-            record["assign"] = self._recordable(self._filled(node.assign, names))
+            assigned = record["assign"] = self._recordable(self._filled(node.assign, names))
+            if written_size(assigned) > _MANY:  # two nodes may double each other's texts, visit by visit
+                expect_bounded({**names.names["state"], **assigned})
         if node.loop is not None and node.loop.collect is not None:
             collected = names.names["result"]["results"]
             record["assign"] = {node.loop.collect: collected, **record.get("assign", {})}
         return {**record, **way_on(node, names, record.get("assign"))}
 
-    def _acted(self, call: Call, turn: Turn, names: Names) -> dict[str, Json]:
+    def _acted(self, call: Action, turn: Turn, names: Names) -> dict[str, Json]:
         node = self.node
         if node.loop is not None:
             return performed_items(node.loop, call, node, turn, names, strict=self._way.graph.strict)
@@ -421,7 +426,7 @@ class Visit:
             return result_of(call, turn, names, strict=self._way.graph.strict)
         return self._called_with_hooks(call, turn, names)
 
-    def _called_with_hooks(self, call: Call, turn: Turn, names: Names) -> dict[str, Json]:
+    def _called_with_hooks(self, call: Action, turn: Turn, names: Names) -> dict[str, Json]:
         """The call as a step of its own: hooks say what follows when it fails."""
         attempt = 1
         # What was done inside the call stays done, at whichever attempt: as of every other agent.
@@ -492,6 +497,8 @@ class Visit:
             )
 
 
+_MANY: Final = 1 << 16
+"""Characters of what a node assigns, from which on the whole state is measured."""
 _AT_NODES: Final = re.compile(r"(?:node '[^']*': )*")
 
 
@@ -520,7 +527,7 @@ class Called:
     kind = "tool"
     inner: Sequence[Step] = ()
 
-    def __init__(self, visit: Visit, call: Call, names: Names, name: str, *, is_followed: bool) -> None:
+    def __init__(self, visit: Visit, call: Action, names: Names, name: str, *, is_followed: bool) -> None:
         self.name = name
         self.title = visit.title
         self.fingerprint = call.fingerprint
@@ -642,7 +649,7 @@ def _first_call(graph: Graph, node: Node, turn: Turn) -> str | None:
         return None
     names = Names(_Way(graph, turn), clock_names() if node.clock else {}, turn.path)
     if node.loop is None:
-        return filled_call(node.call, names, strict=graph.strict)
+        return filled_call(node.call, turn, names, strict=graph.strict)
     over = node.loop.over.render(names, strict=graph.strict)
     many = f" of {len(over)}" if isinstance(over, list) else ""
     return f"for each {node.loop.name}{many}: {node.call.shown()}"

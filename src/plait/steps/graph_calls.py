@@ -1,4 +1,4 @@
-"""The action of a node: a tool that is called once, or for each of some items.
+"""The action of a node: a tool or shell text, once or for each of some items.
 
 What a tool gave is unwrapped for `result`: a map is taken as it is, with every field of the
 tool's own; anything else is `result.result`, and of text and numbers also `result.stdout`.
@@ -13,13 +13,14 @@ from plait.engine.backend import ItemWork
 from plait.engine.events import StepCounted
 from plait.engine.outcome import Done, Failed, Failure, Outcome, StepError
 from plait.engine.perform import Policy, Step, Turn, perform
-from plait.errors import InputError
-from plait.hints import TYPE_CHECKING
+from plait.hints import TYPE_CHECKING, TypeAlias
 from plait.records import dataclass, replace
+from plait.steps.empty import expect_items
 from plait.steps.fan import title_of
 from plait.steps.hands import working
 from plait.steps.permissions import DIRECTIVE
-from plait.steps.tool import called
+from plait.steps.shell import Shell
+from plait.steps.tool import called, expect_map, fill_params
 from plait.template.sinks import as_json_value, as_text
 from plait.template.template import Template
 from plait.values import Json, detached, json_text, unshared
@@ -58,19 +59,38 @@ class Call:
         return " ".join([named, *written])
 
 
-def result_of(call: Call, turn: Turn, names: Names, *, strict: bool) -> dict[str, Json]:
-    """What the tool gave, unwrapped; StepError if it failed."""
+@dataclass(frozen=True, slots=True)
+class ShellCall:
+    """Shell text instead of a tool: its values are bound, as in a step."""
+
+    action: Shell
+    fingerprint: str = ""
+
+    def shown(self) -> str:
+        """As its author wrote it."""
+        return self.action.script.leaf.source.text
+
+
+Action: TypeAlias = Call | ShellCall
+
+
+def result_of(call: Action, turn: Turn, names: Names, *, strict: bool) -> dict[str, Json]:
+    """What the action gave, unwrapped; StepError if it failed."""
+    if isinstance(call, ShellCall):
+        return unwrapped(replace(call.action, strict=strict).run_with(turn, names))
     tool_id = _id_of(call, names, strict=strict)
-    params = _params(call, tool_id, names, strict=strict)
+    params = _params(call, tool_id, turn, names, strict=strict)
     if not call.cached:
         return unwrapped(called(turn, tool_id, params))
     return _once(call, turn, tool_id, params)
 
 
-def filled_call(call: Call, names: Names, *, strict: bool) -> str:
+def filled_call(call: Action, turn: Turn, names: Names, *, strict: bool) -> str:
     """What would be called, with its parameters put in."""
+    if isinstance(call, ShellCall):
+        return replace(call.action, strict=strict).bound(names).shown
     tool_id = _id_of(call, names, strict=strict)
-    params = _params(call, tool_id, names, strict=strict)
+    params = _params(call, tool_id, turn, names, strict=strict)
     return f"{tool_id} {json_text(dict(params))}" if params else tool_id
 
 
@@ -79,13 +99,10 @@ def _id_of(call: Call, names: Names, *, strict: bool) -> str:
     return whole_id(named, call.is_directive)
 
 
-def _params(call: Call, tool_id: str, names: Names, *, strict: bool) -> Mapping[str, Json]:
-    params = {} if call.params is None else as_json_value(call.params, names, strict=strict)
-    if isinstance(params, Mapping):
-        return without_nulls(params)
-    raise InputError(
-        f"the parameters of '{tool_id}' are no map", fix="write params: {name: value}", code="wrong-type"
-    )
+def _params(call: Call, tool_id: str, turn: Turn, names: Names, *, strict: bool) -> Mapping[str, Json]:
+    if call.params is None:
+        return {}
+    return without_nulls(expect_map(tool_id, fill_params(turn, tool_id, call.params, names, strict=strict)))
 
 
 def without_nulls(value: Mapping[str, Json]) -> dict[str, Json]:
@@ -136,11 +153,12 @@ def _once(call: Call, turn: Turn, tool_id: str, params: Mapping[str, Json]) -> d
 
 
 def performed_items(
-    loop: Loop, call: Call, node: Node, turn: Turn, names: Names, *, strict: bool
+    loop: Loop, call: Action, node: Node, turn: Turn, names: Names, *, strict: bool
 ) -> dict[str, Json]:
     """`{results, total, failed}`; StepError if an item failed, unless the graph goes on from that."""
     items = _items(loop, names, strict=strict)
     turn.run.emit(StepCounted(turn.path, len(items)))
+    expect_items(len(items), loop.on_empty, turn, f"node '{node.name}'", "the list of 'over' is empty")
     ended: dict[int, Outcome] = {}
 
     def each(work: ItemWork) -> Outcome:
@@ -210,7 +228,7 @@ class Item:
     def __init__(
         self,
         node: Node,
-        call: Call,
+        call: Action,
         names: Names,
         name: str,
         title: str,

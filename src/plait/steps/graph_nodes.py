@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from plait.engine.perform import PLAIN, Policy, Step, Turn
 from plait.hints import TYPE_CHECKING, Literal, Protocol, TypeAlias
 from plait.records import dataclass
-from plait.steps.graph_calls import Call
+from plait.steps.empty import OnEmpty
+from plait.steps.graph_calls import Action
 from plait.template.template import Template
 from plait.values import Json
 
@@ -43,6 +44,7 @@ class Loop:
     parallel: int = 1
     keeps_going: bool = False
     """One item that fails does not keep the others from being done."""
+    on_empty: OnEmpty = "warn"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,7 @@ class Node:
     name: str
     kind: NodeKind
     fingerprint: str
-    call: Call | None = None
+    call: Action | None = None
     loop: Loop | None = None
     assign: Template | None = None
     output: Template | None = None

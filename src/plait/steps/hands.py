@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from plait.steps.meeting import Meeting
     from plait.steps.model import Offer, Provider
     from plait.template.shell import BoundScript
+    from plait.tools.code_params import CodeParams
     from plait.tools.invocation import RequestCall, Returned
 
 
@@ -111,6 +112,9 @@ class Hands(Protocol):
 
     def expect_call(self, tool_id: str, params: Mapping[str, Json]) -> None:
         """Raises what is wrong with a call, as far as that is known before it; nothing is called."""
+
+    def code(self, tool_id: str) -> CodeParams:
+        """Which parameters of a tool are read as code; none of one that cannot be found."""
 
     def is_once(self, tool_id: str) -> bool:
         """Does the header of a tool say that it is rather asked about than called twice?"""
@@ -504,6 +508,14 @@ class WorkingRun(Run):
         assert self.rehearsal is not None
         self.rehearsal.append(Rehearsed(turn.path, kind, self.mask(shown), why=self._why_again(turn)))
         return dict(NOT_KNOWN_END)
+
+    @property
+    def is_dry(self) -> bool:
+        return self.rehearsal is not None
+
+    def would_run(self, turn: Turn, what: object) -> Json:
+        kind, title = getattr(what, "kind", "step"), getattr(what, "title", "") or type(what).__name__
+        return self.rehearse(turn, str(kind), f"would run: {title}")
 
     @property
     def would_have_run(self) -> bool:

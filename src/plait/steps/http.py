@@ -14,12 +14,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from plait.engine.outcome import Failure, StepError
-from plait.engine.perform import Turn
+from plait.engine.perform import Turn, plans
 from plait.errors import RequestError
 from plait.hints import TYPE_CHECKING, Final
 from plait.masking import masked
 from plait.records import dataclass, field
-from plait.scope.frames import MADE_OF_DATA
 from plait.steps.hands import in_time, working
 from plait.steps.shell import title_of
 from plait.template.filters import holds_secret
@@ -60,6 +59,7 @@ class Http:
     is_title: bool = False
     """Nobody has named the step: people know it by where it goes."""
 
+    @plans
     def run(self, turn: Turn) -> dict[str, Json]:
         run = working(turn.run)
         call = self._call(turn)
@@ -180,8 +180,7 @@ def host_is_data(url: Template, scope: Scope) -> bool:
     origins = [scope.origin(root) for root in roots]
     if roots == ("env",) and origins == [None]:  # the environment of whoever started the run
         return False
-    made = any(origin is not None and origin.frame == MADE_OF_DATA for origin in origins)
-    return made or not is_own_word(first, scope)
+    return not is_own_word(first, scope)
 
 
 def origin_roots(url: Leaf) -> tuple[str, ...] | None:

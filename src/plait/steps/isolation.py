@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from plait.engine.events import StepForgotten
 from plait.engine.journal import Recorded
 from plait.engine.outcome import Done, Failed, Failure, Interrupted, Outcome, StepError, expect_done
-from plait.engine.perform import PLAIN, Policy, Step, Turn, perform, remembered
+from plait.engine.perform import PLAIN, Policy, Step, Turn, act, perform, remembered
 from plait.errors import InputError, InternalError, ProcessError
 from plait.hints import TYPE_CHECKING, Final, Literal, TypeAlias
 from plait.records import dataclass, replace
@@ -199,7 +199,7 @@ class Shelter:
         """The steps of an item in its own place; its value, and what became of the place."""
         spot, turn = self._place(turn, title, key)
         try:
-            value = each.run(inside(turn, spot))
+            value = act(each, inside(turn, spot))
         except StepError as error:
             raise StepError(_with_place(error.failure, spot)) from None
         turn.run.settle(turn.path)

@@ -13,7 +13,7 @@ from functools import partial
 
 from plait.engine.journal import Recorded
 from plait.engine.outcome import Done, Failed, Failure, OutOfLimit, Skipped, StepError, expect_done
-from plait.engine.perform import PLAIN, Policy, Skip, Step, Turn
+from plait.engine.perform import PLAIN, Policy, Skip, Step, Turn, plans
 from plait.hints import Final
 from plait.masking import masked
 from plait.records import dataclass, field, replace
@@ -45,6 +45,7 @@ class Prompt:
     options: Mapping[str, Json] = field(default_factory=dict)
     strict: bool = False
 
+    @plans
     def run(self, turn: Turn) -> dict[str, Json]:
         run = working(turn.run)
         text = run.mask(as_text(self.text, turn.scope, strict=self.strict))

@@ -11,7 +11,7 @@ from collections.abc import Sequence as Many
 
 from plait.digests import sha256_hex
 from plait.engine.outcome import Done, Failed, Failure, Skipped, StepError
-from plait.engine.perform import PLAIN, Policy, Step, Turn
+from plait.engine.perform import PLAIN, Policy, Step, Turn, plans
 from plait.hints import TYPE_CHECKING, Final
 from plait.records import dataclass, replace
 from plait.steps.capture import CUT, NOT_KNOWN_END
@@ -34,6 +34,7 @@ class Sequence:
     def inner(self) -> Many[Step]:
         return self.steps
 
+    @plans
     def run(self, turn: Turn) -> Json:
         captures: dict[str, Json] = {}
         output: Json = None

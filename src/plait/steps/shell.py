@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from plait.engine.outcome import Failure, StepError
-from plait.engine.perform import Turn
+from plait.engine.perform import Turn, plans
 from plait.errors import ProcessError
 from plait.hints import TYPE_CHECKING, Literal
 from plait.records import dataclass, field, replace
@@ -14,8 +14,8 @@ from plait.template.template import Template
 from plait.values import Json
 
 if TYPE_CHECKING:
-    from plait.scope import Scope
     from plait.template.shell import BoundScript
+    from plait.template.sinks import Values
 
 LAST_LINES = 5
 MOST_SAID = 2000
@@ -35,9 +35,14 @@ class Shell:
     _constant: list[BoundScript] = field(default_factory=list, init=False, repr=False, compare=False)
     """What a script without holes is bound to, once it was: a map runs it for each of its items."""
 
+    @plans
     def run(self, turn: Turn) -> dict[str, Json]:
+        return self.run_with(turn, turn.scope)
+
+    def run_with(self, turn: Turn, values: Values) -> dict[str, Json]:
+        """The same with these values, where they are not those of the scope."""
         run = working(turn.run)
-        bound = self._constant[0] if self._constant else self._bound(turn.scope)
+        bound = self._constant[0] if self._constant else self.bound(values)
         run.hide_made(bound.secrets)
         if run.rehearsal is not None:
             return run.rehearse(turn, "shell", bound.shown)
@@ -69,9 +74,9 @@ class Shell:
             stop=run.stop,
         )
 
-    def _bound(self, scope: Scope) -> BoundScript:
+    def bound(self, values: Values) -> BoundScript:
         dialect: Literal["sh", "bash"] = "bash" if self.shell == "bash" else "sh"
-        bound = as_shell(self.script, scope, strict=self.strict, dialect=dialect)
+        bound = as_shell(self.script, values, strict=self.strict, dialect=dialect)
         if not self.script.leaf.program.hole_count:
             self._constant.append(bound)
         return bound

@@ -10,19 +10,20 @@ import time
 from collections.abc import Mapping, Sequence
 
 from plait.engine.outcome import Failure, Interrupted, StepError, expect_done
-from plait.engine.perform import Policy, Step, Turn
+from plait.engine.perform import Policy, Step, Turn, act, plans
 from plait.errors import InputError, ProcessError, RequestError
 from plait.hints import TYPE_CHECKING, Final
 from plait.masking import masked
 from plait.records import dataclass, field, replace
 from plait.steps.hands import TOOK_TOO_LONG, Inside, hands_at, in_time, working
 from plait.steps.http import kind_of_error, kind_of_status
-from plait.template.sinks import as_json_value
 from plait.template.template import Template
 from plait.values import Json, Unknown, json_text, text
 
 if TYPE_CHECKING:
+    from plait.scope import Scope
     from plait.steps.call import ToolResult
+    from plait.template.sinks import Values
 
 
 ONCE: Final = "call"
@@ -40,6 +41,7 @@ class Tool:
     goes_on = "inner"
     """What is called may be a flow or an agent, which has recorded what it did."""
 
+    @plans
     def run(self, turn: Turn) -> dict[str, Json]:
         scope, strict = turn.scope, self.strict
         named = self.tool_id
@@ -47,16 +49,30 @@ class Tool:
         tool_id = text(wanted)
         params: Json = {}
         if self.params is not None:
-            params = as_json_value(self.params, scope, strict=strict)
+            params = fill_params(turn, tool_id, self.params, scope, strict=strict)
         if isinstance(wanted, Unknown) or isinstance(params, Unknown):
             return working(turn.run).rehearse(turn, "tool", f"{tool_id} {text(params)}")
-        if not isinstance(params, Mapping):
-            raise InputError(
-                f"the parameters of '{tool_id}' are no map",
-                fix="write params: {name: value}",
-                code="wrong-type",
-            )
-        return called(turn, tool_id, params)
+        return called(turn, tool_id, expect_map(tool_id, params))
+
+
+def fill_params(turn: Turn, tool_id: str, params: Template, values: Values, *, strict: bool) -> Json:
+    """The parameters of a tool with their placeholders filled; those in code are bound or refused."""
+    return working(turn.run).hands.code(tool_id).fill(params, values, strict=strict)
+
+
+def expect_map(tool_id: str, params: Json) -> Mapping[str, Json]:
+    if isinstance(params, Mapping):
+        return params
+    raise InputError(
+        f"the parameters of '{tool_id}' are no map", fix="write params: {name: value}", code="wrong-type"
+    )
+
+
+@plans
+def fill_and_call(turn: Turn, tool_id: str, params: Template | None, values: Scope) -> dict[str, Json]:
+    """Call a tool with parameters that are still to be filled."""
+    filled: Json = {} if params is None else fill_params(turn, tool_id, params, values, strict=False)
+    return called(turn, tool_id, expect_map(tool_id, filled))
 
 
 def called(turn: Turn, tool_id: str, params: Mapping[str, Json], *, as_text: bool = False) -> dict[str, Json]:
@@ -70,8 +86,11 @@ def called(turn: Turn, tool_id: str, params: Mapping[str, Json], *, as_text: boo
         return _from_inside(program, turn)
     call = Called(tool_id, params, as_text=as_text)
     if not run.hands.is_once(tool_id):
-        return call.run(turn)
-    value = expect_done(turn.perform(call))
+        return _ended(act(call, turn))
+    return _ended(expect_done(turn.perform(call)))
+
+
+def _ended(value: Json) -> dict[str, Json]:
     assert isinstance(value, dict), "it is how a call ended"
     return value
 
@@ -115,7 +134,7 @@ class Called:
 def _from_inside(program: Inside, turn: Turn) -> dict[str, Json]:
     """How a flow ended that is called like a tool; its steps are below the step that calls it."""
     began = time.monotonic()
-    value = program.run(turn)
+    value = act(program, turn)
     output = value.get("output") if isinstance(value, dict) else value
     return {
         "output": output,

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from fnmatch import fnmatchcase
 
 from plait.engine.outcome import Failure, StepError
+from plait.engine.perform import act, plans
 from plait.hints import TYPE_CHECKING
 from plait.records import dataclass, field
 from plait.steps.capture import is_not_known
@@ -36,10 +37,12 @@ class Watched:
         """Names that it may give to those after it."""
         return (*getattr(self.action, "captures", ()), *((self.id,) if self.outputs else ()))
 
+    @plans
     def run(self, turn: Turn) -> dict[str, Json]:
         tracker = working(turn.run).changes
         before = None if tracker is None else tracker.snapshot(turn.directory)
-        value = self.action.run(turn)
+        value = act(self.action, turn)
+        assert isinstance(value, dict), "it is how an action ended"
         if is_not_known(value) and self.outputs:
             return {**value, "captures": {**(value.get("captures") or {}), self.id: NOT_KNOWN}}
         if tracker is None or is_not_known(value):

@@ -24,16 +24,29 @@ from plait.engine.outcome import (
     expect_done,
     handled_in_vain,
 )
-from plait.engine.perform import PLAIN, GoesOn, Policy, Skip, Step, Turn, goes_on_from, since_last_end
+from plait.engine.perform import (
+    PLAIN,
+    GoesOn,
+    Policy,
+    Skip,
+    Step,
+    Turn,
+    act,
+    goes_on_from,
+    plans,
+    since_last_end,
+)
 from plait.errors import InputError, InternalError, PlaitError, TrustError
 from plait.hints import TYPE_CHECKING, Final, Protocol
 from plait.records import dataclass, field, replace
-from plait.scope.frames import MADE_OF_DATA
+from plait.scope.frames import GIVEN, MADE_OF_DATA
+from plait.source import Span
 from plait.steps.capture import (
     LOST,
     MISREAD,
     NOT_KNOWN_END,
     Capture,
+    by_id,
     captured,
     expect_whole,
     facts_of,
@@ -42,8 +55,9 @@ from plait.steps.capture import (
 from plait.steps.hands import Rehearsed, working
 from plait.steps.sequence import Sequence as Steps
 from plait.steps.unfilled import ItemHole, expect_filled, item_holes, note_unfilled
-from plait.template.sinks import as_sealed_env, as_text, is_authors
-from plait.values import NOT_KNOWN, Json, Unknown, revealed_text, text
+from plait.template.program import Budget
+from plait.template.sinks import as_sealed_env, as_text, is_own_text
+from plait.values import NOT_KNOWN, Json, Secret, Unknown, revealed_text, text
 
 if TYPE_CHECKING:
     from plait.engine.journal import Recorded
@@ -108,6 +122,8 @@ class Work:
     """It is strict, and this is a dry run, which is not."""
     facts: Mapping[str, Json] = field(default_factory=dict)
     """`step.*`: name, id, index."""
+    known_by_id: bool = False
+    """Something asks for what it gave by its id: `${test-step.exit_code}`."""
     attempts: Policy | None = None
     """Its own: the policy of an action that something may follow."""
     action_fingerprint: str = ""
@@ -141,6 +157,7 @@ class Work:
             *(self.validation.inner if self.validation else ()),
         ]
 
+    @plans
     def run(self, turn: Turn) -> Json:
         scope = turn.scope.frame("step", step=self._names(turn))
         if self.when is not None:
@@ -204,12 +221,16 @@ class Work:
         names = dict.fromkeys(self._handlers_capture(), NOT_KNOWN) if is_not_known(value) else {}
         if isinstance(inner, dict):
             names |= inner
+        if self.known_by_id:
+            names |= by_id(str(self.facts["id"]), value)
         if self.capture is not None:
             names |= captured(self.capture, value)
         return names
 
     def may_capture(self) -> Iterator[str]:
         """All names that it may give, whatever becomes of it."""
+        if self.known_by_id:
+            yield str(self.facts["id"])
         if self.capture is not None:
             yield self.capture.name
         yield from getattr(self.action, "captures", ())
@@ -278,7 +299,7 @@ class Work:
         """The action, recorded as a step of its own if something may follow it, and the turn of that."""
         attempt = Attempt(self, name)
         if self.is_simple:
-            return Done(attempt.run(turn)), turn
+            return Done(act(attempt, turn)), turn
         since = since_last_end(turn, name, self._is_in_vain)
         if turn.replaying and not since.replaying and self._has_failed_inside(turn, name):
             # It failed, and so did its step: it is tried again, and goes on with what it had done.
@@ -398,16 +419,31 @@ class Work:
 
 def with_variables(turn: Turn, env: Mapping[str, Template], *, strict: bool) -> Turn:
     """The turn in which processes find these variables, and templates their names."""
-    filled = {name: as_sealed_env(value, turn.scope, strict=strict) for name, value in env.items()}
+    filled: dict[str, tuple[str | Secret | Unknown, list[str]]] = {}
+    budget = Budget()
+    for name, value in env.items():
+        filled[name] = as_sealed_env(value, turn.scope, strict=strict)
+        budget.spend(filled[name][0], _where(value))
     given = {name: value for name, (value, _) in filled.items()}
     working(turn.run).hide_made(secret for _, secrets in filled.values() for secret in secrets)
-    made = {name for name, value in env.items() if not is_authors(value, turn.scope)}
-    own = {name: value for name, value in given.items() if name not in made}
-    scope = turn.scope.frame("step env", env=own)
-    if made:
-        scope = scope.frame(MADE_OF_DATA, env={name: given[name] for name in made})
+    scope = turn.scope
+    frames = {name: _frame_of(value, turn.scope) for name, value in env.items()}
+    for label in ("step env", GIVEN, MADE_OF_DATA):
+        scope = scope.frame(label, env={name: given[name] for name in given if frames[name] == label})
     found = {name: revealed_text(value) for name, value in given.items()}
     return replace(turn, scope=scope, env={**turn.env, **found})
+
+
+def _where(value: Template) -> Span:
+    source = value.leaf.source
+    return Span(source, 0, len(source.text))
+
+
+def _frame_of(value: Template, scope: Scope) -> str:
+    """Which frame a variable belongs to, by what it is made of."""
+    if is_own_text(value, scope, of_author=True):
+        return "step env"
+    return GIVEN if is_own_text(value, scope) else MADE_OF_DATA
 
 
 @dataclass(frozen=True, slots=True)
@@ -442,6 +478,7 @@ class Attempt:
     def goes_on(self) -> GoesOn | None:
         return self.work.goes_on
 
+    @plans
     def run(self, turn: Turn) -> dict[str, Json]:
         if self.work.action is None:
             return {"output": None, "exit_code": 0}
@@ -478,10 +515,15 @@ class Attempt:
 
     def _acted(self, action: Action, turn: Turn) -> dict[str, Json]:
         if working(turn.run).changes is None:
-            return action.run(turn)
+            return _ended(act(action, turn))
         from plait.steps.changes import with_changes
 
-        return with_changes(turn, lambda: action.run(turn))
+        return with_changes(turn, lambda: _ended(act(action, turn)))
+
+
+def _ended(value: Json) -> dict[str, Json]:
+    assert isinstance(value, dict), "it is how an action ended"
+    return value
 
 
 FIRST: Final = "run"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from plait.engine.outcome import Done, expect_done
-from plait.engine.perform import Step, Turn
+from plait.engine.perform import Step, Turn, plans
 from plait.hints import TYPE_CHECKING
 from plait.records import dataclass, replace
 from plait.steps.fan import Fan, results
@@ -51,6 +51,7 @@ class Workflow:
             for part in self.inner
         )
 
+    @plans
     def run(self, turn: Turn) -> Json:
         """The value of the last phase; raises StepError when one fails."""
         if self.tracks:

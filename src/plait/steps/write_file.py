@@ -10,21 +10,22 @@ import json
 from collections.abc import Iterable
 
 from plait.engine.outcome import Failure, StepError
-from plait.engine.perform import Turn
-from plait.errors import InputError
-from plait.hints import TYPE_CHECKING, Literal, TypeAlias
-from plait.records import dataclass
+from plait.engine.perform import Turn, plans
+from plait.errors import InputError, PlaitError, Problem
+from plait.hints import TYPE_CHECKING, Final, Literal, TypeAlias
+from plait.records import dataclass, replace
 from plait.steps.hands import working
 from plait.template.nodes import ContextHole, Path, Text, holes
+from plait.template.program import Piece, Placed
 from plait.template.sinks import as_text
 from plait.template.template import Leaf, Template
 from plait.values import UNDEFINED, Json, detached, holds_unknown, json_text, json_value, text, utf8
 
 if TYPE_CHECKING:
     from plait.scope import Scope
-    from plait.template.program import Piece
 
 FileFormat: TypeAlias = Literal["text", "json", "yaml"]
+AS_MAP: Final = "write it as a map instead of a text"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,7 @@ class WriteFile:
     create_dirs: bool = False
     strict: bool = False
 
+    @plans
     def run(self, turn: Turn) -> dict[str, Json]:
         run = working(turn.run)
         path = as_text(self.path, turn.scope, strict=self.strict)
@@ -100,6 +102,28 @@ def _is_one_hole(leaf: Leaf) -> bool:
     return len(parts) == 1 and not isinstance(parts[0], Text)
 
 
+def content_problem(content: Template, format: FileFormat) -> Problem | None:
+    """Why a content can never be written in its format, whatever its values are."""
+    if format == "text" or not isinstance(content.root, Leaf) or _is_one_hole(content.root):
+        return None
+    source = content.leaf.source
+    parts = content.leaf.program.parts
+    if format == "yaml":
+        try:
+            _parsed_yaml(content)
+        except PlaitError as error:
+            return replace(error.problems[0], where=source.placed(0, len(source.text)))
+        return None
+    samples: list[Piece] = [part.text if isinstance(part, Text) else Placed(0, part) for part in parts]
+    try:
+        _parsed_json(samples)
+    except StepError:
+        return Problem(
+            "the content is not JSON", source.placed(0, len(source.text)), AS_MAP, code="json-text"
+        )
+    return None
+
+
 def _parsed_json(pieces: Iterable[Piece]) -> Json:
     """JSON text of the author; a value in it is a whole value, or a part of the string around it."""
     written: list[str] = []
@@ -115,7 +139,7 @@ def _parsed_json(pieces: Iterable[Piece]) -> Json:
     try:
         return json_value("".join(written))
     except (ValueError, RecursionError):
-        raise _no_document("JSON") from None
+        raise StepError(Failure(f"the content is not JSON; {AS_MAP}", "refused")) from None
 
 
 def _ends_in_string(piece: str, in_string: bool) -> bool:
@@ -138,7 +162,7 @@ def _parsed_yaml(content: Template) -> Json:
         raise InputError(
             "text with variables in it cannot be written as YAML: a value could change what it means",
             content.leaf.source.placed(0, len(content.leaf.source.text)),
-            "write content as a map instead of a text",
+            AS_MAP,
             code="yaml-text",
         )
     return parse(text(content.render({})), content.leaf.source.name).data()
@@ -162,7 +186,3 @@ def _as_yaml(value: Json) -> str:
         value, Dumper=Writer, allow_unicode=True, sort_keys=False, default_flow_style=False
     )
     return written
-
-
-def _no_document(kind: str) -> StepError:
-    return StepError(Failure(f"the content is not {kind}; write it as a map instead of a text", "refused"))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 
+from plait.beneath import open_at_once
 from plait.digests import sha256_hex
 from plait.errors import JournalError
 from plait.store.faults import explained
@@ -29,7 +30,7 @@ class Blobs:
     def kept(self, name: str) -> bytes:
         path = os.path.join(self._folder, os.path.basename(name))
         try:
-            with explained(path), open(path, "rb") as file:
+            with explained(path), open(path, "rb", opener=open_at_once) as file:
                 data = file.read()
         except JournalError as error:
             if isinstance(error.__cause__, FileNotFoundError):

@@ -37,7 +37,11 @@ class SqliteJournal:
         if write:
             self._writer = Writer(path, self._blobs, create=create, now=now, sync_data=sync_data)
         self.reader = Reader(path, self._blobs)
-        self._fresh = create or self.reader.last() == 0
+        try:
+            self._fresh = create or self.reader.last() == 0
+        except BaseException:
+            self.close()
+            raise
 
     def append(self, *events: Event) -> None:
         self.presumed_writer.append(*events)

@@ -51,7 +51,8 @@ class RunLock:
 def is_held(path: str) -> bool:
     """Does an engine hold this lock just now?"""
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        # Something else than a file may lie there, and make whoever opens it wait.
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return False
     try:

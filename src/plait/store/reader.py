@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import sqlite3
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import wraps
 from threading import RLock
 
 from plait.engine.events import Used
@@ -20,6 +21,7 @@ from plait.engine.outcome import Done, Failed, Failure, Outcome
 from plait.errors import JournalError
 from plait.hints import Any, Final, TypeAlias
 from plait.records import dataclass
+from plait.store.about import About, expect_records
 from plait.store.blobs import Blobs
 from plait.store.faults import explained, fault_of
 from plait.store.rows import (
@@ -32,6 +34,7 @@ from plait.store.rows import (
     FINISHED,
     FORGOTTEN,
     MAP,
+    MOST_ITEMS,
     NOTED,
     RETRYING,
     RUN_ENDED,
@@ -48,6 +51,7 @@ from plait.store.rows import (
     to_used,
 )
 from plait.store.schema import open_to_read
+from plait.store.shapes import MISREAD, damaged
 
 PAGE: Final = 200
 """Rows that are in memory at a time."""
@@ -139,11 +143,11 @@ _EVENTS_OF_NO_ITEM: Final = (
 _FAILED: Final = (
     # Place and title are those of the row with the largest number, as SQLite promises.
     "WITH ended AS (SELECT name, max(number) AS number, place, title FROM marks JOIN log USING(number) "
-    f"WHERE marks.what = {FINISHED} AND status = {FAILED} AND parent = ?1 GROUP BY name), "
+    f"WHERE marks.what = {FINISHED} AND status = {FAILED} AND parent = ? GROUP BY name), "
     "dropped AS (SELECT name, max(number) AS number FROM marks JOIN log USING(number) "
-    f"WHERE marks.what = {FORGOTTEN} AND parent = ?1 GROUP BY name) "
+    f"WHERE marks.what = {FORGOTTEN} AND parent = ? GROUP BY name) "
     "SELECT ended.number, name, title FROM ended LEFT JOIN dropped USING(name) "
-    "WHERE ended.number > max(?2, coalesce(dropped.number, 0)) ORDER BY place, ended.number"
+    "WHERE ended.number > max(?, coalesce(dropped.number, 0)) ORDER BY place, ended.number"
 )
 """The ends of those directly below a path that failed and were not forgotten since, by marks alone."""
 _USED_UP: Final = (
@@ -259,8 +263,38 @@ def _within(numbers: Sequence[int], after: int, until: int) -> Sequence[int]:
     return numbers[bisect_right(numbers, after) : bisect_right(numbers, until)]
 
 
+_GENERATOR: Final = 0x20
+"""The flag of a function that yields; `inspect`, which knows it, takes long to import."""
+
+
+def _careful(ask: Callable[..., Any]) -> Callable[..., Any]:
+    """What is asked of a damaged journal gets JournalError, whatever stands in its rows."""
+    if ask.__code__.co_flags & _GENERATOR:
+
+        @wraps(ask)
+        def answers(self: Reader, *given: Any, **named: Any) -> Iterator[Any]:
+            try:
+                yield from ask(self, *given, **named)
+            except MISREAD as error:
+                raise damaged(self.path) from error
+
+        return answers
+
+    @wraps(ask)
+    def answer(self: Reader, *given: Any, **named: Any) -> Any:
+        try:
+            return ask(self, *given, **named)
+        except MISREAD as error:
+            raise damaged(self.path) from error
+
+    return answer
+
+
 class Reader:
-    """Reads a journal, from any thread, while another process may write it."""
+    """Reads a journal, from any thread, while another process may write it.
+
+    JournalError for whatever cannot be read.
+    """
 
     def __init__(self, path: str, blobs: Blobs, *, many: int = MANY) -> None:
         self._many = many
@@ -274,7 +308,7 @@ class Reader:
         self._framed = 0
         """The number up to which marks are in it."""
         self._words: dict[int, str] = {}
-        self._unpacking = Unpacking(self._word, blobs.kept)
+        self._unpacking = Unpacking(self._word, blobs.kept, path)
 
     def close(self) -> None:
         with self._lock:
@@ -288,6 +322,14 @@ class Reader:
     def last(self) -> int:
         """The number of the last event; 0 if there is none."""
         return int(self._all("SELECT coalesce(max(number), 0) FROM log")[0][0])
+
+    def expect_records(self, said: About | None, *, whole: bool) -> None:
+        """JournalError if there are fewer than were there, or others."""
+        with self._lock:
+            try:
+                expect_records(self._opened(), said, self.path, whole=whole)
+            except sqlite3.Error as error:
+                raise fault_of(error, self.path) from error
 
     def is_long(self) -> bool:
         """Would a person notice that it is gone through?"""
@@ -307,7 +349,7 @@ class Reader:
         after = 0
         while rows := self._all(_USED_UP, after, before):
             for _, parent, name, text in rows:
-                if used := to_used(text):
+                if used := to_used(text, self.path):
                     yield original(parent + name), used
             after = rows[-1][0]
 
@@ -508,7 +550,8 @@ class Reader:
 
     def _found_failed(self, path: str, last: int) -> list[_Ended]:
         above = (mark.number for mark in self._frame_up_to(last) if mark.drops_below(path))
-        found: list[_Ended] = self._all(_FAILED, f"{storable(path)}/", max(above, default=0))
+        below = f"{storable(path)}/"
+        found: list[_Ended] = self._all(_FAILED, below, below, max(above, default=0))
         said = self.said_counts(path)
         if said is not None and len(found) == said.get("failed"):
             return found
@@ -529,7 +572,10 @@ class Reader:
                 found = self._all(_DONE, *items)
             else:
                 found = self._all(_DONE + _DONE_AS, *items, storable(fingerprint))
-        return marked([place for (place,) in found])
+        places = [place for (place,) in found]
+        if places and not 0 <= min(places) <= max(places) < MOST_ITEMS:
+            raise damaged(self.path)
+        return marked(places)
 
     def was_started(self, path: str) -> bool:
         return bool(self._known(path).started)
@@ -677,3 +723,9 @@ class Reader:
                 for statement in _INDEX:
                     self._connection.execute(statement)
         return self._connection
+
+
+for _name, _method in list(vars(Reader).items()):
+    # Each in the same way, so that none is forgotten: rows are looked at in nearly all of them.
+    if callable(_method) and not _name.startswith("_"):
+        setattr(Reader, _name, _careful(_method))

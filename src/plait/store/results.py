@@ -1,7 +1,8 @@
 """What calls of tools gave, kept in a project by key: `cache_result`.
 
 Each is a file of its own, whole or not there.  There are at most so many; the one that was used
-longest ago makes room.  Whatever cannot be read or written is a call that is made again.
+longest ago makes room.  Whatever cannot be read or written is a call that is made again; so is one whose
+result bears no seal of this user's, for it came with the project and nobody here ever made that call.
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ import json
 import os
 from contextlib import suppress
 
-from plait.errors import JournalError
+from plait.beneath import read_beneath
+from plait.errors import JournalError, PlaitError, TrustError
 from plait.hints import Final
 from plait.store.files import make_own_folder, write_whole
+from plait.store.ownership import Sealing, Unsealed, require_plain_folders
 from plait.values import Json, json_text
 
 MOST_RESULTS: Final = 1000
@@ -21,27 +24,35 @@ MOST_BYTES: Final = 1 << 20
 
 
 class Results:
-    def __init__(self, project: str, *, most: int = MOST_RESULTS) -> None:
+    def __init__(self, project: str, *, seals: Sealing | None = None, most: int = MOST_RESULTS) -> None:
+        self._project = project
         self._folder = os.path.join(project, ".ai", "state", "results")
+        self._seals = Unsealed() if seals is None else seals
         self._most = most
 
     def get(self, key: str) -> Json:
         """None if there is none."""
         path = os.path.join(self._folder, f"{key}.json")
         try:
-            with open(path, encoding="utf-8") as file:
-                value = json.load(file)
-            os.utime(path)
-        except (OSError, ValueError):
+            found = read_beneath(self._project, os.path.relpath(path, self._project))
+            kept = json.loads(found[0].decode("utf-8", "surrogatepass")) if found is not None else None
+            if not isinstance(kept, dict) or not self._seals.holds(_text(key, kept["value"]), kept["seal"]):
+                return None
+            os.utime(path, follow_symlinks=False)
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError, PlaitError):
             return None
-        return value
+        return kept["value"]
 
     def put(self, key: str, value: Json) -> None:
-        data = json_text(value).encode("utf-8", "surrogatepass")
-        if len(data) > MOST_BYTES:
+        written = json_text(value)
+        if len(written) > MOST_BYTES:
             return
-        # A project that cannot be written to is one in which nothing is kept.
-        with suppress(JournalError):
+        value = json.loads(written)
+        # A project that cannot be written to, or a user without a seal, is one for whom nothing is kept.
+        with suppress(JournalError, TrustError):
+            seal = self._seals.make(_text(key, value))
+            data = json_text({"seal": seal, "value": value}).encode("utf-8", "surrogatepass")
+            require_plain_folders(self._project, self._folder)
             make_own_folder(self._folder)
             write_whole(self._folder, f"{key}.json", data)
             self._make_room()
@@ -53,3 +64,8 @@ class Results:
             ]
             for _, path in sorted(found)[: max(0, len(found) - self._most)]:
                 os.unlink(path)
+
+
+def _text(key: str, value: Json) -> str:
+    """What is sealed: the result, and of which call it is."""
+    return json_text(["plait result", 1, key, value])

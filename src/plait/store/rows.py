@@ -37,6 +37,18 @@ from plait.engine.outcome import Done, Failed, Failure, Outcome, Skipped
 from plait.errors import InternalError
 from plait.hints import Any, Final, TypeAlias
 from plait.records import dataclass
+from plait.store.shapes import (
+    MISREAD,
+    damaged,
+    expect_each,
+    expect_shape,
+    is_failure,
+    is_map,
+    is_phases,
+    is_text,
+    is_used,
+    json_of,
+)
 from plait.values import Json, json_text
 
 LARGE: Final = 32 * 1024
@@ -111,6 +123,8 @@ class Unpacking:
 
     word: Callable[[int], str]
     kept: Callable[[str], bytes]
+    where: str = ""
+    """The file of the journal, for errors."""
 
 
 _BELOW_MAP: Final = f"{MAP}/"
@@ -167,14 +181,15 @@ def to_row(event: Event, at: float, packing: Packing) -> Row:
             row = _plain_row(at, FORGOTTEN, event.path, event.why, packing)
             return row if event.below else (*row[:10], ALONE, *row[11:])
         case Noted():
-            return _plain_row(at, NOTED, event.path, event.message, packing)
+            said: Json = {"warning": event.message} if event.warning else event.message
+            return _plain_row(at, NOTED, event.path, said, packing)
         case RunStarted():
-            said = [event.run, event.flow, event.file, event.project, event.resumed, event.phases]
-            return _plain_row(at, RUN_STARTED, None, said, packing)
+            started = [event.run, event.flow, event.file, event.project, event.resumed, event.phases]
+            return _plain_row(at, RUN_STARTED, None, started, packing)
         case RunEnded():
             failure = None if event.failure is None else event.failure.record()
-            said = [failure, event.value, event.facts]
-            return _plain_row(at, RUN_ENDED, None, said, packing, title=event.status)
+            ended = [failure, event.value, event.facts]
+            return _plain_row(at, RUN_ENDED, None, ended, packing, title=event.status)
         case StepTitled() | Spoken() | ItemsRemembered() | UsedBefore():
             raise InternalError("this is told, and not recorded", code="journal")
 
@@ -260,9 +275,11 @@ def to_json(value: Json) -> str:
 
 
 def to_event(row: Row, unpacking: Unpacking) -> Event:
+    """ValueError, or one of the others of `MISREAD`, for a row that no event looks like."""
     _, what, parent, name, kind, title, place, attempt, fingerprint, duration, _, replayed, used, owed, _ = (
         row
     )
+    expect_each(_TYPES, row)
     path = "" if parent is None or name is None else original(parent + name)
     shown = original(title or "")
     if what == STARTED:
@@ -270,28 +287,66 @@ def to_event(row: Row, unpacking: Unpacking) -> Event:
     if what == FINISHED:
         known = unpacking.word(kind or 0), shown, unpacking.word(fingerprint or 0)
         ended = _outcome(row, unpacking), duration or 0.0, place or 0
-        rest = bool(replayed), to_used(used), _to_owed(owed, unpacking)
+        rest = bool(replayed), _to_used(used), _to_owed(owed, unpacking)
         return StepFinished(path, *known, *ended, *rest)
     said = _unpacked(row[-1], unpacking)
     if what == RETRYING:
-        failed = Failure(**said), duration or 0.0, place or 0
-        return StepRetrying(path, attempt or 0, *failed, to_used(used))
+        failed = _failure(said), duration or 0.0, place or 0
+        return StepRetrying(path, attempt or 0, *failed, _to_used(used))
     if what == RUN_STARTED:
         run, flow, file, project, resumed, phases = said
-        parts = tuple((part, count) for part, count in phases)
-        return RunStarted(run, flow, file, project, resumed, parts)
+        parts = tuple((part, count) for part, count in expect_shape(phases, is_phases))
+        for text in (run, flow, file, project):
+            expect_shape(text, is_text)
+        return RunStarted(run, flow, file, project, bool(resumed), parts)
     if what == RUN_ENDED:
         failure, value, facts = said
-        return RunEnded(_ending(title), None if failure is None else Failure(**failure), value, facts)
+        ended_by = None if failure is None else _failure(failure)
+        return RunEnded(_ending(title), ended_by, value, expect_shape(facts, is_map))
     if what == FORGOTTEN:
-        return StepForgotten(path, said, below=row[10] != ALONE)
-    if what in _PLAIN:
-        return _PLAIN[what](path, said)
-    raise InternalError(f"no event has the number {what}", code="journal")
+        return StepForgotten(path, expect_shape(said, is_text), below=row[10] != ALONE)
+    if what == COUNTED:
+        return StepCounted(path, _total(said))
+    if what == NOTED:
+        return _to_noted(path, said)
+    raise ValueError(f"no event has the number {what}")
 
 
-def to_used(used: str | None) -> Used | None:
-    return None if used is None else json.loads(used)
+_NUMBER: Final = (int, float)
+_TEXT: Final = (str, None)
+_WHOLE: Final = (int, None)
+_BODY: Final = (str, bytes, None)
+_TYPES: Final = (
+    _NUMBER, (int,), _TEXT, _TEXT, _WHOLE, _TEXT, _WHOLE, _WHOLE, _WHOLE, (*_NUMBER, None), _WHOLE, _WHOLE,
+    _TEXT, _BODY, _BODY,
+)  # fmt: skip
+"""Of each column, as SQLite may give it back: it takes anything in any of them."""
+MOST_ITEMS: Final = 1 << 27
+"""Items of one map, and so the number of the last of them: a list of so many marks still fits into memory."""
+
+
+def _total(said: Json) -> int:
+    if type(said) is not int or said < 0:
+        raise ValueError("no number of items")
+    return said
+
+
+def _failure(said: Json) -> Failure:
+    failure = Failure(**expect_shape(said, is_failure))
+    if failure.exit_code is not None and type(failure.exit_code) is not int:
+        raise ValueError("no exit code")
+    return failure
+
+
+def _to_used(used: str | None) -> Used | None:
+    return None if used is None else expect_shape(json_of(used), is_used)
+
+
+def to_used(used: str | None, where: str) -> Used | None:
+    try:
+        return _to_used(used)
+    except MISREAD as error:
+        raise damaged(where) from error
 
 
 def _from_owed(owed: Owed) -> list[Json]:
@@ -303,29 +358,42 @@ def _to_owed(owed: str | bytes | None, unpacking: Unpacking) -> Owed | None:
     if owed is None:
         return None
     *to, told = _unpacked(owed, unpacking)
-    names = tuple(one if isinstance(one, str) else one[0] for one in to)
-    return Owed(names, told, tuple(one[0] for one in to if not isinstance(one, str)))
+    names = tuple(expect_shape(one if isinstance(one, str) else one[0], is_text) for one in to)
+    return Owed(names, expect_shape(told, is_map), tuple(one[0] for one in to if not isinstance(one, str)))
 
 
-_PLAIN: Final[dict[int, Callable[[str, Json], Event]]] = {
-    COUNTED: StepCounted,
-    NOTED: Noted,
-}
+def _to_noted(path: str, said: Json) -> Noted:
+    if isinstance(said, dict):
+        return Noted(path, expect_shape(said["warning"], is_text), warning=True)
+    return Noted(path, expect_shape(said, is_text))
 
 
 def _ending(title: str | None) -> Status:
     match title:
         case "running" | "done" | "failed" | "interrupted":
             return title
-    raise InternalError("no run ends so", code="journal")
+    raise ValueError("no run ends so")
 
 
 def to_stamped(number: int, row: Row, unpacking: Unpacking) -> Stamped:
-    return Stamped(number, row[0], to_event(row, unpacking))
+    """JournalError for a row that is damaged."""
+    try:
+        return Stamped(number, row[0], to_event(row, unpacking))
+    except MISREAD as error:
+        raise damaged(unpacking.where) from error
 
 
 def to_recorded(number: int, row: Row, unpacking: Unpacking) -> Recorded:
+    """The same of the end of a step."""
+    try:
+        return _recorded(number, row, unpacking)
+    except MISREAD as error:
+        raise damaged(unpacking.where) from error
+
+
+def _recorded(number: int, row: Row, unpacking: Unpacking) -> Recorded:
     _, _, parent, name, _, title, place, _, fingerprint, duration, _, _, used, owed, _ = row
+    expect_each(_TYPES, row)
     return Recorded(
         original(f"{parent}{name}"),
         unpacking.word(fingerprint or 0),
@@ -333,7 +401,7 @@ def to_recorded(number: int, row: Row, unpacking: Unpacking) -> Recorded:
         place or 0,
         duration or 0.0,
         original(title or ""),
-        to_used(used),
+        _to_used(used),
         _to_owed(owed, unpacking),
         number,
     )
@@ -343,19 +411,23 @@ def _outcome(row: Row, unpacking: Unpacking) -> Outcome:
     status, said = row[10], _unpacked(row[-1], unpacking)
     if status == DONE:
         return Done(said)
-    return Failed(Failure(**said)) if status == FAILED else Skipped(said)
+    if status == FAILED:
+        return Failed(_failure(said))
+    if status == SKIPPED:
+        return Skipped(expect_shape(said, is_text))
+    raise ValueError(f"no step ends as {status}")
 
 
 def _unpacked(body: str | bytes | None, unpacking: Unpacking) -> Json:
     if body is None:
         return None
     if isinstance(body, str):
-        return json.loads(body)
+        return json_of(body)
     if len(body) == DIGEST_BYTES:
-        return json.loads(unpacking.kept(body.hex()))
-    whole = json.loads(body)  # a list, so that the value itself can be one of the texts
+        return json_of(unpacking.kept(body.hex()))
+    whole = json_of(body)  # a list, so that the value itself can be one of the texts
     for place, name in whole.pop():
-        _put(whole, [0, *place], unpacking.kept(name).decode("utf-8", "surrogatepass"))
+        _put(whole, [0, *place], unpacking.kept(expect_shape(name, is_text)).decode("utf-8", "surrogatepass"))
     return whole[0]
 
 

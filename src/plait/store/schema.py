@@ -13,10 +13,12 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Callable, Sequence
+from contextlib import closing, suppress
 
 from plait.errors import JournalError
 from plait.hints import Final
 from plait.store.faults import explained, fault
+from plait.store.ownership import require_plain_journal
 from plait.store.rows import EVENT_NAMES, FINISHED, IS_MARKED, STATUS_NAMES
 
 BUSY_MILLISECONDS: Final = 10_000
@@ -73,8 +75,8 @@ _VERSION_4: Final = ("ALTER TABLE log ADD COLUMN owed",)
 Migration = Sequence[str] | Callable[[sqlite3.Connection], None]
 MIGRATIONS: Final[Sequence[Migration]] = (_VERSION_1, _VERSION_2, _VERSION_3, _VERSION_4)
 """What leads from each version to the next; a file that was only just made has version 0."""
-OLDEST: Final = 1
-"""The first version that can be read as it is."""
+UNMADE: Final = 0
+TABLES: Final = ("about", "words", "log", "marks")
 _ADDED: Final = {3: "used", 4: "owed"}
 """By version: the column that is new in it.  What an older one does not say nobody wrote down then."""
 
@@ -84,12 +86,15 @@ _ADDED: Final = {3: "used", 4: "owed"}
 
 def open_to_write(path: str, *, create: bool = False) -> sqlite3.Connection:
     """A connection with every setting in force, to a file of the current version."""
+    require_plain_journal(path)
     with explained(path):
         was_closed = not _exists_with_data(f"{path}-wal")
         connection = _connect(path, "rwc" if create else "rw")
         try:
             if create:
                 connection.execute("PRAGMA page_size=1024")
+            else:
+                _expect_version(_version(connection), path)
             _set_all(connection, path)
             if not was_closed:
                 _expect_sound(connection, path)
@@ -102,12 +107,14 @@ def open_to_write(path: str, *, create: bool = False) -> sqlite3.Connection:
 
 def open_to_read(path: str) -> sqlite3.Connection:
     """A connection that changes nothing, also while an engine writes, also where nothing can be written."""
+    require_plain_journal(path)
     with explained(path):
         connection = _readable(path)
         try:
             connection.execute("PRAGMA trusted_schema=0")
             version = _version(connection)
             _expect_version(version, path)
+            _expect_tables(connection, path)
             if lacking := [f"NULL AS {name}" for since, name in _ADDED.items() if version < since]:
                 # Hides the table of the older version.
                 connection.execute(f"CREATE TEMP VIEW log AS SELECT *, {', '.join(lacking)} FROM main.log")
@@ -117,17 +124,17 @@ def open_to_read(path: str) -> sqlite3.Connection:
     return connection
 
 
-def was_made(path: str) -> bool:
-    """Has it tables at all?  Whoever was to make them may have died before."""
-    with explained(path):
-        connection = _readable(path)
-        try:
-            return _version(connection) > 0
-        finally:
-            connection.close()
+def checkpoint(path: str) -> None:
+    """Put what stands in the write-ahead log alone into the database, while others write."""
+    # What cannot be done now is done by the next, or by whoever opens the journal again.
+    with suppress(sqlite3.Error, OSError, JournalError), closing(_connect(path, "rw")) as connection:
+        connection.execute("PRAGMA synchronous=NORMAL")
+        connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
 
 
 def _connect(path: str, mode: str, *, more: str = "") -> sqlite3.Connection:
+    if os.path.isdir(path):
+        raise fault("cannot-open", path)
     name = path.replace("%", "%25").replace("?", "%3f").replace("#", "%23")
     # Which thread uses it when is settled by the locks of those who hold it.
     return sqlite3.connect(
@@ -158,6 +165,14 @@ def _put_together(path: str) -> sqlite3.Connection:
         copied.backup(together)
         copied.close()
     return together
+
+
+def _expect_tables(connection: sqlite3.Connection, path: str) -> None:
+    """Its tables are tables: a view in the place of one could compute for ever, in a file from elsewhere."""
+    names = ", ".join(f"'{name}'" for name in TABLES)
+    odd = f"name IN ({names}) AND (type <> 'table' OR sql NOT LIKE 'CREATE TABLE %')"
+    if connection.execute(f"SELECT count(*) FROM sqlite_schema WHERE {odd}").fetchone() != (0,):
+        raise fault("damaged", path)
 
 
 def _tried(connection: sqlite3.Connection) -> sqlite3.Connection | None:
@@ -227,16 +242,22 @@ def _version(connection: sqlite3.Connection) -> int:
     return version
 
 
+def unmade(path: str) -> JournalError:
+    return JournalError(
+        "the journal has no records and no tables: Plait was ended while it made it",
+        path,
+        "plait run FILE begins a new run",
+        code="unmade",
+    )
+
+
 def _expect_version(version: int, path: str) -> None:
     if version > len(MIGRATIONS):
         raise _too_new(version, len(MIGRATIONS), path)
-    if version < OLDEST:
-        raise JournalError(
-            f"the journal has version {version}, and this Plait reads those from version {OLDEST} on",
-            path,
-            "plait resume brings it to that version; a run that never began can be removed",
-            code="old-journal",
-        )
+    if version == UNMADE:
+        raise unmade(path)
+    if version < UNMADE:
+        raise fault("damaged", path)
 
 
 def _too_new(version: int, known: int, path: str) -> JournalError:

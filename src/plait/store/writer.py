@@ -20,21 +20,27 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from itertools import chain, islice
 from threading import Lock
+from time import monotonic
 
 from plait.engine.events import Event, RunEnded
 from plait.engine.outcome import Failure
 from plait.errors import JournalError
 from plait.hints import Final
+from plait.store.about import About, Tail
 from plait.store.blobs import Blobs
-from plait.store.faults import explained, fault_of, same
+from plait.store.faults import explained, fault, fault_of, same
 from plait.store.files import Reserve, sync_folder
 from plait.store.rows import COLUMNS, IS_MARKED, Packing, Row, is_marked, storable, to_row
-from plait.store.schema import open_to_write
+from plait.store.schema import checkpoint, open_to_write
 
 MAX_WORDS: Final = 4096
 """Words whose numbers are kept in memory."""
 LONGEST_WAIT: Final = 1.0
 """Seconds after which a thread no longer relies on the one that leads its batch."""
+
+FIRST_CHECKPOINT: Final = 1.0
+CHECKPOINT_SECONDS: Final = 5.0
+"""After so long, what is in the write-ahead log alone goes into the database, and then again each time."""
 
 FEW: Final = 8
 """Rows that are written by one statement."""
@@ -103,6 +109,8 @@ class Writer:
         self._writing = Lock()
         self._fault: JournalError | None = None
         self._commits = self._synced = 0
+        self._tail: Tail | None = None
+        self._checkpoint_at = monotonic() + FIRST_CHECKPOINT
         self._reserve = Reserve(os.path.dirname(path))
         self._connection = open_to_write(path, create=create)
         self._cursor = self._connection.cursor()
@@ -159,6 +167,7 @@ class Writer:
         commits = self._commits
         if commits == self._synced:
             return
+        claimed = self._claim()
         try:
             self._sync_data(self._wal)
         except OSError as error:
@@ -166,6 +175,23 @@ class Writer:
             self._fault = fault_of(error, self.path)
             raise same(self._fault) from error
         self._synced = commits
+        if claimed is not None and self._tail is not None:
+            self._tail.say(claimed)
+        if monotonic() >= self._checkpoint_at:
+            # By a connection of its own, so that nobody who writes has to wait.
+            checkpoint(self.path)
+            self._checkpoint_at = monotonic() + CHECKPOINT_SECONDS
+
+    def keep_tail(self, said: About) -> None:
+        """From now on `run.json` says how many records there are."""
+        with self._writing, explained(self.path):
+            self._tail = Tail(os.path.dirname(self.path), said, self._connection)
+
+    def _claim(self) -> About | None:
+        if self._tail is None:
+            return None
+        with self._writing, explained(self.path):
+            return self._tail.claim()
 
     def keep(self, data: bytes) -> str:
         """Put large data aside; a fault there is one of the journal."""
@@ -194,7 +220,11 @@ class Writer:
     def close(self) -> None:
         """Nothing else uses it any more."""
         if self._fault is None:
+            with suppress(JournalError):
+                self.sync()
             self._reserve.spend()
+        if self._tail is not None:
+            self._tail.close()
         with suppress(sqlite3.Error):
             self._connection.close()
         os.close(self._wal)
@@ -205,8 +235,11 @@ class Writer:
         """From here on an engine that held the run before can write nothing."""
         self._connection.execute("BEGIN IMMEDIATE")
         self._connection.execute("UPDATE about SET value = value + 1 WHERE name = 'epoch'")
-        epoch: int = self._connection.execute(_EPOCH).fetchone()[0]
+        found = self._connection.execute(_EPOCH).fetchone()
+        if found is None or not isinstance(found[0], int):
+            raise fault("damaged", self.path)
         self._connection.execute("COMMIT")
+        epoch: int = found[0]
         return epoch
 
     def _open_wal(self) -> int:
@@ -254,6 +287,8 @@ class Writer:
             raise
         finally:
             self._commits += batch.is_written
+            if batch.is_written and self._tail is not None:
+                self._tail.add(rows)
         if not batch.is_written:
             raise self._replaced()
 
@@ -277,6 +312,8 @@ class Writer:
             connection.execute("COMMIT")
             batch.is_written = True
             self._commits += 1
+            if self._tail is not None:
+                self._tail.add(batch.rows)
         except sqlite3.Error as error:
             self._roll_back()
             raise self._failed(fault_of(error, self.path), batch) from error

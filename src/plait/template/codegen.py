@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from plait.errors import PlaitError, ValueRefusedError
 from plait.hints import Final, cast
 from plait.source import Source
+from plait.template.grammar import MAX_TEXT
 from plait.template.nodes import (
     ContextHole,
     EnvHole,
@@ -28,7 +29,17 @@ from plait.template.nodes import (
     PromptHole,
     Text,
 )
-from plait.template.program import FALLBACK_ROOTS, Answer, Getter, Program, Rendering, ask, walk
+from plait.template.program import (
+    FALLBACK_ROOTS,
+    MAX_OUTPUT,
+    Answer,
+    Getter,
+    Program,
+    Rendering,
+    ask,
+    expect_bounded,
+    walk,
+)
 from plait.template.template import Branch, Constant, Leaf, Node, Template
 from plait.values import UNDEFINED, Json, holds_unknown, text
 
@@ -45,7 +56,7 @@ def generate(
     `bold`: a hole that holds text now is taken to hold text always.
     """
     # What could grow without bound is counted while it grows, and a flaw is reported each time.
-    if template.counted or template.flaws:
+    if template.many or template.flaws:
         return Template.careful
     return _Writer(template, sample, values, bold=bold).function()
 
@@ -74,12 +85,19 @@ class _Writer:
             "missing": UNDEFINED,
             "Scope": values.__class__,
             "Surprise": _Surprise,
+            "containers": (dict, list, tuple),
+            "expect_bounded": expect_bounded,
             # The last two: a number too long to print, a value without a text form.
             "Surprises": (_Surprise, KeyError, TypeError, AttributeError, ValueError, ValueRefusedError),
         }
         self.asks = False
         self.asks_in: Source | None = None
         self.guarded: set[str] = set()
+        self.bounded: set[str] = set()
+        self.wholes: list[str] = []
+        holes = sum(leaf.program.hole_count for leaf in template.leaves())
+        self.most = (MAX_OUTPUT - MAX_TEXT) // max(holes, 1)
+        """Characters of each value with which the whole cannot be too long."""
         self.variables = 0
 
     def function(self) -> Callable[..., Json]:
@@ -89,7 +107,11 @@ class _Writer:
             self.lines.append("if r.missing or r.unanswered or r.problems: raise Surprise")
         if self.names == "d":
             self.lines[:0] = ["if values.__class__ is not Scope: raise Surprise", "d = values.names"]
-        body = "\n        ".join([*self.lines, f"return {result}"])
+        self.lines.append(f"whole = {result}" if self.wholes else f"return {result}")
+        if self.wholes:
+            is_large = " or ".join(f"({self._is_large(name)})" for name in dict.fromkeys(self.wholes))
+            self.lines += [f"if {is_large}: expect_bounded(whole)", "return whole"]
+        body = "\n        ".join(self.lines)
         # Switches are keyword-only for the type checker alone: CPython calls this form much faster.
         source = (
             f"def render(self, values, strict=False, env=None):\n"
@@ -120,7 +142,9 @@ class _Writer:
 
     def _leaf(self, program: Program) -> str:
         if program.whole:
-            return self._value(program.parts[0], program.getters[0])[0]
+            variable = self._value(program.parts[0], program.getters[0])[0]
+            self.wholes += [variable] if self.template.repeated else []
+            return variable
         if not program.parts:
             return "''"
         pieces = list(zip(program.parts, program.getters, strict=True))
@@ -133,7 +157,7 @@ class _Writer:
         """A literal, or an f-string of one value."""
         if isinstance(part, Text):
             return repr(part.text)
-        variable, seen = self._value(part, get)
+        variable, seen = self._in_text(part, get)
         ready = "int" if seen.__class__ is int else "str"
         return f"f'{{{variable} if {variable}.__class__ is {ready} else show({variable})}}'"
 
@@ -141,12 +165,25 @@ class _Writer:
         """An expression that is text, or that `join` refuses."""
         if isinstance(part, Text):
             return repr(part.text)
-        variable, seen = self._value(part, get)
+        variable, seen = self._in_text(part, get)
         if isinstance(seen, str) and self.bold:
             return variable
         if seen.__class__ is int:
             return f"(f'{{{variable}}}' if {variable}.__class__ is int else show({variable}))"
         return f"({variable} if {variable}.__class__ is str else show({variable}))"
+
+    def _in_text(self, part: Part, get: Getter | None) -> tuple[str, Answer]:
+        """The same; where values are multiplied, a long one is left to the careful way, which counts."""
+        variable, seen = self._value(part, get)
+        if self.template.repeated and variable not in self.bounded:
+            self.bounded.add(variable)
+            self.lines.append(f"if {self._is_large(variable)}: raise Surprise")
+        return variable, seen
+
+    def _is_large(self, variable: str) -> str:
+        """Whether a value may be too long where it stands more than once; a tree always may."""
+        is_text = f"{variable}.__class__ is str"
+        return f"len({variable}) > {self.most} if {is_text} else {variable}.__class__ in containers"
 
     def _key(self, key: object) -> str:
         # A key may be of a type whose repr is not its literal.
@@ -240,6 +277,8 @@ class _Writer:
 def _plain_path(hole: ContextHole) -> tuple[str, ...] | None:
     """The keys of a hole that is a path of names, with at most a constant default."""
     [first, *others] = hole.alternatives
+    if hole.bare and hole.default is not None:
+        return None
     if others or hole.filters or first.formats or not isinstance(first.origin, Path):
         return None
     path = (first.origin.root, *first.origin.keys)

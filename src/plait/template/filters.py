@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 
-from plait.errors import ValueRefusedError
+from plait.errors import LimitError, ValueRefusedError
 from plait.hints import Final
 from plait.values import UNDEFINED, Json, Secret, Undefined, json_text, revealed_text, text
 
 MAX_INTEGER_DIGITS: Final = 4000
+MAX_OUTPUT: Final = 16 << 20
+"""Characters of a text in which a value stands twice, of a tree, and of all variables of one place."""
 
 
 def _each(value: Json, change: Callable[[Json], Json]) -> Json:
@@ -44,6 +46,7 @@ def _written(value: Json, write: Callable[[Json, Callable[[Json], str]], str]) -
 
 
 def to_json(value: Json) -> Json:
+    _expect_no_long_text(value)
     if holds_secret(value):
         return Secret(json_text(value, reveal=True))
     return json_text(value)
@@ -55,6 +58,7 @@ def to_lines(value: Json) -> Json:
 
 def to_csv(value: Json) -> Json:
     """One record: fields with a comma, quote or line break are quoted, quotes doubled."""
+    _expect_no_long_text(value)
 
     def record(items: Json, show: Callable[[Json], str]) -> str:
         fields = [show(item) for item in items] if isinstance(items, list | tuple) else [show(items)]
@@ -134,6 +138,28 @@ def _joined(value: Json, separator: str, show: Callable[[Json], str] = text) -> 
     return separator.join(show(item) for item in value) if isinstance(value, list | tuple) else show(value)
 
 
+def _join(value: Json, separator: Json) -> Json:
+    between = text(separator)
+    if isinstance(value, list | tuple) and len(value) * len(between) > MAX_OUTPUT:
+        raise _too_long()
+    return _written(value, lambda it, show: _joined(it, between, show))
+
+
+def _expect_no_long_text(value: Json) -> None:
+    """Text that is written as JSON or CSV again and again would double each time."""
+    plain = value.reveal() if isinstance(value, Secret) else value
+    if isinstance(plain, str) and len(plain) > MAX_OUTPUT:
+        raise _too_long()
+
+
+def _too_long() -> LimitError:
+    return LimitError(
+        f"the text made of this value is longer than {MAX_OUTPUT:,} characters",
+        fix="make it of less, or name a file instead",
+        code="output-too-long",
+    )
+
+
 def _default(value: Json | Undefined, fallback: Json) -> Json:
     return fallback if value is UNDEFINED or value is None else value
 
@@ -149,7 +175,7 @@ FILTERS: Final[dict[str, tuple[int, Callable[..., Json]]]] = {
     "first": (0, lambda value: _first(value, 0)),
     "last": (0, lambda value: _first(value, -1)),
     "default": (1, _default),
-    "join": (1, lambda value, by: _written(value, lambda it, show: _joined(it, text(by), show))),
+    "join": (1, _join),
 }
 
 

@@ -19,11 +19,13 @@ and holes nest at most `MAX_DEPTH` deep.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import suppress
 from functools import lru_cache
 
 from plait.errors import InputError, LimitError, nearest
 from plait.hints import Any, Final
-from plait.records import dataclass
+from plait.records import dataclass, replace
 from plait.source import Source, Span
 from plait.template.filters import FILTERS, FORMATS
 from plait.template.nodes import (
@@ -69,6 +71,9 @@ _NUMBER = re.compile(r"-?[0-9]++(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)?")
 _FORMAT = re.compile(r"[A-Za-z_*./\[][^\s:|{}$\"'`<>;&()\\]*+")
 _BLANKS = re.compile(r"[ \t\r\n]*+")
 _PLAIN_HOLE = re.compile(r"\$\{([^\W\d]\w*+(?:\.[^\W\d]\w*+)*)\}")
+# `${test-step.exit_code}`: a name with hyphens, or the shell's `${test-default}`; the scope decides.
+_HYPHENATED = re.compile(r"\$\{[^\W\d]\w*+(?:-\w++)++(?=[.}\[:| ])")
+_HYPHENATED_NAME = re.compile(r"[^\W\d]\w*+(?:-\w++)*+")
 # What only a shell can mean, seen at its first characters: ${#x} ${x%.c} ${x/a/b} ${x-d}
 _SHELL_EXPANSION = re.compile(r"\$\{(?:[#!@*?$0-9-]|(?!(?:true|false|null)\b)[^\W\d]\w*+[-%#/^,@=+?~])")
 _FILTER_WORD = re.compile(r"[^\s()'\"|{}$]++")
@@ -93,7 +98,7 @@ def parse(text: str, profile: str | Profile) -> Parsed:
 def parse_path(text: str) -> Path:
     """A path written on its own: `item.path`, `files[0]`."""
     expression = _Expression(_Scanner(text, profile_named("workflow")), 0, len(text), 0)
-    root = expression._match(_NAME)
+    root = expression._match(_HYPHENATED_NAME)
     try:
         path = Path(root, expression._keys()) if root else None
     except (_Malformed, _NotOurs):
@@ -240,6 +245,8 @@ class _Scanner:
             if close == at + 2:
                 self._malformed(at, close + 1, "a name is missing here")
                 return "${}", close + 1
+            if _HYPHENATED.match(self.text, at, end) and self.profile.bare:
+                return self._hyphenated(at, close, depth)
             if _SHELL_EXPANSION.match(self.text, at, close):
                 return "${", at + 2
         try:
@@ -250,6 +257,15 @@ class _Scanner:
             self._malformed(at, close + 1, bad.what)
         except _Unknown as bad:
             self._unknown(at, close + 1, bad)
+        return "${", at + 2
+
+    def _hyphenated(self, at: int, close: int, depth: int) -> tuple[Part | str, int]:
+        """A hole only if its name is known, like `$NAME`; else all of it is the shell's."""
+        expression = _Expression(self, at + 2, close, depth, name=_HYPHENATED_NAME)
+        with suppress(_NotOurs, _Malformed, _Unknown):
+            hole = expression.hole(at)
+            if len(hole.alternatives) == 1 and all(isinstance(part, Text) for part in hole.default or ()):
+                return replace(hole, bare=True), close + 1
         return "${", at + 2
 
     def _never_closed(self, at: int, end: int) -> tuple[str, int]:
@@ -368,7 +384,10 @@ class _Unread:
 class _Expression:
     """What stands between `${` and its `}` where context holes are live."""
 
-    def __init__(self, scanner: _Scanner, start: int, close: int, depth: int) -> None:
+    def __init__(
+        self, scanner: _Scanner, start: int, close: int, depth: int, *, name: re.Pattern[str] = _NAME
+    ) -> None:
+        self.name = name
         self.scanner = scanner
         self.text = scanner.text
         self.at = start
@@ -404,7 +423,7 @@ class _Expression:
             raise _NotOurs
         if not first and (number := self._match(_NUMBER)):
             return Alternative(Literal(_number(number)))
-        name = self._match(_NAME)
+        name = self._match(self.name)
         if name is None:
             raise _Malformed("a name is missing here" if self.at == self.close else "this is not a name")
         if name in _COMPUTED_KINDS and self._char() == ":" and self._peek(1) not in ("-", "?"):
@@ -639,3 +658,33 @@ def _brace_pairs(text: str) -> dict[int, int]:
 
 def _number(text: str) -> int | float:
     return int(text) if _INTEGER.fullmatch(text) and len(text) < 4000 else float(text)
+
+
+# ── expansions that only a shell has ─────────────────────────────────────
+
+_EXPANSION: Final = re.compile(
+    r"(?<![$\\])\$\{(?:[#!](?P<all>[A-Za-z_]\w*)[}\[]|(?P<part>[A-Za-z_]\w*)(?:[-%#/^,@+?=]|:[+=?\d ]))"
+)
+
+
+def expansions(text: str) -> Iterator[tuple[str, int, int]]:
+    """The names in `${name%.c}`, `${#name}` and their like, outside single quotes, with their places."""
+    for found in _EXPANSION.finditer(text):
+        group = "all" if found["all"] else "part"
+        if not _in_single_quotes(text, found.start()):
+            yield found[group], found.start(), found.start(group)
+
+
+def _in_single_quotes(text: str, at: int) -> bool:
+    quote = ""
+    place = 0
+    while place < at:
+        char = text[place]
+        if char == "\\" and quote != "'":
+            place += 1
+        elif char == quote:
+            quote = ""
+        elif not quote and char in "'\"":
+            quote = char
+        place += 1
+    return quote == "'"

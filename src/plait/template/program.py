@@ -8,7 +8,7 @@ missing name of the whole template is collected before anything is reported.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from functools import lru_cache
 
 from plait.errors import (
@@ -24,6 +24,7 @@ from plait.hints import Final, Protocol, TypeAlias
 from plait.records import dataclass
 from plait.source import Source, Span
 from plait.template.filters import FILTERS, FORMATS, holds_secret, matching
+from plait.template.filters import MAX_OUTPUT as MAX_OUTPUT
 from plait.template.grammar import SMALL_TEXT, parse
 from plait.template.nodes import (
     Alternative,
@@ -56,14 +57,15 @@ from plait.values import (
     holds_unknown,
     revealed_text,
     text,
+    written_size,
 )
 
-MAX_OUTPUT: Final = 16 << 20
-"""Characters that a template of more than `FEW_HOLES` holes may render to."""
 FEW_HOLES: Final = 64
-"""So few holes cannot multiply a value beyond reason, and are not counted."""
+"""Of so few holes generated code looks at each value that stands twice; more are counted one by one."""
 MOST_GUESSES: Final = 20
 """For so many missing names a person is told what they may have meant."""
+MOST_LISTED: Final = 1000
+"""Of so many known names somebody is told who asks for one that is not there."""
 FALLBACK_ROOTS: Final = frozenset({"env", "uuid", "ARG", "ARGUMENT", "FILE", "FILE_PATH"})
 """The only roots for which `Lookup.fallback` may have an answer."""
 
@@ -110,7 +112,7 @@ class Rendering:
     """One rendering: where names come from, and what turned out to be missing."""
 
     __slots__ = (
-        "_lookup", "counted", "env", "missing", "names", "problems", "sealing",
+        "_lookup", "counted", "env", "is_shell", "missing", "names", "problems", "sealing",
         "shell_names", "show", "size", "source", "strict", "unanswered", "unknown",
     )  # fmt: skip
 
@@ -132,6 +134,7 @@ class Rendering:
         self.counted = counted
         self.size = 0
         self.show: Callable[[Json], str] = text
+        self.is_shell = False
         self.shell_names = _NO_NAMES
         self.sealing = False
         self.missing: list[tuple[Source, Hole]] = []
@@ -156,7 +159,7 @@ class Rendering:
         if self.problems:
             raise TemplateSyntaxError.together(self.problems)
         if self.missing:
-            raise missing_names(self.missing, self.names, self.env)
+            raise missing_names(self.missing, self.names, self.env, is_shell=self.is_shell)
 
 
 class NamesOnly:
@@ -180,7 +183,7 @@ class NamesOnly:
 class Program:
     """A template ready to be rendered; shared by every place where its text stands."""
 
-    __slots__ = ("_steps", "flaws", "getters", "hole_count", "parts", "profile", "whole")
+    __slots__ = ("_steps", "flaws", "getters", "hole_count", "names", "parts", "profile", "repeats", "whole")
 
     def __init__(self, parts: Parts, profile: Profile, flaws: tuple[Flaw, ...] = ()) -> None:
         self.parts = parts
@@ -193,7 +196,9 @@ class Program:
         self._steps = tuple(zip(parts, self.getters, strict=True))
         self.whole = profile.typed and len(parts) == 1 and self.getters[0] is not None
         """Is the template one hole and nothing else, where that keeps its type?"""
-        self.hole_count = len(holes(parts))
+        self.names = [hole.name for hole in holes(parts)]
+        self.hole_count = len(self.names)
+        self.repeats = 1 < self.hole_count <= FEW_HOLES and has_repeated(self.names)
 
     def value(self, rendering: Rendering) -> Json:
         """The typed value of a whole hole, or the text."""
@@ -266,11 +271,13 @@ class Program:
 
     def _missing(self, hole: Part, rendering: Rendering) -> Answer:
         assert not isinstance(hole, Text | Filled)
+        if is_unknown_bare(hole, rendering.names):
+            return UNDEFINED
         if isinstance(hole, ContextHole | EnvHole) and hole.required is not None:
             rendering.missing.append((rendering.source, hole))
             return ""
-        if isinstance(hole, ContextHole) and hole.bare:
-            return UNDEFINED  # $NAME is the shell's unless the scope knows it
+        if rendering.is_shell and not rendering.strict and _is_of_shell(hole, rendering.shell_names):
+            return UNDEFINED  # so is ${NAME} in capitals, and what the script sets itself
         if rendering.strict or self.profile.always_strict:
             if hole.name not in rendering.shell_names:
                 rendering.missing.append((rendering.source, hole))
@@ -290,6 +297,27 @@ class Program:
             for flaw in self.flaws
             if flaw.fatal or strict
         ]
+
+
+def _is_of_shell(hole: Hole, assigned: frozenset[str]) -> bool:
+    return hole.name in assigned or (
+        isinstance(hole, ContextHole) and hole.name.isupper() and "." not in hole.name
+    )
+
+
+def has_repeated(names: Sequence[str]) -> bool:
+    """Does a name, or a part of what it names, stand here twice?"""
+    seen: set[str] = set()
+    within: set[str] = set()
+    for name in names:
+        keys = name.replace("[", ".").split(".")
+        above = [".".join(keys[:at]) for at in range(1, len(keys))]
+        whole = ".".join(keys)
+        if whole in seen or whole in within or not seen.isdisjoint(above):
+            return True
+        seen.add(whole)
+        within.update(above)
+    return False
 
 
 @lru_cache(maxsize=2048)
@@ -314,11 +342,45 @@ def ask(part: Part, get: Getter, rendering: Rendering) -> Answer:
         raise _placed_error(error, part, rendering.source) from None
 
 
-def output_too_long(where: Span) -> LimitError:
+def output_too_long(where: Span | None) -> LimitError:
     return LimitError(
         f"the rendered text is longer than {MAX_OUTPUT:,} characters",
         where,
         fix="pass a large value as a whole ('${x}' alone), or name a file instead",
+        code="output-too-long",
+    )
+
+
+def expect_bounded(value: Json, where: Span | None = None) -> None:
+    """Refuse a tree that is small in memory, because its parts are shared, and not when it is written."""
+    try:
+        size = written_size(value)
+    except RecursionError:
+        return  # too deep to be written: serialising says so
+    if size > MAX_OUTPUT:
+        raise output_too_long(where)
+
+
+class Budget:
+    """What the values of one place may have together: its variables, its config, its arguments."""
+
+    __slots__ = ("_left",)
+
+    def __init__(self) -> None:
+        self._left = MAX_OUTPUT
+
+    def spend(self, value: Json, where: Span | str | None) -> None:
+        """Count one more of them."""
+        self._left -= written_size(value)
+        if self._left < 0:
+            raise values_too_long(where)
+
+
+def values_too_long(where: Span | str | None) -> LimitError:
+    return LimitError(
+        f"with this one, the values here have more than {MAX_OUTPUT:,} characters together",
+        where,
+        fix="put a large value in once, where it is needed, or name a file instead",
         code="output-too-long",
     )
 
@@ -375,9 +437,22 @@ def _context(hole: ContextHole, profile: Profile) -> Getter:
     find = getters[0] if len(getters) == 1 else _first_of(getters)
     if hole.filters:
         find = _filtered(find, hole)
-    if hole.default is None:
-        return find
-    return _with_default(find, hole.default, profile, null_is_missing=len(getters) > 1)
+    if hole.default is not None:
+        find = _with_default(find, hole.default, profile, null_is_missing=len(getters) > 1)
+    return _if_known(find, hole) if hole.bare and (hole.filters or hole.default is not None) else find
+
+
+def _if_known(find: Getter, hole: ContextHole) -> Getter:
+    """Of a hole that is none if nobody knows its name, its default and filters count no more than it does."""
+    return lambda rendering: UNDEFINED if is_unknown_bare(hole, rendering.names) else find(rendering)
+
+
+def is_unknown_bare(hole: Hole, names: Container[str]) -> bool:
+    """Is it `$NAME`, or `${a-b}`, of a name that is not known?  Then it is text, or the shell's."""
+    if not (isinstance(hole, ContextHole) and hole.bare):
+        return False
+    origin = hole.alternatives[0].origin
+    return not isinstance(origin, Path) or origin.root not in names
 
 
 def _alternative(alternative: Alternative, profile: Profile) -> Getter:
@@ -479,7 +554,17 @@ def _computed_text(computed: Computed, profile: Profile) -> Getter:
 
 def _command(computed: Computed, profile: Profile) -> Getter:
     argument = Program(computed.argument, profile)
-    return lambda rendering: rendering.lookup.command(argument.pieces(rendering), rendering.source)
+    known: list[Program] = []
+    """The same without the holes that ask for variables of the command; made when its text is known."""
+
+    def find(rendering: Rendering) -> Answer:
+        if not known:
+            from plait.template.script import without_own_holes
+
+            known.append(Program(without_own_holes(argument, rendering.source), profile))
+        return rendering.lookup.command(known[0].pieces(rendering), rendering.source)
+
+    return find
 
 
 def _first_of(getters: list[Getter]) -> Getter:
@@ -571,7 +656,11 @@ def _env(hole: EnvHole, profile: Profile) -> Getter:
 
 
 def missing_names(
-    missing: Sequence[tuple[Source, Hole]], names: Mapping[str, Json], env: Mapping[str, str]
+    missing: Sequence[tuple[Source, Hole]],
+    names: Mapping[str, Json],
+    env: Mapping[str, str],
+    *,
+    is_shell: bool = False,
 ) -> MissingNamesError:
     """One error for every missing name, with the nearest known ones."""
     unique = list({(source, hole.name): (source, hole) for source, hole in missing}.values())
@@ -579,7 +668,7 @@ def missing_names(
     unknown = [(source, hole) for source, hole in unique if _message(hole) is None]
     problems = [_required(hole, source) for source, hole in required]
     if unknown:
-        problems.append(_unknown(unknown, names, env))
+        problems.append(_unknown(unknown, names, env, is_shell=is_shell))
     error = MissingNamesError.together(problems)
     assert isinstance(error, MissingNamesError)
     error.names = tuple(dict.fromkeys(hole.name for _, hole in unique))
@@ -587,7 +676,11 @@ def missing_names(
 
 
 def _unknown(
-    unknown: list[tuple[Source, Hole]], names: Mapping[str, Json], env: Mapping[str, str]
+    unknown: list[tuple[Source, Hole]],
+    names: Mapping[str, Json],
+    env: Mapping[str, str],
+    *,
+    is_shell: bool,
 ) -> Problem:
     wanted = {hole.name: hole for _, hole in unknown}
     guesses = dict.fromkeys(
@@ -596,6 +689,9 @@ def _unknown(
         if (guess := nearest(name, _meant_by(hole, names, env)))
     )
     meant = f"did you mean {', '.join(repr(guess) for guess in guesses)}? " if guesses else ""
+    of_shell = [name for name, hole in wanted.items() if is_shell and _is_of_shell(hole, _NO_NAMES)]
+    if of_shell:
+        meant += f"a variable of the shell is written ${of_shell[0]}; "
     spans = [Span(source, hole.start, hole.end) for source, hole in unknown]
     of_kinds = {type(hole): hole for hole in reversed(wanted.values())}  # all of a kind know the same
     known = dict.fromkeys(
@@ -604,7 +700,7 @@ def _unknown(
     return Problem(
         f"nothing here is named {', '.join(repr(name) for name in wanted)}",
         spans[0],
-        f"{meant}known here: {listed(known) or 'nothing'}",
+        f"{meant}known here: {listed(known, most=MOST_LISTED) or 'nothing'}",
         also=tuple(spans[1:]),
         code="unknown-name",
     )
@@ -622,8 +718,22 @@ def _known_to(hole: Hole, names: Mapping[str, Json], env: Mapping[str, str]) -> 
         case InputHole():
             inputs = names.get("inputs")
             return [f"input:{key}" for key in inputs] if isinstance(inputs, Mapping) else []
+        case ContextHole():
+            return [*_with_fields(names), *(name for name in COMPUTED if name not in names)]
         case _:
             return [name for name in names if isinstance(name, str) and not name.endswith(FACTS)]
+
+
+COMPUTED: Final = ("env", "uuid")
+"""What every scope answers besides its names."""
+
+
+def _with_fields(names: Mapping[str, Json]) -> Iterator[str]:
+    """Every name, and of one that holds a map its fields."""
+    for name, value in names.items():
+        if isinstance(name, str) and not name.endswith(FACTS):
+            fields = [key for key in value if isinstance(key, str)] if isinstance(value, Mapping) else []
+            yield from [f"{name}.{key}" for key in fields] or [name]
 
 
 def _message(hole: Hole) -> str | None:

@@ -1,18 +1,22 @@
 """A template that is shell text, read once for all values that come.
 
-A script with variables of its own must run as it is written.  `$f` of a variable
-that it sets is the script's, whatever our scope knows.  `${n:-0}` of one that it sets, or that
-looks like one of the environment (`${HOME:-/tmp}`), is the shell's own expansion, unless our
+A script with variables of its own must run as it is written.  A name that it sets, or goes
+through in a loop, is the script's, whatever our scope knows: `$f`, `${f}` and `${f:-x}` alike.
+Two words take our value still, since they can mean nothing else: `f=${f}` and `for f in ${f}`.
+What only a template can say (`${f.exit_code}`, `${f | upper}`) asks our scope.  `${n:-0}` of a name
+that looks like one of the environment (`${HOME:-/tmp}`) is the shell's own expansion, unless our
 scope knows the name or the text stands where a shell expands nothing.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Container
+from collections.abc import Container, Iterator
 from functools import lru_cache
 
 from plait.hints import Final
+from plait.records import dataclass
+from plait.source import Source
 from plait.template.nodes import Alternative, ContextHole, Filled, Hole, Part, Parts, Path, Text
 from plait.template.profiles import Profile
 from plait.template.program import Program
@@ -79,12 +83,10 @@ class _Read:
     """What can be said of a script before any name is known."""
 
     def __init__(self, leaf: Leaf, profile: Profile, dialect: Dialect) -> None:
-        parts = leaf.program.parts
-        assigned = analyse(["".join([_written(part, leaf) for part in parts])], dialect).assigned
-        if any(_is_of_shell(part, assigned) for part in parts):
-            leaf = _with_parts(
-                leaf, tuple([Text(_written(p, leaf)) if _is_of_shell(p, assigned) else p for p in parts])
-            )
+        read = read_names(leaf, dialect)
+        assigned = read.assigned
+        if read.own_holes:
+            leaf = _with_parts(leaf, tuple(_left_to_script(leaf, read.own_holes)))
         self._leaf, self._profile, self._dialect = leaf, profile, dialect
         self.script = Script(leaf, profile, assigned, dialect)
         self.defaulted = tuple(
@@ -138,11 +140,75 @@ def _written(part: Part, leaf: Leaf) -> str:
     return part.text if isinstance(part, Text) else leaf.source.text[part.start : part.end]
 
 
-def _is_of_shell(part: Part, assigned: frozenset[str]) -> bool:
+def without_own_holes(program: Program, source: Source) -> Parts:
+    """The parts of shell text, with the holes that ask for its own variables as they are written."""
+    leaf = Leaf(program, source)
+    own = read_names(leaf, "sh").own_holes
+    return tuple(_left_to_script(leaf, own)) if own else program.parts
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """The variables of a script, and which of its holes are theirs."""
+
+    assigned: frozenset[str]
+    """Those that it sets, or gives to one command."""
+    own: frozenset[str]
+    """Those that it sets."""
+    own_holes: frozenset[int]
+    """Where holes start that ask for one of them."""
+
+
+def read_names(leaf: Leaf, dialect: Dialect) -> Names:
+    """What a script sets, whatever our scope knows."""
+    texts = [_written(part, leaf) for part in leaf.program.parts]
+    joined = "".join(texts)
+    lexed = analyse([joined], dialect)
+    handed = frozenset(lexed.handed)
+    holes: set[int] = set()
+    at = 0
+    for part, written in zip(leaf.program.parts, texts, strict=True):
+        root = _shell_name(part, written)
+        if root in lexed.own and not _is_handed_over(root, joined, at, at + len(written), handed):
+            holes.add(part.start)  # type: ignore[union-attr]  # what has a name is a hole
+        at += len(written)
+    return Names(lexed.assigned, lexed.own, frozenset(holes))
+
+
+def _shell_name(part: Part, written: str) -> str:
+    """The variable for which a hole asks, if a shell would read it so; else nothing."""
     match part:
-        case ContextHole(bare=True, alternatives=(Alternative(Path(root)),)):
-            return root in assigned
-    return False
+        case ContextHole(alternatives=(Alternative(Path(root, keys), ()),), filters=(), spread=False):
+            is_element = len(keys) == 1 and isinstance(keys[0], int) and "." not in written
+            return root if not keys or is_element else ""
+    return ""
+
+
+_ENDS_WORD: Final = frozenset({"", " ", "\t", "\n", ";", "&", "|", ")", "}", "`"})
+
+
+def _is_handed_over(name: str, text: str, at: int, end: int, words: Container[tuple[str, int]]) -> bool:
+    """Is the hole all that a word gives to the variable of the same name: `f=${f}`, `for f in "${f}"`?"""
+    quote = text[at - 1 : at] if text[at - 1 : at] in ("'", '"') else ""
+    if (
+        text[end : end + len(quote)] != quote
+        or text[end + len(quote) : end + len(quote) + 1] not in _ENDS_WORD
+    ):
+        return False
+    start = at - len(quote)
+    if (name, start) in words:
+        return True
+    start -= len(name) + 1
+    return (name, start) in words and text.startswith(f"{name}=", start)
+
+
+def _left_to_script(leaf: Leaf, starts: frozenset[int]) -> Iterator[Part]:
+    """Its parts, with the holes that start there as the author wrote them; holes in their defaults stay."""
+    for part in leaf.program.parts:
+        if isinstance(part, ContextHole) and part.start in starts:
+            yield from [Text(_written(part, leaf))] if part.default is None else _as_expansion(part, leaf)
+        else:
+            yield part
 
 
 def _defaulted_name(hole: ContextHole) -> str | None:

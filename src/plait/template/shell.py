@@ -23,6 +23,7 @@ from plait.source import Source, Span
 from plait.template.filters import holds_secret
 from plait.template.shell_lexer import (
     REFUSALS,
+    Command,
     Dialect,
     Gap,
     Lexed,
@@ -32,6 +33,14 @@ from plait.template.shell_lexer import (
     State,
     analyse,
     remembered,
+)
+from plait.template.shell_options import (
+    OPTION_LIKE,
+    Given,
+    Value,
+    Variables,
+    values_as_options,
+    variable_names,
 )
 from plait.values import Json, Secret, Unknown, revealed_text, text
 
@@ -69,6 +78,12 @@ class Plan:
     """How the generated variables start; no such name occurs in the script."""
     carrier: str
     """How the environment variables start that bring the values."""
+    commands: tuple[Command, ...] = ()
+    """Those whose words a program may read as options."""
+    given: Given = ()
+    """Variables that the script sets once, each with the words that its text may be."""
+    variables: frozenset[str] = frozenset()
+    """Those in the commands, and in what the script gives to its own."""
     script: str | None = None
     """What the shell is given for all values that fit into the environment and become one word each."""
 
@@ -99,13 +114,24 @@ def plan(pieces: Sequence[Piece], dialect: Dialect, source: Source, *, lexer: Le
             Problem(refusal.what, Span(source, refusal.start, refusal.end), refusal.fix, code=refusal.code)
             for refusal in checked.refusals
         )
-    return Plan(checked.parts, source, checked.variable, checked.carrier, checked.script)
+    lexed = checked.lexed
+    return Plan(
+        checked.parts,
+        source,
+        checked.variable,
+        checked.carrier,
+        lexed.commands,
+        lexed.given,
+        variable_names(lexed.commands, lexed.given),
+        checked.script,
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class _Checked:
     """All of a plan but its source."""
 
+    lexed: Lexed
     refusals: tuple[Refusal, ...]
     parts: tuple[str | Slot, ...]
     variable: str
@@ -127,6 +153,7 @@ def _check(pieces: Sequence[Piece], lexed: Lexed) -> _Checked:
     written = "".join(piece for piece in pieces if isinstance(piece, str)).replace("\\\n", "")
     variable, carrier = _unused("__p", written), _unused("PLAIT_", written)
     return _Checked(
+        lexed,
         lexed.refusals or tuple(_contradictions(pieces, lexed.places)),
         parts,
         variable,
@@ -147,16 +174,22 @@ def _usual_script(parts: Sequence[str | Slot], variable: str, carrier: str) -> s
 
 
 def bind(
-    plan: Plan, values: Sequence[Json], *, trusted: Sequence[bool] = (), source: Source | None = None
+    plan: Plan,
+    values: Sequence[Json],
+    *,
+    trusted: Sequence[bool] = (),
+    variables: Variables | None = None,
+    source: Source | None = None,
 ) -> BoundScript:
     """Put values to a plan's gaps.
 
-    `trusted` values may start an argument with `-`.  `source` is where to show
-    refused values, if the plan was made from another copy of the text.
+    `trusted` values may be options.  `variables` knows the values that the script finds in its
+    environment.  `source` is where to show refused values, if the plan was made from another copy of
+    the text.
     """
     parts = [part if isinstance(part, str) else _filled(part, values) for part in plan.parts]
     filled = [part for part in parts if isinstance(part, _Filled)]
-    _expect_acceptable(filled, trusted, source or plan.source)
+    _expect_acceptable(plan, filled, trusted, variables, source or plan.source)
     carried = {
         name: passed
         for each in filled
@@ -272,9 +305,15 @@ _INTEGER: Final = re.compile(r"[+-]?(0|[1-9][0-9]{0,18})")
 _LARGEST_INTEGER: Final = 2**63 - 1
 
 
-def _expect_acceptable(filled: Sequence[_Filled], trusted: Sequence[bool], source: Source) -> None:
+def _expect_acceptable(
+    plan: Plan,
+    filled: Sequence[_Filled],
+    trusted: Sequence[bool],
+    variables: Variables | None,
+    source: Source,
+) -> None:
     problems: list[Problem] = []
-    may_start: dict[int, bool] = {}
+    values: dict[int, Value] = {}
     for each in filled:
         slot, gap = each.slot, each.slot.gap
         if slot.place.state == "comment" and not gap.raw:
@@ -282,16 +321,17 @@ def _expect_acceptable(filled: Sequence[_Filled], trusted: Sequence[bool], sourc
         if isinstance(each.value, Unknown):
             continue  # nobody runs this, and the value may turn out well
         trust = gap.option or (gap.index < len(trusted) and trusted[gap.index])
-        after = slot.place.after
-        starts = slot.place.starts and (after is None or may_start.get(after, True))
-        may_start[slot.number] = starts and not any(each.texts)
-        for what, fix, code in _unacceptable(each, starts=starts and not trust):
+        values[slot.number] = Value(each.texts, _spreads(slot, each.value), trust, gap.start, gap.end)
+        for what, fix, code in _unacceptable(each):
             problems.append(Problem(what, Span(source, gap.start, gap.end), fix, code=code))
+    for option in values_as_options(plan.commands, plan.given, values, variables):
+        place = Span(source, option.start, option.end)
+        problems.append(Problem(OPTION_LIKE, place, option.fix, code="option-like"))
     if problems:
         raise ValueRefusedError.together(problems)
 
 
-def _unacceptable(filled: _Filled, *, starts: bool) -> Iterator[tuple[str, str, str]]:
+def _unacceptable(filled: _Filled) -> Iterator[tuple[str, str, str]]:
     """What is wrong with a value at this place: what, fix, code."""
     slot, value, texts = filled.slot, filled.value, filled.texts
     if any("\0" in each for each in texts):
@@ -315,12 +355,6 @@ def _unacceptable(filled: _Filled, *, starts: bool) -> Iterator[tuple[str, str, 
             "a list cannot stand here: its elements would become words that mean something else",
             "put it into double quotes to pass its text, or use one element",
             "list-not-possible",
-        )
-    elif starts and any(each.startswith("-") for each in texts):
-        yield (
-            "a value that starts with '-' could be taken for an option here",
-            "write -- before it, or ./ or --name= in front of it, or say that it may be one: ${x:opt}",
-            "option-like",
         )
 
 
@@ -395,13 +429,14 @@ def _too_large(carried: dict[str, str]) -> dict[str, bytes]:
 
 def _prelude(variable: str, carrier: str, names: Sequence[str], in_file: dict[str, bytes]) -> str:
     """Take the values, then hide where they came from.  All on the script's first line, so that lines keep
-    their numbers; `unset` first, because a variable that came in exported would stay so.
+    their numbers; `unset` first, because a variable that came in exported would stay so.  A value that does
+    not arrive, because something between us and the shell clears the environment, ends the script.
     """
     if not names:
         return ""
     steps = ["unset " + " ".join([variable + name for name in names])]
     if direct := [name for name in names if name not in in_file]:
-        steps.append(" ".join([f"{variable}{name}=${{{carrier}{name}}}" for name in direct]))
+        steps.append(" ".join([f"{variable}{name}=${{{carrier}{name}?}}" for name in direct]))
         steps.append("unset " + " ".join([carrier + name for name in direct]))
     steps.extend(_reading_the_file(variable, carrier, in_file))
     return "; ".join(steps) + "; "

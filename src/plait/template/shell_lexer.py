@@ -24,6 +24,8 @@ from plait.template.shell_places import (
     GAP,
     MAX_DEPTH,
     REFUSALS,
+    Command,
+    CommandWord,
     Dialect,
     Findings,
     Gap,
@@ -52,6 +54,7 @@ __all__ = [
     "MAX_REMEMBERED",
     "MAX_SHELL_TEXT",
     "REFUSALS",
+    "Command",
     "Dialect",
     "Gap",
     "Lexed",
@@ -295,7 +298,9 @@ class _Reader(WordReader):
             word = self.word(subscript=only_assignments)
             only_assignments = only_assignments and ASSIGNMENT.match(word.naked) is not None
             if self.peek() in _REDIRECTS and self.at_redirection() and _DESCRIPTOR.fullmatch(word.naked):
-                self.found.assigned.update(NAME.findall(word.naked))  # {name}>file
+                for name in NAME.findall(word.naked):  # {name}>file
+                    self.found.own.add(name)
+                    self.found.give(name)
             elif not words and self.keyword(word):
                 return
             else:
@@ -393,9 +398,11 @@ class _Reader(WordReader):
             return
         name = self.word()
         self.refuse_gaps("value-as-name", name.all_numbers)
-        self.assigns(name.text, ())
+        numbers: list[int] = []
+        each: list[CommandWord] = []
         self.skip_lines()
         if not self.at_keyword("in"):
+            self.assigns(name.text, ())
             return
         self.at += len("in")
         while char := self.next_in_command():
@@ -404,7 +411,10 @@ class _Reader(WordReader):
             word = self.word()
             expect_one_argument(word, self.found)
             may_spread(word, self.found)
-            self.assigns(name.text, word.numbers)
+            self.found.handed.append((name.text, word.start))
+            numbers += word.numbers
+            each.append(word.for_command(self.found))
+        self.rules.assigns(name.text, numbers, each)
 
     def function(self) -> None:
         self.skip_blanks()
@@ -455,6 +465,8 @@ class _Reader(WordReader):
             self.refuse_gaps("descriptor", target.all_numbers)
         elif operator == "<<<" and self.dialect == "sh":
             self.refuse_gaps("bash-only", numbers)
+        if operator in (">", ">|", "&>") and target.literal is not None:
+            self.found.effect("writes", target.literal, target.start)
         expect_one_argument(target, self.found)
         return target.all_numbers if operator == "<<<" else []
 

@@ -60,12 +60,31 @@ class Place:
     """A list becomes one word per element here."""
     alone: bool = False
     """A whole word of a command in which the number of words must not change."""
-    starts: bool = False
-    """An argument of a command may start here, and be taken for an option."""
     integer: bool = False
     """The shell evaluates it as a number."""
-    after: int | None = None
-    """It starts here only if this earlier gap (its number) starts it too and is empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """An expansion in a word; of what name, if that decides how its text begins."""
+
+    name: str | None
+    start: int
+    end: int
+    splits: bool = False
+    """It stands outside of quotes: its text may become several words."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommandWord:
+    """A word of a command: text of the author, numbers of gaps, variables."""
+
+    parts: tuple[str | int | Variable, ...]
+    may_vanish: bool = False
+    """It may become no word, or several."""
+
+
+Command: TypeAlias = tuple[CommandWord, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +98,9 @@ class Refusal:
     fix: str
 
 
+Effect: TypeAlias = Literal["writes", "commits"]
+
+
 @dataclass(frozen=True, slots=True)
 class Lexed:
     """One place per gap, in their order; or refusals."""
@@ -86,7 +108,20 @@ class Lexed:
     places: tuple[Place, ...]
     refusals: tuple[Refusal, ...]
     assigned: frozenset[str]
-    """Variables that the script sets itself."""
+    """Variables that the script sets itself, or gives to one command."""
+    own: frozenset[str] = frozenset()
+    """Those that it sets for what follows: such a name is the script's wherever it is written."""
+    handed: tuple[tuple[str, int], ...] = ()
+    """Where, in the joined text, a word begins that gives a variable its value, and which one."""
+    effects: tuple[tuple[Effect, str, int], ...] = ()
+    """What it does to the folder in which it runs: files that it overwrites, commits; and where it says so.
+
+    None, if it goes to a folder that a value names, or lets one at a time do it.
+    """
+    commands: tuple[Command, ...] = ()
+    """Those whose words hold values or variables and are read by a program, which may have options."""
+    given: tuple[tuple[str, tuple[CommandWord, ...]], ...] = ()
+    """Variables that the script sets once, each with the words that its text may be."""
 
 
 # What is refused: code → (what is wrong, what to write instead).
@@ -120,8 +155,8 @@ REFUSALS: Final[dict[str, tuple[str, str]]] = {
         "test one thing at a time, [ ${a} = ${b} ] or [ -f ${a} ], and join tests with && and ||",
     ),
     "value-as-option": (
-        "a value may not switch options of the shell",
-        "write -- before it: set -- ${x}",
+        "a value may not be the options of this command",
+        "write the options out before it: set -- ${x}, tar -xf ${x}",
     ),
     "arithmetic": (
         "the shell evaluates this text as arithmetic, and a value would be part of it",
@@ -237,12 +272,37 @@ class Findings:
         self.offsets = list(_gap_offsets(pieces))
         self.places = [Place("bare")] * len(self.gaps)
         self.assigned: set[str] = set()
+        self.own: set[str] = set()
+        self.handed: list[tuple[str, int]] = []
+        self._effects: list[tuple[Effect, str, int]] = []
+        self.alone = False
+        """It goes where no other does, or lets one at a time do what it does."""
+        self.commands: list[Command] = []
+        self._given: dict[str, tuple[CommandWord, ...] | None] = {}
         self._refusals: dict[tuple[str, int, int], Refusal] = {}
 
     def answer(self) -> Lexed:
         # Without a bound gap there is nothing to protect: the script is the author's alone.
         refusals = self._refusals.values() if any(not gap.raw for gap in self.gaps) else ()
-        return Lexed(tuple(self.places), tuple(refusals), frozenset(self.assigned))
+        given = tuple((name, words) for name, words in self._given.items() if words)
+        return Lexed(
+            tuple(self.places),
+            tuple(refusals),
+            frozenset(self.assigned | self.own),
+            frozenset(self.own),
+            tuple(self.handed),
+            () if self.alone else tuple(self._effects),
+            tuple(self.commands),
+            given,
+        )
+
+    def effect(self, what: Effect, name: str, offset: int) -> None:
+        self._effects.append((what, name, self.place_of(offset)))
+
+    def give(self, name: str, words: Iterable[CommandWord] | None = None) -> None:
+        """A variable gets the text of one of these words; None: nobody knows."""
+        # A script that sets it twice may have looked at it, as with `case $f in -*) f=./$f ;; esac`.
+        self._given[name] = None if words is None or name in self._given else tuple(words)
 
     def refuse_gaps(self, code: str, numbers: Iterable[int]) -> None:
         for number in numbers:
@@ -251,7 +311,7 @@ class Findings:
                 self._refuse(code, gap.start, gap.end)
 
     def refuse_at(self, code: str, offset: int) -> None:
-        start = self._place_of(offset)
+        start = self.place_of(offset)
         self._refuse(code, start, start + 1)
 
     def unreadable(self, code: str, offset: int) -> UnreadableError:
@@ -269,7 +329,7 @@ class Findings:
         what, fix = REFUSALS[code]
         self._refusals[code, start, end] = Refusal(code, start, end, what, fix)
 
-    def _place_of(self, offset: int) -> int:
+    def place_of(self, offset: int) -> int:
         """Where an offset of the joined text stands in the author's text (exact but for escapes)."""
         number = self.number_at(offset)
         if number < len(self.offsets) and self.offsets[number] == offset:

@@ -18,84 +18,41 @@ from itertools import zip_longest
 
 from plait.hints import Final, Literal
 from plait.records import dataclass
-from plait.template.shell_places import GAP, MAX_DEPTH, Dialect, Findings, Place
-from plait.template.shell_words import ASSIGNMENT, NAME, Word, expect_one_argument, may_spread
+from plait.template.options import PREFIXES, SSH_VALUED, Prefix, find_program, takes_next, word_set
+from plait.template.shell_places import GAP, MAX_DEPTH, Command, CommandWord, Dialect, Findings, Place
+from plait.template.shell_words import (
+    ASSIGNMENT,
+    NAME,
+    Word,
+    expect_one_argument,
+    may_spread,
+    set_in_arithmetic,
+)
 
-
-@dataclass(frozen=True, slots=True)
-class _Prefix:
-    """A command that runs the command behind it."""
-
-    valued: str = ""
-    """Option letters that take the next word."""
-    long_valued: frozenset[str] = frozenset()
-    operands: int = 0
-    """Words of its own before the command."""
-    assignments: bool = False
-    looks_up: str = ""
-    """Option letters with which it only looks for the command."""
-    code: str = ""
-    """Option letters whose word is split into a command."""
-    long_code: frozenset[str] = frozenset()
-
-
-def _set(words: str) -> frozenset[str]:
-    return frozenset(words.split())
-
-
-_PREFIXES: Final[dict[str, _Prefix]] = {
-    "sudo": _Prefix(
-        "CDghpRrTtUu",
-        _set("user group host prompt chdir chroot role type"),
-        assignments=True,
-    ),
-    "doas": _Prefix("Cu"),
-    "env": _Prefix("uC", _set("unset chdir"), assignments=True, code="S", long_code=_set("split-string")),
-    "nohup": _Prefix(),
-    "time": _Prefix("fo", _set("format output")),
-    "exec": _Prefix("a"),
-    "command": _Prefix(looks_up="vV"),
-    "builtin": _Prefix(),
-    "xargs": _Prefix(
-        "adEILnPsR",
-        _set("arg-file delimiter max-lines max-args max-procs max-chars"),
-    ),
-    "nice": _Prefix("n", _set("adjustment")),
-    "ionice": _Prefix("cnpPu", _set("class classdata")),
-    "timeout": _Prefix("ks", _set("kill-after signal"), operands=1),
-    "stdbuf": _Prefix("ioe", _set("input output error")),
-    "setsid": _Prefix(),
-    "chroot": _Prefix(operands=1),
-    "taskset": _Prefix(operands=1),
-    "busybox": _Prefix(),
-    "strace": _Prefix("abeEIoOpPsSuX"),
-    "flock": _Prefix("Ew", operands=1),
-    "chrt": _Prefix("DPT", operands=1),
-    "unshare": _Prefix("RSGw"),
-    "fakeroot": _Prefix("bils"),
-}
-
-_CODE_COMMANDS: Final = _set(
+_CODE_COMMANDS: Final = word_set(
     "eval . source trap alias bind complete compgen compopt enable fc jobs watch parallel"
 )
-_NAME_COMMANDS: Final = _set("read unset mapfile readarray getopts shopt")
-_DECLARATIONS: Final = _set("export readonly local declare typeset")
-_REMOTE_SHELLS: Final = _set("ssh rsh mosh autossh slogin")
+_NAME_COMMANDS: Final = word_set("read unset mapfile readarray getopts shopt")
+_DECLARATIONS: Final = word_set("export readonly local declare typeset")
+_REMOTE_SHELLS: Final = word_set("ssh rsh mosh autossh slogin")
 _WITH_RULES: Final = (
-    _CODE_COMMANDS | _NAME_COMMANDS | _DECLARATIONS | _REMOTE_SHELLS | _set("let test [ set printf wait hash")
+    _CODE_COMMANDS
+    | _NAME_COMMANDS
+    | _DECLARATIONS
+    | _REMOTE_SHELLS
+    | word_set("let test [ set printf wait hash")
 )
-_SSH_VALUED: Final = "BbcDEeFIiJLlmOopQRSWw"
-_SPECIAL_VARIABLES: Final = _set(
+_SPECIAL_VARIABLES: Final = word_set(
     "PS0 PS1 PS2 PS3 PS4 PROMPT_COMMAND ENV BASH_ENV SHELLOPTS BASHOPTS"
     " RANDOM SRANDOM OPTIND SECONDS LINENO HISTCMD BASHPID FUNCNEST BASH_COMPAT"
     " BASH_ALIASES BASH_CMDS BASH_ARGV0 BASH_XTRACEFD EPOCHSECONDS EPOCHREALTIME"
 )
-_UNARY: Final = _set("-b -c -d -e -f -g -G -h -k -L -n -N -O -p -r -s -S -t -u -w -x -z")
-_BINARY: Final = _set("= == != < > -eq -ne -lt -le -gt -ge -ef -nt -ot")
-_COMPARING_NUMBERS: Final = _set("-eq -ne -lt -le -gt -ge")
-_WITH_NAME: Final = _set("-v -R")
-_SHELLS: Final = _set("sh bash dash ash zsh ksh mksh fish rbash")
-_ARRAYS_OF_BASH: Final = _set(
+_UNARY: Final = word_set("-b -c -d -e -f -g -G -h -k -L -n -N -O -p -r -s -S -t -u -w -x -z")
+_BINARY: Final = word_set("= == != < > -eq -ne -lt -le -gt -ge -ef -nt -ot")
+_COMPARING_NUMBERS: Final = word_set("-eq -ne -lt -le -gt -ge")
+_WITH_NAME: Final = word_set("-v -R")
+_SHELLS: Final = word_set("sh bash dash ash zsh ksh mksh fish rbash")
+_ARRAYS_OF_BASH: Final = word_set(
     "BASH_ARGC BASH_ARGV BASH_LINENO BASH_REMATCH BASH_SOURCE BASH_VERSINFO COMP_WORDS COMPREPLY"
     " COPROC DIRSTACK FUNCNAME GROUPS MAPFILE PIPESTATUS"
 )
@@ -126,30 +83,36 @@ _ANYWHERE: Final = sys.maxsize
 _INTERPRETERS: Final = {
     **dict.fromkeys(
         _SHELLS,
-        _Interpreter("c", _set("command"), options_between=True, long_valued=_set("rcfile init-file")),
+        _Interpreter(
+            "c", word_set("command"), options_between=True, long_valued=word_set("rcfile init-file")
+        ),
     ),
     **dict.fromkeys(
-        _set("su runuser script"),
-        _Interpreter("c", _set("command session-command"), several=True, operands=_ANYWHERE),
+        word_set("su runuser script"),
+        _Interpreter("c", word_set("command session-command"), several=True, operands=_ANYWHERE),
     ),
     "flock": _Interpreter(
-        "c", _set("command"), operands=1, valued="wE", long_valued=_set("wait timeout conflict-exit-code")
+        "c",
+        word_set("command"),
+        operands=1,
+        valued="wE",
+        long_valued=word_set("wait timeout conflict-exit-code"),
     ),
-    **dict.fromkeys(_set("python pypy"), _Interpreter("c", _set("command"), valued="WX")),
-    **dict.fromkeys(_set("lua Rscript osascript"), _Interpreter("e", several=True, valued="l")),
+    **dict.fromkeys(word_set("python pypy"), _Interpreter("c", word_set("command"), valued="WX")),
+    **dict.fromkeys(word_set("lua Rscript osascript"), _Interpreter("e", several=True, valued="l")),
     "ruby": _Interpreter("e", several=True, valued="CEIr"),
     **dict.fromkeys(
-        _set("node bun"),
+        word_set("node bun"),
         _Interpreter(
             "ep",
-            _set("eval print"),
+            word_set("eval print"),
             several=True,
             valued="rC",
-            long_valued=_set("require import loader conditions"),
+            long_valued=word_set("require import loader conditions"),
         ),
     ),
     "perl": _Interpreter("eE", several=True, valued="I"),
-    "php": _Interpreter("rRBE", _set("run"), several=True, valued="cd"),
+    "php": _Interpreter("rRBE", word_set("run"), several=True, valued="cd"),
 }
 
 
@@ -166,8 +129,8 @@ class _Filter:
 
 
 _FILTERS: Final = {
-    **dict.fromkeys(_set("awk gawk mawk nawk original-awk"), _Filter("e", "fE", "Fvil")),
-    **dict.fromkeys(_set("sed gsed"), _Filter("e", "f", "l")),
+    **dict.fromkeys(word_set("awk gawk mawk nawk original-awk"), _Filter("e", "fE", "Fvil")),
+    **dict.fromkeys(word_set("sed gsed"), _Filter("e", "f", "l")),
 }
 """Asked of command lines only: in shell text authors quote such programs, and what a value does there is
 the printed exception of commands that read their arguments again."""
@@ -210,6 +173,7 @@ class Rules:
             for word in words:
                 expect_one_argument(word, self.found)
         words = self.after_assignments(words)
+        self.effects(words)
         start = self.program(words)
         if start is None:
             return False
@@ -218,9 +182,23 @@ class Rules:
         if valued:
             self.interpreters(words)
             self.executed_by_find(name, arguments)
-        if (name not in _WITH_RULES or self.by_name(name, words[start].start, arguments)) and valued:
-            self.arguments(arguments)
+            if find_program(name).first and arguments:  # `tar xf`
+                self.refuse("value-as-option", arguments[0].leading())
+        if name not in _WITH_RULES or self.by_name(name, words[start].start, arguments):
+            if valued:
+                self.arguments(arguments)
+            self.found.commands += _command(words, self.found)
         return _takes_code_as_input(name, arguments) or _xargs_makes_code(words, start)
+
+    def effects(self, words: list[Word]) -> None:
+        """What it does to the folder in which others may work at the same time."""
+        name = words[0].base if words else None
+        if name in ("cd", "pushd"):
+            self.found.alone |= any(word.literal is None for word in words[1:])
+        elif name == "flock":
+            self.found.alone = True
+        elif name == "git" and (at := _git_command(words)) is not None and words[at].literal in _COMMITTING:
+            self.found.effect("commits", words[0].text, words[0].start)
 
     # ── the way to the program ──────────────────────────────────────────────
 
@@ -228,6 +206,7 @@ class Rules:
         for position, word in enumerate(words):
             if not self.assignment(word):
                 return words[position:]
+        self.found.own.update(map(_name_of, words))  # no command follows that alone would get them
         return []
 
     def assignment(self, word: Word) -> bool:
@@ -237,11 +216,20 @@ class Rules:
         self.refuse("subscript", [number for at, number in word.gaps if at < found.end()])
         if self.dialect == "sh" and found.group() != f"{found.group(1)}=":
             self.refuse("bash-only", word.all_numbers)  # elsewhere it is the name of a program
-        self.assigns(found.group(1), word.all_numbers)
+        plain = found.group() == f"{found.group(1)}="
+        self.found.assigned.add(found.group(1))
+        text = [word.for_variable(self.found, found.end())] if plain and not word.array else None
+        self.found.give(found.group(1), text)
+        self.found.handed.append((found.group(1), word.start))
+        self.expect_ordinary(found.group(1), word.all_numbers)
         return True
 
-    def assigns(self, name: str, numbers: Iterable[int]) -> None:
-        self.found.assigned.add(name)
+    def assigns(self, name: str, numbers: Iterable[int], words: Iterable[CommandWord] | None = None) -> None:
+        self.found.own.add(name)
+        self.found.give(name, words)
+        self.expect_ordinary(name, numbers)
+
+    def expect_ordinary(self, name: str, numbers: Iterable[int]) -> None:
         if name in _SPECIAL_VARIABLES:
             self.refuse("special-variable", numbers)
 
@@ -254,7 +242,7 @@ class Rules:
             if word.gaps or word.nested:
                 self.refuse(refusal, word.all_numbers)
                 return None
-            prefix = _PREFIXES.get(word.base or "")
+            prefix = PREFIXES.get(word.base or "")
             if word.may_vanish:
                 refusal = "program-may-vanish"
                 at += 1
@@ -267,10 +255,10 @@ class Rules:
                 vanished += sum(skipped.may_vanish for skipped in words[start:at])
         return None
 
-    def only_looks_up(self, words: list[Word], prefix: _Prefix) -> bool:
+    def only_looks_up(self, words: list[Word], prefix: Prefix) -> bool:
         return bool(words) and len(words[0].text) == 2 and words[0].text[1] in tuple(prefix.looks_up)
 
-    def behind_options(self, words: list[Word], at: int, prefix: _Prefix) -> int:
+    def behind_options(self, words: list[Word], at: int, prefix: Prefix) -> int:
         options_ended = False
         while at < len(words):
             word = words[at]
@@ -285,15 +273,15 @@ class Rules:
             self.alone(word)
         return at + prefix.operands
 
-    def option(self, words: list[Word], at: int, prefix: _Prefix) -> int:
+    def option(self, words: list[Word], at: int, prefix: Prefix) -> int:
         """How many words an option takes."""
         word, following = words[at], words[at + 1 : at + 2]
         long_code = word.text.startswith("--") and _is_long_option(word.text, prefix.long_code)
         if long_code or any(letter in word.text[1:] for letter in prefix.code):
             for each in (word, *following):
                 self.refuse("value-as-code", each.all_numbers)
-        takes_next = _takes_next(word.text, prefix.valued + prefix.code, prefix.long_valued)
-        if not takes_next and not (long_code and "=" not in word.text):
+        has_value = takes_next(word.text, prefix.valued + prefix.code, prefix.long_valued)
+        if not has_value and not (long_code and "=" not in word.text):
             return 1
         for value in following:
             self.alone(value)
@@ -309,22 +297,25 @@ class Rules:
             if name == "alias":
                 self.found.refuse_at("alias", start)
         elif name in _NAME_COMMANDS:
-            self.names(arguments)
+            self.names(_named_by(name, arguments))
             self.refuse("value-as-name", everything)
             if name in ("mapfile", "readarray") or _has_option(arguments, "a"):
                 self.become_arrays(arguments)
         elif name in _DECLARATIONS:
             self.declaration(arguments)
         elif name == "let":
+            for word in arguments:
+                self.found.own.update(set_in_arithmetic(word.text))
             self.refuse("arithmetic", everything)
         elif name in ("test", "["):
             self.test(name, arguments)
         elif name in _REMOTE_SHELLS:
-            self.remote(arguments)
+            self.remote(start, arguments)
         else:
             if name == "set":
                 self.set_options(arguments)
             elif name == "wait" and _has_option(arguments, "p"):
+                self.names(arguments)
                 self.refuse("value-as-name", everything)
             elif name == "hash" and _has_option(arguments, "p"):
                 self.refuse("value-as-program", everything)
@@ -336,7 +327,8 @@ class Rules:
     def names(self, words: list[Word]) -> None:
         for word in words:
             if word.literal is not None and NAME.fullmatch(word.literal):
-                self.found.assigned.add(word.literal)
+                self.found.own.add(word.literal)
+                self.found.give(word.literal)
                 if word.literal in _SPECIAL_VARIABLES:
                     self.found.refuse_at("special-variable", word.start)
 
@@ -347,6 +339,7 @@ class Rules:
                 letters |= self.attributes(word)
                 self.refuse("value-as-name", word.all_numbers)
             elif self.assignment(word):
+                self.found.own.add(_name_of(word))
                 self.declared_value(word, letters)
             else:
                 self.names([word])
@@ -380,15 +373,16 @@ class Rules:
         if numbers and not _is_plain_test(name, words):
             self.refuse("value-as-operator", numbers)
         for word in words:
-            self.whole(word)
+            self.alone(word)
 
-    def remote(self, words: list[Word]) -> None:
+    def remote(self, start: int, words: list[Word]) -> None:
         host = _behind_ssh_options(words)
         for at, word in enumerate(words[:host]):
             if word.text.startswith("-o") or (at and words[at - 1].text == "-o"):
                 self.refuse("value-as-remote-code", word.all_numbers)
         for word in words[: host + 1]:
             self.alone(word)
+        self.found.commands += _command([Word(start, "ssh"), *words], self.found)
         for word in words[host + 1 :]:
             self.refuse("value-as-remote-code", word.all_numbers)
 
@@ -441,32 +435,21 @@ class Rules:
     # ── ordinary arguments ──────────────────────────────────────────────────
 
     def arguments(self, words: list[Word]) -> None:
-        options_ended = False
         for word in words:
-            if not word.gaps:
-                options_ended = options_ended or word.literal == "--"
-                continue
             may_spread(word, self.found)
-            if not options_ended:
-                self.starts(word)
 
     def alone(self, word: Word) -> None:
         """An argument in which a list may not become several words."""
-        self.whole(word)
-        self.starts(word)
-
-    def whole(self, word: Word) -> None:
         places = self.found.places
         if word.naked == GAP and places[word.numbers[0]].state == "bare":
             places[word.numbers[0]] = Place("bare", alone=True)
 
-    def starts(self, word: Word) -> None:
-        places = self.found.places
-        before: int | None = None
-        for number in word.leading():
-            place = places[number]
-            places[number] = Place(place.state, place.spread, place.alone, starts=True, after=before)
-            before = number
+
+def _command(words: list[Word], found: Findings) -> list[Command]:
+    """What a program is given, if it can depend on a value."""
+    if any(word.gaps or word.variables for word in words):
+        return [tuple(word.for_command(found) for word in words)]
+    return []
 
 
 def _interpreter(program: str) -> _Interpreter | None:
@@ -523,6 +506,32 @@ def _name_of(word: Word) -> str:
     return name.group() if name and word.text[name.end() :][:1] in ("", "=", "+", "[") else ""
 
 
+_COMMITTING: Final = word_set("commit merge cherry-pick revert rebase am pull")
+
+
+def _git_command(words: list[Word]) -> int | None:
+    """Which word says what git is to do; None if nobody can say, or it does that in a folder of a value."""
+    at = 1
+    while at < len(words):
+        option = words[at].literal
+        if option is None:
+            return None
+        if not option.startswith("-"):
+            return at
+        takes_next = option in ("-C", "-c", "--git-dir", "--work-tree", "--namespace")
+        if takes_next and (at + 1 >= len(words) or words[at + 1].literal is None):
+            return None
+        at += 2 if takes_next else 1
+    return None
+
+
+def _named_by(command: str, arguments: list[Word]) -> list[Word]:
+    """The words among which the names stand that this command sets."""
+    if command == "shopt":
+        return []  # these are options of the shell
+    return arguments[1:] if command == "getopts" else arguments
+
+
 def _has_option(words: list[Word], letter: str) -> bool:
     return any(word.text.startswith("-") and letter in word.text for word in words)
 
@@ -552,18 +561,8 @@ def _behind_ssh_options(words: list[Word]) -> int:
     """Where the host stands."""
     at = 0
     while at < len(words) and words[at].text.startswith("-"):
-        at += 2 if _takes_next(words[at].text, _SSH_VALUED, frozenset()) else 1
+        at += 2 if takes_next(words[at].text, SSH_VALUED, frozenset()) else 1
     return at
-
-
-def _takes_next(option: str, valued: str, long_valued: frozenset[str]) -> bool:
-    """Whether the option's value is the next word."""
-    if option.startswith("--"):
-        return option[2:] in long_valued
-    for position, letter in enumerate(option[1:], start=2):
-        if letter in valued:
-            return position == len(option)
-    return False
 
 
 def _is_long_option(option: str, names: frozenset[str]) -> bool:
@@ -614,7 +613,7 @@ def _code_words(words: list[Word], at: int, interpreter: _Interpreter) -> tuple[
             pending = pending or opened
             if interpreter.options_between and not text.startswith("--"):
                 at += text.count("o") + text.count("O")  # `-euo pipefail`
-            at += _takes_next(text, interpreter.valued, interpreter.long_valued)
+            at += takes_next(text, interpreter.valued, interpreter.long_valued)
         at += 1
     return code, at
 
@@ -654,7 +653,7 @@ _DIALECTS: Final[dict[str, Dialect]] = {
 
 def runs_another(name: str) -> bool:
     """Whether a program of this name runs the command behind it."""
-    return name in _PREFIXES
+    return name in PREFIXES
 
 
 def is_interpreter(name: str) -> bool:
@@ -668,7 +667,7 @@ def is_interpreter(name: str) -> bool:
     )
 
 
-_RUN_BY_A_SHELL: Final = _set("watch parallel")
+_RUN_BY_A_SHELL: Final = word_set("watch parallel")
 """Programs that hand all their words to a shell."""
 
 
@@ -695,6 +694,18 @@ def code_in(argv: Sequence[str]) -> list[Code]:
         dialect = _DIALECTS.get(name)
         found += [Code(at + 1 + place, at, name, dialect) for place in places]
     return found
+
+
+def reader_of_input(argv: Sequence[str]) -> str | None:
+    """The program of a command line that reads its standard input as code; None if none does."""
+    words = [_literal_word(text) for text in argv]
+    for at, word in enumerate(words):
+        name = _VERSION.sub("", word.base or "") or (word.base or "")
+        if _takes_code_as_input(name, words[at + 1 :]):
+            return name
+        if at == 0 and not runs_another(name):
+            break
+    return None
 
 
 def _literal_word(text: str) -> Word:
@@ -724,16 +735,16 @@ def _option_of_filter(option: str, rules: _Filter) -> tuple[Literal["code", "fil
     if option.startswith("--"):
         role = next((role for role, names in _LONG_OF_FILTERS if _is_long_option(option, names)), None)
         return role or "other", role is not None and "=" not in option
-    takes_next = _takes_next(option, rules.code + rules.files + rules.valued, frozenset())
+    has_value = takes_next(option, rules.code + rules.files + rules.valued, frozenset())
     if any(letter in option for letter in rules.code):
-        return "code", takes_next
-    return "file" if any(letter in option for letter in rules.files) else "other", takes_next
+        return "code", has_value
+    return "file" if any(letter in option for letter in rules.files) else "other", has_value
 
 
 _LONG_OF_FILTERS: Final[tuple[tuple[Literal["code", "file", "other"], frozenset[str]], ...]] = (
-    ("code", _set("expression source")),
-    ("file", _set("file exec")),
-    ("other", _set("assign field-separator line-length")),
+    ("code", word_set("expression source")),
+    ("file", word_set("file exec")),
+    ("other", word_set("assign field-separator line-length")),
 )
 
 
@@ -742,6 +753,8 @@ def _split_by_env(words: Sequence[str]) -> list[int]:
     for at, text in enumerate(words):
         if not text.startswith("-"):
             return []
-        if text.startswith("-S") or (text.startswith("--") and _is_long_option(text, _set("split-string"))):
+        if text.startswith("-S") or (
+            text.startswith("--") and _is_long_option(text, word_set("split-string"))
+        ):
             return [place for place in (at, at + 1) if place < len(words)]
     return []

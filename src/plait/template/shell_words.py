@@ -12,7 +12,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 
 from plait.hints import Final, Literal, TypeAlias
-from plait.template.shell_places import GAP, MAX_DEPTH, Dialect, Findings, Place, State
+from plait.template.shell_places import (
+    GAP,
+    MAX_DEPTH,
+    CommandWord,
+    Dialect,
+    Findings,
+    Place,
+    State,
+    Variable,
+)
 
 Around: TypeAlias = Literal["bare", "double", "heredoc"]
 Operator: TypeAlias = Literal["", "default", "assign", "pattern", "evaluated"]
@@ -61,6 +70,7 @@ class Word:
         "splat",
         "start",
         "text",
+        "variables",
     )
 
     def __init__(self, start: int, plain: str = "") -> None:
@@ -83,6 +93,8 @@ class Word:
         """It holds `name=( … )`."""
         self.process = False
         """It holds `<( … )`, a file that a command writes."""
+        self.variables: dict[int, tuple[str, int, int, bool]] = {}
+        """By position in `text`: the variable an expansion begins with, where it stands, whether bare."""
 
     def add(self, text: str) -> None:
         self._more_text.append(text)
@@ -97,6 +109,10 @@ class Word:
     def add_gap(self, number: int) -> None:
         self.gaps.append((self.size, number))
         self.add(GAP)
+
+    def add_variable(self, name: str, start: int, end: int, *, bare: bool) -> None:
+        self.variables[self.size] = (name, start, end, bare)
+        self.add(EXPANSION)
 
     def settle(self) -> Word:
         """Join what was read."""
@@ -147,11 +163,34 @@ class Word:
             return False
         return self.splat or not self.quoted
 
-    def leading(self) -> list[int]:
-        """Gaps with nothing of the author's text before them in this word."""
-        naked = self.naked
-        run = len(naked) - len(naked.lstrip(GAP + EXPANSION))
-        return [number for at, number in self.gaps if at < run]
+    def leading(self, start: int = 0) -> list[int]:
+        """Gaps with nothing of the author's text before them, from `start` on."""
+        naked = self.naked[start:]
+        run = start + len(naked) - len(naked.lstrip(GAP + EXPANSION))
+        return [number for at, number in self.gaps if start <= at < run]
+
+    def for_command(self, found: Findings) -> CommandWord:
+        return CommandWord(tuple(self._parts(found)), self.may_vanish)
+
+    def for_variable(self, found: Findings, begin: int) -> CommandWord:
+        """What a variable gets from here on, which no shell splits."""
+        return CommandWord(tuple(self._parts(found, begin, splits=False)))
+
+    def _parts(self, found: Findings, begin: int = 0, *, splits: bool = True) -> list[str | int | Variable]:
+        gaps = dict(self.gaps)
+        parts: list[str | int | Variable] = []
+        for at in range(begin, len(self.text)):
+            char, mark = self.text[at], self.naked[at]
+            if mark == GAP:
+                parts.append(gaps[at])
+            elif mark == EXPANSION:
+                name, start, end, bare = self.variables.get(at, (None, self.start, self.start, False))
+                parts.append(Variable(name, found.place_of(start), found.place_of(end), bare and splits))
+            elif parts and isinstance(parts[-1], str):
+                parts[-1] += char
+            else:
+                parts.append(char)
+        return parts
 
     def has_braces(self) -> bool:
         """Whether a shell would take this for a brace expansion."""
@@ -435,7 +474,7 @@ class WordReader(ABC):
         self.at += 1
         if name := NAME.match(self.text, self.at, self.end):
             self.at = name.end()
-            word.add(EXPANSION)
+            word.add_variable(name.group(), start, self.at, bare=around == "bare")
             return
         match self.peek():
             case "{":
@@ -526,6 +565,7 @@ class WordReader(ABC):
                 case _:
                     self.evaluated_part(inner)
         self.depth -= 1
+        self.found.own.update(set_in_arithmetic(self.text[start : self.at]))
 
     def evaluated_part(self, word: Word) -> None:
         self.arithmetic += 1
@@ -541,9 +581,12 @@ class WordReader(ABC):
     def parameter(self, word: Word, start: int, around: Around) -> None:
         """`${ … }`."""
         self.at += 1
+        position = word.size
         word.add(EXPANSION)
         self.go_deeper(start)
         name = self.parameter_name()
+        if self.text[self.at - len(name) - 1] == "{":  # neither `${#name}` nor `${!name}`
+            self.beginning(word, position, name, start, bare=around == "bare")
         if self.peek() == "[":
             self.parameter_subscript(start)
         word.splat = word.splat or "@" in self.text[start : self.at]
@@ -557,6 +600,12 @@ class WordReader(ABC):
             self.judge_default(name, start, around, operator)
         self.depth -= 1
         self.at += 1
+
+    def beginning(self, word: Word, position: int, name: str, start: int, *, bare: bool) -> None:
+        """Note which variable the expansion begins with, if its operator leaves the beginning as it is."""
+        following = self.peek(1) if self.peek() == ":" else self.peek()
+        if name and following in ("}", "-", "?", "=", "%"):
+            word.variables[position] = (name, start, self.at, bare)
 
     def parameter_name(self) -> str:
         """The name, behind `#` or `!` if they are there; a gap may not be the name."""
@@ -656,3 +705,14 @@ def _operand_state(around: Around, operator: Operator) -> State:
     if around == "bare":
         return "parameter"
     return "quoted-pattern" if operator == "pattern" else "quoted-parameter"
+
+
+_SET_IN_ARITHMETIC: Final = re.compile(
+    r"(?:\+\+|--)[ \t]*+([A-Za-z_]\w*+)|"
+    r"(?<![\w$])([A-Za-z_]\w*+)[ \t]*+(?:\+\+|--|(?:<<|>>|[-+*/%&|^])?=(?!=))"
+)
+
+
+def set_in_arithmetic(text: str) -> set[str]:
+    """The variables to which an arithmetic expression gives a value: `n = 1`, `n += 1`, `n++`."""
+    return {one for found in _SET_IN_ARITHMETIC.findall(text) for one in found if one}

@@ -11,7 +11,7 @@ value to a process or a server reveal secrets; `value` and `text` never do.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from plait.errors import InputError, ValueRefusedError, nearest
 from plait.hints import TYPE_CHECKING, Final, Literal
@@ -27,7 +27,7 @@ from plait.template.nodes import (
     Text,
     holes,
 )
-from plait.template.program import MAX_OUTPUT, Lookup, Piece, Placed, output_too_long
+from plait.template.program import Lookup, Piece, Placed, expect_bounded
 from plait.template.template import Branch, Constant, Leaf, Node, Template
 from plait.values import Json, Secret, Unknown, json_text, revealed_text, text
 
@@ -90,7 +90,7 @@ def as_json_value(template: Template, values: Values, *, strict: bool = False, e
 def as_json(template: Template, values: Values, *, strict: bool = False, env: Env = None) -> str:
     value = as_json_value(template, values, strict=strict, env=env)
     if template.counted:
-        _refuse_long_json(value)
+        expect_bounded(value)
     return json_text(value, reveal=True)
 
 
@@ -161,8 +161,9 @@ def as_shell(
     pieces = script.template.pieces(lookup, strict=strict, env=env, shell_names=script.assigned)
     placed = [piece for piece in pieces if isinstance(piece, Placed)]
     plan = script.plan(tuple([piece.__class__ is not str for piece in pieces]))
-    trusted = [is_own_word(piece.hole, lookup) for piece in placed]
-    return bind(plan, [piece.value for piece in placed], trusted=trusted)
+    trusted = [is_own_word(piece.hole, lookup, of_author=True) for piece in placed]
+    variables = _variables(lookup) if plan.variables else None
+    return bind(plan, [piece.value for piece in placed], trusted=trusted, variables=variables)
 
 
 def bound_shell(
@@ -174,18 +175,36 @@ def bound_shell(
     placed = [piece for piece in pieces if isinstance(piece, Placed)]
     numbers = iter(range(len(placed)))
     gaps = [piece if isinstance(piece, str) else gap_of(piece.hole, next(numbers)) for piece in pieces]
-    trusted = [is_own_word(piece.hole, lookup) for piece in placed]
-    return bind(plan(gaps, dialect, source), [piece.value for piece in placed], trusted=trusted)
+    trusted = [is_own_word(piece.hole, lookup, of_author=True) for piece in placed]
+    variables = None if lookup is None else _variables(lookup)
+    values = [piece.value for piece in placed]
+    return bind(plan(gaps, dialect, source), values, trusted=trusted, variables=variables)
 
 
-def is_authors(template: Template, values: Values) -> bool:
-    """Is every value in it the author's own word, so that no data from outside is?"""
+def is_own_text(template: Template, values: Values, *, of_author: bool = False) -> bool:
+    """Is every value in it of a trusted source, so that no data from outside is?"""
     lookup = template.lookup(values, None)
     every = (hole for leaf in template.leaves() for hole in holes(leaf.program.parts))
-    return all(is_own_word(hole, lookup) for hole in every)
+    return all(is_own_word(hole, lookup, of_author=of_author) for hole in every)
 
 
 # ── helpers, in order of use ─────────────────────────────────────────────
+
+
+def _variables(lookup: Lookup) -> Callable[[str], str | None] | None:
+    """Those that a step finds in its environment and that hold a value from outside."""
+    origin_of = getattr(lookup, "origin", None)
+    if origin_of is None:
+        return None
+
+    def text_of(name: str) -> str | None:
+        origin = origin_of(name)
+        if origin is None or origin.level != "env" or origin.of_author:
+            return None
+        value = lookup.names.get(name)
+        return None if isinstance(value, Unknown) else revealed_text(value)
+
+    return text_of
 
 
 def _revealed(piece: Piece) -> str:
@@ -228,36 +247,13 @@ def _refused(what: str, piece: Placed, source: Source, fix: str, code: str) -> V
     return ValueRefusedError(what, Span(source, piece.hole.start, piece.hole.end), fix, code=code)
 
 
-def _refuse_long_json(value: Json) -> None:
-    """Many holes may name one large value: its size is known before it is written as often."""
-    try:
-        size = _json_size(value, {})
-    except RecursionError:
-        return  # too deep to be written: serialising says so
-    if size > MAX_OUTPUT:
-        raise output_too_long(Span(Source("<template>", ""), 0, 0))
-
-
-def _json_size(value: Json, known: dict[int, int]) -> int:
-    """At least so many characters; what stands in several places is looked into once."""
-    if isinstance(value, str):
-        return len(value) + 2
-    if not isinstance(value, Mapping | list | tuple):
-        return 1
-    size = known.get(id(value))
-    if size is None:
-        items = value.values() if isinstance(value, Mapping) else value
-        size = known[id(value)] = 2 + sum(_json_size(item, known) for item in items)
-    return size
-
-
 _GONE: Final = object()
 
 
 def _stripped(node: Node, value: Json, names: Mapping[str, Json], env: Mapping[str, str]) -> Json:
     match node:
         case Leaf(program):
-            return _GONE if _is_unresolved(program.parts, names, env) else value
+            return _GONE if is_unresolved(program.parts, names, env) else value
         case Branch(items, None):
             kept = [_stripped(item, inner, names, env) for item, inner in zip(items, value, strict=True)]
             return [item for item in kept if item is not _GONE]
@@ -269,13 +265,13 @@ def _stripped(node: Node, value: Json, names: Mapping[str, Json], env: Mapping[s
             return value
 
 
-def _is_unresolved(parts: Parts, names: Mapping[str, Json], env: Mapping[str, str]) -> bool:
+def is_unresolved(parts: Parts, names: Mapping[str, Json], env: Mapping[str, str]) -> bool:
     """Is it one `{name}` and nothing else, also as the default in use, that nobody gave?"""
     match parts:
         case (ParamHole(name=name),):
             return name not in names
         case (EnvHole(name=name, default=default),) if default is not None and name not in env:
-            return _is_unresolved(default, names, env)
+            return is_unresolved(default, names, env)
     return False
 
 
@@ -336,8 +332,8 @@ def as_written(hole: Hole | Filled) -> Hole | None:
     return hole.hole if isinstance(hole, Filled) else hole
 
 
-def is_own_word(hole: Hole | Filled, lookup: Lookup | None) -> bool:
-    """Is every name in the hole the author's own word?  Only then its value may begin with '-'."""
+def is_own_word(hole: Hole | Filled, lookup: Lookup | None, *, of_author: bool = False) -> bool:
+    """Is every name in the hole of a trusted source, or the author's own (only then it may be an option)?"""
     origin_of = getattr(lookup, "origin", None)
     if not isinstance(hole, ContextHole) or origin_of is None:
         return False
@@ -345,4 +341,6 @@ def is_own_word(hole: Hole | Filled, lookup: Lookup | None) -> bool:
     origins = [origin_of(root) if root else None for root in roots]
     if hole.default is not None and not any(origins):
         return all(isinstance(part, Text) for part in hole.default)  # the author's default is used
+    if of_author:
+        return all(origin is not None and origin.of_author for origin in origins)
     return all(origin is not None and origin.trusted for origin in origins)

@@ -7,7 +7,7 @@ once goes back to the closures, which report everything that is missing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from plait.errors import InputError, LimitError, PromptTemplateError, nearest
 from plait.hints import Final, TypeAlias
@@ -39,7 +39,9 @@ from plait.template.program import (
     Program,
     Rendering,
     ask,
+    expect_bounded,
     getter,
+    has_repeated,
     known_names,
     program,
 )
@@ -91,7 +93,9 @@ class Placeholder(str):
 class Template:
     """Compiled templates: `render`, `fill`, `placeholders`."""
 
-    __slots__ = ("_lookup_of", "_renderings", "_surprises", "counted", "profile", "root")
+    __slots__ = (
+        "_lookup_of", "_renderings", "_surprises", "counted", "many", "profile", "repeated", "root",
+    )  # fmt: skip
 
     def __init__(self, root: Node, profile: Profile, lookup_of: LookupMaker | None = None) -> None:
         self.root = root
@@ -99,7 +103,11 @@ class Template:
         self._lookup_of = lookup_of
         self._renderings = 0
         self._surprises = 0
-        self.counted = sum(leaf.program.hole_count for leaf in self.leaves()) > FEW_HOLES
+        leaves = self.leaves()
+        self.many = sum(leaf.program.hole_count for leaf in leaves) > FEW_HOLES
+        self.repeated = not self.many and _has_repeated(leaves)
+        """A name stands in it more than once, so that its value is multiplied."""
+        self.counted = self.many or self.repeated
 
     def __repr__(self) -> str:
         return f"Template({self.profile.name}, {len(self.placeholders)} placeholders)"
@@ -151,6 +159,8 @@ class Template:
         rendering.sealing = sealing
         value = _value(self.root, rendering)
         self._finish(rendering)
+        if self.repeated and self.root.__class__ is Branch:
+            expect_bounded(value)
         return value
 
     def pieces(
@@ -159,12 +169,16 @@ class Template:
         *,
         strict: bool = False,
         env: Mapping[str, str] | None = None,
-        shell_names: frozenset[str] = frozenset(),
+        shell_names: frozenset[str] | None = None,
     ) -> list[Piece]:
-        """Text and placed values of a single string, for the sinks."""
+        """Text and placed values of a single string, for the sinks.
+
+        `shell_names`: it is shell text, and sets these variables itself.
+        """
         leaf = self.leaf
         rendering = self.rendering(values, strict=strict, env=env)
-        rendering.shell_names = shell_names
+        if shell_names is not None:
+            rendering.is_shell, rendering.shell_names = True, shell_names
         rendering.source = leaf.source
         rendering.problems += leaf.program.flaw_problems(leaf.source, strict=strict)
         pieces = leaf.program.pieces(rendering)
@@ -320,6 +334,13 @@ def _leaves(node: Node) -> list[Leaf]:
             return [leaf for item in node.items for leaf in _leaves(item)]
         case Constant():
             return []
+
+
+def _has_repeated(leaves: Sequence[Leaf]) -> bool:
+    if len(leaves) == 1:
+        return leaves[0].program.repeats
+    names = [name for leaf in leaves for name in leaf.program.names]
+    return len(names) > 1 and has_repeated(names)
 
 
 # ── stages ───────────────────────────────────────────────────────────────

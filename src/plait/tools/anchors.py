@@ -1,16 +1,22 @@
-"""The anchor of a tool: the folder from which its modules are imported.
+"""What a tool can load: the files of its folder, or of its anchor.
 
-A runtime declares when there is one (a marker file in the tool's folder or above
-it, up to the space), where it lies, and which path variables get it.  With an
+The folder of a tool comes along with it: `import helper` and `data.txt` beside the tool
+work as they do where the user has them, from bytes that were verified like the tool's own.
+
+An anchor is the folder from which its modules are imported.
+A runtime declares when there is one (a marker file in the tool's folder, and with
+`search_up` in one above it, up to the space), where it lies, and which path variables get it.  With an
 anchor, every file that could be loaded through it is verified before the start.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 
-from plait.errors import InputError
+from plait.errors import InputError, LimitError
+from plait.hints import Final
 from plait.records import dataclass
 from plait.tools.chain import Chain
 from plait.tools.environment import EnvValue, author_template
@@ -49,7 +55,7 @@ def find_anchor(chain: Chain, project: str | None) -> Anchored | None:
         return None
     item, anchor = declared
     tool_dir = os.path.dirname(chain.tool.path)
-    marked = _marked_folder(tool_dir, chain.tool.space.root, anchor.markers_any)
+    marked = _marked_folder(_searched(chain, anchor), anchor.markers_any)
     if anchor.mode == "auto" and marked is None:
         return None
     root = {
@@ -66,7 +72,7 @@ def marker_places(chain: Chain) -> list[str]:
     declared = _declared(chain)
     if declared is None:
         return []
-    folders = _upwards(os.path.dirname(chain.tool.path), chain.tool.space.root)
+    folders = _searched(chain, declared[1])
     return [os.path.join(folder, marker) for folder in folders for marker in declared[1].markers_any]
 
 
@@ -91,6 +97,115 @@ def dependencies(anchored: Anchored | None, deps: VerifyDeps | None, tool: Item)
         return []
     base = _dependency_base(anchored, deps, tool)
     return [] if base is None else _loadable(base, deps, tool)
+
+
+MOST_FILES: Final = 1000
+"""In the folder of a tool, with all below it."""
+MOST_BYTES: Final = 32 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class ToolFolder:
+    """The files that come along with a tool, and where they were looked for."""
+
+    path: str
+    files: tuple[Dependency, ...]
+    folders: tuple[str, ...]
+    odd: tuple[str, ...]
+    """Links, and what is no plain file: they stay behind."""
+
+
+FUNCTION: Final = "core/primitives/function"
+
+
+def tool_folder(chain: Chain, anchored: Anchored | None) -> ToolFolder | None:
+    """Everything beside and below a tool, but what is hidden or installed; None if it comes alone.
+
+    A tool whose file nobody opens comes alone, and one that says so: `verify_deps: {scope: tool_file}`.
+    """
+    tool = chain.tool
+    deps = next((item.header.verify_deps for item in chain.elements if item.header.verify_deps), None)
+    if deps is not None and (not deps.enabled or deps.scope == "tool_file"):
+        return None
+    if chain.primitive == FUNCTION:
+        return _walked(anchored, deps, tool) if _imports_beside(tool) else None
+    return _walked(anchored, deps, tool) if anchored is not None or is_opened(chain) else None
+
+
+def is_opened(chain: Chain) -> bool:
+    """May a program get the path of the tool's file?  A function and a request get nothing but its bytes."""
+    written = repr([(item.header.config, item.header.env_config) for item in chain.elements])
+    return "tool_path" in written or "tool_dir" in written
+
+
+def _walked(anchored: Anchored | None, deps: VerifyDeps | None, tool: Item) -> ToolFolder:
+    base = anchored.path if anchored and not anchored.is_project else os.path.dirname(tool.path)
+    excluded = {"node_modules", *(deps.exclude_dirs if deps is not None else ())}
+    files: list[Dependency] = []
+    odd: list[str] = []
+    folders: list[str] = []
+    size = 0
+    todo = [base]
+    while todo:
+        folders.append(folder := todo.pop())
+        for entry in _entries(folder):
+            if entry.name.startswith(".") or entry.name.endswith(".sig") or entry.path == tool.path:
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                if entry.name not in excluded and not entry.name.startswith("__"):
+                    todo.append(entry.path)
+            elif entry.is_file(follow_symlinks=False):
+                with suppress(FileNotFoundError):  # it has just gone: reading it will tell
+                    size += entry.stat(follow_symlinks=False).st_size
+                relative = os.path.relpath(entry.path, tool.space.root)
+                files.append(Dependency(entry.path, tool.space, relative))
+            else:
+                odd.append(entry.path)
+        if len(files) > MOST_FILES or size > MOST_BYTES:
+            raise LimitError(
+                f"the folder of '{tool.id}' holds more than {MOST_FILES:,} files or {MOST_BYTES >> 20} MiB, "
+                "and all of it comes along with the tool",
+                base,
+                "put the tool into a folder of its own and large files elsewhere, "
+                "or write verify_deps: {scope: tool_file} into its header",
+                code="tool-folder-too-large",
+            )
+    return ToolFolder(base, tuple(files), tuple(folders), tuple(odd))
+
+
+def _entries(folder: str) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(entries, key=lambda entry: entry.name)
+    except OSError:  # it has just gone, or is nobody's to read: then nothing in it comes along
+        return []
+
+
+_REFLECTIVE: Final = (b"__file__", b"__import__", b"__builtins__")
+
+
+def _imports_beside(tool: Item) -> bool:
+    """Can a function look beside its file?  Nearly no function does, and its folder need not be read then."""
+    if any(word in tool.data for word in _REFLECTIVE):
+        return True
+    names = {name for line in tool.data.replace(b";", b"\n").splitlines() for name in _imported(line)}
+    folder = os.path.dirname(tool.path)
+    return any(
+        not name or os.path.lexists(f"{folder}/{name}.py") or os.path.lexists(f"{folder}/{name}")
+        for name in names
+    )
+
+
+def _imported(line: bytes) -> Iterator[str]:
+    """The first part of each name that a line imports; empty if it is relative to the tool."""
+    before, keyword, names = line.partition(b"import")
+    if keyword and (source := before.split()[-1:]) and b"from" in before:
+        names = source[0]
+    elif not keyword or before.strip(b" \t:") not in (b"", b"try", b"else", b"finally"):
+        return
+    for name in names.split(b","):
+        words = name.split()
+        yield (words[0] if words else b"").split(b".")[0].decode("utf-8", "replace")
 
 
 def may_load_beside(anchored: Anchored | None, deps: VerifyDeps | None, tool: Item) -> bool:
@@ -145,9 +260,15 @@ def _declared(chain: Chain) -> tuple[Item, Anchor] | None:
     return None
 
 
-def _marked_folder(start: str, stop: str, markers: Sequence[str]) -> str | None:
-    """The nearest folder with a marker, from the tool's own upwards, not above its space."""
-    for folder in _upwards(start, stop):
+def _searched(chain: Chain, anchor: Anchor) -> Iterable[str]:
+    """The folders in which a marker counts: the tool's own, and those above it if the anchor says so."""
+    own = os.path.dirname(chain.tool.path)
+    return _upwards(own, chain.tool.space.root) if anchor.search_up else (own,)
+
+
+def _marked_folder(folders: Iterable[str], markers: Sequence[str]) -> str | None:
+    """The nearest of the folders with a marker."""
+    for folder in folders:
         if any(os.path.exists(os.path.join(folder, marker)) for marker in markers):
             return folder
     return None

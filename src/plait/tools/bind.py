@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 
 from plait.errors import InputError, LimitError, Problem, ShellRefusedError, ValueRefusedError, nearest
@@ -10,10 +11,11 @@ from plait.hints import TYPE_CHECKING, Any, Final
 from plait.records import dataclass, field, field_names, replace
 from plait.template import sinks
 from plait.template.nodes import Text
-from plait.template.program import Piece, Placed
-from plait.template.template import Placeholder, Template
+from plait.template.program import Budget, Piece, Placed
+from plait.template.template import Placeholder, Template, compile_template
 from plait.tools.chain import Chain
-from plait.tools.config import CONTEXT, EXECUTION_KEYS, Config
+from plait.tools.code_params import CodeParams
+from plait.tools.config import CONTEXT, EXECUTION_KEYS, Config, merged_config
 from plait.tools.environment import Environment
 from plait.tools.invocation import (
     DEFAULT_MAX_OUTPUT,
@@ -25,6 +27,7 @@ from plait.tools.invocation import (
     ProcessCall,
     RequestCall,
     Retry,
+    Verified,
 )
 from plait.values import Json, Secret, detached, json_text, revealed_text, text
 
@@ -44,7 +47,8 @@ class Call:
     project: str | None
     cwd: str
     """Where a process starts unless its config says otherwise."""
-    code: bytes = field(repr=False, default=b"")
+    beside: Mapping[str, Verified] = field(default_factory=dict, repr=False)
+    """What a function may import, by its path relative to the tool's folder."""
 
 
 def bind(call: Call) -> Invocation:
@@ -62,12 +66,14 @@ class Binding:
         environment: Environment,
         project: str | None,
         cwd: str,
+        beside: Mapping[str, Verified] | None = None,
     ) -> None:
         self._chain, self._context, self._environment = chain, context, environment
-        self._project, self._cwd = project, cwd
+        self._project, self._cwd, self._beside = project, cwd, beside or {}
         self._env = _lookup(environment)
         author = Config(chain, params={}, context=context, env=self._env)
         _expect_no_slip(author, chain.primitive)
+        expect_no_value_in_fixed_code(chain)
         self._fixed = _in_map(author, "fixed_params")
         self._fixed_in_clear = _in_map(author.in_clear(), "fixed_params") if self._fixed else {}
         self._key = author.value("params_key")
@@ -78,14 +84,22 @@ class Binding:
 
     def in_environment(self, environment: Environment) -> Binding:
         """The same chain in another environment."""
-        return Binding(self._chain, self._context, environment, self._project, self._cwd)
+        return Binding(self._chain, self._context, environment, self._project, self._cwd, self._beside)
 
     def bind(self, params: Mapping[str, Json]) -> Invocation:
         given = _handed_over(params, self._fixed_in_clear, self._key)
         plain = detached(given, reveal=True)
         if (made := self._function) is not None:
             return FunctionCall(
-                made.path, made.code, made.digest, made.function, plain, made.project_path, made.limits
+                made.path,
+                made.code,
+                made.digest,
+                made.function,
+                plain,
+                made.project_path,
+                made.limits,
+                made.file,
+                made.beside,
             )
         context = self._context
         if self._as_json:
@@ -109,7 +123,25 @@ class Binding:
                 )
 
     def _call(self, params: Mapping[str, Json], context: Mapping[str, Json]) -> Call:
-        return Call(self._chain, params, context, self._environment, self._project, self._cwd)
+        return Call(self._chain, params, context, self._environment, self._project, self._cwd, self._beside)
+
+
+def expect_no_value_in_fixed_code(chain: Chain) -> None:
+    """A parameter that a config fixes, and that is code, is its author's text and nothing else."""
+    code = CodeParams(chain.tool.id, (item.header.config_schema for item in chain.elements))
+    written = merged_config(chain).get("fixed_params") if code else None
+    places = [] if written is None else code.places(compile_template(written, "config"))
+    if places:
+        raise ShellRefusedError.together(
+            Problem(
+                f"config.fixed_params.{place.name} is {place.mark.language} code, "
+                "and a value in it would become code",
+                chain.tool.path,
+                "write the code out without a placeholder",
+                code="value-as-code",
+            )
+            for place in places
+        )
 
 
 _TAKES: Final = {
@@ -186,7 +218,10 @@ def _process(call: Call, config: Config) -> ProcessCall:
     clear = config.in_clear()
     words = [*_command_words(command, config, has_args=bool(args)), *args]
     cwd = _directory(call, config)
-    argv, bound = _argv(words, config, clear, _Where(call.environment.plain.get("PATH", os.defpath), cwd))
+    where = _Where(call.environment.plain.get("PATH", os.defpath), cwd)
+    argv, bound = _argv(words, config, clear, where)
+    if _OWN_FILE not in words:
+        _expect_no_code_in_input(argv, config, where)
     return ProcessCall(
         argv=tuple(argv),
         cwd=cwd,
@@ -216,9 +251,27 @@ def _command_words(command: str, config: Config, *, has_args: bool) -> list[str]
         raise _bad_config(
             config, "command", "words: a quote is not closed", "close it, or write args: [...]"
         ) from None
+    operator = next(filter(_is_operator, shlex.split("".join(marked), posix=False)), None)
+    if operator is not None:
+        raise InputError(
+            f"config.command starts a program, no shell: '{operator}' would be one of its arguments",
+            config.where,
+            "write command: sh and args: [-c, the whole line]; or args: [...], if it is to be an argument",
+            code="shell-in-command",
+        )
     for mark, hole in marks.items():
         words = [word.replace(mark, hole) for word in words]
     return words
+
+
+_OPERATOR: Final = re.compile(
+    r"[|&;<>]+|[0-9]*[<>]+(?:&[0-9-]+|[\w./~-]+)?|[^&|<>=?\\'\"]*;|\$\(.*|`.*", re.DOTALL
+)
+
+
+def _is_operator(word: str) -> bool:
+    """Does only a shell give it a meaning, as it is written: `|`, `&&`, `2>&1`, `>file`, `cd;`, `$(…`?"""
+    return _OPERATOR.fullmatch(word) is not None
 
 
 def _argv(
@@ -231,9 +284,19 @@ def _argv(
     argv: list[str] = []
     variables: dict[str, str] = {}
     given: set[int] = set()
+    begun: dict[int, str] = {}
+    budget, seen = Budget(), 0
     for written in words:
+        budget.spend(argv[seen:], config.where)
+        seen = len(argv)
         template = config.template(written) if isinstance(written, str) else None
-        if template is None or not template.placeholders or _surely_data(template, argv):
+        if template is None or not template.placeholders:
+            argv += _words(written, config, clear)
+            continue
+        if _surely_data(template, argv):
+            if argv and config.is_gone(template):
+                _expect_no_option_before(argv, written, config)
+                continue
             argv += _words(written, config, clear)
             continue
         code = _code_at(len(argv), [*argv, _UNKNOWN], where)
@@ -242,6 +305,9 @@ def _argv(
             argv.append(bound.script)
             variables |= bound.env
             continue
+        if argv and code is None and config.is_gone(template):
+            _expect_no_option_before(argv, written, config)
+            continue  # nobody gave it
         more = _words(written, config, clear)
         if not config.only_of_author(template):
             code = code or _code_at(len(argv), [*argv, *more], where)
@@ -249,8 +315,54 @@ def _argv(
             if code is not None and code.program not in given and code.program < len(argv):
                 raise _value_as_code(written, code, config)
             given.update(range(len(argv), len(argv) + len(more)))
+        if argv and _begins_with_value(template, config, clear):
+            begun |= {at: str(written) for at in range(len(argv), len(argv) + len(more))}
         argv += more
+    _expect_no_options(argv, begun, config)
     return argv, variables
+
+
+def _expect_no_option_before(argv: Sequence[str], written: Json, config: Config) -> None:
+    """Of an option whose value is left away, what stands behind it would become the value."""
+    from plait.template.options import takes_next_word
+
+    if takes_next_word(argv):
+        raise InputError(
+            f"nobody gave the argument '{written}', which an option before it takes as its value",
+            config.where,
+            "give it, or declare the parameter as required or with a default",
+            code="missing-parameter",
+        )
+
+
+def _begins_with_value(template: Template, config: Config, clear: Config) -> bool:
+    """Does the argument begin with a value that may not be an option?"""
+    pieces = template.pieces(clear.names_for(template), env=clear.env)
+    first = next((piece for piece in pieces if _text(piece)), None)
+    return isinstance(first, Placed) and not config.may_be_option(template)
+
+
+def _expect_no_options(argv: Sequence[str], begun: Mapping[int, str], config: Config) -> None:
+    """No value is read as an option; `begun` are the words that begin with one, as they are written."""
+    # Behind the program itself `tar` reads options without a '-'.
+    if not any(argv[at][:1] in ("-", "+") or at == 1 for at in begun):
+        return
+    from plait.template.options import Argument, option_words
+
+    found = option_words([Argument(word) for word in argv], in_shell=False)
+    problems = [
+        Problem(
+            f"the argument '{written}' could be taken for an option of {os.path.basename(argv[0])}: "
+            "its value begins like one",
+            config.where,
+            f"{found[at].fix}, or declare the parameter with x-option: true",
+            code="option-like",
+        )
+        for at, written in begun.items()
+        if at in found
+    ]
+    if problems:
+        raise ValueRefusedError.together(problems)
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,6 +428,27 @@ def _value_as_code(written: str, code: Code, config: Config) -> ShellRefusedErro
         "a brace of the code's own is written with a blank: { x }",
         code="value-as-code",
     )
+
+
+_OWN_FILE: Final = "{tool_path}"
+"""A tool that is the program's own file reads data from its standard input."""
+
+
+def _expect_no_code_in_input(argv: Sequence[str], config: Config, where: _Where) -> None:
+    """Nobody's value is part of what an interpreter reads from its standard input as its program."""
+    if not config.has("input_data") or config.only_of_author(config.template(config.written["input_data"])):
+        return
+    from plait.template.shell_rules import reader_of_input
+
+    name = reader_of_input(_by_real_names(argv, where))
+    if name is not None:
+        raise ShellRefusedError(
+            f"'{name}' reads its standard input as code, and a value in config.input_data would become code",
+            config.where,
+            "put the code into config.args or a file, and let it read the value from an argument of its own, "
+            "from config.env, or from standard input",
+            code="value-as-code",
+        )
 
 
 def _script(written: str, clear: Config, dialect: sinks.Dialect) -> BoundScript:
@@ -485,7 +618,12 @@ def _headers(config: Config) -> list[tuple[str, str]]:
     written = config.written.get("headers") or {}
     if not isinstance(written, Mapping):
         raise _bad_config(config, "headers", "a map", "write headers: {Accept: text/plain}")
-    headers = [(name, _header(value, config)) for name, value in written.items()]
+    headers: list[tuple[str, str]] = []
+    budget = Budget()
+    for name, value in written.items():
+        if not (isinstance(value, str) and config.is_gone(config.template(value))):
+            headers.append((name, _header(value, config)))
+            budget.spend(headers[-1][1], config.where)
     if (auth := config.written.get("auth")) is not None:
         headers.append(_authorisation(auth, config))
     return headers
@@ -596,6 +734,8 @@ def _function(call: Call, config: Config, params: Mapping[str, Json]) -> Functio
         params=params,
         project_path=call.project,
         limits=_limits(call, config),
+        file=str(call.context.get("tool_path", "")),
+        beside=call.beside,
     )
 
 
@@ -612,6 +752,7 @@ def _mcp(call: Call, config: Config, params: Mapping[str, Json]) -> McpCall:
         )
     if _server_command(server, config) != _server_command(shown, config):
         raise _secret_argument("config.server.args", config)
+    _expect_no_options_of_server(_server_command(server, config), config, clear)
     env, headers = server.get("env") or {}, server.get("headers") or {}
     if not isinstance(env, Mapping) or not isinstance(headers, Mapping):
         raise _bad_config(config, "server", "given env and headers as maps", "write env: {NAME: value}")
@@ -630,6 +771,19 @@ def _mcp(call: Call, config: Config, params: Mapping[str, Json]) -> McpCall:
         _limits(call, config, 60.0),
         _server_chosen_by(config),
     )
+
+
+def _expect_no_options_of_server(argv: Sequence[str], config: Config, clear: Config) -> None:
+    written = config.written.get("server")
+    args = written.get("args") if isinstance(written, Mapping) else None
+    if not isinstance(args, list) or len(args) + 1 != len(argv):
+        return  # all of it came from somewhere else
+    begun = {
+        at: one
+        for at, one in enumerate(args, start=1)
+        if isinstance(one, str) and _begins_with_value(config.template(one), config, clear)
+    }
+    _expect_no_options(argv, begun, config)
 
 
 def _server_chosen_by(config: Config) -> tuple[str, ...]:

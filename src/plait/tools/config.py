@@ -17,9 +17,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from plait.beneath import read_beneath
 from plait.errors import InputError, Problem
 from plait.hints import Any, Final
+from plait.records import dataclass
 from plait.source import Source
 from plait.template.nodes import ParamHole, holes
-from plait.template.sinks import as_json_value
+from plait.template.program import Budget
+from plait.template.sinks import as_json_value, is_unresolved
 from plait.template.template import Template, compile_template
 from plait.tools.chain import Chain
 from plait.tools.items import ConfigResolve, Header, Item, digest_of
@@ -69,7 +71,9 @@ class Config:
         leaves = {name: value for name, value in params.items() if self._plan.is_open(name)}
         decided = {name: value for name, value in (fixed or {}).items() if name not in _OUT_OF_REACH}
         self._leaves: dict[str, Json] = {**leaves, **decided, **context}
+        self._of_caller = leaves.keys() - decided.keys() - context.keys()
         self._filled: dict[str, Json] = {}
+        self._budget = Budget()
         self._open: list[str] = []
 
     def has(self, key: str) -> bool:
@@ -115,7 +119,9 @@ class Config:
         clear._plan, clear.written, clear.where = self._plan, self.written, self.where
         clear.env = {name: _in_clear(value) for name, value in self.env.items()}
         clear._leaves = {name: _in_clear(value) for name, value in self._leaves.items()}
+        clear._of_caller = self._of_caller
         clear._filled, clear._open = {}, []
+        clear._budget = Budget()
         return clear
 
     def from_caller(self, name: str) -> bool:
@@ -126,6 +132,23 @@ class Config:
         return written is not None and any(
             hole.kind == "param" and self.from_caller(hole) for hole in written.placeholders
         )
+
+    def may_be_option(self, template: Template) -> bool:
+        """Is every value in it the author's, or one that the tool's schema declares as an option?"""
+        return all(
+            hole.kind == "param" and self._may_be_option(str(hole), set()) for hole in template.placeholders
+        )
+
+    def _may_be_option(self, name: str, seen: set[str]) -> bool:
+        if name in seen or name in self._plan.options or name in CONTEXT:
+            return True
+        seen.add(name)
+        if name in self._of_caller:
+            return False
+        if name in self._leaves or name not in self.written:
+            return True
+        holes = self.template(self.written[name]).placeholders
+        return all(hole.kind == "param" and self._may_be_option(str(hole), seen) for hole in holes)
 
     def asked_of_caller(self, value: Json) -> frozenset[str]:
         """The names that a text leaves to the caller, directly or through other keys, given or not."""
@@ -163,6 +186,12 @@ class Config:
         names = self.names_for(template)
         return any(hole.kind == "param" and hole not in names for hole in template.placeholders)
 
+    def is_gone(self, template: Template) -> bool:
+        """Is it one `{name}` and nothing else, also through other keys, that nobody gave?"""
+        names = self.names_for(template)
+        given = {name: value for name, value in names.items() if name in self._leaves or value is not None}
+        return is_unresolved(template.leaf.program.parts, given, self.env)
+
     def names_for(self, template: Template) -> dict[str, Json]:
         """What the `{name}` holes of a template stand for."""
         wanted = self._plan.wanted(template)
@@ -183,6 +212,7 @@ class Config:
             self._open.append(name)
             try:
                 self._filled[name] = self.value(name)
+                self._budget.spend(self._filled[name], self.where)
             finally:
                 self._open.pop()
         return self._filled[name]
@@ -197,6 +227,8 @@ class _Plan:
         schema = chain.tool.header.config_schema or {}
         properties = schema.get("properties")
         self._declared = frozenset(properties) if isinstance(properties, Mapping) else frozenset()
+        self.options = frozenset(name for name in self._declared if _is_option(properties, name))
+        """Parameters that may begin with `-`, because their schema says `x-option: true`."""
         self._nothing_else = schema.get("additionalProperties") is False
         self._compiled: dict[str, Template] = {}
         self._wanted: dict[int, list[str]] = {}
@@ -246,6 +278,11 @@ class _Plan:
         return _param_names(template) if known is None else known
 
 
+def _is_option(properties: Json, name: str) -> bool:
+    schema = properties[name]
+    return isinstance(schema, Mapping) and schema.get("x-option") is True
+
+
 def _param_names(template: Template) -> list[str]:
     every = (hole for leaf in template.leaves() for hole in holes(leaf.program.parts))
     return sorted({hole.name for hole in every if isinstance(hole, ParamHole)})
@@ -287,19 +324,37 @@ def deep_merge(below: Mapping[str, Json], above: Mapping[str, Json]) -> dict[str
 def checked_params(params: Mapping[str, Json], item: Item) -> dict[str, Json]:
     """The parameters with the schema's defaults; every violation is reported at once."""
     filled, schema = with_defaults(params, item), item.header.config_schema
-    problems = [] if schema is None else _violations(filled, schema, item)
-    if problems:
-        raise InputError.together(problems)
+    found = [] if schema is None else _violations(filled, schema)
+    if found:
+        raise InputError.together([_problem(one, item) for one in found])
     return filled
 
 
 def expect_fitting(params: Mapping[str, Json], item: Item) -> None:
     """As `checked_params` for a dry run, of those parameters that are known before a run."""
-    unknown = {name for name, value in params.items() if holds_unknown(value)}
     schema = item.header.config_schema
-    if not unknown or schema is None:
-        checked_params(params, item)
-        return
+    problems = [] if schema is None else [_problem(one, item) for one in violations(params, schema)]
+    if problems:
+        raise InputError.together(problems)
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """One rule of a schema that parameters do not keep."""
+
+    path: tuple[str | int, ...]
+    """Where in the parameters; of one that is missing or unexpected, the map around it."""
+    what: str
+    unexpected: tuple[str, ...] = ()
+    """Names that the schema does not know."""
+    code: str = "schema-violation"
+
+
+def violations(params: Mapping[str, Json], schema: Mapping[str, Json]) -> list[Violation]:
+    """What a schema has against parameters, as far as they are known before a run."""
+    unknown = {name for name, value in params.items() if holds_unknown(value)}
+    if not unknown:
+        return _violations(_with_defaults(dict(params), schema), schema)
     declared = schema.get("properties")
     properties = dict(declared) if isinstance(declared, Mapping) else {}
     anything: dict[str, Json] = {}
@@ -307,9 +362,7 @@ def expect_fitting(params: Mapping[str, Json], item: Item) -> None:
     # What else a schema says may be about several parameters together.
     plain = {key: schema[key] for key in ("type", "required", "additionalProperties") if key in schema}
     filled = _with_defaults({**params, **dict.fromkeys(unknown, "")}, schema)
-    problems = _violations(filled, {**plain, "properties": properties}, item)
-    if problems:
-        raise InputError.together(problems)
+    return _violations(filled, {**plain, "properties": properties})
 
 
 def with_defaults(params: Mapping[str, Json], item: Item) -> dict[str, Json]:
@@ -365,26 +418,30 @@ def _with_defaults(value: Json, schema: Json) -> Json:
     return filled
 
 
-def _violations(params: Mapping[str, Json], schema: Mapping[str, Json], item: Item) -> list[Problem]:
+def _violations(params: Mapping[str, Json], schema: Mapping[str, Json]) -> list[Violation]:
     plain = detached(params, reveal=True)  # secrets are strings to a schema
     if surely_meets(plain, schema):
         return []
     try:
         asked = validator(json.dumps(schema))
     except ValueError as error:
-        first = str(error).splitlines()[0]
-        return [
-            Problem(f"the schema of '{item.id}' is not JSON Schema: {first}", item.path, code="bad-schema")
-        ]
+        return [Violation((), str(error).splitlines()[0], code="bad-schema")]
     return [
-        Problem(
-            f"'{item.id}': {place_in(error.instance_path)}{violated(error)}",
-            item.path,
-            "look at 'plait tools show " + item.id + "' for its parameters",
-            code="schema-violation",
-        )
+        Violation(tuple(error.instance_path), violated(error), tuple(getattr(error.kind, "unexpected", ())))
         for error in asked.iter_errors(plain)
     ]
+
+
+def _problem(violation: Violation, item: Item) -> Problem:
+    if violation.code == "bad-schema":
+        what = f"the schema of '{item.id}' is not JSON Schema: {violation.what}"
+        return Problem(what, item.path, code="bad-schema")
+    return Problem(
+        f"'{item.id}': {place_in(violation.path)}{violation.what}",
+        item.path,
+        f"look at 'plait tools show {item.id}' for its parameters",
+        code="schema-violation",
+    )
 
 
 def violated(error: Any) -> str:

@@ -1,8 +1,9 @@
-"""The environment of a tool: a small fixed list, and what its chain declares.
+"""The environment of a tool: a small fixed list, what its chain declares, and a project's `.env`.
 
-Tool over runtime over primitive.  A project's `.env` may give values to names
-that items declare; it can never choose an interpreter, `PATH`, or a variable
-through which a loader runs code.
+Tool over runtime over primitive.  Where a chain has an `env_config`, the `.env` of a trusted
+project is loaded for it, but for its secrets: those reach a tool that names them and no other.
+A variable is a secret if a header declares it, or its name or the form of its value says so.
+A `.env` can never choose an interpreter, `PATH`, or a variable through which a loader runs code.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from functools import lru_cache
 
 from plait.hints import Final
 from plait.records import dataclass, field, replace
-from plait.secret_names import looks_secret, password_in
+from plait.secret_names import is_secret
+from plait.template.sinks import is_unresolved
 from plait.template.template import Template, compile_template
 from plait.tools.chain import Chain
 from plait.tools.interpreters import Surroundings, locate
@@ -112,11 +114,11 @@ def resolve_environment(
     from_file = dotenv.filled(host)
     lookup = {**from_file, **host}
     declared = frozenset(name for item in chain.elements for name in item.header.secrets)
-    secrets = {
-        name
-        for name, value in lookup.items()
-        if name not in host or name in declared or looks_secret(name) or password_in(value)
-    }
+    secrets = {name for name, value in lookup.items() if name in declared or is_secret(name, value)}
+    if any(item.header.env_config is not None for item in chain.elements):
+        for name in from_file:
+            if name not in secrets and name not in child and _NAME.fullmatch(name):
+                child[name] = EnvValue(lookup[name], "your environment" if name in host else ".env")
     for item in reversed(chain.elements):
         config = item.header.env_config
         if config is None:
@@ -125,7 +127,7 @@ def resolve_environment(
         for name, value in _declared(
             config, lookup, secrets, around, context, role, item.path, from_file, host
         ):
-            if name in declared or password_in(value.value):
+            if name in declared or is_secret(name, value.value):
                 value = replace(value, secret=True)
             child[name] = value
             lookup[name] = value.value
@@ -161,9 +163,11 @@ def _declared(
     for name in config.passes:
         if name in lookup:
             origin = ".env" if name in from_file and name not in host else "your environment"
-            yield name, EnvValue(lookup[name], origin, looks_secret(name) or origin == ".env")
+            yield name, EnvValue(lookup[name], origin, name in secrets)
     for name, template in config.env.items():
         compiled = author_template(template)
+        if is_unresolved(compiled.leaf.program.parts, context, seen):
+            continue  # as everywhere in a config: one `{name}` that nobody gives is left away
         value = compiled.render(context, env=seen)
         text = value.reveal() if isinstance(value, Secret) else str(value)
         sources = [hole for hole in compiled.placeholders if hole.kind == "env"]
@@ -171,7 +175,7 @@ def _declared(
         seen[name] = text
         origin = ".env" if of_file else role
         # What is made of a secret is one, under whatever name.
-        yield name, EnvValue(text, origin, looks_secret(name) or any(hole in secrets for hole in sources))
+        yield name, EnvValue(text, origin, any(hole in secrets for hole in sources))
 
 
 @lru_cache(maxsize=1024)

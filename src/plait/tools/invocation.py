@@ -66,6 +66,17 @@ class RequestCall:
 
 
 @dataclass(frozen=True, slots=True)
+class Verified:
+    """A file beside a tool, as it was verified."""
+
+    path: str
+    """Where the user has it: the name that errors show."""
+    file: str
+    """Where its bytes can be read again."""
+    code: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class FunctionCall:
     """Call a Python function of a verified file, in this process."""
 
@@ -76,6 +87,10 @@ class FunctionCall:
     params: Mapping[str, Json]
     project_path: str | None
     limits: Limits = Limits()
+    file: str = ""
+    """Where the verified bytes of the tool can be read again, if not at its path."""
+    beside: Mapping[str, Verified] = field(default_factory=dict, repr=False)
+    """Python files that it may import, by their path relative to its folder."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,6 +62,8 @@ class Anchor:
     enabled: bool = True
     mode: Literal["auto", "always", "never"] = "auto"
     markers_any: tuple[str, ...] = ()
+    search_up: bool = False
+    """Markers are looked for in the folders above the tool's own as well, up to its space."""
     root: Literal["tool_dir", "tool_parent", "project_path"] = "tool_dir"
     lib: str = ""
     cwd: str = ""
@@ -75,6 +77,10 @@ class VerifyDeps:
     recursive: bool = True
     extensions: tuple[str, ...] = (".py", ".yaml", ".yml", ".json")
     exclude_dirs: tuple[str, ...] = ("__pycache__", ".venv", "node_modules", ".git")
+
+
+EVERY_CHILD: Final = "**"
+"""The pattern under which a constraint stands that names no child."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +105,7 @@ class Header:
     anchor: Anchor | None = None
     verify_deps: VerifyDeps | None = None
     inputs: tuple[str, ...] = ()
+    """Those that it cannot do without."""
     outputs: tuple[str, ...] = ()
     child_constraints: Mapping[str, Constraint] = field(default_factory=dict)
     secrets: tuple[str, ...] = ()
@@ -122,6 +129,12 @@ class Item:
     @property
     def extension(self) -> str:
         return self.path[self.path.rfind(".") :]
+
+
+def _is_optional(spec: Json) -> bool:
+    if not isinstance(spec, dict):
+        return False
+    return spec.get("required") is False or spec.get("optional") is True or "default" in spec
 
 
 def digest_of(data: bytes) -> str:
@@ -180,11 +193,11 @@ class _HeaderReader:
             description=self._text("description", "") or "",
             env_config=self._nested("env_config", self._env_config),
             config=self._map("config") or {},
-            config_schema=self._map("config_schema"),
+            config_schema=self._schema(),
             config_resolve=self._config_resolve(),
             anchor=self._nested("anchor", self._anchor),
             verify_deps=self._nested("verify_deps", self._verify_deps),
-            inputs=self._names("inputs"),
+            inputs=self._required_inputs(),
             outputs=self._names("outputs"),
             child_constraints=self._constraints(),
             secrets=self._names("secrets"),
@@ -232,6 +245,15 @@ class _HeaderReader:
         self._wrong(entry, f"'{key}' is a map", f"write '{key}:' and its keys below")
         return None
 
+    def _schema(self) -> dict[str, Json] | None:
+        schema = self._map("config_schema")
+        if schema is not None and "code" in str(schema).lower():
+            from plait.tools.code_params import schema_slips
+
+            for what, fix in schema_slips(schema):
+                self._wrong(self.entries["config_schema"], what, fix)
+        return schema
+
     def _names(self, key: str) -> tuple[str, ...]:
         entry = self.entries.get(key)
         if entry is None or entry.value is None:
@@ -242,6 +264,13 @@ class _HeaderReader:
             self._wrong(entry, f"'{key}' is a list of names", f"write {key}: [text, files]")
             return ()
         return tuple(str(name) for name in named)
+
+    def _required_inputs(self) -> tuple[str, ...]:
+        """All of them, but for those that say that they are not required, or have a default."""
+        names, entry = self._names("inputs"), self.entries.get("inputs")
+        said = entry.value if entry is not None else None
+        listed = list(said.values()) if isinstance(said, dict) else said if isinstance(said, list) else []
+        return tuple(name for name, spec in zip(names, listed, strict=False) if not _is_optional(spec))
 
     def _nested(self, key: str, read: Callable[[Entry, dict[str, Json]], Any]) -> Any:
         value = self._map(key)
@@ -296,6 +325,7 @@ class _HeaderReader:
                 entry, value.get("mode", "auto"), ("auto", "always", "never"), "anchor.mode", "auto"
             ),
             markers_any=self._strings(entry, value.get("markers_any"), "anchor.markers_any"),
+            search_up=value.get("search_up") is True,
             root=self._choice(
                 entry,
                 value.get("root", "tool_dir"),
@@ -364,19 +394,21 @@ class _HeaderReader:
         value = self._map("child_constraints") or {}
         entry = self.entries.get("child_constraints")
         constraints: dict[str, Constraint] = {}
-        for child, limits in value.items():
+        bounds = ("min_version", "max_version")
+        direct = {key: value[key] for key in bounds if key in value}
+        said = {EVERY_CHILD: direct} if direct else {}
+        for child, limits in {**said, **{one: value[one] for one in value if one not in direct}}.items():
             assert entry is not None
+            place = "child_constraints" if limits is direct else f"child_constraints.{child}"
             if not isinstance(limits, dict):
-                self._wrong(entry, f"'child_constraints.{child}' is a map", "write {min_version: 1.0.0}")
+                self._wrong(entry, f"'{place}' is a map", "write {min_version: 1.0.0}")
                 continue
-            self._only(entry, limits, ("min_version", "max_version"), f"child_constraints.{child}")
-            bounds = {
-                key: limits[key] for key in ("min_version", "max_version") if limits.get(key) is not None
-            }
-            for key, bound in bounds.items():
+            self._only(entry, limits, bounds, place)
+            given = {key: limits[key] for key in bounds if limits.get(key) is not None}
+            for key, bound in given.items():
                 if not isinstance(bound, str | int) or isinstance(bound, bool):
-                    self._wrong(entry, f"'child_constraints.{child}.{key}' is text", f'write {key}: "1.10"')
-            constraints[child] = Constraint(**{key: str(bound) for key, bound in bounds.items()})
+                    self._wrong(entry, f"'{place}.{key}' is text", f'write {key}: "1.10"')
+            constraints[child] = Constraint(**{key: str(bound) for key, bound in given.items()})
         return constraints
 
     # ── small things ─────────────────────────────────────────────────────

@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 from plait.beneath import Stamp
 from plait.errors import DocumentError, LimitError, TrustError
 from plait.hints import Final, TypeVar
+from plait.machine import expect_room
 from plait.values import Json
 
 Result = TypeVar("Result")
@@ -175,6 +176,7 @@ def attempt(act: Callable[[], Result], where: str, *, passing: tuple[type[OSErro
     except passing:
         raise
     except OSError as error:
+        expect_room(error)
         raise TrustError(
             f"{where} cannot be used: {error.strerror}", fix="look at its permissions", code="unusable-store"
         ) from None

@@ -8,6 +8,7 @@ version  a parent may demand a range of versions of a child
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fnmatch import fnmatchcase
 
 from plait.errors import InputError, Problem
 from plait.records import dataclass, field
@@ -65,10 +66,10 @@ def _judged(child: Item, parent: Item | None, primitive: str) -> Pair:
         return Pair(child.id, primitive)
     space = _space_problem(child, parent)
     io = _io_problem(child, parent)
-    version, warning = _version_problem(child, parent)
-    problems = tuple(problem for problem in (space, io, version) if problem is not None)
+    versions, warning = _version_problems(child, parent)
+    problems = tuple(problem for problem in (space, io, *versions) if problem is not None)
     warnings = (warning,) if warning else ()
-    return Pair(child.id, parent.id, space is None, io is None, version is None, problems, warnings)
+    return Pair(child.id, parent.id, space is None, io is None, not versions, problems, warnings)
 
 
 def _space_problem(child: Item, parent: Item) -> Problem | None:
@@ -95,13 +96,20 @@ def _io_problem(child: Item, parent: Item) -> Problem | None:
     )
 
 
-def _version_problem(child: Item, parent: Item) -> tuple[Problem | None, str | None]:
-    constraint = parent.header.child_constraints.get(child.id)
-    if constraint is None:
-        return None, None
+def _version_problems(child: Item, parent: Item) -> tuple[list[Problem], str | None]:
+    """By every constraint that is about this child: for all, for its id, for a pattern of ids."""
+    constraints = [
+        constraint
+        for pattern, constraint in parent.header.child_constraints.items()
+        if pattern == child.id or fnmatchcase(child.id, pattern)
+    ]
+    if not constraints:
+        return [], None
     if child.header.version is None:
-        return None, f"'{parent.id}' demands a version of '{child.id}', which names none"
-    return _out_of_range(child, parent, constraint, child.header.version), None
+        return [], f"'{parent.id}' demands a version of '{child.id}', which names none"
+    version = child.header.version
+    found = (_out_of_range(child, parent, constraint, version) for constraint in constraints)
+    return list(dict.fromkeys(problem for problem in found if problem is not None)), None
 
 
 def _out_of_range(child: Item, parent: Item, constraint: Constraint, version: str) -> Problem | None:

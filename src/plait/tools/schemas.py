@@ -104,6 +104,8 @@ _KEYWORDS: Final[Mapping[str, Callable[[Json], bool]]] = {
     "description": _is_text,
     "title": _is_text,
     "default": lambda _: True,
+    "x-code": _is_text,
+    "x-code-values": _is_text,
 }
 
 

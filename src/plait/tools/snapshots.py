@@ -25,6 +25,7 @@ from contextlib import suppress
 from plait.digests import sha256
 from plait.errors import InputError
 from plait.hints import Final
+from plait.machine import expect_room
 from plait.records import dataclass
 from plait.tools.anchors import Anchored
 from plait.tools.items import Item
@@ -41,6 +42,8 @@ ABANDONED: Final = 3600.0
 class Placed:
     tool_path: str
     anchor_path: str
+    """The folder of the copy."""
+    copied_from: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +82,7 @@ class Snapshots:
         files = {name: tool, **{os.path.relpath(item.path, base): item for item in dependencies}}
         packages = os.path.join(base, INSTALLED) if anchored and installed else ""
         folder = self._folder(files, packages if os.path.isdir(packages) else "")
-        return Placed(os.path.join(folder, name), folder)
+        return Placed(os.path.join(folder, name), folder, base)
 
     def place_library(self, folder: str, files: Sequence[Item]) -> str:
         """Where the copy of a runtime's library is."""
@@ -97,6 +100,7 @@ class Snapshots:
             except FileNotFoundError:  # somebody removes the whole cache just now
                 self._place(folder, files, packages)
         except OSError as error:
+            expect_room(error)
             raise InputError(
                 f"a verified copy cannot be written: {error.strerror}",
                 self.root,
@@ -119,6 +123,8 @@ class Snapshots:
         try:
             for relative, item in files.items():
                 _write(os.path.join(made, relative), item.data)
+            for relative in files:
+                _sync(os.path.join(made, relative))
             if packages:
                 os.symlink(packages, os.path.join(made, INSTALLED))
             os.rename(made, folder)
@@ -294,7 +300,13 @@ def _write(path: str, data: bytes) -> None:
     os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
     with open(path, "wb") as file:
         file.write(data)
-        file.flush()
-        # Before the folder gets its name: after a power cut it would be taken for complete.
-        os.fsync(file.fileno())
     os.chmod(path, 0o500)
+
+
+def _sync(path: str) -> None:
+    """Before the folder gets its name: after a power cut it would be taken for complete."""
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

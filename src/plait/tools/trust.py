@@ -27,7 +27,6 @@ Whoever deals with trust imports it from here, whichever of them keeps it.
 from __future__ import annotations
 
 import os
-import pwd
 import shlex
 import time
 from _thread import allocate_lock
@@ -54,6 +53,7 @@ from plait.tools.trust_store import (
     Version,
     place_of,
 )
+from plait.tools.user_space import account_home, foreign_fix, foreign_place
 from plait.values import UNDEFINED, Json
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ class Trust:
         self._now = now
         self._allow_downgrade = frozenset(allow_downgrade)
         # A user space that the project brought, or came with: what it says about trust is not believed.
-        self._foreign = self.project and _foreign(user, self.project, home or _account_home())
+        self._foreign = self.project and foreign_place(user, self.project, home or account_home())
         self._verified: set[tuple[str, ...]] = set()
         self._signatures: dict[str, Signature | None] = {}
         self._demand: tuple[Stamp | None, bool] = (None, False)
@@ -191,6 +191,24 @@ class Trust:
             self._remember(verdicts)
         return verdicts
 
+    def admit(self, items: Sequence[Item], *, running: bool = True) -> tuple[list[Verdict], list[Verdict]]:
+        """The verdicts on files that lie beside a tool: those that may come along, and those that nobody
+        speaks for, which stay behind.
+
+        One error if something speaks against a file: a false signature, a newer version that ran, a lock.
+        """
+        verdicts = self._judge_all(items)
+        if refused := _refused_among(verdicts):
+            raise self._refusal(refused)
+        allowed = [verdict for verdict in verdicts if verdict.allowed]
+        if running:
+            self._remember(allowed)
+        return allowed, [verdict for verdict in verdicts if not verdict.allowed]
+
+    def refused_among(self, items: Sequence[Item]) -> list[Verdict]:
+        """The verdicts on those files beside a tool that something speaks against; remembers nothing."""
+        return _refused_among(self._judge_all(items))
+
     def judge(self, item: Item) -> Verdict:
         """Whether one item may run; asks nobody and remembers nothing."""
         return self._judge_all([item])[0]
@@ -203,7 +221,7 @@ class Trust:
             raise TrustError(
                 f"the user space lies {self._foreign} this project, which cannot vouch for itself",
                 self.store.root,
-                _foreign_fix(self._foreign),
+                foreign_fix(self._foreign),
                 code="foreign-store",
             )
         self.store.trust_project(self.project, origin=origin)
@@ -211,9 +229,12 @@ class Trust:
     @property
     def project_trusted(self) -> bool:
         """Did the user trust the whole project, without it demanding signatures?"""
-        if self.project is None or self._foreign or not self.store.trusts(self.project):
-            return False
-        return not self._signed_only()
+        return self.trusts_project and not self._signed_only()
+
+    @property
+    def trusts_project(self) -> bool:
+        """Did the user trust the whole project, whatever it demands beside that?"""
+        return self.project is not None and not self._foreign and self.store.trusts(self.project)
 
     def rests_on(self, verdict: Verdict) -> tuple[str, ...]:
         """The files that a verdict rests on, there or not: while none of them changes, it holds."""
@@ -307,7 +328,7 @@ class Trust:
             why = f"you trusted this project; {verdict.why}"
             return Verdict(item, True, why, "project", signature=verdict.signature)
         if self._foreign:
-            return replace(verdict, askable=False, fix=_foreign_fix(self._foreign))
+            return replace(verdict, askable=False, fix=foreign_fix(self._foreign))
         if self.project is not None and self._signed_only():
             why = f"{verdict.why}, and this project demands signatures (trust: signed)"
             return replace(verdict, askable=False, why=why)
@@ -424,7 +445,23 @@ class Trust:
 # ── the parts of a decision ──────────────────────────────────────────────
 
 _SETTINGS: Final = "plait.yaml"
-_KNOWN_SETTINGS: Final = ("trust",)
+_KNOWN_SETTINGS: Final = ("trust", "keep_runs")
+
+
+def _refused_among(verdicts: Sequence[Verdict]) -> list[Verdict]:
+    return [verdict for verdict in verdicts if not verdict.allowed and not _unspoken(verdict)]
+
+
+def _unspoken(verdict: Verdict) -> bool:
+    """Does nobody speak for an item, and nothing against it?"""
+    if verdict.code == "changed-system-file":
+        return _relative(verdict.item) not in manifest.listed(verdict.item.space.root)
+    return verdict.askable or verdict.code in _UNSPOKEN
+
+
+_UNSPOKEN: Final = (
+    "unsigned", "content-only", "unknown-key", "out-of-scope", "key-ended", "unsafe-user-file"
+)  # fmt: skip
 
 
 def _worth_asking(verdicts: Iterable[Verdict]) -> bool:
@@ -503,7 +540,9 @@ def expect_settings(node: MappingNode) -> None:
         Problem(
             f"'{key}' is no setting of a project",
             node.key_span(key),
-            f"did you mean '{guess}'?" if (guess := nearest(key, _KNOWN_SETTINGS)) else "known: trust",
+            f"did you mean '{guess}'?"
+            if (guess := nearest(key, _KNOWN_SETTINGS))
+            else f"known: {listed(_KNOWN_SETTINGS)}",
             code="unknown-field",
         )
         for key in node.data()
@@ -515,31 +554,13 @@ def expect_settings(node: MappingNode) -> None:
         case said:
             fix = "write trust: signed"
             problems.append(Problem("'trust' is 'signed' or 'project'", said.span, fix, code="bad-trust"))
+    match node.get("keep_runs"):
+        case None | Scalar(None) | Scalar("all"):
+            pass
+        case Scalar(int(number)) if number > 0 and not isinstance(number, bool):
+            pass
+        case said:
+            what, fix = "'keep_runs' is a whole number above 0, or all", "write keep_runs: all"
+            problems.append(Problem(what, said.span, fix, code="bad-setting"))
     if problems:
         raise DocumentError.together(problems)
-
-
-def _foreign(user: str, project: str, home: str | None) -> Literal["inside", "around"] | None:
-    """Does the user space lie in the project, or the project in it, though neither is the user's home?"""
-    around = os.path.realpath(os.path.dirname(user))
-    home = None if home is None else os.path.realpath(home)
-    if _is_below(os.path.realpath(user), project):
-        return None if home is not None and _is_below(home, project) else "inside"
-    return "around" if _is_below(project, around) and around != home else None
-
-
-def _is_below(path: str, folder: str) -> bool:
-    return os.path.commonpath([path, folder]) == folder
-
-
-def _foreign_fix(where: str) -> str:
-    apart = "a folder outside it" if where == "inside" else "your home, or a folder apart from it"
-    return f"your user space lies {where} this project: let USER_SPACE name {apart}"
-
-
-def _account_home() -> str | None:
-    # Not $HOME: whoever sets the environment does not decide whose folder this is.
-    try:
-        return pwd.getpwuid(os.getuid()).pw_dir
-    except KeyError:
-        return None

@@ -25,6 +25,10 @@ MERGED: Final = "merged"
 FIELDS: Final = ("run", "path", "branch", "commits", "files", "running", "why")
 REST: Final = "the rest of a folder whose removal was begun; all that it held is merged or on a branch"
 UNMADE: Final = "copies for an item that were not finished, so that no step was ever there"
+FOREIGN: Final = (
+    "nobody knows that this run is yours, so nothing of it is looked into or removed: "
+    "plait trust run RUN, or remove its folder"
+)
 LISTED: Final = "git still lists this folder, which is gone: plait worktrees --clean"
 
 
@@ -43,24 +47,31 @@ class Left:
     running: bool = False
     why: str = ""
     """What keeps it there, and what to do, if that is not what keeps any other."""
+    foreign: bool = False
+    """The run is not this user's own."""
 
     def record(self) -> dict[str, Json]:
         return {name: getattr(self, name) for name in FIELDS}
 
 
-def left_behind(start: StartGit, project: str, runs: str, running: Collection[str]) -> list[Left]:
-    """What the runs of a project left behind, by run and name; `runs` is the folder of its runs."""
+def left_behind(
+    start: StartGit, project: str, runs: str, running: Collection[str], *, own: Collection[str]
+) -> list[Left]:
+    """What the runs of a project left behind, by run and name; `runs` is the folder of its runs.
+
+    `own` are those that this user made; what others left is listed, and not looked into.
+    """
     git = Git(start, project)
-    found = {(one.run, one.branch or one.path): one for one in _folders(start, project, runs, running)}
+    found = {(one.run, one.branch or one.path): one for one in _folders(start, project, runs, own, running)}
     for branch, run in _branches(git):
-        if (run, branch) not in found and os.path.isdir(os.path.join(runs, run)):
+        if (run, branch) not in found and run in own:
             found[run, branch] = Left(run, "", branch, _commits(git, branch), running=run in running)
     return [found[key] for key in sorted(found)]
 
 
 def clean(start: StartGit, project: str, runs: str, left: Left) -> Left | None:
     """Be rid of one thing; what remains of it, and why that has to be, is what is given back."""
-    if left.running:
+    if left.running or left.foreign:
         return left
     worktrees = Worktrees(start, project, os.path.join(runs, left.run), left.run)
     is_open = worktrees.is_open()
@@ -137,10 +148,15 @@ def _has_others(git: Git, left: Left) -> bool:
     return any(run == left.run and branch != left.branch for branch, run in _branches(git))
 
 
-def _folders(start: StartGit, project: str, runs: str, running: Collection[str]) -> Iterator[Left]:
+def _folders(
+    start: StartGit, project: str, runs: str, own: Collection[str], running: Collection[str]
+) -> Iterator[Left]:
     git = Git(start, project)
     for run in sorted(os.listdir(runs)) if os.path.isdir(runs) else ():
         worktrees = Worktrees(start, project, os.path.join(runs, run), run)
+        if run not in own:
+            yield from (Left(run, path, "", why=FOREIGN, foreign=True) for path in worktrees.leftovers())
+            continue
         for path in worktrees.leftovers():
             yield _folder(git, worktrees, run, path, running=run in running)
         if run not in running:  # there, places are being removed all the time

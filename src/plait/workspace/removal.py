@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 import stat
+import sys
 from contextlib import suppress
 
 from plait.records import dataclass, field
@@ -58,14 +59,31 @@ def remove_tree(top: str) -> str | None:
 
 def _removed(top: str) -> str | None:
     try:
-        shutil.rmtree(top)
-    except FileNotFoundError:
-        return f"something works in it: {top}" if os.path.lexists(top) else None
+        # Not by the name in the error: which one that is depends on the version of Python.
+        if sys.version_info >= (3, 12):
+            shutil.rmtree(top, onexc=_stop)
+        else:
+            shutil.rmtree(top, onerror=lambda function, path, raised: _stop(function, path, raised[1]))
+    except _StoppedError as stopped:
+        if isinstance(stopped.error, FileNotFoundError):
+            return f"something works in it: {top}" if os.path.lexists(top) else None
+        return f"{stopped.error.strerror}: {short_path(stopped.path)}"
     except RecursionError:
         return "folders in it are nested too deep"
-    except OSError as error:
-        return f"{error.strerror}: {short_path(os.fsdecode(error.filename or top))}"
     return None
+
+
+class _StoppedError(Exception):
+    """Something could not be removed: what, and why."""
+
+    def __init__(self, path: str, error: OSError) -> None:
+        super().__init__(path)
+        self.path = path
+        self.error = error
+
+
+def _stop(_: object, path: str | bytes, error: BaseException) -> None:
+    raise _StoppedError(os.fsdecode(path), error) if isinstance(error, OSError) else error
 
 
 def _open_up(top: str) -> None:

@@ -122,7 +122,7 @@ class Worktrees:
     # ── places ───────────────────────────────────────────────────────────
 
     def add(self, order: int, title: str, key: str, commit: str) -> Spot:
-        os.makedirs(self._folder, mode=0o700, exist_ok=True)
+        self._make_folder()
         for number in range(1, MOST_TRIES):
             name = place_name(self._run, order, title, key, number)
             path, branch = os.path.join(self._folder, name), f"plait/{self._run}/{name}"
@@ -156,6 +156,12 @@ class Worktrees:
         directory = os.path.normpath(os.path.join(path, self._prefix))
         os.makedirs(directory, exist_ok=True)  # a project that is not committed yet
         return Spot(path, directory, branch, commit)
+
+    def _make_folder(self) -> None:
+        """For the places of items: here, and not where a link leads."""
+        os.makedirs(self._folder, mode=0o700, exist_ok=True)
+        if os.path.islink(self._folder):
+            raise _is_link(self._folder)
 
     def leave(self, branch: str) -> str:
         """Remove the worktree that `gather` has made, since its branch moves on without it.
@@ -214,7 +220,7 @@ class Worktrees:
         if os.path.lexists(path) and self.is_unfinished(path):
             self.remove(self.spot_at(path), merged=None)
         if not os.path.lexists(path):
-            os.makedirs(self._folder, mode=0o700, exist_ok=True)
+            self._make_folder()
             new = ("--quiet", "--no-checkout", "--lock", "--reason", MAKING, path, branch)
             self._git.run("worktree", "add", *new)
             filled = self._filled(path)
@@ -223,6 +229,9 @@ class Worktrees:
         return self._spot(path, branch, self.tip(BRANCHES + branch))
 
     def is_there(self, spot: Spot) -> bool:
+        for path in (self._folder, spot.path):
+            if os.path.islink(path):
+                raise _is_link(path)
         return os.path.isdir(spot.directory) and (not spot.branch or _is_whole(spot.path))
 
     def expect_whole(self, spot: Spot) -> None:
@@ -433,7 +442,7 @@ class Worktrees:
     # ── copies ───────────────────────────────────────────────────────────
 
     def copy(self, order: int, title: str, key: str, inputs: Sequence[str]) -> Spot:
-        os.makedirs(self._folder, mode=0o700, exist_ok=True)
+        self._make_folder()
         for number in range(1, MOST_TRIES):
             path = os.path.join(self._folder, place_name(self._run, order, title, key, number))
             if not os.path.lexists(path):
@@ -595,10 +604,11 @@ class Worktrees:
         return [path for path in self._listed() if not os.path.basename(path).startswith(".")]
 
     def _listed(self) -> list[str]:
-        if not os.path.isdir(self._folder):
+        """The folders of items; a link is none, wherever it leads."""
+        if os.path.islink(self._folder) or not os.path.isdir(self._folder):
             return []
         found = (os.path.join(self._folder, name) for name in sorted(os.listdir(self._folder)))
-        return [path for path in found if os.path.isdir(path)]
+        return [path for path in found if os.path.isdir(path) and not os.path.islink(path)]
 
     def spot_at(self, path: str) -> Spot:
         return Spot(path, path, f"plait/{self._run}/{os.path.basename(path)}", "")
@@ -609,6 +619,15 @@ def place_name(run: str, order: int, title: str, key: str, number: int) -> str:
     slug = re.sub(r"[^a-z0-9]+", "-", title.lower(), flags=re.ASCII).strip("-")[:SLUG_LENGTH].strip("-")
     told = sha256_hex(f"{run}\0{number}\0{key}".encode("utf-8", "surrogatepass"))[:8]
     return "-".join(part for part in (str(order), slug, told) if part)
+
+
+def _is_link(path: str) -> InputError:
+    return InputError(
+        "items do not work behind a link",
+        path,
+        "look at it, and remove it: it was made by something else than this run",
+        code="no-worktrees",
+    )
 
 
 def _unmade(path: str, error: OSError) -> ProcessError:

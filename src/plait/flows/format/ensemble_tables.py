@@ -23,7 +23,14 @@ from plait.flows.format.kinds import (
     Whole,
     Word,
 )
-from plait.flows.format.shared import MOST_ATTEMPTS, NAME, PARALLEL, PARAMETERS, TIMEOUT_MEANING
+from plait.flows.format.shared import (
+    MOST_ATTEMPTS,
+    NAME,
+    ON_EMPTY_FIELD,
+    PARALLEL,
+    PARAMETERS,
+    TIMEOUT_MEANING,
+)
 from plait.hints import Final
 from plait.steps.ensemble_parts import (
     MANAGER_ROLE,
@@ -192,6 +199,7 @@ FORMS: Final = (
                 required=True,
             ),
             Field("as", NAME, "the name of the item in the texts of the task", "item"),
+            ON_EMPTY_FIELD,
             Field("task", TASK_ID, "the task that is done for each", required=True),
             Field("reduce", TASK_ID, "the task that puts the outputs together"),
             Field(

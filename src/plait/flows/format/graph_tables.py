@@ -20,13 +20,15 @@ from plait.flows.format.kinds import (
     OneHole,
     OneOf,
     Refused,
+    Shell,
     Text,
     Tree,
     Whole,
     Word,
 )
-from plait.flows.format.shared import NAME, PARALLEL, PARAMETERS, TIMEOUT_MEANING, TRIES
+from plait.flows.format.shared import NAME, ON_EMPTY_FIELD, PARALLEL, PARAMETERS, TIMEOUT_MEANING, TRIES
 from plait.hints import Final
+from plait.records import replace
 
 NODE_NAME: Final = Word("a name: letters, digits, _ - and .", r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 NODE_TYPES: Final = ("action", "gate", "return", "foreach")
@@ -94,10 +96,13 @@ FORMS: Final = (
             Field(
                 "type",
                 Choice(NODE_TYPES),
-                "action: calls a tool; gate: only assigns and leads on; foreach: an action for each item; "
+                "action: calls a tool, or runs shell text; gate: only assigns and leads on; "
+                "foreach: an action for each item; "
                 "return: ends the graph.  If nothing is said, the other fields tell",
             ),
             Field("action", Map("action"), "the call, as a map"),
+            Field("shell", Shell(), "shell text instead of a tool; values are bound, never pasted"),
+            Field("interpreter", Choice(("sh", "bash", "dash")), "for shell: what runs it", "sh"),
             Field("tool", Text(), "the tool that is called: its id", also=("item_id",)),
             Field("params", OneOf((Each(Tree()), OneHole(), Null()), "a map"), "its parameters"),
             Field(
@@ -121,12 +126,19 @@ FORMS: Final = (
             Field("collect", NAME, "of a foreach: the name in the state for what the items gave, in order"),
             Field("parallel", Flag(), "of a foreach: several items at once", False),
             Field("max_concurrency", PARALLEL, "of a foreach: so many at once"),
+            replace(ON_EMPTY_FIELD, what=f"of a foreach: {ON_EMPTY_FIELD.what}"),
             Field("cache_result", Flag(), "the same call of the same tool is made once in a project", False),
             Field("retry", TRIES, "how often it is tried, items of a foreach each for themselves"),
             Field("timeout", Duration(), TIMEOUT_MEANING),
             Field("env_requires", _NAMES, "variables without which the graph does not begin"),
             Field("description", Word(), "what it is for", told=True, also=("comment",)),
             Field("remote", Refused("everything runs on this machine"), ""),
+            Field(
+                "command",
+                Refused("write shell: and the command, or tool: and its id"),
+                "",
+                also=("run", "cmd", "script", "bash"),
+            ),
         ),
     ),
     Form(

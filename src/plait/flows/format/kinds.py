@@ -36,6 +36,8 @@ class Shell:
     """Shell text: its values are bound."""
 
     wanted: str = "shell text"
+    decisions: tuple[tuple[str, str], ...] = ()
+    """Words that are meant as a decision and would be run as a command; and what to write instead."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from plait.flows.format.shared import (
     ENV_FIELD,
     ERROR_FIELDS,
     FILE,
+    ON_EMPTY_FIELD,
     PARALLEL,
     STEP,
     STEP_LIST,
@@ -60,6 +61,7 @@ FORMS: Final = (
             ),
             Field("offset", Whole(0), "leave away so many at the beginning", 0),
             Field("max_items", Whole(0), "at most so many"),
+            ON_EMPTY_FIELD,
             Field("max_parallel", PARALLEL, "so many items at a time", 10),
             Field(
                 "steps",
@@ -104,6 +106,18 @@ FORMS: Final = (
                 Many(FILE),
                 "on a cluster: files of the project that items need, where it is not shared; "
                 "patterns such as `data/*.csv`",
+            ),
+            Field(
+                "stall_timeout",
+                Duration(),
+                "on a cluster: how long its scheduler or a worker may give no sign of life",
+                60,
+            ),
+            Field(
+                "wait_for_workers",
+                Duration(),
+                "on a cluster: how long there may be no worker before the run ends, to be resumed",
+                600,
             ),
         ),
         at_odds=AT_ODDS,
@@ -167,7 +181,9 @@ FORMS: Final = (
             Field("agent_timeout_secs", Duration(), "how long one item may take"),
             Field("command_timeouts", Refused("give each step its timeout"), ""),
             Field("timeout_policy", NoEffect("an item and each of its steps keep their own limits"), ""),
-            Field("cleanup_grace_period_secs", NoEffect("what runs gets five seconds to end"), ""),
+            Field(
+                "cleanup_grace_period_secs", NoEffect("PLAIT_GRACE says how long what runs gets to end"), ""
+            ),
             Field(
                 "timeout_action", NoEffect("an item that takes too long has failed: see on_item_failure"), ""
             ),

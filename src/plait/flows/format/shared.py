@@ -22,6 +22,7 @@ from plait.flows.format.kinds import (
     Word,
 )
 from plait.hints import Final
+from plait.steps.empty import ON_EMPTY
 from plait.steps.fan import MOST_PARALLEL
 
 MOST_ATTEMPTS: Final = 1000
@@ -33,7 +34,7 @@ FILE: Final = Word("a path")
 VALUE: Final = OneOf((Text(), Number(-1e308), Flag()), "text, a number, or true or false")
 ENV: Final = Each(VALUE, NAME)
 COMMANDS: Final = (
-    "shell", "tool", "agent", "claude", "prompt", "http", "foreach", "write_file", "use", "test",
+    "shell", "tool", "agent", "claude", "prompt", "http", "foreach", "write_file", "use", "workflow", "test",
 )  # fmt: skip
 STEP: Final = OneOf((Map("step"), Slash()), "a step")
 STEPS: Final = OneOf((Many(STEP), Map("step"), Slash()), "a step, or a list of steps")
@@ -46,13 +47,44 @@ BACKEND: Final = Word(
     f"one of {', '.join(BACKENDS)}, or dask://HOST:PORT", rf"{'|'.join(BACKENDS)}|dask://[^\s/]+"
 )
 TRIES: Final = OneOf((Whole(1, MOST_ATTEMPTS), Map("retry")), "a number of attempts, or a map: retry")
+_GO_ON: Final = ("ignore", "ignored", "continue", "skip", "pass", "proceed", "none", "ok")
+_END: Final = ("fail", "stop", "abort", "error", "raise")
+
+
+def _decisions(go_on: str, end: str) -> Shell:
+    """Shell text that is none of the words by which other systems decide."""
+    retry = (("retry", "write retry: 3 beside it, to try it again"),)
+    return Shell(decisions=(*((one, go_on) for one in _GO_ON), *((one, end) for one in _END), *retry))
+
+
 ON_FAILURE: Final = OneOf(
-    (Map("handler"), Many(HANDLED), Flag(), Slash(), Shell()), "true, shell text, steps, or a map: handler"
+    (
+        Map("handler"),
+        Many(HANDLED),
+        Flag(),
+        Slash(),
+        _decisions("write on_failure: true, to go on", "leave it away: a step that fails ends the flow"),
+    ),
+    "true, shell text, steps, or a map: handler",
 )
 ON_INCOMPLETE: Final = OneOf(
-    (Map("incomplete"), Many(HANDLED), Slash(), Shell()), "steps, or a map: on_incomplete"
+    (
+        Map("incomplete"),
+        Many(HANDLED),
+        Slash(),
+        _decisions("write on_incomplete: {fail_workflow: false}, to go on", "leave it away: it fails then"),
+    ),
+    "steps, or a map: on_incomplete",
 )
-AFTERWARDS: Final = OneOf((Many(HANDLED), Map("step"), Slash(), Shell()), "a step, or a list of steps")
+AFTERWARDS: Final = OneOf(
+    (
+        Many(HANDLED),
+        Map("step"),
+        Slash(),
+        _decisions("leave it away: the flow goes on", "write a command that fails, such as 'exit 1'"),
+    ),
+    "a step, or a list of steps",
+)
 ALLOWED: Final = ("outside_files",)
 TYPES: Final = ("string", "number", "integer", "boolean", "array", "object", "any")
 PARAMETER: Final = OneOf((Map("named_parameter"), NAME), "a name, or a map: parameter")
@@ -113,4 +145,11 @@ CAPTURE_FIELDS: Final = (
         "stdout",
         of=("capture_output",),
     ),
+)
+
+ON_EMPTY_FIELD: Final = Field(
+    "on_empty",
+    Choice(ON_EMPTY),
+    "what it means that there are no items: nothing, a warning, or a failure",
+    "warn",
 )

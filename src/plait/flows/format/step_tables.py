@@ -31,11 +31,13 @@ from plait.flows.format.shared import (
     COMMANDS,
     ENV_FIELD,
     EXIT_CODE,
+    FILE,
     HANDLED,
     IDENTIFIER,
     MODEL,
     MOST_ATTEMPTS,
     NAME,
+    ON_EMPTY_FIELD,
     ON_FAILURE,
     PARALLEL,
     STEP,
@@ -43,6 +45,7 @@ from plait.flows.format.shared import (
     TRIES,
 )
 from plait.hints import Final
+from plait.records import replace
 
 _HOST: Final = Word(
     "a host: api.example.org, *.example.org, http://localhost:8000, or *",
@@ -84,6 +87,11 @@ FORMS: Final = (
                 "stands for the steps of a block, of this file or an imported one",
             ),
             Field(
+                "workflow",
+                FILE,
+                "another workflow file: its phases run below this step, and know its names",
+            ),
+            Field(
                 "test", OneOf((Shell(), Map("test")), "shell text, or a map: test"), "shell text; write shell"
             ),
             Field(
@@ -99,7 +107,13 @@ FORMS: Final = (
                 told=True,
             ),
             Field("description", Word(), "what it is for", told=True),
-            Field("params", Tree(), "for tool: its parameters", also=("args",), of=("tool",)),
+            Field(
+                "params",
+                Tree(),
+                "for tool and workflow: its parameters",
+                also=("args",),
+                of=("tool", "workflow"),
+            ),
             Field("with", Each(Tree(), NAME), "for use: names that the block knows", of=("use",)),
             Field("do", Many(STEP), "for foreach: the steps", of=("foreach",)),
             Field(
@@ -110,6 +124,7 @@ FORMS: Final = (
                 of=("foreach",),
             ),
             Field("max_items", Whole(0), "for foreach: at most so many rounds", of=("foreach",)),
+            replace(ON_EMPTY_FIELD, what=f"for foreach: {ON_EMPTY_FIELD.what}", of=("foreach",)),
             Field(
                 "interpreter",
                 Choice(("sh", "bash", "dash")),

@@ -61,8 +61,16 @@ def _problems(node: Node, kind: Kind, called: str) -> Iterator[Problem]:
             if isinstance(node, Scalar) and isinstance(picked, Shell) and not is_allowed(node, picked):
                 what, fix = f"{called} is empty, so nothing would be done", "write a command, such as 'true'"
                 yield Problem(what, node.span, fix, code="missing-field")
+            elif isinstance(picked, Shell) and (instead := _decision(node, picked)):
+                what = f"{called} is shell text, so this would run a command called '{node.data()}'"
+                yield Problem(what, node.span, instead, code="word-as-command")
             elif isinstance(node, Scalar) and not is_allowed(node, picked):
                 yield _wrong_type(node, picked if isinstance(picked, Choice) else kind, called)
+
+
+def _decision(node: Node, kind: Shell) -> str | None:
+    word = node.value if isinstance(node, Scalar) else None
+    return dict(kind.decisions).get(word.strip().lower()) if isinstance(word, str) else None
 
 
 def _of_map(node: Mapping, form: Form) -> Iterator[Problem]:

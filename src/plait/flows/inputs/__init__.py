@@ -21,6 +21,7 @@ holds beside the item under the name `item:facts`.
 from __future__ import annotations
 
 from plait.engine.expressions import item_facts
+from plait.flows.inputs.commands import command_problem
 from plait.flows.inputs.json_path import JsonPath, compile_json_path
 from plait.flows.inputs.keys import item_key, keyed
 from plait.flows.inputs.selection import Selection, read_selection, select
@@ -48,6 +49,7 @@ __all__ = [
     "PlainInput",
     "RunCommand",
     "Selection",
+    "command_problem",
     "compile_json_path",
     "compile_order",
     "is_pattern",

@@ -15,10 +15,12 @@ from fnmatch import translate
 
 from plait.documents.limits import shown
 from plait.errors import DocumentError, InputError, LimitError, Problem, nearest
+from plait.flows.inputs.commands import command_problem
 from plait.flows.inputs.formats import items_of
 from plait.flows.inputs.json_path import JsonPath
 from plait.flows.inputs.spec import CommandInput, FileInput, GlobInput, InputSpec, ItemsInput, PlainInput
 from plait.hints import IO, Final, NoReturn, TypeAlias
+from plait.machine import expect_room
 from plait.source import Span
 from plait.template.nodes import Text
 from plait.template.program import Lookup
@@ -65,6 +67,8 @@ def _recognised(
     allow_outside: bool,
 ) -> Iterator[Json]:
     """A list that a hole holds, a file that exists, a glob; never a command."""
+    if (wrong := command_problem(spec.text, spec.span, directory)) is not None:
+        raise InputError.together([wrong])
     said = spec.text.careful(names, strict=True)
     if isinstance(said, list):
         yield from _chosen(iter(said), json_path, spec.span)
@@ -140,6 +144,7 @@ def _opened(path: str, template: Template, span: Span, directory: str, allow_out
     except (FileNotFoundError, NotADirectoryError):
         raise _no_file(path, template, span, directory) from None
     except (OSError, ValueError) as error:
+        expect_room(error)
         reason = error.strerror if isinstance(error, OSError) else "its name holds NUL"
         what = f"'{_name(template)}' cannot be read: {reason}"
         raise InputError(what, span, "look at its name and permissions", code="unreadable") from None
@@ -206,6 +211,7 @@ def _nearest_file(path: str, directory: str) -> str | None:
 # ── globs ────────────────────────────────────────────────────────────────
 
 _MAGIC: Final = re.compile(r"[*?\[]")
+NO_FOLDER: Final = "correct the path; a command is written input: {command: …}"
 
 
 def _is_glob(template: Template) -> bool:
@@ -233,7 +239,7 @@ def _of_glob(pattern: str, span: Span, directory: str, allow_outside: bool) -> I
     while segments and not _MAGIC.search(segments[0]) and len(segments) > 1:
         root = os.path.join(root, segments.pop(0))
     if not os.path.isdir(os.path.join(directory, root)):
-        raise InputError("the folder of this glob does not exist", span, "correct the path", code="no-file")
+        raise InputError("the folder of this glob does not exist", span, NO_FOLDER, code="no-file")
     bound = None if allow_outside else os.path.realpath(directory)
     walk = _Walk([None if one == "**" else _segment(one) for one in segments], wants_folders, bound, span)
     if walk.leaves(os.path.join(directory, root)):

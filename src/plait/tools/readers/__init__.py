@@ -24,13 +24,13 @@ from collections.abc import Callable
 
 from plait import documents
 from plait.beneath import Stamp
-from plait.errors import DocumentError
+from plait.errors import DocumentError, PlaitError, nearest
 from plait.hints import TYPE_CHECKING, Final, TypeAlias
 from plait.source import Source, Span
 from plait.tools import manifest
-from plait.tools.items import FLOWS, Entry, Header, Item, digest_of, header_of
+from plait.tools.items import FLOWS, INFORMATIONAL, Entry, Header, Item, digest_of, header_of
 from plait.tools.readers.formats import Format, extractors, format_of
-from plait.tools.readers.said import MAX_ODD_NAMES, Said
+from plait.tools.readers.said import KEYS, MAX_ODD_NAMES, Said, is_almost
 from plait.tools.spaces import Found, Space
 from plait.values import Json
 
@@ -74,6 +74,7 @@ _Key: TypeAlias = tuple[Space, str, str]
 
 MAX_REMEMBERED: Final = 1_000
 MAX_REMEMBERED_BYTES: Final = 64 << 20
+MAX_LOOKED_AT: Final = 4 << 20
 
 
 def read_item(found: Found, *, kind: str = "tool") -> Item:
@@ -166,6 +167,16 @@ def said_in(path: str) -> dict[str, Json]:
     return {key: entry.value for key, entry in said.entries.items()}
 
 
+def says_anything(path: str) -> bool:
+    """Has a file keys of a header, right or wrong?  One that cannot be read may have."""
+    try:
+        with open(path, "rb") as file:
+            said = _said(_source(file.read(MAX_LOOKED_AT), path), format_of(path))
+    except (OSError, PlaitError):
+        return True
+    return bool(said.entries or said.problems)
+
+
 def _source(data: bytes, path: str) -> Source:
     # Drawn: what a tool says about itself is its author's own text.
     return Source(path, documents.decoded(data, path, drawn=True).removeprefix("\ufeff"))
@@ -182,7 +193,14 @@ def _said(source: Source, form: Format) -> Said:
     return said
 
 
+NO_HEADER: Final = "no-header"
+"""Of a file that says nothing of a tool: it lies beside one, and is no tool itself."""
+
+
 def _checked_header(said: Said, form: Format, kind: str) -> Header:
+    if kind == "tool" and not said.problems and not any(map(_looks_like_key, said.entries)):
+        said.missing("executor_id", "this tool says no executor_id", _executor_fix(form), NO_HEADER)
+        raise DocumentError.together(said.problems)
     try:
         header = header_of(said.entries, kind=kind)
     except DocumentError as error:
@@ -193,6 +211,10 @@ def _checked_header(said: Said, form: Format, kind: str) -> Header:
     if said.problems:
         raise DocumentError.together(said.problems[: documents.MAX_PROBLEMS])
     return header
+
+
+def _looks_like_key(key: str) -> bool:
+    return key in KEYS or key in INFORMATIONAL or is_almost(key, nearest(key, KEYS))
 
 
 def _executor_fix(form: Format) -> str:

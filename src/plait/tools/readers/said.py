@@ -81,11 +81,14 @@ _ALMOST: Final = 0.8
 
 
 def _almost(name: str, names: Iterable[str]) -> str | None:
-    from difflib import SequenceMatcher  # only odd names need it, and it is slow to import
-
     # Compared without the underscores around them, which would make all such names alike.
     known = {other.strip("_"): other for other in names if _is_dunder(other)}
     guess = nearest(name.strip("_"), known)
-    if guess is None or SequenceMatcher(None, name.strip("_"), guess).ratio() < _ALMOST:
-        return None
-    return known[guess]
+    return known[guess] if guess is not None and is_almost(name.strip("_"), guess) else None
+
+
+def is_almost(name: str, guess: str | None) -> bool:
+    """Was one name probably meant to be the other?"""
+    from difflib import SequenceMatcher  # only odd names need it, and it is slow to import
+
+    return guess is not None and SequenceMatcher(None, name, guess).ratio() >= _ALMOST

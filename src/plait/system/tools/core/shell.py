@@ -26,6 +26,8 @@ CONFIG_SCHEMA = {
         "command": {
             "type": "string",
             "minLength": 1,
+            "x-code": "shell",
+            "x-code-values": "values",
             "description": "Shell text, with ${name} for each value",
         },
         "values": {"type": "object", "default": {}, "description": "The values by name"},

@@ -7,7 +7,9 @@ from typing import Any
 
 from plait.beneath import MAX_FILE, read_beneath
 from plait.errors import InputError
+from plait.system.tools.core._values import with_values as put_values
 from plait.system.tools.core.file import _tree
+from plait.values import text as value_text
 
 __executor_id__ = "core/runtimes/python/function"
 __version__ = "1.0.0"
@@ -22,7 +24,17 @@ CONFIG_SCHEMA = {
     "additionalProperties": False,
     "required": ["pattern"],
     "properties": {
-        "pattern": {"type": "string", "minLength": 1, "description": "A regular expression in RE2 syntax"},
+        "pattern": {
+            "type": "string",
+            "minLength": 1,
+            "x-code": "regex",
+            "x-code-values": "values",
+            "description": "A regular expression in RE2 syntax, with ${name} for each value of values",
+        },
+        "values": {
+            "type": "object",
+            "description": "Text by name that is searched for as it is, whatever characters it holds",
+        },
         "path": {
             "type": "string",
             "default": ".",
@@ -40,11 +52,12 @@ MAX_LINE = 500
 def execute(params: dict[str, Any], project_path: str | None) -> dict[str, Any]:
     root = _tree.root_of(project_path)
     most = params.get("max", 100)
+    pattern = with_values(params["pattern"], params.get("values", {}))
     matches: list[dict[str, Any]] = []
     files = 0
     for path, text in texts(root, _tree.relative(root, params.get("path", ".")), params.get("glob")):
         files += 1
-        for match in matching_lines(params["pattern"], path, text):
+        for match in matching_lines(pattern, path, text):
             if len(matches) == most:
                 return {"matches": matches, "complete": False, "files": files}
             matches.append(match)
@@ -63,6 +76,13 @@ def texts(root: str, inside: str, glob: str | None) -> Iterator[tuple[str, str]]
             contents = read_beneath(root, entry.path)
             if contents is not None and b"\0" not in contents[0][:8192]:
                 yield entry.path, contents[0].decode("utf-8", "replace")
+
+
+def with_values(pattern: str, values: dict[str, Any]) -> str:
+    """The pattern with its values put in as text: no character of them means anything."""
+    import re2
+
+    return put_values(pattern, values, lambda value: str(re2.escape(value_text(value))))
 
 
 def matching_lines(pattern: str, path: str, text: str) -> Iterator[dict[str, Any]]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from functools import lru_cache
 from typing import Any
 
 from plait.errors import InputError
+from plait.system.tools.core._values import with_values as put_values
 from plait.system.tools.core.file import _tree
 
 __executor_id__ = "core/runtimes/python/function"
@@ -23,7 +23,17 @@ CONFIG_SCHEMA = {
     "additionalProperties": False,
     "required": ["query"],
     "properties": {
-        "query": {"type": "string", "minLength": 1, "description": "A JSONPath of RFC 9535, starting with $"},
+        "query": {
+            "type": "string",
+            "minLength": 1,
+            "x-code": "jsonpath",
+            "x-code-values": "values",
+            "description": "A JSONPath of RFC 9535, starting with $, with ${name} for each value of values",
+        },
+        "values": {
+            "type": "object",
+            "description": "Text, numbers, true, false and null by name, to compare with or to choose by",
+        },
         "data": {"description": "The JSON value to look into"},
         "path": {"type": "string", "minLength": 1, "description": "A JSON file, relative to the project"},
         "max": {"type": "integer", "minimum": 1, "default": 1000, "description": "How many values at most"},
@@ -32,23 +42,40 @@ CONFIG_SCHEMA = {
 
 
 def execute(params: dict[str, Any], project_path: str | None) -> dict[str, Any]:
-    from jsonpath_rfc9535 import JSONPathError
+    from plait.engine.json_paths import compile_query
 
     data = _data(params, project_path)
+    written = with_values(params["query"], params.get("values", {}))
     most = params.get("max", 1000)
     try:
-        found = _environment().find(params["query"], data)
-    except JSONPathError:
+        query = compile_query(written)
+    except InputError:
         raise InputError(
             "the query is not a JSONPath of RFC 9535",
             fix="for example $.items[0].name or $..id",
             code="bad-query",
         ) from None
+    found = list(query.nodes(data))
     return {
         "values": [node.value for node in found[:most]],
         "paths": [node.path() for node in found[:most]],
         "complete": len(found) <= most,
     }
+
+
+def with_values(query: str, values: dict[str, Any]) -> str:
+    """The query with its values put in as literals, each whole: not inside of quotes."""
+    return put_values(query, values, _literal, quotes="\"'")
+
+
+def _literal(value: Any) -> str:
+    if value is None or isinstance(value, str | bool | int | float):
+        return json.dumps(value, ensure_ascii=True)
+    raise InputError(
+        "a value of a query is text, a number, true, false or null",
+        fix="give one part of it",
+        code="bad-parameters",
+    )
 
 
 def _data(params: dict[str, Any], project_path: str | None) -> Any:
@@ -63,35 +90,3 @@ def _data(params: dict[str, Any], project_path: str | None) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError):
         raise InputError(f"'{params['path']}' is not JSON", fix="name a JSON file", code="not-json") from None
-
-
-@lru_cache(maxsize=1)
-def _environment() -> Any:
-    import re2
-    from jsonpath_rfc9535 import JSONPathEnvironment
-    from jsonpath_rfc9535.function_extensions import ExpressionType, FilterFunction
-
-    class Matching(FilterFunction):
-        """`match` and `search` in linear time: a query may come from anybody, and so may the data."""
-
-        arg_types = [ExpressionType.VALUE, ExpressionType.VALUE]  # noqa: RUF012  # the library's own attribute
-        return_type = ExpressionType.LOGICAL
-
-        def __init__(self, *, whole: bool) -> None:
-            self._whole = whole
-
-        def __call__(self, text: object, pattern: object) -> bool:
-            if not isinstance(text, str) or not isinstance(pattern, str):
-                return False
-            options = re2.Options()
-            options.log_errors = False
-            try:
-                compiled = re2.compile(pattern, options)
-            except re2.error:
-                return False  # RFC 9535: a pattern that is none matches nothing
-            return (compiled.fullmatch if self._whole else compiled.search)(text) is not None
-
-    environment = JSONPathEnvironment()
-    environment.function_extensions["match"] = Matching(whole=True)
-    environment.function_extensions["search"] = Matching(whole=False)
-    return environment

@@ -1,0 +1,236 @@
+"""What is wrong with a file because of the tools and the providers that it names.
+
+`plait check` says here what a run would refuse for a reason that stands in files: a tool that
+is not there or is wrong, parameters that its schema refuses, a provider that is not there.
+Nothing is started and nobody is asked for trust.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+
+from plait.documents import Mapping as MappingNode
+from plait.documents import Node
+from plait.errors import PlaitError, Problem, nearest
+from plait.flows.finding import Finding, Severity
+from plait.hints import TYPE_CHECKING
+from plait.projects import is_project
+from plait.records import replace
+from plait.source import Span
+from plait.steps.permissions import DIRECTIVE
+from plait.values import Json
+
+if TYPE_CHECKING:
+    from plait.flows.tool_calls import ToolCall
+    from plait.steps.call import Toolbox
+    from plait.tools.items import Item
+
+
+def findings_around(path: str, kind: str | None, document: Node | None) -> Iterable[Finding]:
+    """All findings of what a file names; of the file of a tool, all of the tool."""
+    if kind == "tool":
+        yield from (_placed(finding, path, document) for finding in _of_tool_file(path))
+    yield from _of_calls(path, document)
+    yield from _of_models(path, kind, document)
+
+
+# ── the file of a tool ───────────────────────────────────────────────────
+
+
+def _of_tool_file(path: str) -> Iterator[Finding]:
+    from plait.tools.tool_check import chain_problems
+
+    path = os.path.abspath(path)
+    folder, is_below, below = path.rpartition(f"{os.sep}.ai{os.sep}tools{os.sep}")
+    if not is_below:  # a file that is only said to be a tool has no id yet
+        folder, below = os.path.dirname(path), os.path.basename(path)
+    tool_id = os.path.splitext(below)[0].replace(os.sep, "/")
+    try:
+        tools = _toolbox(folder)
+        item = _item(tools, tool_id, path)
+        yield from _without_effect(item)
+        found = tools.spaces.find(tool_id)
+        if found is not None and os.path.samefile(found.path, path):
+            yield from map(Finding, chain_problems(tools.chains.get(tool_id), tools.spaces.project))
+    except PlaitError as error:
+        yield from map(Finding, error.problems)
+
+
+def _placed(finding: Finding, path: str, document: Node | None) -> Finding:
+    """With its place in the file, where it is about a key of a YAML file."""
+    problem = finding.problem
+    key = re.match(r"config((?:\.\w+)+) |'(\w+)' is not read", problem.what)
+    if problem.where != os.path.abspath(path) or not isinstance(document, MappingNode) or key is None:
+        return finding
+    names = ["config", *key[1].split(".")[1:]] if key[1] else [key[2]]
+    while names:
+        around = document.at(tuple(names[:-1])) if names[1:] else document
+        if isinstance(around, MappingNode) and around.get(names[-1]) is not None:
+            return replace(finding, problem=replace(problem, where=around.key_span(names[-1])))
+        names.pop()
+    return finding
+
+
+def _item(tools: Toolbox, tool_id: str, path: str) -> Item:
+    """The tool in a file, whether or not its id leads there."""
+    from plait.beneath import stamp_beneath
+    from plait.tools.readers import read_item
+    from plait.tools.spaces import Found, Space
+
+    folder, name = os.path.split(path)
+    space = replace(tools.spaces.spaces[0], root=folder)
+    assert isinstance(space, Space)
+    stamp = stamp_beneath(folder, name)
+    if stamp is None:
+        raise _no_file(path)
+    return read_item(Found(tool_id, space, name, stamp))
+
+
+def _no_file(path: str) -> PlaitError:
+    from plait.errors import InputError
+
+    return InputError("there is no such file", path, "name a file that is there", code="no-file")
+
+
+def _without_effect(item: Item) -> Iterator[Finding]:
+    """Keys that look as if they declared parameters, and that nothing reads."""
+    from plait.tools.readers import said_in
+
+    if item.header.config_schema is not None:
+        return
+    said = said_in(item.path)
+    for key in ("input_schema", "parameters"):
+        if isinstance(said.get(key), dict | list):
+            what = f"'{key}' is not read, so no parameter is checked"
+            fix = "write it as config_schema"
+            yield Finding(Problem(what, item.path, fix, code="no-effect"), "warning")
+
+
+# ── calls of tools ───────────────────────────────────────────────────────
+
+
+def _of_calls(path: str, document: Node | None) -> Iterator[Finding]:
+    """What is wrong with every call of a tool in a file: the tool, its parameters, values in its code."""
+    from plait.app.flow_files import project_of_file
+    from plait.app.programs import code_of
+    from plait.flows.tool_calls import calls_in_file, code_findings
+
+    project = project_of_file(path)
+    try:
+        calls = list(calls_in_file(path, document, project=project))
+    except PlaitError:
+        return  # what is wrong with the file is said where it is checked
+    has_tools = is_project(project)
+    tools = _toolbox(project)
+    for call in calls:
+        try:
+            if call.node is not None and not _is_elsewhere(call.tool_id):
+                yield from _of_call(tools, call)
+        except PlaitError as error:
+            # Of a file outside any project it is not known whose tools it is to use.
+            problems = [one for one in error.problems if has_tools or one.code != "unknown-tool"]
+            where = call.node.span if call.node is not None else path
+            yield from (Finding(replace(one, where=one.where or where)) for one in problems)
+    yield from code_findings(calls, lambda tool_id: code_of(tools, tool_id))
+
+
+def _is_elsewhere(tool_id: str) -> bool:
+    """Is it reached in another way than by a file of a space?"""
+    return ":" in tool_id and not tool_id.startswith(DIRECTIVE)
+
+
+def _of_call(tools: Toolbox, call: ToolCall) -> Iterator[Finding]:
+    from plait.app.programs import elements_of
+    from plait.tools.tool_check import call_problems, chain_problems
+
+    item, *_ = elements_of(tools, call.tool_id)
+    schema = _schema(tools, call.tool_id, item)
+    in_params = list(_of_params(call, schema)) if schema is not None and call.is_whole else []
+    yield from in_params
+    if call.tool_id.startswith(DIRECTIVE):
+        return
+    chain, project = tools.chains.get(call.tool_id), tools.spaces.project
+    yield from map(Finding, chain_problems(chain, project))
+    if call.is_whole and not any(finding.severity == "error" for finding in in_params):
+        for problem in call_problems(chain, project, call.known_params()):
+            what = f"'{call.tool_id}' cannot be called like this: {problem.what}"
+            yield Finding(replace(problem, what=what, where=_place(call, ())))
+
+
+def _schema(tools: Toolbox, tool_id: str, item: Item) -> Mapping[str, Json] | None:
+    """What a tool or a flow takes; None if anything."""
+    if tool_id.startswith(DIRECTIVE):
+        from plait.documents import decoded
+        from plait.flows.directive import read_directive
+
+        return read_directive(decoded(item.data, item.path), item.path).input_schema()
+    from plait.app.programs import schema_of_flow
+
+    return item.header.config_schema or schema_of_flow(tools.chains.get(tool_id))
+
+
+def _of_params(call: ToolCall, schema: Mapping[str, Json]) -> Iterator[Finding]:
+    from plait.tools.config import place_in, violations
+
+    params = call.known_params()
+    declared = schema.get("properties")
+    properties = declared if isinstance(declared, Mapping) else {}
+    for one in violations(params, schema):
+        if one.code == "bad-schema":
+            continue  # it is a problem of the tool, and said as such
+        guesses = [guess for name in one.unexpected if (guess := nearest(name, properties))]
+        fix = f"did you mean '{guesses[0]}'?" if guesses else f"see 'plait tools show {call.tool_id}'"
+        what = f"'{call.tool_id}': {place_in(one.path)}{one.what}"
+        where = _place(call, (*one.path, *one.unexpected[:1]))
+        yield Finding(Problem(what, where, fix, code="schema-violation"))
+    if schema.keys() & {"additionalProperties", "patternProperties", "anyOf", "oneOf", "allOf", "$ref"}:
+        return
+    for name in params.keys() - properties.keys() if properties else ():
+        guess = nearest(name, properties)
+        fix = f"did you mean '{guess}'?" if guess else f"it takes {', '.join(properties)}"
+        what = f"'{name}' is not among the parameters of '{call.tool_id}'"
+        yield Finding(Problem(what, _place(call, (name,)), fix, code="unknown-parameter"), "warning")
+
+
+def _place(call: ToolCall, path: tuple[str | int, ...]) -> Span:
+    """Where a parameter stands: the key of one in a map, the value of one in a list, or the tool's id."""
+    assert call.node is not None, "only a call with its place in a file is looked at"
+    if call.written is None or not path:
+        return call.node.span
+    inner = call.written.at(path[:-1]) if path[1:] else call.written
+    if isinstance(inner, MappingNode) and inner.get(str(path[-1])) is not None:
+        return inner.key_span(str(path[-1]))
+    found = call.written.at(path)
+    return call.node.span if found is None else found.span
+
+
+# ── providers ────────────────────────────────────────────────────────────
+
+
+def _of_models(path: str, kind: str | None, document: Node | None) -> Iterator[Finding]:
+    from plait.app.flow_files import project_of_file
+    from plait.flows.models import asked_models
+    from plait.providers.find import provider_problems
+
+    project = project_of_file(path)
+    try:
+        asked = list(asked_models(path, kind, document, project=project))
+    except PlaitError:
+        return  # what is wrong with the file is said where it is checked
+    if not asked:
+        return
+    spaces = _toolbox(project).spaces
+    for one in asked:
+        for problem in provider_problems(one.provider, spaces, os.environ):
+            # Which provider is the usual one may be said elsewhere, where the flow is to run.
+            severity: Severity = "error" if one.provider else "warning"
+            what = f"{one.who} needs a model: {problem.what}" if one.who else problem.what
+            yield Finding(replace(problem, what=what, where=problem.where or one.where), severity)
+
+
+def _toolbox(project: str) -> Toolbox:
+    from plait.app import toolbox
+
+    return toolbox(project)

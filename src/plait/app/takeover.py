@@ -1,0 +1,76 @@
+"""A run that came from elsewhere becomes this user's own, because the user says so after a look at it.
+
+That is for copies, backups and runs of an older Plait.  What a run says about itself decides what it runs,
+so the user is shown that first; and the flow has to be in the project, where the user can look at it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from plait.app.flow_files import place_now
+from plait.errors import InputError, TrustError
+from plait.hints import TYPE_CHECKING
+from plait.records import dataclass
+
+if TYPE_CHECKING:
+    from plait.store import Opened
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignRun:
+    """What a run that is not this user's own would go on with."""
+
+    id: str
+    project: str
+    flow: str
+    file: str
+    """Empty for a run that a program in Python made."""
+    began_in: str
+    backend: str
+    """Empty if the flow itself says where items run."""
+
+
+def look_at(run: str, project: str | None) -> ForeignRun:
+    """A run that may be taken over; TrustError if its flow lies elsewhere."""
+    from plait.app.flows import find_run
+
+    runs, name = find_run(run, project)
+    with runs.open(name, write=False) as opened:
+        if opened.is_own:
+            fix = f"plait resume {name} goes on with it"
+            raise InputError(f"run {name} is your own already", fix=fix, code="own-run")
+        return _foreign_run(opened)
+
+
+def take_over(run: ForeignRun) -> None:
+    """From now on it is this user's, as long as it stays in this folder; TrustError without a key."""
+    from plait.app.flows import flow_store
+
+    with flow_store(run.project).open(run.id, write=True) as opened:
+        if _foreign_run(opened) != run:
+            raise TrustError(f"run {run.id} has changed meanwhile", fix="look at it again", code="changed")
+        opened.amend()
+        if opened.why_unsealed:
+            raise TrustError(f"run {run.id} gets no seal: {opened.why_unsealed}", code="foreign-store")
+
+
+def _foreign_run(opened: Opened) -> ForeignRun:
+    facts, here = opened.facts, os.path.realpath(opened.project)
+    began_in = str(facts.get("project", ""))
+    options = facts.get("options")
+    backend = options.get("backend") if isinstance(options, Mapping) else None
+    file = ""
+    if not facts.get("python"):
+        then = began_in if os.path.isabs(began_in) else here
+        file, _ = place_now(os.path.join(here, str(facts.get("file", ""))), then, here)
+        file = os.path.realpath(file)
+        if os.path.commonpath([file, here]) != here:
+            raise TrustError(
+                f"run {opened.id} cannot be taken over: its flow lies outside of the project",
+                file,
+                "begin a new run: plait run FILE",
+                code="foreign-run",
+            )
+    return ForeignRun(opened.id, here, str(facts.get("flow", "")), file, began_in, str(backend or ""))

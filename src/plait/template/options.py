@@ -1,0 +1,558 @@
+"""Which words of a command its program reads as options.
+
+A value is one argument, and a program may read an argument that begins with `-` as an option.  It does
+not where an option before takes the word as its value, behind `--`, or where the program has ended its
+options already.  The tables say this of common programs.  Of every other program each word before `--`
+can be an option, unless it is a number.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from plait.hints import Final, Literal
+from plait.records import dataclass, field
+
+_NUMBER: Final = re.compile(r"-(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
+_ASSIGNMENT: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
+_VERSION: Final = re.compile(r"[0-9][0-9.]*$")
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """A word of a command, as far as it is known."""
+
+    text: str
+    known: bool = True
+    """This is all of it."""
+    may_vanish: bool = False
+    """It may become no word, or several."""
+
+
+def option_words(words: Sequence[Argument], *, in_shell: bool = True) -> dict[int, Program]:
+    """Which of these words, the program first, are read as options, and by which program.
+
+    `in_shell`: a shell reads them, which has programs of its own.
+    """
+    reader = _Reader(words, in_shell=in_shell)
+    reader.command(0, len(words))
+    return reader.found
+
+
+def takes_next_word(words: Sequence[str]) -> bool:
+    """Whether the word behind these is, for all that is known of the program, the value of an option."""
+    probes = [Argument(_NO_OPTION)] * _MOST_VALUES
+    found = option_words([*map(Argument, words), *probes], in_shell=False)
+    places = range(len(words), len(words) + _MOST_VALUES)
+    # Behind `--`, and where a program reads no more options, none of them is one.
+    return places[0] not in found and any(place in found for place in places)
+
+
+_NO_OPTION: Final = "-x"
+_MOST_VALUES: Final = 3
+"""One more than an option takes: `jq --arg name value`."""
+
+
+def is_number(text: str) -> bool:
+    """Whether a text that begins with `-` is a number, and so no option of an unknown program."""
+    return _NUMBER.fullmatch(text) is not None
+
+
+# ── commands that run the command behind them ───────────────────────────────
+
+
+def word_set(words: str) -> frozenset[str]:
+    return frozenset(words.split())
+
+
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """A command that runs the command behind it."""
+
+    valued: str = ""
+    """Option letters that take the next word."""
+    long_valued: frozenset[str] = frozenset()
+    operands: int = 0
+    """Words of its own before the command."""
+    assignments: bool = False
+    looks_up: str = ""
+    """Option letters with which it only looks for the command."""
+    code: str = ""
+    """Option letters whose word is split into a command."""
+    long_code: frozenset[str] = frozenset()
+
+
+PREFIXES: Final[dict[str, Prefix]] = {
+    "sudo": Prefix(
+        "CDghpRrTtUu",
+        word_set("user group host prompt chdir chroot role type"),
+        assignments=True,
+    ),
+    "doas": Prefix("Cu"),
+    "env": Prefix(
+        "uC", word_set("unset chdir"), assignments=True, code="S", long_code=word_set("split-string")
+    ),
+    "nohup": Prefix(),
+    "time": Prefix("fo", word_set("format output")),
+    "exec": Prefix("a"),
+    "command": Prefix(looks_up="vV"),
+    "builtin": Prefix(),
+    "xargs": Prefix(
+        "adEILnPsR",
+        word_set("arg-file delimiter max-lines max-args max-procs max-chars"),
+    ),
+    "nice": Prefix("n", word_set("adjustment")),
+    "ionice": Prefix("cnpPu", word_set("class classdata")),
+    "timeout": Prefix("ks", word_set("kill-after signal"), operands=1),
+    "stdbuf": Prefix("ioe", word_set("input output error")),
+    "setsid": Prefix(),
+    "chroot": Prefix(operands=1),
+    "taskset": Prefix(operands=1),
+    "busybox": Prefix(),
+    "strace": Prefix("abeEIoOpPsSuX"),
+    "flock": Prefix("Ew", operands=1),
+    "chrt": Prefix("DPT", operands=1),
+    "unshare": Prefix("RSGw"),
+    "fakeroot": Prefix("bils"),
+}
+
+
+def takes_next(option: str, valued: str, long_valued: frozenset[str], optional: str = "") -> bool:
+    """Whether the option's value is the next word."""
+    if option.startswith("--"):
+        return option[2:] in long_valued
+    for position, letter in enumerate(option[1:], start=2):
+        if letter in optional:
+            return False  # the rest of the word is its value, and never the next
+        if letter in valued:
+            return position == len(option)
+    return False
+
+
+# ── programs ────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """How a program reads its words."""
+
+    valued: str = ""
+    """Option letters that take the next word, unless something is glued to them."""
+    long_valued: frozenset[str] = frozenset()
+    optional: str = ""
+    """Option letters whose value can only be glued to them."""
+    several: Mapping[str, int] = field(default_factory=dict)
+    """Whole options that take so many words."""
+    permutes: bool = True
+    """Options are read behind operands, too."""
+    behind: Literal["data", "program"] = "data"
+    """Where they are not: what stands behind the first operand, data or words for another program."""
+    dashes: bool = True
+    """`--` ends the options."""
+    digits: bool = False
+    """A number is an option: `head -5`."""
+    plus: bool = False
+    """A word that begins with `+` is an option: `vim +cmd`."""
+    only: re.Pattern[str] | None = None
+    """Nothing else is an option."""
+    first: bool = False
+    """The first word is options, also without a `-`: `tar xf`."""
+    coded: str = ""
+    """Option letters with which the first operand is code, and all behind it is data."""
+    ends: str = ""
+    """Option letters whose value ends the options, all behind it being data."""
+    runs: str = ""
+    """Option letters whose value is a program, all behind it being its words."""
+    executes: frozenset[str] = frozenset()
+    """Options behind which a command stands, up to `;` or `+`."""
+    subcommands: Mapping[str, Program] | None = None
+    """The first operand is one of these, and says what the rest means."""
+    instead: str = ""
+    """What to write, if not `--`."""
+
+    @property
+    def fix(self) -> str:
+        """How to write a value there that is no option."""
+        if self.instead:
+            return self.instead
+        if self.dashes:
+            return "write -- before it, or ./ or --name= in front of it"
+        return "write ./ in front of it (this program does not end its options at --)"
+
+
+_UNKNOWN: Final = Program()
+SSH_VALUED: Final = "BbcDEeFIiJLlmOopQRSWw"
+_NOTHING: Final = Program(only=re.compile(r"(?!)"), permutes=False)
+
+_SHELL: Final = Program(
+    "oO", word_set("rcfile init-file"), permutes=False, behind="program", plus=True, coded="c"
+)
+_GREP: Final = Program(
+    "ABCDdefm",
+    word_set(
+        "after-context before-context context directories devices regexp file max-count include exclude"
+        " exclude-from exclude-dir label binary-files group-separator"
+    ),
+    digits=True,
+    instead="write -e before it",
+)
+_ECHO: Final = Program(
+    only=re.compile(r"-[neE]+"), permutes=False, dashes=False, instead="print it with printf '%s\\n'"
+)
+_ECHO_FILE: Final = Program(
+    only=re.compile(r"-[neE]+|--help|--version"), permutes=False, dashes=False, instead=_ECHO.instead
+)
+_EDITOR: Final = Program(plus=True, digits=True)
+_COMPRESSOR: Final = Program("S", word_set("suffix"), digits=True)
+_LOG: Final = Program(
+    "nSGL",
+    word_set("author committer grep since until after before max-count skip diff-filter"),
+    digits=True,
+)
+_MESSAGE: Final = word_set("message file cleanup")
+_ANY_GIT: Final = Program(digits=True)
+
+_GIT: Final = Program(
+    "Cc",
+    word_set("git-dir work-tree namespace super-prefix config-env"),
+    permutes=False,
+    subcommands={
+        "add": Program(long_valued=word_set("chmod pathspec-from-file")),
+        "blame": Program("LS", word_set("contents")),
+        "branch": Program("u", word_set("set-upstream-to sort points-at format")),
+        "checkout": Program("bB", word_set("orphan conflict pathspec-from-file"), optional="t"),
+        "clone": Program(
+            "bcoju",
+            word_set("branch config origin depth reference template upload-pack shallow-since jobs"),
+            digits=True,
+        ),
+        "commit": Program(
+            "mFCct",
+            _MESSAGE
+            | word_set("author date template reuse-message reedit-message fixup squash trailer")
+            | word_set("pathspec-from-file"),
+            optional="Su",
+        ),
+        "config": Program("f", word_set("file blob type default")),
+        "diff": Program("SGO", word_set("diff-filter"), optional="UMC", digits=True),
+        "grep": Program(
+            "efABCm",
+            word_set("max-depth threads context after-context before-context max-count"),
+            optional="O",
+            digits=True,
+            instead="write -e before it",
+        ),
+        "init": Program("b", word_set("template initial-branch"), optional=""),
+        "log": _LOG,
+        "ls-files": Program("xX", word_set("exclude exclude-from")),
+        "merge": Program("mFsX", _MESSAGE | word_set("strategy strategy-option"), optional="S"),
+        "notes": Program("mFCc", word_set("message file reuse-message reedit-message ref")),
+        "pull": Program(
+            "sX", word_set("strategy strategy-option"), optional="Srj", dashes=False, digits=True
+        ),
+        "push": Program("o", word_set("push-option receive-pack exec repo"), digits=True),
+        "remote": Program("tm", word_set("mirror")),
+        "show": _LOG,
+        "stash": Program("m", word_set("message pathspec-from-file"), digits=True),
+        "switch": Program("cC", word_set("create force-create orphan conflict"), optional="t"),
+        "tag": Program("mFu", _MESSAGE | word_set("local-user sort format points-at"), optional="n"),
+        "worktree": Program("bB", word_set("reason expire"), dashes=False),
+    },
+)  # fmt: skip
+
+_FIND: Final = Program(
+    valued="D",
+    several={
+        **dict.fromkeys(
+            word_set(
+                "-amin -anewer -atime -cmin -cnewer -context -ctime -fls -fprint -fprint0 -fstype -gid -group"
+                " -ilname -iname -inum -ipath -iregex -iwholename -links -lname -maxdepth -mindepth -mmin"
+                " -mtime -name -newer -path -perm -printf -regex -regextype -samefile -size -type -uid -used"
+                " -user -wholename -xtype"
+            ),
+            1,
+        ),
+        "-fprintf": 2,
+    },
+    dashes=False,
+    executes=word_set("-exec -execdir -ok -okdir"),
+)
+
+
+def _rows(*rows: tuple[str, Program]) -> dict[str, Program]:
+    return {name: program for names, program in rows for name in names.split()}
+
+
+_PROGRAMS: Final[dict[str, Program]] = _rows(
+    # the shell's own
+    (": true false", _NOTHING),
+    ("echo", _ECHO),
+    ("printf", Program("v", permutes=False)),
+    ("kill", Program("sn", digits=True)),
+    # files
+    (
+        "cat tac rm rmdir wc tee dirname md5sum sha1sum sha256sum sha512sum cksum sync nohup",
+        Program(),
+    ),
+    ("basename", Program("s", word_set("suffix"), permutes=False)),
+    ("chmod", Program(long_valued=word_set("reference"))),
+    ("chown chgrp", Program(long_valued=word_set("reference from"))),
+    ("cp mv ln", Program("St", word_set("suffix target-directory"))),
+    ("df", Program("Btx", word_set("block-size type exclude-type"))),
+    ("du", Program("BdtX", word_set("block-size max-depth threshold exclude exclude-from files0-from"))),
+    ("find", _FIND),
+    ("install", Program("gmoSt", word_set("group mode owner suffix target-directory"))),
+    (
+        "ls dir vdir",
+        Program(
+            "IwT", word_set("ignore hide width tabsize block-size quoting-style time-style"), digits=True
+        ),
+    ),
+    ("mkdir", Program("m", word_set("mode"))),
+    ("mktemp", Program("p", word_set("suffix"))),
+    ("readlink", Program()),
+    ("realpath", Program(long_valued=word_set("relative-to relative-base"))),
+    ("stat", Program("c", word_set("format printf"))),
+    ("touch", Program("drt", word_set("date reference time"))),
+    # text
+    (
+        "awk mawk gawk nawk",
+        Program(
+            "FvfeEilW",
+            word_set("assign field-separator file source exec include load"),
+            permutes=False,
+        ),
+    ),
+    ("cmp", Program("in", word_set("ignore-initial bytes"))),
+    ("comm", Program(long_valued=word_set("output-delimiter"), digits=True)),
+    (
+        "cut",
+        Program("bcdf", word_set("bytes characters delimiter fields output-delimiter")),
+    ),
+    (
+        "diff",
+        Program("CUFILxXSWD", word_set("label exclude exclude-from starting-file width ifdef"), digits=True),
+    ),
+    ("expand unexpand", Program("t", word_set("tabs"), digits=True)),
+    ("expr", Program(permutes=False)),
+    ("fmt", Program("pwg", word_set("prefix width goal"), digits=True)),
+    ("fold", Program("w", word_set("width"), digits=True)),
+    ("grep egrep fgrep", _GREP),
+    ("head", Program("cn", word_set("bytes lines"), digits=True)),
+    ("join", Program("aejotv12", digits=True)),
+    (
+        "jq",
+        Program(
+            "L",
+            word_set("indent"),
+            several={"--arg": 2, "--argjson": 2, "--slurpfile": 2, "--rawfile": 2, "--argfile": 2},
+        ),
+    ),
+    ("nl", Program("bdfhilnsvw", word_set("body-numbering section-delimiter number-separator number-width"))),
+    ("paste", Program("d", word_set("delimiters"))),
+    ("sed", Program("efl", word_set("expression file line-length"), optional="i")),
+    ("seq", Program("fs", word_set("format separator"), permutes=False)),
+    ("shuf", Program("ino", word_set("input-range head-count output random-source"))),
+    (
+        "sort",
+        Program(
+            "koStT",
+            word_set(
+                "key output buffer-size field-separator temporary-directory batch-size parallel"
+                " compress-program files0-from sort random-source"
+            ),
+        ),
+    ),
+    ("split", Program("abCln", word_set("suffix-length bytes line-bytes lines number filter"), digits=True)),
+    (
+        "tail",
+        Program("cns", word_set("bytes lines pid sleep-interval max-unchanged-stats"), digits=True),
+    ),
+    ("tr", Program(permutes=False)),
+    ("uniq", Program("fsw", word_set("skip-fields skip-chars check-chars"), digits=True)),
+    ("base64", Program("w", word_set("wrap"))),
+    # archives, network, others
+    ("gzip gunzip zcat xz unxz", _COMPRESSOR),
+    ("bzip2 bunzip2", Program(digits=True)),
+    (
+        "tar",
+        Program(
+            "fCTXbFgHKLNVI",
+            word_set(
+                "file directory files-from exclude exclude-from to-command use-compress-program transform"
+                " xform strip-components owner group mode mtime"
+            ),
+            first=True,
+            digits=True,
+        ),
+    ),
+    (
+        "curl",
+        Program(
+            "AbcCdDeEFHKmoPQrTtuUwxXyYz",
+            word_set(
+                "data data-raw data-binary data-urlencode json header user user-agent request output form"
+                " form-string url cookie cookie-jar referer max-time connect-timeout proxy upload-file config"
+                " cacert cert key write-out range retry dump-header oauth2-bearer"
+            ),
+            digits=True,
+        ),
+    ),
+    (
+        "wget",
+        Program(
+            "OoaPUTtwei",
+            word_set(
+                "output-document output-file append-output directory-prefix user-agent timeout tries wait"
+                " header post-data post-file user password execute input-file"
+            ),
+            digits=True,
+        ),
+    ),
+    ("date", Program("dfrs", word_set("date file reference set"), optional="I")),
+    ("sleep", Program()),
+    ("ssh slogin rsh autossh mosh", Program(SSH_VALUED, digits=True)),
+    (
+        "make",
+        Program("CfIoW", word_set("directory file makefile include-dir old-file what-if"), optional="j"),
+    ),
+    ("vi vim view ex nvim less more", _EDITOR),
+    ("git", _GIT),
+    # interpreters
+    ("sh bash dash ash zsh ksh mksh rbash", _SHELL),
+    (
+        "python pypy",
+        Program("WXcm", permutes=False, behind="program", ends="c", runs="m"),
+    ),
+    ("perl", Program("eEI", permutes=False, behind="program", digits=True)),
+    ("node", Program("erC", word_set("eval require import"), permutes=False, behind="program")),
+)
+
+
+def find_program(name: str) -> Program:
+    """How a program of this name, with or without a version, reads its words."""
+    return _PROGRAMS.get(name) or _PROGRAMS.get(_VERSION.sub("", name)) or _UNKNOWN
+
+
+def _find_file(name: str) -> Program:
+    """The same of a program that no shell has in itself."""
+    return _ECHO_FILE if name == "echo" else find_program(name)
+
+
+def known_programs() -> Mapping[str, Program]:
+    return _PROGRAMS
+
+
+class _Reader:
+    """Reads the words of a command as its programs do."""
+
+    def __init__(self, words: Sequence[Argument], *, in_shell: bool) -> None:
+        self.words = words
+        self.in_shell = in_shell
+        self.found: dict[int, Program] = {}
+
+    def command(self, at: int, end: int) -> None:
+        while at < end:
+            name = self.words[at].text.rpartition("/")[2] if self.words[at].known else ""
+            prefix = PREFIXES.get(name)
+            if prefix is None:
+                is_own = self.in_shell and at == 0 and name == self.words[at].text
+                self.program(find_program(name) if is_own else _find_file(name), at + 1, end)
+                return
+            at = self.prefix(prefix, at + 1, end)
+
+    def prefix(self, prefix: Prefix, at: int, end: int) -> int:
+        """Where the command behind it stands."""
+        operands, ended = prefix.operands, False
+        while at < end:
+            text = self.words[at].text
+            if text == "--" and not ended:
+                ended = True
+            elif text.startswith("-") and not ended:
+                self.found[at] = _UNKNOWN
+                if self.words[at].known:  # else something is glued to it
+                    at += takes_next(text, prefix.valued + prefix.code, prefix.long_valued | prefix.long_code)
+            elif prefix.assignments and _ASSIGNMENT.match(text):
+                pass
+            elif operands:
+                operands, ended = operands - 1, True
+            else:
+                return at
+            at += 1
+        return end
+
+    def program(self, program: Program, at: int, end: int) -> None:
+        if program.first and at < end and not self.words[at].text.startswith("-"):
+            self.found[at] = program
+            at += 1 + sum(letter in program.valued for letter in self.words[at].text)
+        dashes, coded = program.dashes, False
+        while at < end:
+            word = self.words[at]
+            if word.text == "--" and word.known and dashes:
+                return
+            is_option = _is_option(word, program)
+            if is_option:
+                self.found[at] = program
+            if not is_option or word.text == "-":  # standard input, which is an operand
+                vanishes = word.may_vanish and program.subcommands is None  # what follows may be the first
+                if not program.permutes and not vanishes:
+                    self.behind(program, at, end, coded=coded)
+                    return
+                at += 1
+                continue
+            if word.text in program.executes:
+                at = self.executed(at + 1, end)
+                continue
+            last = _last_letter(word.text)
+            coded = coded or (not word.text.startswith("--") and any(c in word.text for c in program.coded))
+            taken = self.taken(word.text, program)
+            if taken and not word.known:  # its value is glued to it, unless that is empty
+                taken, dashes = 0, False
+            at += 1
+            for _ in range(taken):
+                if at < end and self.words[at].may_vanish:
+                    dashes = False  # what stands behind may be its value
+                    break
+                at += 1
+            if taken and last and last in program.ends:
+                return
+            if taken and last and last in program.runs:
+                self.program(_UNKNOWN, at, end)
+                return
+
+    def behind(self, program: Program, at: int, end: int, *, coded: bool) -> None:
+        """What the first operand means."""
+        if program.subcommands is not None:
+            word = self.words[at]
+            self.program(program.subcommands.get(word.text if word.known else "", _ANY_GIT), at + 1, end)
+        elif program.behind == "program" and not coded:
+            self.program(_UNKNOWN, at + 1, end)
+
+    def taken(self, option: str, program: Program) -> int:
+        """How many words are the option's value."""
+        if option in program.several:
+            return program.several[option]
+        return takes_next(option, program.valued, program.long_valued, program.optional)
+
+    def executed(self, at: int, end: int) -> int:
+        stop = next((n for n in range(at, end) if self.words[n].text in (";", "+")), end)
+        self.command(at, stop)
+        return stop + 1
+
+
+def _is_option(word: Argument, program: Program) -> bool:
+    text = word.text
+    if program.only is not None:
+        return program.only.fullmatch(text) is not None
+    if text.startswith("+"):
+        return program.plus
+    if not text.startswith("-"):
+        return False
+    if word.known and is_number(text):
+        return program.digits
+    return True
+
+
+def _last_letter(option: str) -> str:
+    return "" if option.startswith("--") else option[-1:]

@@ -1,0 +1,397 @@
+"""Parameters that are read as code: what a schema marks, and how values get there.
+
+    x-code: shell            the parameter is code in this language
+    x-code-values: values    `${name}` in the code stands for the value of that name in the parameter `values`
+
+A value never fills such a parameter.  A tool that names `x-code-values` binds: a placeholder in its
+code becomes `${value_1}`, and the value goes into that other parameter.  Of any other tool the
+placeholder is refused.
+Everybody who fills the parameters of a tool does it by `CodeParams.fill`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from plait.errors import Problem, ShellRefusedError
+from plait.hints import TYPE_CHECKING, Final, TypeAlias
+from plait.records import dataclass
+from plait.source import Span
+from plait.template.nodes import ContextHole, Filled, Hole, Text
+from plait.template.program import Placed
+from plait.template.sinks import as_json_value, as_written, is_own_word
+from plait.template.template import Branch, Constant, Leaf, Node, Template
+from plait.values import Json
+
+if TYPE_CHECKING:
+    from plait.template.program import Lookup, Piece
+    from plait.template.sinks import Dialect, Values
+
+CODE: Final = "x-code"
+VALUES: Final = "x-code-values"
+SHELLS: Final = frozenset({"shell", "sh", "dash", "bash"})
+"""Languages whose text the shell's lexer reads."""
+_SAME_PLACE: Final = ("allOf", "anyOf", "oneOf")
+_SAME_PLACE_ONE: Final = ("if", "then", "else")
+_BY_KEY: Final = ("additionalProperties", "unevaluatedProperties")
+_BY_INDEX: Final = ("items", "additionalItems", "unevaluatedItems", "contains")
+
+Schema: TypeAlias = Mapping[str, Json]
+Path: TypeAlias = tuple[str | int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What a schema says of a parameter that is code."""
+
+    language: str
+    values: str | None = None
+    """The parameter that takes the values of its placeholders."""
+
+
+@dataclass(frozen=True, slots=True)
+class CodePlace:
+    """A text with placeholders that would become code, or hold it."""
+
+    path: Path
+    leaf: Leaf
+    mark: Mark
+    is_code: bool
+    """False: it is one placeholder whose value would have the code in it."""
+
+    @property
+    def name(self) -> str:
+        steps = [f"[{step}]" if isinstance(step, int) else f".{step}" for step in self.path]
+        return "".join(steps).lstrip(".")
+
+
+class CodeParams:
+    """The parameters of one tool that are read as code."""
+
+    def __init__(self, tool_id: str, schemas: Iterable[Schema | None]) -> None:
+        self.tool_id = tool_id
+        self._schemas = [schema for schema in schemas if schema is not None and _mentions_code(schema)]
+
+    def __bool__(self) -> bool:
+        return bool(self._schemas)
+
+    def places(self, template: Template) -> list[CodePlace]:
+        """Where placeholders of these parameters would become code."""
+        if not self._schemas:
+            return []
+        roots = [_At(schema, schema) for schema in self._schemas]
+        return list(_places(template.root, roots, None, ()))
+
+    def refusals(self, template: Template) -> list[Problem]:
+        """Every placeholder that may not stand where it does, whatever its value."""
+        return [problem for place in self.places(template) for problem in _refusals(place, self.tool_id)]
+
+    def fill(self, template: Template, values: Values, *, strict: bool = False) -> Json:
+        """The parameters with their placeholders filled; those in code are bound or refused."""
+        places = self.places(template)
+        if not places:
+            return as_json_value(template, values, strict=strict)
+        problems = [problem for place in places for problem in _refusals(place, self.tool_id)]
+        if problems:
+            raise ShellRefusedError.together(problems)
+        return _filled(template, places, values, strict=strict)
+
+
+NO_CODE: Final = CodeParams("", ())
+
+
+def schema_slips(schema: Json) -> Iterator[tuple[str, str]]:
+    """What is wrong with the marks of a schema, and what to write instead."""
+    properties = schema.get("properties") if isinstance(schema, Mapping) else None
+    names = properties if isinstance(properties, Mapping) else {}
+    for part in _parts_of(schema):
+        for key in part:
+            if key not in (CODE, VALUES) and str(key).lower().replace("_", "-").startswith("x-code"):
+                meant = VALUES if "val" in str(key).lower() else CODE
+                yield f"'{key}' is no mark of a parameter", f"did you mean '{meant}'?"
+        language, values = part.get(CODE), part.get(VALUES)
+        if CODE in part and not (isinstance(language, str) and language.strip()):
+            yield f"'{CODE}' names a language", f"write {CODE}: shell, python, sql, regex, …"
+        if VALUES in part and CODE not in part:
+            yield f"'{VALUES}' stands beside '{CODE}'", f"write {CODE}: and the language as well"
+        if VALUES in part and not _takes_values(names.get(values) if isinstance(values, str) else None):
+            yield (
+                f"'{VALUES}' names a parameter that is an object",
+                f"declare one, such as values: {{type: object}}, and write {VALUES}: values",
+            )
+
+
+# ── schemas ──────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class _At:
+    """A schema that applies somewhere, and the whole that its references lead into."""
+
+    schema: Schema
+    whole: Schema
+
+
+def _mentions_code(schema: Json) -> bool:
+    return any(CODE in part for part in _parts_of(schema))
+
+
+def _parts_of(schema: Json) -> Iterator[Schema]:
+    """Every map in a schema that may be one itself; not the names of its parameters, nor data."""
+    waiting: list[tuple[Json, bool]] = [(schema, True)]
+    while waiting:
+        value, is_schema = waiting.pop()
+        match value:
+            case Mapping():
+                if is_schema:
+                    yield value
+                for key, inner in value.items():
+                    if is_schema and key in ("default", "const", "enum", "examples", "required"):
+                        continue
+                    by_name = is_schema and key in _BY_NAME
+                    waiting.append((inner, not by_name))
+            case list():
+                waiting += [(inner, True) for inner in value]
+
+
+_BY_NAME: Final = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
+"""Keywords below which the keys are names, and the values schemas."""
+
+
+def _takes_values(schema: Json) -> bool:
+    return isinstance(schema, Mapping) and schema.get("type", "object") == "object" and CODE not in schema
+
+
+def _here(schemas: Iterable[_At]) -> list[_At]:
+    """These and all that apply at the same place: references, alternatives, conditions."""
+    found: dict[int, _At] = {}
+    waiting = list(schemas)
+    while waiting:
+        at = waiting.pop()
+        if id(at.schema) in found:
+            continue
+        found[id(at.schema)] = at
+        inner: list[Json] = [one for key in _SAME_PLACE for one in _listed(at.schema.get(key))]
+        inner += [at.schema.get(key) for key in _SAME_PLACE_ONE]
+        dependent = at.schema.get("dependentSchemas")
+        inner += dependent.values() if isinstance(dependent, Mapping) else ()
+        for key in ("$ref", "$dynamicRef"):
+            if isinstance(reference := at.schema.get(key), str):
+                inner.append(_referred(reference, at.whole))
+        waiting += [_At(one, at.whole) for one in inner if isinstance(one, Mapping)]
+    return list(found.values())
+
+
+def _referred(reference: str, whole: Schema) -> Schema:
+    """What a reference leads to; the whole, if that cannot be told: it has the marks of every part."""
+    if not reference.startswith("#/"):
+        return whole
+    place: Json = whole
+    for step in reference[2:].split("/"):
+        name = step.replace("~1", "/").replace("~0", "~")
+        if isinstance(place, Mapping) and name in place:
+            place = place[name]
+        elif isinstance(place, list) and name.isdecimal() and int(name) < len(place):
+            place = place[int(name)]
+        else:
+            return whole
+    return place if isinstance(place, Mapping) else whole
+
+
+def _below(schemas: Iterable[_At], step: str | int) -> list[_At]:
+    """What applies to an entry of a map, or of a list."""
+    found: list[_At] = []
+    for at in schemas:
+        inner: list[Json]
+        if isinstance(step, str):
+            named = at.schema.get("properties")
+            inner = [named.get(step)] if isinstance(named, Mapping) else []
+            patterns = at.schema.get("patternProperties")
+            inner += patterns.values() if isinstance(patterns, Mapping) else ()
+            inner += [at.schema.get(key) for key in _BY_KEY]
+        else:
+            inner = [one for key in (*_BY_INDEX, "prefixItems") for one in _listed(at.schema.get(key))]
+        found += [_At(one, at.whole) for one in inner if isinstance(one, Mapping)]
+    return _here(found)
+
+
+def _listed(value: Json) -> Sequence[Json]:
+    return value if isinstance(value, list) else [value]
+
+
+def _mark(schemas: Iterable[_At]) -> Mark | None:
+    marks = [at.schema for at in schemas if CODE in at.schema]
+    if not marks:
+        return None
+    # Where two schemas disagree, only what both bind is bound.
+    values = {schema.get(VALUES) for schema in marks}
+    one = values.pop() if len(values) == 1 else None
+    return Mark(str(marks[0][CODE]), one if isinstance(one, str) else None)
+
+
+def _mark_below(schemas: Iterable[_At]) -> Mark | None:
+    """The mark of some code that a value at this place could hold."""
+    seen: set[int] = set()
+    waiting = list(schemas)
+    while waiting:
+        at = waiting.pop()
+        if id(at.schema) in seen:
+            continue
+        seen.add(id(at.schema))
+        for one in _here([at]):
+            if CODE in one.schema:
+                return Mark(str(one.schema[CODE]))
+            named = one.schema.get("properties")
+            keys = list(named) if isinstance(named, Mapping) else []
+            waiting += [inner for step in (*keys, "", 0) for inner in _below([one], step)]
+    return None
+
+
+# ── templates ────────────────────────────────────────────────────────────
+
+
+def _places(node: Node, schemas: list[_At], outer: Mark | None, path: Path) -> Iterator[CodePlace]:
+    schemas = _here(schemas)
+    mark = outer or _mark(schemas)
+    match node:
+        case Leaf():
+            if all(isinstance(part, Text) for part in node.program.parts):
+                return
+            if mark is not None:
+                yield CodePlace(path, node, mark, is_code=True)
+            elif node.program.whole and (inner := _mark_below(schemas)) is not None:
+                yield CodePlace(path, node, inner, is_code=False)
+        case Branch(items, None):
+            for index, item in enumerate(items):
+                yield from _places(item, _below(schemas, index), mark, (*path, index))
+        case Branch(items, keys):
+            for key, item in zip(keys or (), items, strict=True):
+                yield from _places(item, _below(schemas, key), mark, (*path, key))
+
+
+def _refusals(place: CodePlace, tool_id: str) -> Iterator[Problem]:
+    mark, source = place.mark, place.leaf.source
+    for hole in _outer_holes(place.leaf):
+        written = source.text[hole.start : hole.end]
+        where = Span(source, hole.start, hole.end)
+        code = f"'{place.name}' of '{tool_id}' is {mark.language} code"
+        if not place.is_code:
+            what = f"'{written}' would fill a parameter of '{tool_id}' that is {mark.language} code"
+            fix = (
+                "write the parameters out as a map, with the code in it; values go where the tool takes data"
+            )
+            yield Problem(what, where, fix, code="value-as-code")
+        elif mark.values is None:
+            what = f"{code}, and '{written}' would become part of it"
+            yield Problem(what, where, _safe_form(mark), code="value-as-code")
+        elif "raw" in _formats(hole):
+            what = f"{code}, and ':raw' would make a value part of it"
+            fix = f"leave ':raw' away: the value is bound, and given to the tool in '{mark.values}'"
+            yield Problem(what, where, fix, code="value-as-code")
+
+
+def _safe_form(mark: Mark) -> str:
+    if mark.language in SHELLS:
+        return "use shell: instead, where values are bound, or give the value to a parameter that is data"
+    return (
+        "write the code out without it, and give the value to a parameter that is data; "
+        f"a tool that binds values says so by {VALUES} in its schema"
+    )
+
+
+def _outer_holes(leaf: Leaf) -> Iterator[Hole | Filled]:
+    return (part for part in leaf.program.parts if not isinstance(part, Text))
+
+
+def _formats(written: Hole | Filled) -> set[str]:
+    hole = as_written(written)
+    alternatives = hole.alternatives if isinstance(hole, ContextHole) else ()
+    return {form.name for alternative in alternatives for form in alternative.formats}
+
+
+# ── binding ──────────────────────────────────────────────────────────────
+
+
+def _filled(template: Template, places: Sequence[CodePlace], values: Values, *, strict: bool) -> Json:
+    """The tree, with a reference for each placeholder in code and its value beside it."""
+    data = Template(_without(template.root, {id(place.leaf) for place in places}), template.profile)
+    lookup = template.lookup(values, None)
+    filled = as_json_value(data, lookup, strict=strict)
+    for place in places:
+        assert place.mark.values is not None, "code that is not bound was refused"
+        given = filled.get(place.mark.values, {}) if isinstance(filled, dict) else {}
+        pieces = _pieces(place, template, lookup, filled, strict=strict)
+        code, bound = _bound(pieces, place, lookup, given if isinstance(given, Mapping) else {})
+        _put(filled, place.path, code)
+        if bound and isinstance(given, Mapping):  # of anything else the tool's schema says what is wrong
+            filled[place.mark.values] = {**given, **bound}
+    return filled
+
+
+def _without(node: Node, code: set[int]) -> Node:
+    match node:
+        case Leaf() if id(node) in code:
+            return Constant(None)
+        case Branch(items, keys):
+            return Branch(tuple(_without(item, code) for item in items), keys)
+    return node
+
+
+def _pieces(
+    place: CodePlace, template: Template, lookup: Lookup, filled: Json, *, strict: bool
+) -> list[Piece]:
+    own = Template(place.leaf, template.profile)
+    if place.mark.language not in SHELLS:
+        return own.pieces(lookup, strict=strict)
+    from plait.template.script import script_of
+
+    # What the script sets itself is the script's, as in a `shell:` step.
+    script = script_of(own, dialect_of(place.mark, filled), lookup.names)
+    return script.template.pieces(lookup, strict=strict, shell_names=script.assigned)
+
+
+def dialect_of(mark: Mark, params: Json) -> Dialect:
+    """The shell that reads the code: its language, or what the parameter `shell` says."""
+    named = params.get("shell") if isinstance(params, Mapping) else None
+    return "bash" if "bash" in (mark.language, named) else "sh"
+
+
+def _bound(
+    pieces: Sequence[Piece], place: CodePlace, lookup: Lookup, taken: Mapping[str, Json]
+) -> tuple[str, dict[str, Json]]:
+    written: list[str] = []
+    bound: dict[str, Json] = {}
+    number = 0
+    for piece in pieces:
+        if not isinstance(piece, Placed):
+            written.append(piece)
+            continue
+        if written and written[-1].endswith("$"):
+            raise _after_dollar(piece, place.leaf)
+        number += 1
+        while (name := f"value_{number}") in taken:
+            number += 1
+        bound[name] = piece.value
+        written.append(f"${{{name}{_format_of(piece, place.mark, lookup)}}}")
+    return "".join(written), bound
+
+
+def _format_of(piece: Placed, mark: Mark, lookup: Lookup) -> str:
+    """A value that may begin with '-' in the flow may do so for the tool."""
+    may = "opt" in _formats(piece.hole) or is_own_word(piece.hole, lookup, of_author=True)
+    return ":opt" if may and mark.language in SHELLS else ""
+
+
+def _after_dollar(piece: Placed, leaf: Leaf) -> ShellRefusedError:
+    return ShellRefusedError(
+        "a '$' right before a value would hide that value",
+        Span(leaf.source, piece.hole.start, piece.hole.end),
+        "put something between them, or leave the '$' away",
+        code="value-as-code",
+    )
+
+
+def _put(tree: Json, path: Path, value: Json) -> None:
+    for step in path[:-1]:
+        tree = tree[step]
+    tree[path[-1]] = value

@@ -1,0 +1,160 @@
+"""What is wrong with a tool whatever it is called with, and with a call whatever its unknown values are.
+
+Nothing is started, trusted or written.  The config of the chain is bound to sample
+parameters, because `bind` is the one place that knows what a config may say.  A problem
+counts only if every sample has it: then no value that is not known is the reason.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+
+from plait.errors import PlaitError, Problem
+from plait.hints import Final
+from plait.tools.anchors import find_anchor, tool_folder
+from plait.tools.bind import Binding
+from plait.tools.chain import FLOW, Chain
+from plait.tools.config import CONTEXT, EXECUTION_KEYS, Config, with_defaults
+from plait.tools.environment import Environment
+from plait.tools.rules import judge
+from plait.tools.schemas import surely_meets, validator
+from plait.values import Json, holds_unknown
+
+SAMPLES: Final[tuple[Json, ...]] = ("x", 1, {}, [])
+"""For a parameter of which nobody says what it is."""
+_BY_TYPE: Final[Mapping[str, Json]] = {
+    "string": "x", "integer": 1, "number": 1, "boolean": True, "array": [], "object": {}, "null": None,
+}  # fmt: skip
+_OF_VALUES: Final = frozenset({"secret-in-argv", "too-large", "bad-env", "url-origin", "unresolved"})
+"""Codes of problems that only other values of parameters or variables would have, or would not."""
+
+
+def chain_problems(chain: Chain, project: str | None) -> list[Problem]:
+    """All problems of a chain that stand in its files."""
+    found = [problem for pair in judge(chain) for problem in pair.problems]
+    found += _schema_problems(chain)
+    if chain.primitive != FLOW:
+        found += _config_problems(chain, project)
+        found += _folder_problems(chain, project)
+    return found
+
+
+def call_problems(chain: Chain, project: str | None, params: Mapping[str, Json]) -> list[Problem]:
+    """What the binding has against these parameters, of which some are known only to a run."""
+    if chain.primitive == FLOW:
+        return []
+    properties = _declared(chain)
+    tool = chain.tool
+
+    def given(sample: Json) -> dict[str, Json]:
+        known = {
+            name: _sample_of(properties.get(name), sample) if holds_unknown(value) else value
+            for name, value in params.items()
+        }
+        return with_defaults(known, tool)
+
+    of_tool = {problem.what for problem in _config_problems(chain, project)}
+    found = _common([_binding_problems(chain, project, given(sample)) for sample in SAMPLES])
+    return [problem for problem in found if problem.what not in of_tool]
+
+
+def _folder_problems(chain: Chain, project: str | None) -> tuple[Problem, ...]:
+    """Why the folder of a tool cannot come along with it."""
+    try:
+        tool_folder(chain, find_anchor(chain, project))
+    except PlaitError as error:
+        return error.problems
+    return ()
+
+
+def schema_problem(schema: Mapping[str, Json], tool_id: str, path: str) -> Problem | None:
+    """Why a schema is not JSON Schema."""
+    if surely_meets({}, schema):
+        return None
+    try:
+        validator(json.dumps(schema))
+    except ValueError as error:
+        first = str(error).splitlines()[0]
+        what = f"the schema of '{tool_id}' is not JSON Schema: {first}"
+        return Problem(
+            what, path, "every keyword has its form: type: object, required: [a]", code="bad-schema"
+        )
+    return None
+
+
+def _schema_problems(chain: Chain) -> Iterator[Problem]:
+    for item in chain.elements:
+        if item.header.config_schema is not None:
+            problem = schema_problem(item.header.config_schema, item.id, item.path)
+            if problem is not None:
+                yield problem
+
+
+def _config_problems(chain: Chain, project: str | None) -> list[Problem]:
+    """The problems that the binding has with each of the samples."""
+    return _common([_binding_problems(chain, project, _params(chain, sample)) for sample in SAMPLES])
+
+
+def _common(with_each: Sequence[dict[str, Problem]]) -> list[Problem]:
+    return [problem for what, problem in with_each[0].items() if all(what in one for one in with_each)]
+
+
+def _binding_problems(chain: Chain, project: str | None, params: Mapping[str, Json]) -> dict[str, Problem]:
+    context = _context(chain, project)
+    folder = os.path.dirname(chain.tool.path)
+    try:
+        author = Config(chain, params={}, context=context, env={})
+        environment = Environment({}, dict.fromkeys(_variables(author), "http://x"))
+        Binding(chain, context, environment, project, project or folder).bind(params)
+    except PlaitError as error:
+        return {one.what: one for one in error.problems if one.code not in _OF_VALUES}
+    return {}
+
+
+def _context(chain: Chain, project: str | None) -> dict[str, Json]:
+    folder = os.path.dirname(chain.tool.path)
+    return {
+        "tool_path": chain.tool.path,
+        "tool_dir": folder,
+        "tool_parent": os.path.dirname(folder),
+        "project_path": project or folder,
+        "anchor_path": folder,
+        "runtime_lib": folder,
+        "user_space": folder,
+        "system_space": folder,
+    }
+
+
+def _variables(author: Config) -> Iterator[str]:
+    """The variables that the config names: each could have a value where the tool is called."""
+    template = author.template(author.written)
+    return (str(hole) for hole in template.placeholders if hole.kind == "env")
+
+
+def _declared(chain: Chain) -> Mapping[str, Json]:
+    schema = chain.tool.header.config_schema or {}
+    properties = schema.get("properties")
+    return properties if isinstance(properties, Mapping) else {}
+
+
+def _params(chain: Chain, sample: Json) -> dict[str, Json]:
+    """A value for every parameter that is declared, or that the config asks for."""
+    declared = _declared(chain)
+    author = Config(chain, params={}, context=_context(chain, None), env={})
+    names = [*declared, *sorted(author.mentioned - declared.keys() - CONTEXT - EXECUTION_KEYS)]
+    return {name: _sample_of(declared.get(name), sample) for name in names}
+
+
+def _sample_of(schema: Json, sample: Json) -> Json:
+    if not isinstance(schema, Mapping):
+        return sample
+    for keyword in ("default", "const"):
+        if keyword in schema:
+            return schema[keyword]
+    choices = schema.get("enum")
+    if isinstance(choices, list) and choices:
+        return choices[0]
+    kind = schema.get("type")
+    return _BY_TYPE.get(kind, sample) if isinstance(kind, str) else sample
