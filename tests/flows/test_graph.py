@@ -462,6 +462,31 @@ def test_an_equal_call_is_made_once_in_a_project_until_the_tool_changes(place: P
     assert place.text("ledger") == "x\ny\nx\n"
 
 
+# ── shell text ───────────────────────────────────────────────────────────
+
+HOSTILE = "a'; touch OWNED; $(touch OWNED) `touch OWNED` \\"  # -n"
+SHELL_NODES = [
+    # nodes; state.v holds what a shell would run                                        state.got
+    ("{a: {shell: 'printf %s ${state.v}', assign: {got: '${result.stdout}'}}}",            HOSTILE),
+    ("{a: {shell: 'printf %s \"${state.v}\"', assign: {got: '${result.result}'}}}",        HOSTILE),
+    ("{a: {shell: \"printf %s '${state.v}'\", interpreter: bash, assign: {got: '${result.stdout}'}}}", HOSTILE),
+    ("{a: {type: action, shell: 'echo ${inputs.n}', assign: {got: '${result.stdout}'}}}",  "3\n"),
+    ("{a: {shell: 'for n in a b; do echo $n ${n}; done', assign: {got: '${result.stdout}'}}}", "a a\nb b\n"),
+    ("{a: {tool: core/shell, params: {command: 'n=1; echo $n ${n}'}, assign: {got: '${result.stdout}'}}}", "1 1\n"),
+    ("{a: {over: [1, 2], shell: 'printf %s ${item}', assign: {got: '${result.total}'}}}",  2),
+    ("{a: {shell: exit 3, on_error: b}, b: {assign: {got: handled}}}",                     "handled"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("nodes", "got"), SHELL_NODES)
+def test_a_node_runs_shell_text_as_a_step_does_with_values_bound(nodes: str, got: Any, place: Place) -> None:
+    flow = {"start": "a", "inputs": {"n": {"default": 3}}, "state": {"v": HOSTILE}}
+    place.write("flow.yaml", f"{json.dumps(flow)[:-1]}, nodes: {nodes}}}")
+    assert place.check() == []
+    assert place.done().value["state"]["got"] == got
+    assert not (place.root / "OWNED").exists()
+
+
 # ── a graph is a tool ────────────────────────────────────────────────────
 
 DOUBLE = """\

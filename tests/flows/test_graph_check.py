@@ -91,6 +91,7 @@ ROWS = [
     ("start: a\nnodes: {a: {tool: x, action: {tool: y}}}", ["contradiction: 'tool' and 'action' both say what is done"]),
     ("start: a\nnodes: {a: {tool: x, params: {v: '${sate.n}'}}}", ["unknown-name: nothing here is named 'sate.n'"]),
     ("inputs: [q]\nstart: a\nnodes: {a: {return: '${q} ${inputs.q}'}}", ["unknown-name: nothing here is named 'q'"]),
+    ("inputs: [q]\nstart: a\nnodes: {a: {return: '${q | upper} ${q:-x}'}}", ["unknown-name: nothing here is named 'q'"]),
     ("inputs: [q]\nstart: a\nnodes: {a: {return: '${inputs.qq}'}}",          ["unknown-input: no input is named 'qq'"]),
     ("config_schema: {properties: {q: {}}}\nstart: a\nnodes: {a: {return: '${inputs.qq}'}}",
      ["unknown-input: no input is named 'qq'"]),

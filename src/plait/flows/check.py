@@ -820,6 +820,9 @@ def _has_fallback(hole: ContextHole) -> bool:
 
 
 def _unknown(path: Path, field: Field, span: Span) -> Problem:
+    if field.phase == "graph" and path.root in (field.declared or ()):
+        fix = f"did you mean 'inputs.{path}'?"
+        return Problem(f"nothing here is named '{path}'", span, fix, code="unknown-name")
     elsewhere = [name for name in NAMES if name.name == path.root]
     root = None if elsewhere else _guess(path.root, tuple(islice(field.known, MOST_GUESSES)))
     fix = f"did you mean '{Path(root, path.keys)}'? " if root else ""

@@ -250,7 +250,7 @@ def _values(frame: _Frame, name: str) -> tuple[Json, ...]:
 
 
 class _Reader:
-    def __init__(self, document: Node, profile: str, given: Iterable[Name], blocks: Blocks) -> None:
+    def __init__(self, document: Node, profile: str, given: list[Name], blocks: Blocks) -> None:
         self.fields: list[Field] = []
         self.lists: list[tuple[Node, ...]] = []
         self.calls: list[tuple[Mapping, Known]] = []
@@ -267,6 +267,8 @@ class _Reader:
         unplaced = (*misplaced(document), *of_env_files(document)) if profile == "workflow" else ()
         self.given = {name.name: name for name in (*unplaced, *declared(document), *given)}
         self.declared = declared_inputs(document, profile, self.given)
+        self.plain = tuple(given) if profile == "graph" else tuple(self.given.values())
+        """Names that stand for themselves; what a graph declares is asked for as `inputs.name`."""
         self.taken = names_given(document, blocks) if self.is_workflow else frozenset[str]()
         """Names that no step has by its id."""
         self.before_items = names_before_items(document) if self.is_workflow else frozenset[str]()
@@ -274,7 +276,7 @@ class _Reader:
     def frame(self, phase: str) -> _Frame:
         """The outermost frame: what the document declares and what will be given."""
         frame = _Frame(phase)
-        frame.add(self.given.values())
+        frame.add(self.plain)
         return frame
 
     # ── documents ────────────────────────────────────────────────────────

@@ -369,15 +369,6 @@ class _Names:
                 what = "'result' is what the action of this node gave: known in its assign and next"
                 fix = "assign it where the action is, and ask for state.…"
                 yield Finding(Problem(what, span, fix, code="unknown-name"))
-            case root if (
-                self.inputs is not None
-                and root in self.inputs
-                and root not in names_in("graph")
-                and root != loop
-                and not tested
-            ):
-                fix = f"did you mean 'inputs.{path}'?"
-                yield Finding(Problem(f"nothing here is named '{path}'", span, fix, code="unknown-name"))
             case root if tested and root not in ("state", "inputs", "result", *CLOCK):
                 guess = nearest(root, ("state", "inputs", "result"))
                 fix = f"did you mean '{guess}'? " if guess else ""
