@@ -464,6 +464,38 @@ def test_the_limits_are_those_of_the_code() -> None:
     }
 
 
+DEVIATIONS = [
+    # document    what Plait does instead, as its line has it
+    ("003",       ["`core/…`", "`rye/core/…`", "`rye/bash/bash`"]),
+    ("003",       ["`python/function`", "`core/primitives/function`"]),
+    ("003",       ["`InputError`", "`missing-executor`", "exit code 2"]),
+    ("003",       ["`function`, `mcp` and `flow`"]),
+    ("001",       ["`PromptTemplateError`", "`missing_variables`"]),
+    ("000",       ["declared as required and not given ends the directive"]),
+    ("000",       ["a field that a hook does not have is refused"]),
+    ("002",       ["below the project", "`allow: [outside_files]`"]),
+    ("003",       ["`PYTHONPATH` of the user reaches a tool only if it `passes` it"]),
+    ("003",       ["`LD_…`", "`PYTHON…`", "`NODE_OPTIONS`", "`--allow-env`"]),
+    ("000, 004",  ["left away where it is all of a header, an argument or a variable"]),
+    ("003",       ["the `stat` of its files"]),
+    ("000, 003",  ["a circle is an error", "`config-cycle`"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("document", "words"), DEVIATIONS, ids=lambda it: str(it)[:40])
+def test_a_deviation_that_was_accepted_has_a_line_of_its_own(document: str, words: list[str]) -> None:
+    lines = [line for line in page_of("deviations.md").splitlines() if line.startswith(f"| {document} |")]
+    cells = [line.split(" | ")[2] for line in lines]
+    assert len([cell for cell in cells if all(word in cell for word in words)]) == 1
+
+
+def test_the_page_of_safety_says_who_writes_a_command_that_a_model_asks_for() -> None:
+    (said,) = (
+        line for line in page_of("safety.md").split("\n\n") if line.startswith("**Commands that a model")
+    )
+    assert "may call `core/shell` writes the command itself" in said
+
+
 def coded(words: Iterable[str]) -> str:
     return " ".join(f"`{word}`" for word in words)
 
