@@ -250,6 +250,44 @@ def test_a_command_line_that_changes_needs_another_approval(project: Path, small
 ADD = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}}
 
 
+HIDDEN = [
+    # what a server says                       as it is shown
+    ("Add.\x1b[2K\x1b[1Gharmless",             "Add.\\u001b[2K\\u001b[1Gharmless"),
+    ("Add.\u202eflesmih",                      "Add.\\u202eflesmih"),
+    ("Add.\u200bhidden",                       "Add.\\u200bhidden"),
+    ("Add.\rharmless",                         "Add.\\rharmless"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("said", "shown"), HIDDEN)
+@pytest.mark.parametrize("place", ["description", "parameter"])
+def test_a_letter_that_hides_others_is_seen_before_a_tool_is_approved(
+    project: Path,
+    small: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    place: str,
+    said: str,
+    shown: str,
+) -> None:
+    server = tmp_path / "hiding.py"
+    text = Path(small).read_text()
+    old, new = {
+        "description": ('"Add two numbers."', ascii(said)),
+        "parameter": ("ADD = ", f"NOTE = {ascii(said)}\nADD = "),
+    }[place]
+    assert old in text
+    text = text.replace(old, new, 1)
+    if place == "parameter":
+        text = text.replace("tools = {", "ADD['properties']['a']['description'] = NOTE\ntools = {", 1)
+    server.write_text(text)
+    write_tool(project, "add", args=[str(server)])
+    assert main(["trust", "mcp", "small", "add"]) == 0
+    printed = capsys.readouterr().out
+    assert shown in printed
+    assert said not in printed
+
+
 def approval(server: str, tool: str, command: list[str], description: str, schema: Json) -> str:
     """What `plait trust mcp` prints."""
     written = json.dumps(schema, indent=2).replace("\n", "\n    ")
