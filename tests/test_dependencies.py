@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -119,6 +120,12 @@ PLANS: list[tuple[list[str], list[str]]] = [
 def test_all_tests_run_on_the_oldest_and_the_newest_interpreter(versions: list[str], runs: list[str]) -> None:
     planned = interpreters.plan(versions)
     assert [f"{run.version} {run.resolution} {'all' if run.whole else 'share'}" for run in planned] == runs
+
+
+def test_make_check_and_so_ci_runs_the_tests_on_every_interpreter() -> None:
+    printed = subprocess.run(["make", "-n", "check"], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert "tests/interpreters.py" in printed.stdout
+    assert re.search(r"\bmake .*\bcheck$", (ROOT / ".ci/run").read_text("utf-8"), re.MULTILINE)
 
 
 def test_a_bound_that_was_not_tried_is_told() -> None:

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -1148,3 +1149,37 @@ def test_a_run_of_one_step_loads_only_what_it_needs(tmp_path: Path) -> None:
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True
     )
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+OF_MANY_RUNS = [
+    # command                        of 30 runs, how many journals are opened at most
+    (["run", "flow.yaml", "--quiet"], 1),
+    (["show"],                        1),
+    (["show", "last"],                1),
+    (["logs", "last"],                1),
+    (["resume"],                      1),
+    (["runs", "--limit", "5"],        10),
+]  # fmt: skip
+
+
+def test_a_command_opens_no_journals_of_old_runs_that_it_says_nothing_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("USER_SPACE", str(tmp_path / "home"))
+    (tmp_path / "project").mkdir()
+    monkeypatch.chdir(tmp_path / "project")
+    Path("flow.yaml").write_text("steps: [{shell: 'true'}]\n")
+    for _ in range(30):
+        assert main(["run", "flow.yaml", "--quiet"]) == 0
+    connect, opened = sqlite3.connect, set[str]()
+
+    def connected(path: str, *args: object, **how: object) -> sqlite3.Connection:
+        opened.update(re.findall(r"/runs/(\w+)/journal\.db", str(path)))
+        return connect(path, *args, **how)  # type: ignore[call-overload, no-any-return]
+
+    monkeypatch.setattr(sqlite3, "connect", connected)
+    for command, most in OF_MANY_RUNS:
+        opened.clear()
+        assert main(command) == 0
+        assert len(opened) <= most, command
