@@ -125,6 +125,8 @@ def test_a_parameter_is_named_where_it_stands_with_what_was_meant(project: Path)
 
 
 SUBPROCESS = "executor_id: core/primitives/subprocess\nconfig: "
+TENFOLD = ", ".join(f"v{level}: '{'{v%d}' % (level - 1) * 10}'" for level in range(1, 9))
+"""Entries of which each holds ten times the one before."""
 TOOLS = [
     # a file below .ai/tools, its text                              what is said of it
     ("a.yaml", GREET,                                               []),
@@ -144,6 +146,8 @@ TOOLS = [
     ("a.yaml", SUBPROCESS + "{command: echo, args: a}",             ["2: error: config.args is a list"]),
     ("a.yaml", SUBPROCESS + "{command: echo, timeout: '{t}'}",      []),
     ("a.yaml", SUBPROCESS + "{command: echo, timeout: soon}",       ["2: error: config.timeout is a number of seconds above 0"]),
+    ("a.yaml", SUBPROCESS + f"{{command: echo, args: ['{{v8}}'], v0: xxxxxxxxxx, {TENFOLD}}}", ["1: error: the rendered text is longer than 16,777,216 characters"]),
+    ("a.yaml", SUBPROCESS + f"{{command: echo, args: ['{{v5}}'], v0: xxxxxxxxxx, {TENFOLD}}}", []),
     ("a.yaml", SUBPROCESS + "{command: echo}\nconfig_schema: {type: objekt}", ["0: error: the schema of 'a' is not JSON Schema: \"objekt\" is not valid under any of the schemas listed in the 'anyOf' keyword"]),
     ("a.yaml", "executor_id: core/primitives/http_client\nconfig: {method: GET}", ["0: error: an HTTP tool names a url"]),
     ("a.yaml", "executor_id: core/primitives/http_client\nconfig: {url: '${BASE}/{id}', auth: {type: bearer, token: '${TOKEN}'}}", []),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plait.errors import InputError, PlaitError, ShellRefusedError, ValueRefusedError
+from plait.errors import InputError, LimitError, PlaitError, ShellRefusedError, ValueRefusedError
 from plait.records import replace
 from plait.tools.bind import Call, bind
 from plait.tools.chain import Chain
@@ -718,3 +719,52 @@ def test_an_option_does_not_take_what_follows_for_a_value_that_nobody_gave(
         process(config)
     assert caught.value.code == "missing-parameter"
     assert "nobody gave the argument '{u}'" in str(caught.value)
+
+
+# ── sizes ────────────────────────────────────────────────────────────────
+
+
+def tenfold(levels: int, name: str = "v{}") -> dict[str, str]:
+    """Entries of which each holds ten times the one before."""
+    rows = {name.format(0): "xxxxxxxxxx"}
+    for level in range(1, levels):
+        rows[name.format(level)] = f"{{{name.format(level - 1)}}}" * 10
+    return rows
+
+
+SIX, NINE = tenfold(6), tenfold(9)
+MANY = range(40)
+LARGE_CONFIGS: list[tuple[Any, dict[str, Any]]] = [
+    # primitive   config that would make 40 million characters or more
+    (process,     {**NINE, "args": ["{v8}"]}),
+    (process,     {**NINE, "env": {"A": "{v8}"}}),
+    (process,     {**NINE, "input_data": "{v8}"}),
+    (process,     {**SIX, "args": ["{v5}"] * 40}),
+    (process,     {**SIX, "args": [f"{n}{{v5}}" for n in MANY]}),
+    (process,     {**SIX, "input_data": {str(n): "{v5}" for n in MANY}}),
+    (request,     {**NINE, "headers": {"X-A": "{v8}"}}),
+    (request,     {**NINE, "body": {"a": ["{v8}"]}}),
+    (request,     {**NINE, "url": "https://x.example/{v8}"}),
+    (request,     {**SIX, "headers": {f"X-{n}": "{v5}" for n in MANY}}),
+    (request,     {**SIX, "body": {str(n): "{v5}" for n in MANY}}),
+    (mcp,         {**NINE, "server": {"command": "serve", "args": ["{v8}"]}}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("made", "config"), LARGE_CONFIGS, ids=lambda it: " ".join(it)[-40:] if isinstance(it, dict) else ""
+)
+def test_a_small_config_does_not_become_a_large_call(made: Any, config: dict[str, Any]) -> None:
+    tracemalloc.start()
+    try:
+        with pytest.raises(LimitError) as caught:
+            made(config)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert caught.value.code == "output-too-long"
+    assert peak < 200 << 20
+
+
+def test_a_config_that_fits_is_not_refused() -> None:
+    assert len(process({**SIX, "args": ["{v5}"]}).argv[-1]) == 1_000_000
