@@ -125,7 +125,7 @@ def test_a_parameter_is_named_where_it_stands_with_what_was_meant(project: Path)
 
 
 SUBPROCESS = "executor_id: core/primitives/subprocess\nconfig: "
-TENFOLD = ", ".join(f"v{level}: '{'{v%d}' % (level - 1) * 10}'" for level in range(1, 9))
+TENFOLD = ", ".join(f"v{level}: '{f'{{v{level - 1}}}' * 10}'" for level in range(1, 9))
 """Entries of which each holds ten times the one before."""
 TOOLS = [
     # a file below .ai/tools, its text                              what is said of it

@@ -274,7 +274,7 @@ def test_a_letter_that_hides_others_is_seen_before_a_tool_is_approved(
     text = Path(small).read_text()
     old, new = {
         "description": ('"Add two numbers."', ascii(said)),
-        "parameter": ("ADD = ", f"NOTE = {ascii(said)}\nADD = "),
+        "parameter": ("ADD = ", f"NOTE = {said!a}\nADD = "),
     }[place]
     assert old in text
     text = text.replace(old, new, 1)
