@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 import shlex
 import threading
@@ -31,6 +32,15 @@ def data(secret: str) -> bytes:
         return secret.encode("utf-8", "surrogatepass")
 
 
+def in_lines(text: str, width: int) -> str:
+    return "\n".join(text[at : at + width] for at in range(0, len(text), width))
+
+
+def by_numbers(secret: str, form: str) -> str:
+    """The secret with a number for each character that is no letter or digit of ASCII."""
+    return "".join(char if char.isascii() and char.isalnum() else form.format(ord(char)) for char in secret)
+
+
 FORMS: dict[str, Callable[[str], str]] = {
     "as it is": str,
     "JSON, ASCII": lambda secret: json.dumps(secret)[1:-1],
@@ -43,10 +53,15 @@ FORMS: dict[str, Callable[[str], str]] = {
     "hex": lambda secret: data(secret).hex(),
     "hex, upper case": lambda secret: data(secret).hex().upper(),
     "hex, with colons": lambda secret: data(secret).hex(":"),
+    "hex, in lines": lambda secret: in_lines(data(secret).hex(), 6),
+    "hex, in lines of bytes": lambda secret: " " + in_lines(data(secret).hex(" "), 12).replace("\n", "\n "),
+    "hex, in lines, JSON": lambda secret: json.dumps(in_lines(data(secret).hex(), 6))[1:-1],
     "shell word": shlex.quote,
     "shell word, double": lambda secret: "'" + secret.replace("'", "'\"'\"'") + "'",
     "escaped bytes": lambda secret: "".join(f"\\x{byte:02x}" for byte in data(secret)),
     "HTML": escape,
+    "HTML, by numbers": lambda secret: by_numbers(secret, "&#{};"),
+    "HTML, by hexadecimal numbers": lambda secret: by_numbers(secret, "&#x{:04X};"),
     "base64": lambda secret: base64.b64encode(data(secret)).decode(),
     "base64, at 1": lambda secret: base64.b64encode(b"a" + data(secret) + b"xyz").decode(),
     "base64, at 2": lambda secret: base64.b64encode(b"ab" + data(secret) + b"xy").decode(),
@@ -146,6 +161,16 @@ def test_a_long_secret_is_hidden_whole_and_in_base64() -> None:
     coded = base64.encodebytes(data(key)).decode()
     left = masker.mask(coded)
     assert max(map(len, left.split("***"))) < 4
+
+
+def test_many_long_secrets_are_hidden_like_one() -> None:
+    words = ["".join(word) for word in itertools.product("'\"\\&<>", repeat=6)]
+    size = LONGEST // 6
+    secrets = ["".join(words[at : at + size]) for at in range(0, 10 * size, size)]
+    inside = secrets[7][90:110]
+    masker = Masker([*secrets, inside])
+    assert masker.mask("\n".join([*secrets, inside, "end"])) == "***\n" * 11 + "end"
+    assert masker.mask(data(secrets[-1]).hex()) == "***"
 
 
 def test_secrets_can_be_added_while_others_are_masking() -> None:

@@ -1,12 +1,12 @@
 """Hide declared secrets in a text, as they are and as programs usually write them.
 
-One automaton looks for all of them at once, in time linear in the text:
+Automata look for all of them at once, in time linear in the text:
 
     text        as it is; percent-encoded, in part or whole; with the escapes of JSON, of
-                quoted shell words and of HTML, also one inside the other
+                quoted shell words and of HTML (names and numbers), also one inside the other
     lines       each line of a secret that has several
     base64      both alphabets, at each of the three alignments, also broken into lines
-    hex         in either case, also with ':' or a blank between the bytes
+    hex         in either case, also with ':' or blanks between the bytes, or broken into lines
 
 A secret of fewer than four characters is hidden only where it stands alone: inside
 words it is found everywhere, and a mask there would spell it out.  One of blanks alone
@@ -30,8 +30,10 @@ SHORTEST: Final = 4
 LONGEST: Final = 1000
 """Characters; what is longer is hidden piece by piece, so that the automaton stays small."""
 
+_PATTERN: Final = 1 << 19
+"""Characters of the pattern of one automaton, more than one piece has; there may be several."""
 _MEMORY: Final = 1 << 28
-"""Bytes that the automaton may take; it takes a few kilobytes for each secret."""
+"""Bytes that an automaton may take: some kilobytes for each character of a secret."""
 
 
 class Masker:
@@ -118,8 +120,9 @@ class _Program:
         parts = sorted({part for secret in secrets for part in _parts(secret)})
         long = [part for part in parts if len(part) >= SHORTEST]
         short = [part for part in parts if len(part) < SHORTEST]
-        forms = "|".join(form for part in long for form in _forms(part))
-        self._long = _automaton(f"(?:{forms})") if long else None
+        # The longest go first: what is part of another one must not cut it in two.
+        long.sort(key=len, reverse=True)
+        self._long = [_automaton(pattern) for pattern in _patterns(long)]
         self._alone = _alone(short) if short else None
         # A secret with '*' in it may come about only by masking another one.
         self._again = any("*" in part for part in long)
@@ -127,15 +130,20 @@ class _Program:
     def mask(self, text: str) -> str:
         if self._alone is not None:
             text = self._alone(text)
-        if self._long is None:
-            return text
         data = text.encode("utf-8", "surrogatepass")
-        if self._long.search(data) is None:
+        hidden = self._hide(data)
+        if hidden is data:
             return text
-        hidden = self._long.sub(MASK.encode(), data)
-        while self._again and self._long.search(hidden) is not None:  # each time it gets shorter
-            hidden = self._long.sub(MASK.encode(), hidden)
+        while self._again and (again := self._hide(hidden)) is not hidden:  # each time it gets shorter
+            hidden = again
         return hidden.decode("utf-8", "surrogatepass")
+
+    def _hide(self, data: bytes) -> bytes:
+        """The bytes with every form hidden; the very same object if there is none."""
+        for automaton in self._long:
+            if automaton.search(data) is not None:
+                data = automaton.sub(MASK.encode(), data)
+        return data
 
 
 def _parts(secret: str) -> Iterator[str]:
@@ -148,6 +156,21 @@ def _parts(secret: str) -> Iterator[str]:
         for line in (line.strip() for line in lines):
             if len(line) >= SHORTEST:
                 yield from _parts(line)
+
+
+def _patterns(parts: Iterable[str]) -> Iterator[str]:
+    """Every form of these, in patterns that are small enough to compile, in the same order."""
+    forms: list[str] = []
+    size = 0
+    for part in parts:
+        written = "|".join(_forms(part))
+        if forms and size + len(written) > _PATTERN:
+            yield f"(?:{'|'.join(forms)})"
+            forms, size = [], 0
+        forms.append(written)
+        size += len(written)
+    if forms:
+        yield f"(?:{'|'.join(forms)})"
 
 
 def _automaton(pattern: str) -> _Automaton:
@@ -178,9 +201,14 @@ def _alone(secrets: Iterable[str]) -> Callable[[str], str]:
 def _forms(secret: str) -> Iterator[str]:
     yield "".join(_character(char) for char in secret)
     data = _bytes(secret)
-    yield "[: ]?".join(f"{_hex(byte)}" for byte in data)
+    yield _BETWEEN_BYTES.join(f"{_hex(byte)}" for byte in data)
     for alignment in range(3):
         yield _base64(data, alignment)
+
+
+_BREAK: Final = r"\s|\\+[rn]"
+"""What stands where a long text is broken into lines, as it is or in JSON."""
+_BETWEEN_BYTES: Final = f"(?::|{_BREAK})*"
 
 
 def _character(char: str) -> str:
@@ -192,6 +220,8 @@ def _character(char: str) -> str:
     percent = "".join(f"%{_hex(byte)}" for byte in octets)
     quoted = "".join(rf"\\+x{_hex(byte)}" for byte in octets)
     forms = [plain, escaped, percent, quoted, *_SPECIAL.get(char, ())]
+    if not (char.isascii() and char.isalnum()):
+        forms.append(f"&#(?:0*{ord(char)}|[xX]0*{_nibbles(ord(char), width=1)});")
     if not char.isalnum():
         # A backslash before it; of backslashes, any number of them.
         forms[0] = r"\\+" if char == "\\" else rf"\\*{plain}"
@@ -208,8 +238,8 @@ _SPECIAL: Final = {
     "\b": (r"\\+b",),
     "\f": (r"\\+f",),
     " ": (r"\+",),
-    "'": (_QUOTED_QUOTE, "&#39;", "&apos;", "&#[xX]27;"),
-    '"': ("&quot;", "&#34;"),
+    "'": (_QUOTED_QUOTE, "&apos;"),
+    '"': ("&quot;",),
     "&": ("&amp;",),
     "<": ("&lt;",),
     ">": ("&gt;",),
@@ -223,7 +253,7 @@ def _base64(data: bytes, alignment: int) -> str:
     coded = b64encode(bytes(alignment) + data).decode("ascii")
     first = ceil(alignment * 8 / 6)
     whole, rest = divmod((alignment + len(data)) * 8, 6)
-    core = r"(?:\s|\\+[rn])*".join(_base64_digit(digit) for digit in coded[first:whole])
+    core = f"(?:{_BREAK})*".join(_base64_digit(digit) for digit in coded[first:whole])
     # The last digit holds bits of what follows, too: it goes with what it tells of the secret.
     return core + ("[A-Za-z0-9+/_-]?=*" if rest else "=*")
 
