@@ -164,12 +164,12 @@ def test_a_long_secret_is_hidden_whole_and_in_base64() -> None:
 
 
 def test_many_long_secrets_are_hidden_like_one() -> None:
-    words = ["".join(word) for word in itertools.product("'\"\\&<>", repeat=6)]
+    words = ["".join(word) for word in itertools.product("😀😁😂🤣", repeat=6)]
     size = LONGEST // 6
-    secrets = ["".join(words[at : at + size]) for at in range(0, 10 * size, size)]
-    inside = secrets[7][90:110]
+    secrets = ["".join(words[at : at + size]) for at in range(0, 6 * size, size)]
+    inside = secrets[2][90:110]
     masker = Masker([*secrets, inside])
-    assert masker.mask("\n".join([*secrets, inside, "end"])) == "***\n" * 11 + "end"
+    assert masker.mask("\n".join([*secrets, inside, "end"])) == "***\n" * 7 + "end"
     assert masker.mask(data(secrets[-1]).hex()) == "***"
 
 

@@ -38,6 +38,12 @@ ONE = [
     (["--lenient", "--", "-${n}"],                                                       "-${n}\n"),
     (["${t} ${t:json}", "--values", '{"t": "hush"}', "--secret", "t"],      "*** ***\n"),
     (["${t}", "--values", '{"t": {"a": ["hush"]}}', "--secret", "t"],       '{"a":["***"]}\n'),
+    (["ls ${t}", "--values", '{"t": "hush"}', "--secret", "t", "--sink", "argv"], '["ls ***"]\n'),
+    (["ls ${t}", "--values", '{"t": "hush"}', "--secret", "t", "--sink", "shell"], "ls '***'\n"),
+    (["${t}", "--values", '{"t": ["hush"]}', "--secret", "t", "--sink", "json"], '["***"]\n'),
+    (["http://h/${t}", "--values", '{"t": "hu sh"}', "--secret", "t", "--sink", "url"], "http://h/***\n"),
+    (["a ${t}", "--values", '{"t": "hush"}', "--secret", "t", "--sink", "header"], "a ***\n"),
+    (["a ${t}", "--values", '{"t": {"a": "hush"}}', "--secret", "t", "--sink", "env"], 'a {"a":"***"}\n'),
 ]  # fmt: skip
 
 

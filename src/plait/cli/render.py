@@ -22,7 +22,7 @@ from plait.cli.output import error_data, json_line, write_json, write_value
 from plait.cli.values import add_values, expect_env, expect_map, given_text, given_values, read_json, scope_of
 from plait.errors import InputError, PlaitError
 from plait.hints import TYPE_CHECKING, BinaryIO, Final
-from plait.values import Json
+from plait.values import Json, Secret
 
 if TYPE_CHECKING:
     from plait.cli.arguments import Parser
@@ -87,11 +87,33 @@ def _rendered(options: argparse.Namespace) -> Json:
     text = given_text(options.text)
     template = read_json(text, "TEXT") if options.tree else text
     env = None if options.env is None else expect_env(read_json(options.env, "--env"), "--env")
-    scope = scope_of(given_values(options), env=env)
+    values = given_values(options)
+    scope = scope_of(values, env=env)
     environment = dict(os.environ) if env is None else env
-    return _filled(
+    filled = _filled(
         template, scope, options.profile, options.sink, strict=not options.lenient, env=environment
     )
+    return _without_secrets(filled, [values[name] for name in options.secret])
+
+
+def _without_secrets(value: Json, hidden: Json) -> Json:
+    """What a person may see: a sink fills in a secret for the program that needs it."""
+    if not hidden:
+        return value
+    from plait.masking import Masker, masked
+
+    return masked(value, Masker(_secret_texts(hidden)).mask)
+
+
+def _secret_texts(value: Json) -> Iterator[str]:
+    match value:
+        case Secret():
+            yield value.reveal()
+        case Mapping():
+            yield from _secret_texts(list(value.values()))
+        case list():
+            for inner in value:
+                yield from _secret_texts(inner)
 
 
 def _filled(
