@@ -97,7 +97,7 @@ def test_a_value_refers_to_its_file_and_to_the_given_environment_alone(
 REFUSED = [
     "PATH", "LD_PRELOAD", "LD_LIBRARY_PATH", "DYLD_INSERT_LIBRARIES", "PYTHONPATH", "PYTHONSTARTUP", "PYTHONHOME",
     "NODE_OPTIONS", "NODE_PATH", "BASH_ENV", "ENV", "IFS", "PERL5LIB", "RUBYOPT", "GIT_SSH_COMMAND", "PS4",
-    "JAVA_TOOL_OPTIONS", "GCONV_PATH", "RYE_PYTHON",
+    "JAVA_TOOL_OPTIONS", "GCONV_PATH", "RYE_PYTHON", "PLAIT_CLAUDE",
 ]  # fmt: skip
 
 

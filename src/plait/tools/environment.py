@@ -29,6 +29,7 @@ _LOADERS: Final = (
     "PATH", "IFS", "ENV", "BASH_ENV", "BASH_FUNC_*", "SHELLOPTS", "LD_*", "DYLD_*", "GLIBC_TUNABLES",
     "PYTHON*", "NODE_OPTIONS", "NODE_PATH", "RUBYOPT", "RUBYLIB", "PERL5*", "PERLLIB", "JAVA_TOOL_OPTIONS",
     "_JAVA_OPTIONS", "CLASSPATH", "GIT_*", "GCONV_PATH", "HOSTALIASES", "LOCPATH", "PROMPT_COMMAND", "PS4",
+    "PLAIT_CLAUDE",
 )  # fmt: skip
 
 _NAME: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
