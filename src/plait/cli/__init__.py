@@ -1,7 +1,7 @@
 """The command `plait`: find the command, let it run, turn its end into an exit code.
 
-    0  done            2  the user's file or arguments are wrong      4    our bug
-    1  it failed       3  trust refused                               130  interrupted
+    0  done            2  the user's file or arguments are wrong      4      our bug
+    1  it failed       3  trust refused                               128+n  ended by signal n
 
 `plait sh` answers with the exit code of the command it ran; a reader that leaves
 early (`plait … | head`) ends Plait silently, with the 141 that shells use for it.
