@@ -1,0 +1,10 @@
+"""Note it."""
+
+__version__ = "1.0.0"
+__tool_type__ = "python"
+__executor_id__ = "core/runtimes/python/function"
+__tool_description__ = "Note it."
+
+
+def execute(params, project_path):
+    return {"noted": True}
