@@ -1,0 +1,83 @@
+"""How much of Plait each command loads: an upper bound, so that a start does not become slower while modules move.
+
+A command that loads less is no failure; then the table can be lowered.  Names of modules are not held.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from golden.cases import ENVIRONMENT
+
+ROOM = 1.03
+
+LOADED = [
+    # command                                                        modules, lines of code
+    (["--version"],                                                    2,    259),
+    (["render", "Hello ${name}", "--values", '{"name": "world"}'],    24,   4118),
+    (["call", "core/file/read", "-p", "path=flow.yaml"],              64,  11266),
+    (["run", "flow.yaml"],                                           166,  30347),
+    (["check", "flow.yaml"],                                         161,  28551),
+    (["runs"],                                                        67,  11262),
+]  # fmt: skip
+
+FLOW = """\
+setup: [{shell: echo one, capture_output: word}]
+map: {input: [1, 2], max_parallel: 1, steps: [{when: "${item} > 1", shell: "echo ${item} ${word}"}]}
+reduce: [{shell: "echo ${map.total}"}]
+"""
+
+PROGRAM = """\
+import json, sys
+from plait.cli import main
+status = main(sys.argv[2:])
+files = [module.__file__ for name, module in list(sys.modules.items()) if name.partition(".")[0] == "plait"]
+files = [file for file in files if file]  # a folder without a file is no code
+with open(sys.argv[1], "w") as out:
+    json.dump([status, files], out)
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "modules", "lines"), LOADED, ids=[row[0][0].strip("-") for row in LOADED]
+)
+def test_a_command_loads_no_more_than_it_did(
+    command: list[str], modules: int, lines: int, tmp_path: Path
+) -> None:
+    (tmp_path / "flow.yaml").write_text(FLOW)
+    (tmp_path / "home").mkdir()
+    subprocess.run(
+        [sys.executable, "-c", PROGRAM, "loaded.json", *command],
+        cwd=tmp_path, check=True, capture_output=True,
+        env={**ENVIRONMENT, "PATH": os.environ["PATH"], "HOME": f"{tmp_path}/home", "USER_SPACE": f"{tmp_path}/home"},
+    )  # fmt: skip
+    status, files = json.loads((tmp_path / "loaded.json").read_text("utf-8"))
+    assert status == 0
+    found = len(files), sum(lines_of_code(Path(file)) for file in files)
+    assert found[0] <= modules * ROOM
+    assert found[1] <= lines * ROOM
+
+
+def lines_of_code(path: Path) -> int:
+    """Lines that are not blank, no comment, and not part of a docstring."""
+    source = path.read_text("utf-8")
+    written = {
+        number
+        for number, line in enumerate(source.splitlines(), 1)
+        if line.strip() and not line.lstrip().startswith("#")
+    }
+    for node in ast.walk(ast.parse(source)):
+        if (
+            isinstance(node, ast.Expr)
+            and isinstance(node.value, ast.Constant)
+            and isinstance(node.value.value, str)
+        ):
+            written -= set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    return len(written)
