@@ -74,7 +74,7 @@ class Command:
 
 
 @dataclass(frozen=True)
-class Printed:
+class Output:
     """What is held of a command."""
 
     out: str
@@ -100,16 +100,16 @@ def _command(name: str, said: Any) -> Command:
 # ── what is recorded ─────────────────────────────────────────────────────
 
 
-def recorded(case: str) -> dict[str, Printed]:
+def read_record(case: str) -> dict[str, Output]:
     folder = CASES / case
     rows = [line.split() for line in _text(folder / "codes.txt").splitlines()]
     return {
-        name: Printed(_text(folder / f"{name}.out"), _text(folder / f"{name}.err"), int(code))
+        name: Output(_text(folder / f"{name}.out"), _text(folder / f"{name}.err"), int(code))
         for name, code in rows
     }
 
 
-def record(case: str, printed: Mapping[str, Printed]) -> None:
+def record(case: str, printed: Mapping[str, Output]) -> None:
     folder = CASES / case
     for old in (*folder.glob("*.out"), *folder.glob("*.err")):
         old.unlink()
@@ -130,7 +130,7 @@ def _text(path: Path) -> str:
 
 def play(
     case: str, top: Path, patch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[bytes]
-) -> Iterator[tuple[str, Printed]]:
+) -> Iterator[tuple[str, Output]]:
     """Run the commands of a case in a copy of its folder below `top`; what each of them printed."""
     project, home = top / "case", top / "home"
     home.mkdir()
@@ -154,7 +154,7 @@ def play(
             capture.readouterr()
             code = main(command.arguments)
             out, err = capture.readouterr()
-        yield command.name, Printed(command.held(normal.text(out)), normal.text(err), code)
+        yield command.name, Output(command.held(normal.text(out)), normal.text(err), code)
 
 
 def _environment(home: Path) -> dict[str, str]:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from golden.cases import CASES, HERE, WRITE, Printed, case_names, commands_of, play, record, recorded
+from golden.cases import CASES, HERE, WRITE, Output, case_names, commands_of, play, read_record, record
 from golden.names import public_names
 
 
@@ -41,10 +41,10 @@ def test_commands_print_what_is_recorded(
     printed = dict(play(case, tmp_path, monkeypatch, capfdbinary))
     if WRITE:
         record(case, printed)
-    expect_same(case, transcript(printed), transcript(recorded(case)))
+    expect_same(case, transcript(printed), transcript(read_record(case)))
 
 
-def transcript(printed: dict[str, Printed]) -> str:
+def transcript(printed: dict[str, Output]) -> str:
     """All commands in one text, with the name of the command before each line, so that a difference tells it."""
     return "\n".join(
         f"{name}.{stream}: {line}"
@@ -93,7 +93,7 @@ FORMS = [
 
 def test_paths_of_steps_have_the_forms_that_they_had() -> None:
     """Of what is recorded, which the commands have to print: so no flow has to run for it."""
-    found = sorted({f"{kind:<12}{form(path)}" for path, kind in recorded_steps()})
+    found = sorted({f"{kind:<12}{form(path)}" for path, kind in steps_of_corpus()})
     expect_recorded(HERE / "paths.txt", "".join(f"{line}\n" for line in found))
 
 
@@ -103,7 +103,7 @@ def form(path: str) -> str:
     return path
 
 
-def recorded_steps() -> Iterator[tuple[str, str]]:
+def steps_of_corpus() -> Iterator[tuple[str, str]]:
     """Path and kind of every step that an event or a log of the corpus tells."""
     for file in sorted(CASES.glob("*/*.out")):
         for line in file.read_text("utf-8").splitlines():
