@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from crash.scene import LIMIT, wait_for
+from flows.graphs import trusted
+from flows.running import Place, new_place
 from plait.app.flows import Company, resume_flow, run_flow
+from plait.cli import main
 from plait.engine.events import Event, Noted, StepFinished
 from plait.engine.outcome import Failed
 from plait.errors import GuardianError
+from plait.primitives import mcp
 from plait.primitives.jobs import WAS_STOPPED
 from plait.primitives.process import run
 
@@ -60,12 +68,186 @@ def test_a_program_alone_says_so() -> None:
 
 
 def test_a_stopped_guardian_is_noticed_continued_and_said(tmp_path: Path) -> None:
-    with pytest.raises(GuardianError):
-        run(["sh", "-c", "kill -9 $PPID; sleep 60"])  # the next one is new, and has said nothing yet
     (tmp_path / ".ai").mkdir()
     (tmp_path / "f.yaml").write_text("steps:\n  - shell: kill -STOP $PPID; echo ok\n")
-    events: list[Event] = []
-    company = Company([lambda one: events.append(one.event)])
-    result = run_flow(str(tmp_path / "f.yaml"), project=str(tmp_path), company=company)
-    assert result.status == "done"
-    assert [one for one in events if isinstance(one, Noted)] == [Noted("", WAS_STOPPED, warning=True)]
+    for _ in range(2):  # to each run by itself
+        events: list[Event] = []
+        company = Company([lambda one, events=events: events.append(one.event)])  # type: ignore[misc]
+        result = run_flow(str(tmp_path / "f.yaml"), project=str(tmp_path), company=company)
+        assert result.status == "done"
+        assert [one for one in events if isinstance(one, Noted)] == [Noted("", WAS_STOPPED, warning=True)]
+
+
+# ── agents, servers, and what a model calls ──────────────────────────────
+
+# What an item does.  `a` ends; `b` and `c` are in the middle when `b` strikes the guardian, by a signal.
+WORK = """\
+echo $2 >> begun
+echo $$ >> pids
+if [ $2 != a ] && [ ! -e struck ]; then
+    touch begun-$2
+    if [ $2 = b ]; then
+        until [ -e begun-c ]; do sleep 0.01; done
+        touch struck
+        kill -$1 $PPID
+    fi
+    until [ -e struck ]; do sleep 0.01; done
+    while [ $1 = KILL ]; do sleep 0.01; done
+fi
+printf 'did %s' $2
+"""
+SERVER = """\
+import json, os, signal, sys, time
+
+how, held = getattr(signal, "SIG" + sys.argv[1]), []
+TOOL = {"name": "work", "inputSchema": {"type": "object", "properties": {"item": {"type": "string"}}}}
+
+
+def note(file, word):
+    with open(file, "a") as notes:
+        notes.write(f"{word}\\n")
+
+
+def say(request, result, kind="result"):
+    print(json.dumps({"jsonrpc": "2.0", "id": request["id"], kind: result}), flush=True)
+
+
+def status(pid, name):
+    with open(f"/proc/{pid}/status") as file:
+        return next(line.split()[1] for line in file if line.startswith(name))
+
+
+def is_stopped(pid):
+    pending = int(status(pid, "ShdPnd"), 16) & 1 << signal.SIGSTOP - 1
+    return pending or status(pid, "State") == "T"
+
+
+def did(request):
+    say(request, {"content": [{"type": "text", "text": f"did {request['params']['arguments']['item']}"}]})
+
+
+note("pids", os.getpid())
+for request in map(json.loads, sys.stdin):
+    match request["method"]:
+        case "initialize":
+            info = {"serverInfo": {"name": "worker", "version": "0"}, "capabilities": {"tools": {}}}
+            say(request, {**info, "protocolVersion": request["params"]["protocolVersion"]})
+        case "tools/list":
+            say(request, {"tools": [TOOL]})
+        case "tools/call":
+            item = request["params"]["arguments"]["item"]
+            note("begun", item)
+            if item == "a" or os.path.exists("struck"):
+                did(request)
+                continue
+            held.append(request)
+            if len(held) == 2:
+                note("struck", "")
+                os.kill(os.getppid(), how)
+                while how == signal.SIGKILL or is_stopped(os.getppid()):
+                    time.sleep(0.01)
+                for one in held:
+                    did(one)
+        case _ if "id" in request:
+            say(request, {"code": -32601, "message": "no such method"}, "error")
+"""
+FLOW = """\
+name: struck
+map:
+  input: {{items: [a, b, c]}}
+  max_parallel: 2
+  steps:
+    - {}
+reduce: [{{shell: "echo ${{map.successful}} > result"}}]
+"""
+WORLDS = {
+    "an agent of the command line": "claude: do ${item}",
+    "another agent": "agent: {tool: other, prompt: '${item}'}",
+    "a tool": "{tool: process, params: {item: '${item}'}}",
+    "a tool that a model calls": "prompt: {prompt: 'do ${item}', tools: [process]}",
+    "a server": "{tool: server, params: {item: '${item}'}}",
+    "a server that a model calls": "prompt: {prompt: 'do ${item}', tools: [server]}",
+}
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    """A project with agents, tools and a server that all do the same work."""
+    made = new_place(tmp_path, monkeypatch, PLAIT_PROVIDER="replay")
+    monkeypatch.chdir(made.root)
+    return made
+
+
+def prepare(place: Place, how: str) -> None:
+    """`how`: the signal that strikes the guardian."""
+    place.write("work.sh", WORK)
+    place.program("claude", f"#!/bin/sh\nread -r _ item\nexec sh work.sh {how} $item\n")
+    place.program("other", f"#!/bin/sh\nread -r item\nexec sh work.sh {how} $item\n")
+    place.write("server.py", SERVER)
+    command = {"name": "worker", "command": sys.executable, "args": ["server.py", how]}
+    served = {"server": command, "tool_name": "work"}
+    schema = {"type": "object", "required": ["item"], "properties": {"item": {"type": "string"}}}
+    head = {"version": "1.0.0", "description": "Work"}
+    tools = {
+        "other": {"executor_id": "core/agents/command", "config": {"command": "other"}},
+        "process": {
+            "executor_id": "core/primitives/subprocess",
+            "config_schema": schema,
+            "config": {"command": "sh", "args": ["work.sh", how, "{item}"]},
+        },
+        "server": {"executor_id": "core/runtimes/mcp/stdio", "config_schema": schema, "config": served},
+    }
+    for name, said in tools.items():
+        place.write(f".ai/tools/{name}.yaml", {**head, **said})
+    trusted(place)
+
+
+def play(place: Place, tool: str) -> None:
+    """A model that calls a tool, once for each item."""
+    wants = [(f"do {one}", {"uses": [{"name": tool, "arguments": {"item": one}}]}) for one in "abc"]
+    ends = [(f"did {one}", "All is done.") for one in "abc"]
+    place.write("replay.yaml", [{"ask": ask, "answer": answer} for ask, answer in [*wants, *ends]])
+
+
+def ended(capsys: pytest.CaptureFixture[str], *command: str) -> tuple[int, list[dict[str, Any]]]:
+    """The exit code, and what `--json` says."""
+    code = main([*command, "--json"])
+    return code, [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def is_alive(pid: str) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize("how", ["KILL", "STOP"])
+@pytest.mark.parametrize("step", WORLDS.values(), ids=WORLDS.keys())
+def test_a_killed_guardian_cuts_what_agents_and_servers_are_at_and_a_stopped_one_goes_on(
+    place: Place, capsys: pytest.CaptureFixture[str], step: str, how: str
+) -> None:
+    prepare(place, how)
+    if "server" in step:
+        assert main(["trust", "mcp", "worker", "work"]) == 0
+        capsys.readouterr()
+    play(place, "server" if "server" in step else "process")
+    place.write("flow.yaml", FLOW.format(step))
+    code, said = ended(capsys, "run", "flow.yaml")
+    last = said[-1]
+    assert sorted(place.text("begun").split()) == ["a", "b", "c"], said
+    warnings = [one["message"] for one in said if one["event"] == "noted"]
+    if how == "STOP":
+        assert (code, last["status"], warnings) == (0, "done", [WAS_STOPPED]), said
+    else:
+        assert (code, last["exit_code"], last["status"], warnings) == (1, 1, "failed", []), said
+        assert last["failure"]["message"] == LOST
+        assert [one for one in said if one.get("outcome", {}).get("status") == "failed"] == []
+        code, said = ended(capsys, "resume", last["run"])
+        assert (code, said[-1]["status"]) == (0, "done"), said
+        assert sorted(place.text("begun").split()[3:]) == ["b", "c"]
+    assert place.text("result") == "3\n"
+    for clients in mcp._STANDARD.values():
+        clients.close()
+    pids = place.text("pids").split()
+    assert wait_for(lambda: not any(map(is_alive, pids)), LIMIT)

@@ -24,9 +24,10 @@ from plait.engine.events import Event, StepFinished, StepRetrying, Used
 from plait.engine.journal import MemoryJournal, Recorded
 from plait.engine.outcome import Aborted, Failed, Failure, Interrupted, Outcome, OutOfTime
 from plait.engine.perform import Turn
-from plait.engine.run import Stop
-from plait.errors import PlaitError
+from plait.engine.run import Run, Stop
+from plait.errors import GuardianError, MachineError, PlaitError
 from plait.hints import Final
+from plait.primitives import jobs
 from plait.records import replace
 
 LONGEST: Final = 1.0
@@ -127,7 +128,8 @@ def _performed(place: Place, errand: travel.Errand, left: float | None) -> Singl
             env=place.env,
         )
         try:
-            reply = _tried(elsewhere(place.fan, turn, place.parcel.total), errand.work)
+            with jobs.listening(lambda what: _warn(run, place, what)):
+                reply = _tried(elsewhere(place.fan, turn, place.parcel.total), errand.work)
         finally:
             run.close()
     events = travel.worth_recording([stamped.event for stamped in journal.events(known)])
@@ -136,6 +138,14 @@ def _performed(place: Place, errand: travel.Errand, left: float | None) -> Singl
     if hidden and isinstance(single, travel.Performed):
         return replace(single, hidden=tuple(map(travel.Sealed, sorted(hidden))))
     return single
+
+
+def _warn(run: Run, place: Place, what: str) -> None:
+    """What is wrong here, once for all items of a parcel; the next one tells it if this one comes to no end."""
+    what = f"worker {worker_name()}: {what}"
+    if what not in place.noted:
+        place.noted.add(what)
+        run.warn("", what)
 
 
 Single = travel.Performed | travel.Stopped | travel.Ended | travel.Refused
@@ -153,7 +163,9 @@ def _tried(fanned: Fanned, work: ItemWork) -> Answer:
         failure, path = aborted.failure, aborted.path
         return lambda place, events: travel.Ended(failure, path, events)  # noqa: ARG005 - the same
     except PlaitError as error:
-        refused = _refused(error)
+        # What this machine is short of, or what died here, is to be looked for here.
+        is_local = isinstance(error, GuardianError | MachineError)
+        refused = _refused(error, f"worker {worker_name()}: " if is_local else "")
         return lambda place, events: refused  # noqa: ARG005 - the same
     return lambda place, events: travel.Performed(
         _placed(outcome, place), tuple(_event_placed(event, place) for event in events)

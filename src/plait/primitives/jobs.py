@@ -320,7 +320,7 @@ class _Keeper:
     is_dead: bool = False
     next_look: float = 0.0
     is_told: bool = False
-    """It was said that it had been stopped."""
+    """It was said, to nobody who listens, that it had been stopped."""
 
     def look(self) -> None:
         now = time.monotonic()
@@ -331,9 +331,9 @@ class _Keeper:
             return
         with contextlib.suppress(OSError):
             os.kill(self.pid, signal.SIGCONT)
-        if not self.is_told:
+        if not _tell(WAS_STOPPED) and not self.is_told:
             self.is_told = True
-            _tell(WAS_STOPPED)
+            print(f"plait: {WAS_STOPPED}", file=sys.stderr)
 
     def send(self, order: bytes, descriptors: Sequence[int], *, shared: bool) -> _Lane:
         """Hand an order over; the lane on which its reports come."""
@@ -389,24 +389,30 @@ def _is_stopped(pid: int) -> bool:
         return False
 
 
-_HEARERS: list[Callable[[str], None]] = []
+_HEARERS: dict[object, tuple[Callable[[str], None], set[str]]] = {}
+"""Those who listen, and what they were told."""
 
 
 @contextlib.contextmanager
 def listening(hear: Callable[[str], None]) -> Iterator[None]:
-    """While this lasts, `hear` is told what is wrong with the guardian; without a listener it is printed."""
-    _HEARERS.append(hear)
+    """While this lasts, `hear` is told what is wrong with the guardian, each thing once; without a listener
+    it is printed."""
+    listener = object()
+    _HEARERS[listener] = hear, set()
     try:
         yield
     finally:
-        _HEARERS.remove(hear)
+        del _HEARERS[listener]
 
 
-def _tell(what: str) -> None:
-    for hear in list(_HEARERS):
-        hear(what)
-    if not _HEARERS:
-        print(f"plait: {what}", file=sys.stderr)
+def _tell(what: str) -> bool:
+    """Does somebody listen?"""
+    hearers = list(_HEARERS.values())
+    for hear, told in hearers:
+        if what not in told:
+            told.add(what)
+            hear(what)
+    return bool(hearers)
 
 
 def _send_with(socket_: socket.socket, data: bytes, descriptors: Sequence[int]) -> int:

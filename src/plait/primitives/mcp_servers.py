@@ -101,6 +101,7 @@ class Stdio:
         self._job, self._stdin, self._stdout, stderr = _started(server)
         self._loop.add_reader(self._job.fileno(), self._hear)
         self._tail = _Tail(stderr)
+        self._look()
 
     @asynccontextmanager
     async def streams(self) -> AsyncIterator[Any]:
@@ -187,6 +188,12 @@ class Stdio:
                 self._hear_no_more()
             elif report.kind == guardian.OVER:
                 self._hear_no_more()
+
+    def _look(self) -> None:
+        """A guardian that is stopped starts no server, and ends none."""
+        if not self._over.done():
+            self._job.look_after_guardian()
+            self._loop.call_later(jobs.LOOK, self._look)
 
     def _has_exited(self) -> None:
         if not self._exited.done():
