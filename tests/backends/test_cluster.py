@@ -12,6 +12,9 @@ import pytest
 
 from crash.cluster import ClusterScene, interrupt, is_installed
 from crash.scene import wait_for
+from flows.running import Place
+from flows.test_guardian_lost import FLOW as STRUCK_FLOW
+from flows.test_guardian_lost import STRUCK, WORK, live_through
 from plait.app.flows import Company, FlowResult, Options, flow_store, resume_flow, retry_flow, run_flow
 from plait.engine.events import Noted
 from plait.engine.journal import Stamped
@@ -415,6 +418,26 @@ def test_the_death_of_the_engine_ends_what_it_had_on_the_workers(tmp_path: Path)
             scene.expect_lines(engine, 4)
             engine.kill()
         assert wait_for(lambda: not scene.processes(), GRACE + 1)
+
+
+@pytest.mark.parametrize(("how", "said"), STRUCK)
+def test_the_guardian_of_a_worker_is_killed_or_stopped(
+    tmp_path: Path,
+    cluster: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    how: str,
+    said: str,
+) -> None:
+    place = Place(tmp_path / "p")
+    # Only `b` is held: whatever another guardian runs comes to its end.
+    place.write("work.sh", WORK.replace("while [ $1 = KILL ]", "while [ $1$2 = KILLb ]"))
+    monkeypatch.chdir(place.root)
+    flow = STRUCK_FLOW.format(f"shell: exec sh work.sh {how} ${{item}}")
+    place.write("flow.yaml", flow.replace("map:\n", "map:\n  shared: true\n"))
+    told = live_through(place, capsys, how, "--backend", cluster)
+    worker, _, what = told.partition(": ")
+    assert (worker.split("tcp://")[0], what) == ("worker ", said)
 
 
 def test_an_item_leaves_no_thread_local_behind(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 from plait.app.lookout import Lookout
 from plait.app.workplace import Place, Places
@@ -128,7 +129,7 @@ def _performed(place: Place, errand: travel.Errand, left: float | None) -> Singl
             env=place.env,
         )
         try:
-            with jobs.listening(lambda what: _warn(run, place, what)):
+            with jobs.listening(partial(_warn, run, place, worker_name())):
                 reply = _tried(elsewhere(place.fan, turn, place.parcel.total), errand.work)
         finally:
             run.close()
@@ -140,12 +141,11 @@ def _performed(place: Place, errand: travel.Errand, left: float | None) -> Singl
     return single
 
 
-def _warn(run: Run, place: Place, what: str) -> None:
-    """What is wrong here, once for all items of a parcel; the next one tells it if this one comes to no end."""
-    what = f"worker {worker_name()}: {what}"
+def _warn(run: Run, place: Place, worker: str, what: str) -> None:
+    """What is wrong with a worker, once for all items of a parcel."""
     if what not in place.noted:
         place.noted.add(what)
-        run.warn("", what)
+        run.warn("", f"worker {worker}: {what}")
 
 
 Single = travel.Performed | travel.Stopped | travel.Ended | travel.Refused
