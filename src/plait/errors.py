@@ -28,6 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from plait.hints import Final
 from plait.records import dataclass
 from plait.source import Span, draw
 
@@ -203,6 +204,10 @@ class InternalError(PlaitError):
     """Our own bug."""
 
     exit_code = 4
+
+
+NO_OUTCOMES: Final = (InternalError, TrustError, JournalError, GuardianError, MachineError)
+"""Of a step: nobody may go on after one of these, and once it is put right the step is done anew."""
 
 
 def nearest(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str | None:

@@ -243,7 +243,7 @@ def live_through(place: Place, capsys: pytest.CaptureFixture[str], how: str, *op
     pids = place.text("pids").split()
     assert wait_for(lambda: not any(map(is_alive, pids)), LIMIT)
     [note] = notes
-    return note
+    return str(note)
 
 
 STRUCK = [("KILL", LOST), ("STOP", WAS_STOPPED)]

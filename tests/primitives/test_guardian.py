@@ -398,6 +398,21 @@ print(run(["echo", "again"]).stdout)
     assert nobody_left(token)
 
 
+def test_a_guardian_that_is_stopped_when_plait_is_killed_ends_all_the_same(token: str) -> None:
+    code = f"""
+import os, signal
+from plait.primitives import jobs
+from plait.primitives.process import run
+def die(*_):
+    os.kill(jobs._KEEPERS[False].pid, signal.SIGSTOP)
+    os.kill(os.getpid(), signal.SIGKILL)
+run(["sh", "-c", {sleeper(token)!r} + " echo; exec sleep 600", {token!r}], on_output=die)
+"""
+    done = subprocess.run([sys.executable, "-c", code], env=ENVIRONMENT, timeout=60, check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert nobody_left(token)
+
+
 def test_a_guardian_that_died_between_two_calls_is_not_missed() -> None:
     code = """
 import os, signal

@@ -311,12 +311,12 @@ def _call_flow(
 
 def warm_up() -> None:
     """Begin what the first process would have to wait for, while there is something else to do."""
-    from plait.errors import ProcessError
+    from plait.errors import MachineError, ProcessError
     from plait.primitives.jobs import warm_up as start_guardian
 
     try:
         start_guardian()
-    except ProcessError:
+    except (ProcessError, MachineError):
         return  # whoever needs a process will hear of it
 
 

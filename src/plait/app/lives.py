@@ -14,7 +14,7 @@ from plait.engine.outcome import Aborted, Done, Failed, Failure, Interrupted, Ou
 from plait.engine.perform import Turn
 from plait.engine.retried import NOT_RETRIED, Retried
 from plait.engine.run import Run, Stop, Watch
-from plait.errors import InputError, JournalError, PlaitError, TrustError
+from plait.errors import NO_OUTCOMES, InputError, JournalError, PlaitError, TrustError
 from plait.hints import TYPE_CHECKING, Final
 from plait.machine import explained
 from plait.primitives import jobs
@@ -336,7 +336,7 @@ def expect_tools(flow: Flow, loaded: Loaded, ask: AskTrust | None, *, running: b
     for tool_id in loaded.uses:
         try:
             tools.trust.require(elements_of(tools, tool_id), running=running)
-        except TrustError:
+        except NO_OUTCOMES:
             raise
         except PlaitError as error:
             place = loaded.uses[tool_id]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from plait.app.programs import directive_item, schema_of_flow
-from plait.errors import GuardianError, PlaitError, TrustError
+from plait.errors import NO_OUTCOMES, PlaitError
 from plait.hints import TYPE_CHECKING, Final
 from plait.steps.offers import offer_of
 from plait.steps.permissions import DIRECTIVE, matches_any, plain_id
@@ -38,7 +38,7 @@ def offers(tools: Toolbox, patterns: Sequence[str], *, ask_servers: bool = True)
             continue
         try:
             offer = _offer(tools, tool_id, ask_servers=ask_servers)
-        except (TrustError, GuardianError):
+        except NO_OUTCOMES:
             raise
         except PlaitError:
             continue  # `plait tools` says what is wrong with it; nobody has asked for just this one

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from plait.errors import InputError, PlaitError, Problem
+from plait.errors import InputError, MachineError, PlaitError, Problem
 from plait.hints import TYPE_CHECKING
 from plait.records import replace
 from plait.steps.permissions import DIRECTIVE
@@ -134,6 +134,8 @@ def code_of(tools: Toolbox, tool_id: str) -> CodeParams | None:
         return None
     try:
         chain = tools.chains.get(tool_id)
+    except MachineError:
+        raise
     except PlaitError:
         return None
     return CodeParams(tool_id, (item.header.config_schema for item in chain.elements))
@@ -156,6 +158,8 @@ def _expect_tools(tools: Toolbox, loaded: Loaded) -> None:
     for tool_id, place in loaded.uses.items():
         try:
             elements_of(tools, tool_id)
+        except MachineError:
+            raise
         except PlaitError as error:
             problems += [replace(one, where=one.where or place) for one in error.problems]
     if problems:

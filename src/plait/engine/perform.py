@@ -32,7 +32,7 @@ from plait.engine.outcome import (
 )
 from plait.engine.retry import ONCE_ONLY, Retry
 from plait.engine.run import QUESTIONS
-from plait.errors import GuardianError, InternalError, JournalError, MachineError, PlaitError, TrustError
+from plait.errors import NO_OUTCOMES, JournalError, PlaitError
 from plait.hints import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias, TypeVar
 from plait.machine import REFUSALS, machine_error
 from plait.records import dataclass, field, replace
@@ -506,8 +506,7 @@ def _tried(step: Step, turn: Turn) -> Outcome:
     except StepError as error:
         failure = recordable_failure(error.failure)
         return Failed(failure if failure.path else replace(failure, path=turn.path))
-    except (InternalError, TrustError, JournalError, GuardianError, MachineError):
-        # No outcome: no handler may go on after it, and once it is put right the step is done anew.
+    except NO_OUTCOMES:
         raise
     except PlaitError as error:
         if error.code in QUESTIONS:

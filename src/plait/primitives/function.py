@@ -31,7 +31,7 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from types import ModuleType, TracebackType
 
-from plait.errors import GuardianError, InputError, PlaitError, ValueRefusedError
+from plait.errors import GuardianError, InputError, MachineError, PlaitError, ValueRefusedError
 from plait.hints import Any, Final, NoReturn, TextIO, cast
 from plait.primitives.beside import compiled, imports_of
 from plait.records import dataclass, field
@@ -79,7 +79,8 @@ class _Outcome:
     data: Json = None
     error: str | None = None
     metadata: dict[str, Json] = field(default_factory=dict)
-    cut_short: GuardianError | None = None
+    cut_short: PlaitError | None = None
+    """Not by what it does: no outcome of it."""
 
 
 def _too_long(call: FunctionCall) -> str:
@@ -110,7 +111,7 @@ def _attempted(call: FunctionCall) -> _Outcome:
         return _judged(_result(call))
     except KeyboardInterrupt:
         raise
-    except GuardianError as error:
+    except (GuardianError, MachineError) as error:
         return _Outcome(cut_short=error)
     except PlaitError as error:
         return _Outcome(error=str(error))

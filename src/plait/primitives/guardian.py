@@ -80,6 +80,7 @@ REFUSED, EXITED, OVER = b"F", b"X", b"O"  # reports
 
 _LINUX = sys.platform == "linux"
 _RLIMIT_LOCKS = 10
+_PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 # Neither a terminal nor a service manager that signals everybody may end the guardian before the others.
 _IGNORED = [
@@ -113,18 +114,20 @@ def main(make_warm: MakeWarm | None = None) -> None:
     for number in _IGNORED:
         signal.signal(number, signal.SIG_IGN)
     if _LINUX:
-        _become_subreaper()
+        _tell_kernel()
     guardian = Guardian(int(marks) << MARK_BITS, float(grace), make_warm)
     guardian.sweep_up([int(mark) for mark in left_behind])
     guardian.serve()
 
 
-def _become_subreaper() -> None:
+def _tell_kernel() -> None:
+    """Orphans below us are ours; and when Plait ends we are woken, should somebody have stopped us."""
     import _ctypes
 
     libc = _ctypes.dlopen(None, 0)  # type: ignore[arg-type]  # None: this program, as for dlopen(3)
     prctl = _ctypes.dlsym(libc, "prctl")
     _ctypes.call_function(prctl, (_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0))
+    _ctypes.call_function(prctl, (_PR_SET_PDEATHSIG, int(signal.SIGCONT), 0, 0, 0))
 
 
 class Lane:

@@ -29,8 +29,18 @@ from contextlib import contextmanager
 from types import TracebackType
 from urllib.parse import urlsplit
 
-from plait.errors import GuardianError, InputError, PlaitError, ProcessError, RequestError, listed, nearest
+from plait.errors import (
+    GuardianError,
+    InputError,
+    MachineError,
+    PlaitError,
+    ProcessError,
+    RequestError,
+    listed,
+    nearest,
+)
 from plait.hints import TYPE_CHECKING, Any, Final, TypeVar
+from plait.machine import machine_error
 from plait.primitives.connect import Resolve, look_up
 from plait.primitives.mcp_pins import Approve, Offered, PinFile, Pins, not_approved, printable
 from plait.records import dataclass
@@ -427,12 +437,14 @@ class _Connection:
     def _lost(self, what: str) -> PlaitError:
         self.end()
         error = _cause(self.keeper)
-        if isinstance(error, InputError | RequestError | GuardianError):
+        if isinstance(error, InputError | RequestError | GuardianError | MachineError):
             return error
+        if error is not None and (limit := machine_error(error)) is not None:
+            return limit
         name, stderr = self.server.name, self.last_words()
         if self._transport and (trouble := self._transport.trouble):
-            if trouble.guardian is not None:
-                return trouble.guardian
+            if trouble.no_fault is not None:
+                return trouble.no_fault
             what = "was ended" if trouble.by_us else what
             return McpServerError(
                 f"the MCP server '{name}' {what}: {trouble.why}", trouble.fix, stderr=stderr, lost=True
@@ -492,7 +504,7 @@ def _reason(error: BaseException | None) -> tuple[str, str | None]:
         case ModuleNotFoundError():
             return ": a package that speaks MCP is missing", "pip install 'plait[mcp]'"
         case OSError(errno=int(number)):
-            return f": {os.strerror(number)}", "run fewer at a time, or allow more open files (ulimit -n)"
+            return f": {os.strerror(number)}", None
     why = {
         "ConnectError": ": nobody answers at its address",
         "MCPError": ": it closed the connection",

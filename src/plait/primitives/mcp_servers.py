@@ -26,9 +26,10 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
 from mcp.types import jsonrpc_message_adapter
 
-from plait.errors import GuardianError, ProcessError, RequestError
+from plait.errors import GuardianError, MachineError, ProcessError, RequestError
 from plait.grace import grace_seconds
 from plait.hints import Any, Final, Protocol, TypeAlias
+from plait.machine import start_error
 from plait.primitives import guardian, jobs
 from plait.primitives.connect import Resolve, not_public
 from plait.primitives.wire import Target
@@ -57,8 +58,8 @@ class Trouble:
     fix: str
     by_us: bool = False
     """We have ended it."""
-    guardian: GuardianError | None = None
-    """It ended with whatever the guardian ran."""
+    no_fault: GuardianError | MachineError | None = None
+    """Not the server's: it ended with whatever the guardian ran, or there was no room for it."""
 
 
 GiveUp: TypeAlias = Callable[[Trouble], None]
@@ -94,6 +95,7 @@ class Stdio:
     def __init__(self, server: McpServer, on_end: Callable[[], None]) -> None:
         self.trouble: Trouble | None = None
         self._on_end = on_end
+        self._program = server.command[0]
         self._loop = asyncio.get_running_loop()
         self._exited: asyncio.Future[None] = self._loop.create_future()
         self._over: asyncio.Future[None] = self._loop.create_future()
@@ -177,14 +179,14 @@ class Stdio:
         try:
             reports = self._job.reports()
         except GuardianError as error:
-            self.trouble = Trouble(error.what, error.fix or "", guardian=error)
+            self.trouble = Trouble(error.what, error.fix or "", no_fault=error)
             self._hear_no_more()
             return
         for report in reports:
             if report.kind == guardian.EXITED:
                 self._has_exited()
             elif report.kind == guardian.REFUSED:
-                self.trouble = _not_started(report.number)
+                self.trouble = _not_started(self._program, report.number)
                 self._hear_no_more()
             elif report.kind == guardian.OVER:
                 self._hear_no_more()
@@ -232,7 +234,9 @@ def _started(server: McpServer) -> tuple[jobs.Job, int, int, int]:
     return job, stdin, stdout, stderr
 
 
-def _not_started(number: int) -> Trouble:
+def _not_started(program: str, number: int) -> Trouble:
+    if (limit := start_error(program, number)) is not None:
+        return Trouble(limit.what, limit.fix or "", no_fault=limit)
     if number in (errno.ENOENT, errno.ENOTDIR):
         return Trouble("there is no such program or folder", "install it, or correct config.server.command")
     if number == errno.EACCES:

@@ -30,7 +30,7 @@ from plait.engine.outcome import (
 )
 from plait.engine.perform import PLAIN, Policy, Skip, Step, Turn, behind_all, plans
 from plait.engine.run import QUESTIONS
-from plait.errors import GuardianError, InternalError, JournalError, PlaitError, TrustError
+from plait.errors import NO_OUTCOMES, PlaitError, TrustError
 from plait.hints import TYPE_CHECKING, Final
 from plait.masking import masked
 from plait.records import dataclass, field, replace
@@ -581,8 +581,8 @@ class Use:
             if error.failure.kind == "timeout" and turn.is_over():
                 raise  # what it is inside of had no time left: that is not the tool's failure
             result = self._failed_by(error.failure)
-        except (TrustError, InternalError, JournalError, GuardianError):
-            raise  # the run ends: nobody may go on after it
+        except NO_OUTCOMES:
+            raise
         except PlaitError as error:
             if error.code in QUESTIONS or error.code == "cancelled":
                 raise
