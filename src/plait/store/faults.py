@@ -18,6 +18,8 @@ from plait.hints import Final
 RESUME: Final = "what was recorded is safe, and plait resume continues from there"
 _WRITTEN_AT_ONCE: Final = 1 << 16
 """Bytes, about."""
+_OPEN_AT_ONCE: Final = 4
+"""Descriptors of SQLite: of the database, its log, the index of that, and their folder."""
 NOT_BEGUN: Final = "no run was begun"
 
 _MEANING: Final = {
@@ -87,11 +89,16 @@ def _is_at_limit(where: str) -> bool:
 
 
 def _can_open() -> bool:
-    """SQLite does not say why a file cannot be opened."""
+    """SQLite does not say why a file cannot be opened, and has closed those that it had opened before."""
+    opened: list[int] = []
     try:
-        os.close(os.open(os.devnull, os.O_RDONLY))
+        for _ in range(_OPEN_AT_ONCE):
+            opened.append(os.open(os.devnull, os.O_RDONLY))
     except OSError:
         return False
+    finally:
+        for fd in opened:
+            os.close(fd)
     return True
 
 
