@@ -17,6 +17,9 @@ from typing import Any
 
 import pytest
 
+from flows.running import Place
+from flows.test_guardian_lost import FLOW as FLOW_OF_ITEMS
+from flows.test_guardian_lost import WORLDS, place, prepare_step
 from plait.app.flows import Options, resume_flow, run_flow
 from plait.backends.local import LocalThreads
 from plait.cli import guarded, main
@@ -24,12 +27,15 @@ from plait.engine.backend import ItemWork
 from plait.engine.outcome import Done
 from plait.errors import InputError, MachineError
 from plait.machine import expect_room, explained, machine_error, start_error
+from plait.primitives import guardian, jobs
 from share import WHOLE
 
 
 def refused(number: int, file: str | None = None) -> OSError:
     return OSError(number, os.strerror(number), file) if file else OSError(number, os.strerror(number))
 
+
+__all__ = ["place"]  # a fixture
 
 NO_THREAD = RuntimeError("can't start new thread")
 NO_LIBRARY = ImportError("libx.so: failed to map segment from shared object")
@@ -184,8 +190,8 @@ def who_is_bound(limit: str, project: Path) -> list[str]:
     if limit != "RLIMIT_NPROC" or os.getuid() != 0:
         return []
     uid, before = as_nobody_else()
-    for place in (project.parent, *project.parent.rglob("*")):
-        os.chown(place, uid, uid)
+    for path in (project.parent, *project.parent.rglob("*")):
+        os.chown(path, uid, uid)
     return before
 
 
@@ -263,6 +269,54 @@ def test_a_run_that_meets_a_limit_fails_no_item_and_is_resumed(
     assert (project / "did").read_text() == "1\n2\n"
     assert resume_flow(result.run, project=str(project)).status == "done"
     assert (project / "result").read_text() == "123456"
+
+
+# ── whoever starts a process ─────────────────────────────────────────────
+
+
+def start_in_vain(*_: object, **__: object) -> jobs.Job:
+    raise jobs.no_room("sh", refused(errno.EAGAIN))
+
+
+def report_in_vain(_: jobs.Job) -> list[jobs.Report]:
+    return [jobs.Report(guardian.REFUSED, errno.EAGAIN, 0, 0, 0.0, 0.0)]
+
+
+def pipe_in_vain(*_: object) -> tuple[int, int]:
+    raise refused(errno.EMFILE)
+
+
+SHELL_TOOL = "{tool: core/shell, params: {command: 'sh work.sh STOP ${item}'}}"
+IN_VAIN = [
+    # step                                   what is replaced
+    *[(step, jobs, "start", start_in_vain) for step in (*WORLDS.values(), SHELL_TOOL)],
+    (WORLDS["a server"], jobs.Job, "reports", report_in_vain),
+    (WORLDS["a server"], os, "pipe2", pipe_in_vain),
+    (WORLDS["a server that a model calls"], os, "pipe2", pipe_in_vain),
+]
+
+
+@pytest.mark.parametrize(("step", "owner", "name", "replacement"), IN_VAIN)
+def test_whoever_finds_no_room_for_a_process_has_not_failed_and_does_it_when_there_is_some(
+    step: str,
+    owner: object,
+    name: str,
+    replacement: object,
+    place: Place,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    place.write("struck", "")  # nobody is held
+    flow = FLOW_OF_ITEMS.format(step)
+    prepare_step(place, step, "STOP")
+    with monkeypatch.context() as short:
+        short.setattr(owner, name, replacement)
+        ran = place.run(flow)
+    assert (ran.result.status, ran.result.exit_code, ran.failed) == ("failed", 1, [])
+    assert "no room for another process" in ran.message or "too many files are open" in ran.message
+    assert place.resume(ran.result.run).result.status == "done"
+    assert sorted(place.text("begun").split()) == ["a", "b", "c"]
+    capsys.readouterr()
 
 
 @pytest.mark.parametrize("room", [0, 1, 3])

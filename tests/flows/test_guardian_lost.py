@@ -209,6 +209,13 @@ def play(place: Place, tool: str) -> None:
     place.write("replay.yaml", [{"ask": ask, "answer": answer} for ask, answer in [*wants, *ends]])
 
 
+def prepare_step(place: Place, step: str, how: str) -> None:
+    prepare(place, how)
+    if "server" in step:
+        assert main(["trust", "mcp", "worker", "work"]) == 0
+    play(place, "server" if "server" in step else "process")
+
+
 def ended(capsys: pytest.CaptureFixture[str], *command: str) -> tuple[int, list[dict[str, Any]]]:
     """The exit code, and what `--json` says."""
     code = main([*command, "--json"])
@@ -255,10 +262,7 @@ STRUCK = [("KILL", LOST), ("STOP", WAS_STOPPED)]
 def test_a_killed_guardian_cuts_what_agents_and_servers_are_at_and_a_stopped_one_goes_on(
     place: Place, capsys: pytest.CaptureFixture[str], step: str, how: str, said: str
 ) -> None:
-    prepare(place, how)
-    if "server" in step:
-        assert main(["trust", "mcp", "worker", "work"]) == 0
-        capsys.readouterr()
-    play(place, "server" if "server" in step else "process")
+    prepare_step(place, step, how)
+    capsys.readouterr()
     place.write("flow.yaml", FLOW.format(step))
     assert live_through(place, capsys, how) == said
