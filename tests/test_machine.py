@@ -241,7 +241,7 @@ def test_plait_below_a_limit_works_or_says_which_and_is_resumed_without_it(
 
 
 def is_end_of_item(event: dict[str, Any]) -> bool:
-    return event["event"] == "step_finished" and event["kind"] == "item"
+    return bool(event["event"] == "step_finished" and event["kind"] == "item")
 
 
 REFUSED = [refused(errno.EMFILE, "/a"), MemoryError(), NO_THREAD, refused(errno.ENOSPC)]
