@@ -27,7 +27,7 @@ from plait.engine.backend import ItemWork
 from plait.engine.outcome import Done
 from plait.errors import InputError, MachineError
 from plait.machine import expect_room, explained, machine_error, start_error
-from plait.primitives import guardian, jobs
+from plait.primitives import jobs
 from share import WHOLE
 
 
@@ -109,8 +109,12 @@ def test_what_is_none_stays_what_it_is(raised: Exception) -> None:
 def test_a_process_that_cannot_be_started_for_want_of_something_is_no_fault_of_its_program(
     number: int, code: str | None
 ) -> None:
+    from plait.primitives.mcp_servers import _not_started
+
     limit = start_error("sh", number)
     assert (limit and limit.code) == code
+    no_fault = _not_started("server", number).no_fault
+    assert (no_fault and no_fault.code) == code
 
 
 def test_no_file_is_blamed_for_what_the_machine_is_short_of() -> None:
@@ -278,10 +282,6 @@ def start_in_vain(*_: object, **__: object) -> jobs.Job:
     raise jobs.no_room("sh", refused(errno.EAGAIN))
 
 
-def report_in_vain(_: jobs.Job) -> list[jobs.Report]:
-    return [jobs.Report(guardian.REFUSED, errno.EAGAIN, 0, 0, 0.0, 0.0)]
-
-
 def pipe_in_vain(*_: object) -> tuple[int, int]:
     raise refused(errno.EMFILE)
 
@@ -290,7 +290,6 @@ SHELL_TOOL = "{tool: core/shell, params: {command: 'sh work.sh STOP ${item}'}}"
 IN_VAIN = [
     # step                                   what is replaced
     *[(step, jobs, "start", start_in_vain) for step in (*WORLDS.values(), SHELL_TOOL)],
-    (WORLDS["a server"], jobs.Job, "reports", report_in_vain),
     (WORLDS["a server"], os, "pipe2", pipe_in_vain),
     (WORLDS["a server that a model calls"], os, "pipe2", pipe_in_vain),
 ]
