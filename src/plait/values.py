@@ -64,16 +64,18 @@ class Secret:
 
 
 class Unknown:
-    """What only a run will know: a dry run has it in the place of a value, and hands it on like one.
+    """What only a run will know: before it, this stands in the place of a value, and is handed on like one.
 
     Text that it is part of, and all that is made of it, is as unknown.
     """
 
-    __slots__ = ("shown",)
+    __slots__ = ("least", "shown")
 
-    def __init__(self, shown: str = "…") -> None:
+    def __init__(self, shown: str = "…", least: str = "") -> None:
         self.shown = shown
         """What stands in its place for people: the hole, as its author wrote it."""
+        self.least = least
+        """Of a text that is known in part: what is known.  The text has that in it, and perhaps more."""
 
     def __repr__(self) -> str:
         return f"Unknown({self.shown!r})"
@@ -92,6 +94,22 @@ def holds_unknown(value: Json) -> bool:
     if isinstance(value, Mapping):
         return any(map(holds_unknown, value.values()))
     return isinstance(value, list | tuple) and any(map(holds_unknown, value))
+
+
+def least_text(value: Json) -> str:
+    """The shortest text that a value may turn out to have, which holds what only a run knows."""
+    return value.least if isinstance(value, Unknown) else json_text(_least(value))
+
+
+def _least(value: Json) -> Json:
+    match value:
+        case Unknown():
+            return value.least or 0  # no JSON is shorter
+        case Mapping():
+            return {name: _least(inner) for name, inner in value.items()}
+        case list() | tuple():
+            return [_least(inner) for inner in value]
+    return value
 
 
 def text(value: Json) -> str:
@@ -183,6 +201,8 @@ def _written_size(value: Json, known: dict[int, int]) -> int:
         return len(value) + 2
     if isinstance(value, Secret):
         return len(value.reveal()) + 2
+    if isinstance(value, Unknown) and value.least:
+        return len(value.least) + 2
     if not isinstance(value, Mapping | list | tuple):
         return 1
     size = known.get(id(value))

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import tracemalloc
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from flows.running import Place, new_place
+from plait import documents
 from plait.errors import InputError, LimitError
-from plait.flows.check import check_file
+from plait.flows import workflow
+from plait.flows.check import check_document, check_file
+from plait.flows.format import Said
+from plait.flows.parameters import surroundings
+from plait.scope import Scope
+from plait.source import Span
+from plait.template import filters, program
 from plait.template.program import MAX_OUTPUT
 from plait.template.sinks import as_json
 from plait.template.template import RENDERINGS_UNTIL_HOT, compile_template
@@ -70,6 +80,94 @@ def test_check_and_run_refuse_it_before_memory_is_gone(place: Place, flow: str, 
     assert peak < 100 * MEBIBYTE
 
 
+def grown(form: str, *, times: int = 1, first: str = '",', levels: int = 32) -> str:
+    """Variables of which each is the one before, changed by a format or a filter and written so many times."""
+    rows = [f"  v0: '{first}'"]
+    rows += [f"  v{level}: '{f'${{v{level - 1}{form}}}' * times}'" for level in range(1, levels)]
+    return "\n".join(rows)
+
+
+TRUE = "steps: [{shell: 'true'}]"
+LARGE_VARS = f"vars:\n{chain(6)}"
+JSON_OF_LARGE = "'${v5:json}'"
+MANY = {
+    "format": "${v5:json}" * 20,
+    "filter": "${v5 | trim}" * 20,
+    "default": "${v5:-x}" * 20,
+    "alternative": "${v5 || v0}" * 20,
+    "chain": '${v0 | join(",")' + " | json" * 40 + "}",
+}
+PLACES = {
+    "shell": "steps: [{shell: 'echo X'}]",
+    "env of a step": "steps: [{shell: 'true', env: {A: 'X'}}]",
+    "working_dir": "steps: [{shell: 'true', working_dir: 'X'}]",
+    "write_file": "steps: [{write_file: {path: a, content: 'X'}}]",
+    "tool": "steps: [{tool: core/shell, params: {command: 'echo X'}}]",
+    "foreach": "steps: [{foreach: ['X'], do: [{shell: 'true'}]}]",
+    "http": "steps: [{http: {url: 'http://127.0.0.1:1/', body: 'X'}}]",
+    "claude": "steps: [{claude: '/a X'}]",
+    "block": "blocks: {b: {steps: [{shell: 'true'}]}}\nsteps: [{use: b, with: {q: 'X'}}]",
+    "env of a map": "map: {input: [1], env: {A: 'X'}, steps: [{shell: 'true'}]}",
+}
+KEPT = (
+    ":lines", ":raw", ":path", ":opt", " | upper", " | lower", " | trim", ' | join(",")', ' | default("x")',
+    " || v0", ":-x",
+)  # fmt: skip
+GROWN = [
+    *(
+        f"{where}:\n{grown(form)}\n{TRUE}"
+        for where in ("vars", "env")
+        for form in (":json", " | json", ":csv")
+    ),
+    *(f"{where}:\n{grown(form, times=2)}\n{TRUE}" for where in ("vars", "env") for form in KEPT),
+    # a part of the text is known only to a run, and what stands in the file is too long without it
+    f"parameters: {{p: string}}\nvars:\n{grown('', times=10, first='x${p}')}\n{TRUE}",
+    f"parameters: {{p: string}}\nvars:\n{grown(':json', first=chr(34) + '${p}')}\n{TRUE}",
+    f"vars:\n{grown('', times=10, first='x${env.NOBODY:-}')}\n{TRUE}",
+    # a profile; a list; variables of a step that become large by those of the head
+    f"{LARGE_VARS}\nprofiles: {{p: {{{ENV.replace('v5', 'v5:json')}}}}}\n{TRUE}",
+    f"{LARGE_VARS}\n  w: [{', '.join([JSON_OF_LARGE] * 20)}]\n{TRUE}",
+    f"{LARGE_VARS}\nsteps: [{{shell: 'echo {'${B}' * 10}', env: {{B: '${{v5}}${{v5}}'}}}}]",
+    f"{LARGE_VARS}\nblocks: {{b: {{steps: [{{shell: 'echo {'${q}' * 20}'}}]}}}}\n"
+    "steps: [{use: b, with: {q: '${v5:json}'}}]",
+    *(f"{LARGE_VARS}\n{flow.replace('X', many)}" for flow in PLACES.values() for many in MANY.values()),
+    # graphs
+    "start: one\nstate: {x: '\"'}\nnodes:\n  one: {assign: {y: '${state.x"
+    + " | json" * 40
+    + "}'}, next: two}\n"
+    "  two: {return: '${state.y}'}",
+    f"start: one\nstate: {{x: {'x' * 200_000}}}\nnodes:\n  one: {{return: '{'${state.x:json}' * 100}'}}",
+]
+
+
+@pytest.mark.parametrize("flow", GROWN)
+def test_check_says_what_grows_by_formats_and_filters(place: Place, flow: str) -> None:
+    place.write("flow.yaml", flow)
+    tracemalloc.start()
+    found = [one.problem for one in check_file(str(place.file)) if one.code == "output-too-long"]
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert found
+    assert all(isinstance(one.where, Span) and one.fix for one in found)
+    assert peak < 200 * MEBIBYTE
+
+
+WITH_MORE = ("nodes:", "parameters:", "profiles:", "map:")
+"""Graphs, what has to be given something, and maps, of which each item says it for itself."""
+PLAIN = [flow for flow in GROWN if not any(word in flow for word in WITH_MORE)]
+
+
+@pytest.mark.parametrize("flow", PLAIN)
+def test_a_run_refuses_it_without_the_check(place: Place, flow: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workflow, "check_workflow", lambda *_, **__: [])
+    place.write("flow.yaml", flow)
+    try:
+        said = place.run().message
+    except (InputError, LimitError) as error:
+        said = str(error)
+    assert "16,777,216 characters" in said
+
+
 def doubled(form: str) -> str:
     """Variables of which each is the one before with all its quotes doubled."""
     rows = ["  v0: '\",'", *(f"  v{level}: '${{v{level - 1}{form}}}'" for level in range(1, 32))]
@@ -117,13 +215,111 @@ def test_a_large_tree_is_written_once_whatever_its_size() -> None:
 FITS = [
     f"vars:\n{chain(7)}\nsteps: [{{shell: 'true'}}]",
     "vars: {a: x, b: '${a}${a}'}\nsteps: [{shell: 'echo ${b}${b}'}]",
+    # what is known only to a run may be short
+    f"parameters: {{p: string}}\nvars:\n{grown('', times=10, first='${p}', levels=12)}\n{TRUE}",
+    f"parameters: {{p: {{type: string, default: xxxxxxxxxx}}}}\nvars:\n"
+    f"{grown('', times=10, first='${p}', levels=12)}\n{TRUE}",
+    f"vars:\n{grown('', times=10, first='${env.NOBODY:-}', levels=12)}\n{TRUE}",
+    f"{LARGE_VARS}\nsteps: [{{shell: 'echo a', capture: v5}}, {{shell: 'echo {'${v5}' * 20}'}}]",
+    # the same name means something else there
+    f"{LARGE_VARS}\nsteps: [{{shell: 'echo {'${v5}' * 20}', env: {{v5: a}}}}]",
+    f"{LARGE_VARS}\nsteps: [{{shell: 'for v5 in a; do echo {'$v5' * 20}; done'}}]",
+    f"{LARGE_VARS}\nblocks: {{b: {{steps: [{{shell: 'echo {'${v5}' * 20}'}}]}}}}\n"
+    "steps: [{use: b, with: {v5: a}}]",
+    f"{LARGE_VARS}\nsteps: [{{foreach: [a], do: [{{shell: 'true'}}], when: '{' && '.join(['${v5} != 1'] * 20)}'}}]",
+    f"{LARGE_VARS}\nsteps: [{{write_file: {{path: a, content: '{'${v5 | length}' * 20}'}}}}]",
+    # a node writes it
+    f"start: one\nstate: {{x: {'x' * 200_000}}}\nnodes:\n  one: {{assign: {{x: a}}, next: two}}\n"
+    f"  two: {{return: '{'${state.x}' * 100}'}}",
 ]
 
 
 @pytest.mark.parametrize("flow", FITS)
 def test_what_fits_is_not_spoken_of(tmp_path: Path, flow: str) -> None:
     (tmp_path / "flow.yaml").write_text(flow)
-    assert check_file(str(tmp_path / "flow.yaml")) == []
+    assert [one for one in check_file(str(tmp_path / "flow.yaml")) if one.severity == "error"] == []
+
+
+# ── check and run count the same ─────────────────────────────────────────
+
+SMALL = 300
+"""The budget of the property, so that short variables come near it."""
+CHANGES = (
+    "", ":json", ":csv", ":lines", ":raw", ":path", ":opt", " | json", " | upper", " | lower", " | trim",
+    " | first", " | last", " | length", " | keys", ' | default("x")', ' | join(", ")', " || 'y'", ":-z",
+    " | json | json", ":json:csv", " | trim | json", " | lower | default(1)",
+)  # fmt: skip
+LETTERS = st.text('ab"\\,ß -\n', max_size=12)
+
+
+@st.composite
+def heads(draw: st.DrawFn, *, known: tuple[str, ...] = ()) -> dict[str, Any]:
+    names: list[str] = list(known)
+    document: dict[str, Any] = {"steps": [{"shell": "true"}]}
+
+    def written() -> str:
+        pieces = draw(st.lists(st.one_of(LETTERS, st.none(), st.none()), min_size=1, max_size=5))
+        return "".join(
+            f"${{{draw(st.sampled_from(names))}{draw(st.sampled_from(CHANGES))}}}"
+            if piece is None and names
+            else piece or ""
+            for piece in pieces
+        )
+
+    for part in ("vars", "env"):
+        entries: dict[str, Any] = {}
+        for _ in range(draw(st.integers(0, 5))):
+            name = f"n{len(names)}"
+            is_list = part == "vars" and draw(st.booleans())
+            entries[name] = [written() for _ in range(3)] if is_list else written()
+            names.append(name)
+        if entries:
+            document[part] = entries
+    return document
+
+
+def refuses(document: dict[str, Any], parameters: dict[str, Any]) -> bool:
+    """Does a run refuse the head for its size?  It is asked without the check that comes before it."""
+    node = documents.parse(json.dumps(document), "flow.yaml")
+    assert isinstance(node, documents.Mapping)
+    try:
+        surroundings(Said("flow", node, Scope()), parameters, profile=None, environ={})
+    except (InputError, LimitError) as error:
+        return any(problem.code == "output-too-long" for problem in error.problems)
+    return False
+
+
+def says(document: dict[str, Any]) -> bool:
+    node = documents.parse(json.dumps(document), "flow.yaml")
+    return any(one.code == "output-too-long" for one in check_document(node, "flow.yaml"))
+
+
+@pytest.fixture
+def small_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (program, filters):
+        monkeypatch.setattr(module, "MAX_OUTPUT", SMALL)
+
+
+SAME_BUDGET = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+
+
+@pytest.mark.usefixtures("small_budget")
+@SAME_BUDGET
+@given(document=heads())
+def test_check_says_too_long_exactly_when_a_run_refuses(document: dict[str, Any]) -> None:
+    assert says(document) == refuses(document, {})
+
+
+@pytest.mark.usefixtures("small_budget")
+@SAME_BUDGET
+@given(
+    document=heads(known=("p",)),
+    values=st.lists(st.one_of(LETTERS, st.integers(), st.none(), st.lists(LETTERS, max_size=3)), max_size=5),
+)
+def test_what_check_says_holds_for_every_parameter(document: dict[str, Any], values: list[Any]) -> None:
+    if says({"parameters": {"p": "any"}, **document}):
+        for value in ("", 0, None, [], *values):
+            assert refuses(document, {"p": value})
 
 
 LARGE = "x" * (MAX_OUTPUT // 2)

@@ -15,6 +15,7 @@ from plait.documents import Mapping as MappingNode
 from plait.documents import Node
 from plait.errors import PlaitError, Problem, nearest
 from plait.flows.finding import Finding, Severity
+from plait.flows.names import strings
 from plait.hints import TYPE_CHECKING
 from plait.projects import is_project
 from plait.records import replace
@@ -61,6 +62,11 @@ def _of_tool_file(path: str) -> Iterator[Finding]:
 def _placed(finding: Finding, path: str, document: Node | None) -> Finding:
     """With its place in the file, where it is about a key of a YAML file."""
     problem = finding.problem
+    if isinstance(problem.where, Span) and isinstance(document, MappingNode):
+        said = problem.where.source
+        node = next((one for one in strings(document) if one.value == said.text), None)
+        if node is not None and said.name == os.path.abspath(path):
+            return replace(finding, problem=replace(problem, where=node.span))
     key = re.match(r"config((?:\.\w+)+) |'(\w+)' is not read", problem.what)
     if problem.where != os.path.abspath(path) or not isinstance(document, MappingNode) or key is None:
         return finding

@@ -17,9 +17,9 @@ from plait import documents
 from plait.errors import InputError, PlaitError, Problem, listed, nearest
 from plait.flows import format
 from plait.flows.compose import Blocks, Calls, Composed, compose, compose_alone
-from plait.flows.fields import Field, Reading, read_fields
+from plait.flows.fields import Field, Reading, assumed, read_fields
 from plait.flows.finding import Finding
-from plait.flows.given import UNREAD, least_size, names_before_items, names_of_head, size_of_parts
+from plait.flows.given import UNREAD, names_before_items, names_of_head
 from plait.flows.names import (
     BEHIND_STEPS,
     BUILTIN_ROOTS,
@@ -51,7 +51,6 @@ from plait.template.nodes import (
     PromptHole,
     holes,
 )
-from plait.template.program import MAX_OUTPUT, output_too_long, values_too_long
 from plait.template.script import Names, read_names
 from plait.template.template import Leaf, compile_template
 from plait.tools.spaces import EXTENSIONS
@@ -308,7 +307,7 @@ def check_workflow(
         found += check_field(field, "workflow")
     found += _address_findings(reading)
     found += _crowded(flow, blocks, is_called=is_called)
-    found += map(Finding, _size_problems(flow.document, reading))
+    found += map(Finding, reading.too_long)
     found += _called(reading, project, calls)
     for steps in reading.lists:
         found += in_list(steps)
@@ -496,33 +495,6 @@ def _head_problems(document: documents.Node, names: Iterable[str]) -> Iterator[P
         yield from variables_in_circles(dict(heads["env"]), dict(_entries(profile)))
 
 
-def _size_problems(document: documents.Node, reading: Reading) -> Iterator[Problem]:
-    """Variables of the head, or of a step, that are too long together; a long text is told as one."""
-    if not isinstance(document, documents.Mapping):
-        return
-    sizes: dict[str, int] = {}
-    yield from _too_long_together([*_entries(document.get("vars")), *_entries(document.get("env"))], sizes)
-    places = [document.get(phase) for phase in ("setup", "map", "reduce", "merge")]
-    for place in (*places, *(step for steps in reading.lists for step in steps)):
-        env = place.get("env") if isinstance(place, documents.Mapping) else None
-        yield from _too_long_together(_entries(env), dict(sizes))
-
-
-def _too_long_together(entries: list[tuple[str, documents.Node]], sizes: dict[str, int]) -> Iterator[Problem]:
-    """Each is added to the sizes of those that are known."""
-    left = MAX_OUTPUT
-    for name, node in entries:
-        sizes[name] = size = least_size(node, lambda root: sizes.get(root, 0))
-        if size > MAX_OUTPUT:
-            if not isinstance(node, documents.Scalar):
-                yield from output_too_long(node.span).problems
-            return
-        left -= size
-        if left < 0:
-            yield from values_too_long(node.span).problems
-            return
-
-
 def _hidden_by_steps(document: documents.Node) -> Iterator[Finding]:
     """Names of the head that mean something else behind the first step of a list."""
     for part in ("parameters", "vars", "env"):
@@ -676,20 +648,35 @@ def check_field(field: Field, profile: str) -> list[Finding]:
             found += _hole(hole, field, leaf, read.assigned)
     if field.shell:
         found += check_shell(field, leaf)
-    elif len(leaf.program.parts) > 1:
-        found += _too_long(field, leaf)
+    if field.is_sized:
+        found += _too_long(field, leaf, profile, read.assigned)
     if field.when:
         wrong = _when(field)
         found = [one for one in found if one.severity == "error" or not _is_said_by(wrong, one)] + wrong
     return found
 
 
-def _too_long(field: Field, leaf: Leaf) -> Iterator[Finding]:
-    """A text that no run could make, by what the variables of the file have."""
-    size = size_of_parts(leaf.program.parts, lambda root: name.size if (name := field.known.get(root)) else 0)
-    if size > MAX_OUTPUT:
-        error = output_too_long(Span(leaf.source, 0, len(leaf.source.text)))
-        yield Finding(error.problems[0])
+def _too_long(field: Field, leaf: Leaf, profile: str, own: frozenset[str]) -> Iterator[Finding]:
+    """A text or a tree that no run could make, by what stands in the file; it is filled as a run fills it."""
+    if field.root is None and not leaf.program.names:
+        return
+    if field.root is not None and next(strings(field.root)) is not field.scalar:
+        return  # the tree is filled once
+    node = field.root or field.scalar
+    known = {} if field.phase in OPEN_PHASES else field.known
+    try:
+        template = format.template_of(node, profile)
+        if field.shell or field.when or field.is_script:
+            template.counted = template.counted and not field.when  # each hole of a condition is an operand
+            template.pieces(assumed(known, without=own))
+        elif template.many or template.repeated or template.has_changes:
+            template.careful(assumed(known), sealing=True)
+    except PlaitError as error:
+        yield from (
+            Finding(replace(one, where=one.where or node.span))
+            for one in error.problems
+            if one.code == "output-too-long"
+        )
 
 
 def _is_said_by(wrong: Sequence[Finding], finding: Finding) -> bool:

@@ -15,14 +15,18 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 
 from plait.documents import Mapping, Node, Scalar, Sequence
+from plait.errors import PlaitError, Problem
+from plait.flows.assumed import Assumed
 from plait.flows.compose import Blocks
 from plait.flows.given import (
     UNREAD,
     captures,
+    constant_state,
     declared,
     declared_inputs,
     env_before_items,
     env_names,
+    given_at_start,
     keys,
     left_behind,
     literal_items,
@@ -42,6 +46,7 @@ from plait.flows.names import (
     HANDLER_NAMES,
     KNOWN_INSIDE,
     LITERALLY,
+    TREE,
     AtStart,
     Each,
     Either,
@@ -62,7 +67,7 @@ from plait.flows.names import (
 )
 from plait.hints import Final, Literal, TypeAlias
 from plait.records import dataclass, field, replace
-from plait.values import Json
+from plait.values import NOT_KNOWN, Json
 
 Dialect: TypeAlias = Literal["sh", "bash"]
 
@@ -130,11 +135,17 @@ class Known(abc.Mapping[str, Name]):
         if self._outer is not None:  # to ask whether it is empty would count all its names
             yield from self._outer._given_names(apart=apart or self._apart)
         for name, (_, found) in islice(self._captured.items(), self._limit):
-            if not (apart and _is_left_behind(found)):
+            hides = self._outer is not None and self._outer._given(name, apart=apart or self._apart)
+            if not hides and not (apart and _is_left_behind(found)):
                 yield name
 
     def _given_count(self) -> int:
         return sum(1 for _ in self._given_names())
+
+
+def _open(known: Known) -> abc.Mapping[str, Name]:
+    """Nothing is known where a block stands by itself: each step that uses it may give other values."""
+    return {} if known.phase == "block" else known
 
 
 def _is_left_behind(name: Name | None) -> bool:
@@ -166,6 +177,10 @@ class Field:
     """A name that is missing when it is filled is an error."""
     is_script: bool = False
     """It is shell text that a tool is given: names that it sets are its own."""
+    root: Node | None = field(default=None, compare=False)
+    """The tree that it is a part of, if that is filled as one; None: it is filled by itself."""
+    is_sized: bool = True
+    """Is it looked at how long it becomes?  What is variable is filled with its neighbours, elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +193,8 @@ class Reading:
     """Every map that a table describes, by the name of that table."""
     calls: tuple[tuple[Mapping, Known], ...] = ()
     """Steps that call another workflow file, and the names that it inherits."""
+    too_long: tuple[Problem, ...] = ()
+    """Variables that are too long together."""
 
 
 def read_fields(
@@ -202,7 +219,13 @@ def read_fields(
         reader.workflow(document)
     else:
         reader.shape(document, DOCUMENT_SHAPES.get(profile, profile), "", reader.frame(profile))
-    return Reading(tuple(reader.fields), tuple(reader.lists), tuple(reader.maps), tuple(reader.calls))
+    return Reading(
+        tuple(reader.fields),
+        tuple(reader.lists),
+        tuple(reader.maps),
+        tuple(reader.calls),
+        tuple(reader.too_long),
+    )
 
 
 def _has_shape(document: Node, profile: str) -> bool:
@@ -244,6 +267,30 @@ class _Frame:
         return Known(self.phase, self.captured, len(self.captured), self.outer, apart=self.apart)
 
 
+def assumed(known: abc.Mapping[str, Name], *, without: abc.Container[str] = ()) -> Assumed:
+    """What may be assumed of values where these names exist, but for those that mean something else there."""
+    return Assumed(_Values(known, without))
+
+
+class _Values(abc.Mapping[str, Json]):
+    """The values of names, as far as the file says them."""
+
+    __slots__ = ("_known", "_without")
+
+    def __init__(self, known: abc.Mapping[str, Name], without: abc.Container[str]) -> None:
+        self._known = known
+        self._without = without
+
+    def __getitem__(self, name: str) -> Json:
+        return NOT_KNOWN if name in self._without else self._known[name].value
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._known)
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+
 def _values(frame: _Frame, name: str) -> tuple[Json, ...]:
     known = frame.known().get(name)
     return () if known is None else known.values
@@ -258,6 +305,9 @@ class _Reader:
         self.blocks = blocks
         self.env: tuple[Name, ...] = ()
         """The variables that the phase gives to each of its steps."""
+        self.phase: Node | None = None
+        """The phase that gives them."""
+        self.too_long: list[Problem] = []
         self.rounds: tuple[Json, ...] = ()
         """What the items of the loop at hand may be that begin like an option."""
         self.extracted: dict[int, list[Name]] = {}
@@ -267,11 +317,27 @@ class _Reader:
         unplaced = (*misplaced(document), *of_env_files(document)) if profile == "workflow" else ()
         self.given = {name.name: name for name in (*unplaced, *declared(document), *given)}
         self.declared = declared_inputs(document, profile, self.given)
+        self._learn_values(document, profile, {name.name for name in given})
         self.plain = tuple(given) if profile == "graph" else tuple(self.given.values())
         """Names that stand for themselves; what a graph declares is asked for as `inputs.name`."""
         self.taken = names_given(document, blocks) if self.is_workflow else frozenset[str]()
         """Names that no step has by its id."""
         self.before_items = names_before_items(document) if self.is_workflow else frozenset[str]()
+
+    def _learn_values(self, document: Node, profile: str, given: set[str]) -> None:
+        """What the head of a workflow or the state of a graph holds, as far as it stands in the file."""
+        if profile == "graph" and (kept := constant_state(document)):
+            self.given["state"] = replace(names_in("graph")["state"], value=kept)
+        heads = ("vars", "env", "profiles", "env_files")
+        if not self.is_workflow or not any(isinstance(document, Mapping) and document.get(h) for h in heads):
+            return
+        from plait.flows.parameters import known_of_head
+
+        assert isinstance(document, Mapping)
+        known, self.too_long = known_of_head(document, given | given_at_start(document))
+        for name, value in known.items():
+            if name in self.given:
+                self.given[name] = replace(self.given[name], value=value)
 
     def frame(self, phase: str) -> _Frame:
         """The outermost frame: what the document declares and what will be given."""
@@ -290,7 +356,10 @@ class _Reader:
         flow, setup = base.child(), base.child(phase="setup")
         for key in shape_of("workflow"):
             if key not in (*_PHASES, "commands", "steps", "blocks"):
+                begin = len(self.fields)
                 self._part(document, key, head)
+                if key in ("vars", "env", "profiles"):
+                    self.fields[begin:] = [replace(field, is_sized=False) for field in self.fields[begin:]]
         for key in ("commands", "steps"):
             self._part(document, key, flow)
         self._phase(document, "setup", setup)
@@ -301,12 +370,12 @@ class _Reader:
         self._part(document, "blocks", base.child(phase="block"))
 
     def _phase(self, document: Mapping, key: str, frame: _Frame) -> None:
-        self.env = tuple(env_names(document.get(key)))
+        self.env, self.phase = tuple(env_names(document.get(key))), document.get(key)
         nodes = [node for name, node in document.entries if name.value == key]
         for node in nodes:
             self._name_outputs(node)
         self._part(document, key, frame)
-        self.env = ()
+        self.env, self.phase = (), None
         for node in nodes:  # those of steps that are not there, too: that is reported
             named = keys(node.get("capture_outputs")) if isinstance(node, Mapping) else ()
             frame.add(Name(name, (), "captured") for name in named)
@@ -335,9 +404,9 @@ class _Reader:
             frame = setup if name in _BEFORE_ITEMS else found if name == "id" else inner
             if name == "input" and isinstance(value, Mapping) and value.get("command") is not None:
                 frame = setup.child(env_before_items(node, self.before_items))
-            self.env = tuple(env_names(node)) if name in STEP_LISTS else ()
+            self.env, self.phase = (tuple(env_names(node)), node) if name in STEP_LISTS else ((), None)
             self.read(value, shape_of("map").get(name, LITERALLY), f"map.{name}", frame)
-        self.env = ()
+        self.env, self.phase = (), None
 
     def _part(self, document: Mapping, key: str, frame: _Frame) -> None:
         for name, node in document.entries:
@@ -375,20 +444,34 @@ class _Reader:
                 for index, item in _listed(node):
                     self._add(f"{path}{index}", item, frame, shell=not index)
             case Tree():
-                for item in strings(node):
-                    self._add(path, item, frame)
+                self._tree(node, path, frame)
             case When():
                 self._add(path, node, frame, when=True)
             case Each(inner):
+                begin = len(self.fields)
                 if isinstance(node, Mapping):
                     for key, value in node.entries:
                         self.read(value, inner, _under(path, key), frame)
+                self._unite(node, inner, begin)
             case Listed(inner):
+                begin = len(self.fields)
                 self._list(node, inner, path, frame)
+                self._unite(node, inner, begin)
             case Either():
                 self.read(node, reads.read_as(node), path, frame)
             case Shape(name):
                 self._shapes(node, name, path, frame)
+
+    def _tree(self, node: Node, path: str, frame: _Frame) -> None:
+        begin = len(self.fields)
+        for item in strings(node):
+            self._add(path, item, frame)
+        self._unite(node, TREE, begin)
+
+    def _unite(self, node: Node, inner: Reads, begin: int) -> None:
+        """A map or a list of trees is filled as one tree."""
+        if isinstance(inner, Tree):
+            self.fields[begin:] = [replace(field, root=node) for field in self.fields[begin:]]
 
     def _list(self, node: Node, inner: Reads, path: str, frame: _Frame) -> None:
         if not isinstance(node, Sequence):
@@ -422,16 +505,37 @@ class _Reader:
             self._entries(node, name, path, frame, frame)
 
     def _step(self, step: Mapping, path: str, frame: _Frame) -> None:
-        inner = self._in_variables(frame, *env_names(step, lambda name: _values(frame, name)))
+        own = tuple(env_names(step, lambda name: _values(frame, name)))
+        held = self._variables(step, frame) if own or self.env else {}
+        inner = self._in_variables(frame, *own, held=held)
         self._entries(step, "step", path, inner, frame)
         if inner is not frame:
             frame.add(name for _, name in inner.captured.values())
 
-    def _in_variables(self, frame: _Frame, *own: Name) -> _Frame:
-        """A step in its own variables and those of its phase, which hide nothing that has a value there."""
-        known = frame.known()
-        env = [name for name in (*self.env, *own) if name.name not in known]
+    def _in_variables(self, frame: _Frame, *own: Name, held: abc.Mapping[str, Json] | None = None) -> _Frame:
+        """A step in its own variables and those of its phase; a known name means their value there."""
+        known, held = frame.known(), held or {}
+        env = [
+            replace(known.get(name.name, name), value=held.get(name.name, NOT_KNOWN))
+            for name in (*self.env, *own)
+        ]
         return frame.child(env).child() if env else frame
+
+    def _variables(self, step: Mapping, frame: _Frame) -> dict[str, Json]:
+        """What the variables of a step hold, as far as the file says it; a run fills them the same way."""
+        from plait.flows.format import text_template
+        from plait.template.sinks import as_sealed_envs
+
+        places = (self.phase, step.get("metadata"), step)
+        written = [place.get("env") for place in places if isinstance(place, Mapping)]
+        nodes = {str(k.value): v for env in written if isinstance(env, Mapping) for k, v in env.entries}
+        try:
+            templates = {name: text_template(node) for name, node in nodes.items()}
+            filled = as_sealed_envs(templates, assumed(_open(frame.known())))
+        except PlaitError as error:
+            self.too_long += [one for one in error.problems if one.code == "output-too-long"]
+            return {}
+        return {name: value for name, (value, _) in filled.items()}
 
     def _entries(self, node: Mapping, name: str, path: str, frame: _Frame, before: _Frame) -> None:
         """The fields of a map: what it does, then what follows it."""
@@ -510,7 +614,11 @@ class _Reader:
         block = self.blocks.get(text_of(said) or "")
         if block is None:
             return [] if said is None else [UNREAD]
-        given = [Name(name, (), "given by with") for name in (*keys(step.get("with")), *block.needs)]
+        held = self._handed(step.get("with"), frame)
+        given = [
+            Name(name, (), "given by with", value=held.get(name, NOT_KNOWN))
+            for name in (*keys(step.get("with")), *block.needs)
+        ]
         inner = frame.child(given).child()
         outer, self.blocks = self.blocks, block.home
         self.lists.append(block.steps)
@@ -519,6 +627,18 @@ class _Reader:
         self.blocks = outer
         frame.add(told_with_failures(block))
         return inner.captures()
+
+    def _handed(self, node: Node | None, frame: _Frame) -> dict[str, Json]:
+        """What a block is given, as far as the file says it."""
+        if not isinstance(node, Mapping):
+            return {}
+        from plait.flows.format import template_of
+
+        try:
+            found = template_of(node).careful(assumed(_open(frame.known())), sealing=True)
+        except PlaitError:
+            return {}  # that is reported as the template that it is
+        return found if isinstance(found, dict) else {}
 
     def _short(self, node: Scalar, name: str, path: str, frame: _Frame) -> None:
         """A step or a handler written as one string: a slash command, or shell text."""
@@ -566,6 +686,9 @@ def _with_script(params: Node, fields: list[Field]) -> list[Field]:
         params.get(key) if isinstance(params, Mapping) else None for key in ("command", "shell")
     )
     dialect: Dialect = "bash" if text_of(shell) == "bash" else "sh"
+    fields = [
+        replace(field, root=None) for field in fields
+    ]  # a script is bound, and not filled with the rest
     return [
         replace(field, is_script=True, dialect=dialect) if field.scalar is command else field
         for field in fields

@@ -9,10 +9,10 @@ from plait.errors import InputError, PlaitError
 from plait.flows.compose import Block, Blocks
 from plait.flows.names import BEHIND_STEPS, BUILTIN_ROOTS, CONFIG_NAMES, ENDED, Name, shape_of
 from plait.hints import Final
-from plait.template.nodes import Alternative, ContextHole, Parts, Path, Text
+from plait.template.nodes import Alternative, ContextHole, Path
 from plait.template.profiles import profile_named
 from plait.template.program import program
-from plait.values import Json
+from plait.values import NOT_KNOWN, Json
 
 _SHELL_STEPS: Final = ("shell", "test")
 UNREAD: Final = Name("…", (), "whatever something that could not be read would have named", offered=False)
@@ -126,7 +126,6 @@ def declared(document: Node) -> Iterator[Name]:
     if not isinstance(document, Mapping):
         return
     values = _parameter_values(document)
-    sizes: dict[str, int] = {}
     for key in ("vars", "env", "secrets"):
         given = key != "vars"
         if key == "secrets":
@@ -135,14 +134,34 @@ def declared(document: Node) -> Iterator[Name]:
             continue
         for name, node in _entries(document.get(key)):
             made_of = values_of(node, lambda root: values.get(root, ()))
-            sizes[name] = size = least_size(node, lambda root: sizes.get(root, 0))
-            yield Name(name, (), f"declared under {key}", in_environment=given, size=size, values=made_of)
+            yield Name(name, (), f"declared under {key}", in_environment=given, values=made_of)
     profiles = document.get("profiles")
     for _, profile in profiles.entries if isinstance(profiles, Mapping) else ():
         names = keys(profile)
         yield from (Name(name, (), "declared in a profile", in_environment=True) for name in names)
     for name in (*_parameters(document.get("parameters")), *_parameters(document.get("inputs"))):
         yield Name(name, (), "declared", values=values.get(name, ()))
+
+
+def constant_state(document: Node) -> dict[str, Json]:
+    """What the state of a graph holds under names that no node writes."""
+    inner = document.get("config") if isinstance(document, Mapping) else None
+    body = inner if isinstance(inner, Mapping) and inner.get("nodes") is not None else document
+    state = body.get("state") if isinstance(body, Mapping) else None
+    if not isinstance(body, Mapping) or not isinstance(state, Mapping):
+        return {}
+    written = {"_last_error", "item"}
+    for _, node in _entries(body.get("nodes")):
+        if isinstance(node, Mapping):
+            written.update(keys(node.get("assign")))
+            written.update(filter(None, (text_of(node.get(key)) for key in ("collect", "as"))))
+    return {name: NOT_KNOWN if name in written else node.data() for name, node in _entries(state)}
+
+
+def given_at_start(document: Mapping) -> set[str]:
+    """Names of values that are given when a flow starts, and do not stand in it."""
+    parameters = (*_parameters(document.get("parameters")), *_parameters(document.get("inputs")))
+    return {*keys(document.get("secrets")), *parameters}
 
 
 def _parameter_values(document: Mapping) -> dict[str, tuple[Json, ...]]:
@@ -175,33 +194,6 @@ def values_of(node: Node, known: Callable[[str], tuple[Json, ...]]) -> tuple[Jso
         case (ContextHole(alternatives=(Alternative(Path(root, ()), ()),), filters=()),):
             return known(root)
     return ()
-
-
-def least_size(node: Node, known: Callable[[str], int]) -> int:
-    """At least so many characters a tree of templates becomes, by those that names are known to have."""
-    match node:
-        case Scalar(str() as written):
-            try:
-                parts = program(written, profile_named("workflow")).parts
-            except PlaitError:
-                return 0  # that is reported as the template that it is
-            return size_of_parts(parts, known)
-        case Sequence(items):
-            return sum(least_size(item, known) for item in items)
-        case Mapping(entries):
-            return sum(least_size(item, known) for _, item in entries)
-    return 0
-
-
-def size_of_parts(parts: Parts, known: Callable[[str], int]) -> int:
-    size = 0
-    for part in parts:
-        match part:
-            case Text(text):
-                size += len(text)
-            case ContextHole(alternatives=(Alternative(Path(root, ()), ()),), filters=()):
-                size += known(root)
-    return size
 
 
 def literal_items(node: Node | None) -> tuple[Json, ...]:

@@ -17,8 +17,8 @@ from types import MappingProxyType
 from plait.documents import Mapping, Node, Scalar, Sequence
 from plait.flows import format
 from plait.hints import Final, TypeAlias
-from plait.records import dataclass
-from plait.values import Json
+from plait.records import dataclass, field
+from plait.values import NOT_KNOWN, Json
 
 # ── names ────────────────────────────────────────────────────────────────
 
@@ -58,8 +58,8 @@ class Name:
     """What it holds, in the words of conditions; None if only a value can tell."""
     in_environment: bool = False
     """Processes have it as a variable, too."""
-    size: int = 0
-    """At least so many characters its text has, as far as the file itself says it."""
+    value: Json = field(default=NOT_KNOWN, compare=False)
+    """What it holds, as far as the file itself says it."""
     values: tuple[Json, ...] = ()
     """What it may hold, as far as the file itself says that and it begins like an option."""
 

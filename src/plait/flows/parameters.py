@@ -35,9 +35,9 @@ from plait.records import dataclass, field, replace
 from plait.scope import Scope
 from plait.scope.computed import Sources
 from plait.source import Span
-from plait.template.program import Budget
+from plait.template.program import Budget, Lookup
 from plait.template.template import Template
-from plait.values import UNDEFINED, Json, Secret, Undefined, json_value, revealed_text, text
+from plait.values import NOT_KNOWN, UNDEFINED, Json, Secret, Undefined, json_value, revealed_text, text
 
 if TYPE_CHECKING:
     from plait.tools.environment import DotEnv
@@ -330,6 +330,31 @@ def surroundings(
     return found
 
 
+def known_of_head(
+    document: nodes.Mapping, others: Set[str] = frozenset()
+) -> tuple[dict[str, Json], list[Problem]]:
+    """The values of the head that stand in the file, and why they are too long together, if they are.
+
+    `others` are names of values that the file does not hold: parameters, secrets, what a caller gives.
+    Whatever is not the same under each profile is not known.
+    """
+    flow = format.Said("flow", document, Scope())
+    found: dict[str, Json] | None = None
+    problems: list[Problem] = []
+    for profile in (
+        None,
+        *(name for name, node in flow.entries("profiles") if isinstance(node, nodes.Mapping)),
+    ):
+        reader = _KnownHead(flow, {})
+        values = reader.known(others, profile)
+        problems += [one for one in reader.problems if one.code == "output-too-long"]
+        if found is None:
+            found = values
+        else:
+            found = {name: value for name, value in found.items() if values.get(name) == value}
+    return found or {}, list(dict.fromkeys(problems))
+
+
 def hidden_texts(flow: format.Said, environ: Mapping[str, str]) -> frozenset[str]:
     """The texts that a head calls secrets, as far as they can be had; its problems are told elsewhere."""
     return _Head(flow, environ).hidden()
@@ -415,10 +440,9 @@ class _Head:
         """Each value with those above it put in."""
         found: dict[str, Json] = {}
         for name, node in entries:
-            scope = Scope({**known, **found}, sources=self.sources)
             try:
                 template = format.template_of(node)
-                value = template.careful(scope, strict=True, sealing=True)
+                value = template.careful(self._lookup({**known, **found}), strict=True, sealing=True)
                 self.budget.spend(value, node.span)
                 found[name] = value
                 self._tell_origin(name, template)
@@ -427,6 +451,9 @@ class _Head:
                 if isinstance(error, LimitError):
                     break  # those below may be made of it, and longer
         return found
+
+    def _lookup(self, names: Mapping[str, Json]) -> Lookup:
+        return Scope(names, sources=self.sources)
 
     def _tell_origin(self, name: str, template: Template) -> None:
         """Is it made of nothing but what stands in the flow itself?  And if not, of what a run found?"""
@@ -527,6 +554,31 @@ class _Head:
         except PlaitError as error:
             self.problems += [_placed(problem, where) for problem in error.problems]
             return None
+
+
+class _KnownHead(_Head):
+    """The head as far as it stands in files: every other value is one that only a run knows."""
+
+    def known(self, others: Set[str], profile: str | None) -> dict[str, Json]:
+        filed = {name: value for name, value in self._in_env_files() if name not in others}
+        variables = self._filled(self.flow.entries("vars"), {})
+        found = {**filed, **{name: value for name, value in variables.items() if name not in others}}
+        env = self._variables(profile, found)
+        return {name: value for name, value in {**filed, **env, **variables}.items() if name not in others}
+
+    def _lookup(self, names: Mapping[str, Json]) -> Lookup:
+        from plait.flows.assumed import Assumed
+
+        return Assumed(names)
+
+    def _in_env_files(self) -> Iterator[tuple[str, Json]]:
+        for node in env_files(self.flow.get("env_files")):
+            try:
+                dotenv = read_env_file(node)
+            except InputError:
+                continue  # that is reported elsewhere
+            for name, value in dotenv.written if dotenv is not None else ():
+                yield name, NOT_KNOWN if "$" in value else value
 
 
 def _origin(node: nodes.Node) -> tuple[str, str, Span]:

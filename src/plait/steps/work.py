@@ -40,7 +40,6 @@ from plait.errors import InputError, InternalError, PlaitError, TrustError
 from plait.hints import TYPE_CHECKING, Final, Protocol
 from plait.records import dataclass, field, replace
 from plait.scope.frames import GIVEN, MADE_OF_DATA
-from plait.source import Span
 from plait.steps.capture import (
     LOST,
     MISREAD,
@@ -55,9 +54,8 @@ from plait.steps.capture import (
 from plait.steps.hands import Rehearsed, working
 from plait.steps.sequence import Sequence as Steps
 from plait.steps.unfilled import ItemHole, expect_filled, item_holes, note_unfilled
-from plait.template.program import Budget
-from plait.template.sinks import as_sealed_env, as_text, is_own_text
-from plait.values import NOT_KNOWN, Json, Secret, Unknown, revealed_text, text
+from plait.template.sinks import as_sealed_envs, as_text, is_own_text
+from plait.values import NOT_KNOWN, Json, Unknown, revealed_text, text
 
 if TYPE_CHECKING:
     from plait.engine.journal import Recorded
@@ -419,11 +417,7 @@ class Work:
 
 def with_variables(turn: Turn, env: Mapping[str, Template], *, strict: bool) -> Turn:
     """The turn in which processes find these variables, and templates their names."""
-    filled: dict[str, tuple[str | Secret | Unknown, list[str]]] = {}
-    budget = Budget()
-    for name, value in env.items():
-        filled[name] = as_sealed_env(value, turn.scope, strict=strict)
-        budget.spend(filled[name][0], _where(value))
+    filled = as_sealed_envs(env, turn.scope, strict=strict)
     given = {name: value for name, (value, _) in filled.items()}
     working(turn.run).hide_made(secret for _, secrets in filled.values() for secret in secrets)
     scope = turn.scope
@@ -432,11 +426,6 @@ def with_variables(turn: Turn, env: Mapping[str, Template], *, strict: bool) -> 
         scope = scope.frame(label, env={name: given[name] for name in given if frames[name] == label})
     found = {name: revealed_text(value) for name, value in given.items()}
     return replace(turn, scope=scope, env={**turn.env, **found})
-
-
-def _where(value: Template) -> Span:
-    source = value.leaf.source
-    return Span(source, 0, len(source.text))
 
 
 def _frame_of(value: Template, scope: Scope) -> str:

@@ -33,6 +33,7 @@ from plait.template.nodes import (
     EnvHole,
     Extract,
     Filled,
+    Filter,
     Flaw,
     Format,
     Hole,
@@ -55,6 +56,7 @@ from plait.values import (
     Undefined,
     Unknown,
     holds_unknown,
+    least_text,
     revealed_text,
     text,
     written_size,
@@ -206,8 +208,8 @@ class Program:
             rendering.problems += self.flaw_problems(rendering.source, strict=rendering.strict)
         if self.whole:
             answer = self._answered(self.parts[0], self.getters[0], rendering)
-            if answer.__class__ is Unknown:
-                return Unknown(_kept(self.parts[0], rendering.source))
+            if isinstance(answer, Unknown):
+                return Unknown(_kept(self.parts[0], rendering.source), answer.least)
             return _kept(self.parts[0], rendering.source) if answer is UNDEFINED else answer
         if rendering.sealing:
             return self.sealed(rendering)
@@ -219,7 +221,7 @@ class Program:
         pieces = self.pieces(rendering)
         values = [piece.value for piece in pieces if isinstance(piece, Placed)]
         if any(value.__class__ is Unknown for value in values):
-            return Unknown("".join(p if isinstance(p, str) else text(p.value) for p in pieces))
+            return unknown_text(pieces)
         if any(map(holds_secret, values)):
             return Secret("".join(p if isinstance(p, str) else revealed_text(p.value) for p in pieces))
         return "".join(p if isinstance(p, str) else text(p.value) for p in pieces)
@@ -245,7 +247,9 @@ class Program:
             answer = self._missing(part, rendering)
         if holds_unknown(answer):
             rendering.unknown += 1
-            return _kept(part, rendering.source)
+            kept = _kept(part, rendering.source)
+            rendering.size += len(least_text(answer)) - len(kept)  # which is counted behind this
+            return kept
         return _kept(part, rendering.source) if answer is UNDEFINED else rendering.show(answer)
 
     def pieces(self, rendering: Rendering) -> list[Piece]:
@@ -254,14 +258,19 @@ class Program:
         for part, get in self._steps:
             if isinstance(part, Text):
                 pieces.append(part.text)
+                if rendering.counted:
+                    rendering.count(len(part.text))
                 continue
             answer = self._answered(part, get, rendering)
             if answer.__class__ is not str and holds_unknown(answer):
                 rendering.unknown += 1
-                answer = Unknown(_kept(part, rendering.source))
+                answer = Unknown(_kept(part, rendering.source), least_text(answer))
             pieces.append(_kept(part, rendering.source) if answer is UNDEFINED else Placed(answer, part))
             if rendering.counted and answer is not UNDEFINED:
-                rendering.count(len(answer if isinstance(answer, str) else _shown(part, answer, rendering)))
+                written = answer.least if isinstance(answer, Unknown) else answer
+                rendering.count(
+                    len(written if isinstance(written, str) else _shown(part, written, rendering))
+                )
         return pieces
 
     def _answered(self, part: Part, get: Getter | None, rendering: Rendering) -> Answer:
@@ -297,6 +306,18 @@ class Program:
             for flaw in self.flaws
             if flaw.fatal or strict
         ]
+
+
+def unknown_text(pieces: Sequence[Piece]) -> Unknown:
+    """The text of pieces of which only a run knows some."""
+    shown = "".join(p if isinstance(p, str) else text(p.value) for p in pieces)
+    return Unknown(shown, "".join(map(_least_of_piece, pieces)))
+
+
+def _least_of_piece(piece: Piece) -> str:
+    if isinstance(piece, str):
+        return piece
+    return piece.value.least if isinstance(piece.value, Unknown) else revealed_text(piece.value)
 
 
 def _is_of_shell(hole: Hole, assigned: frozenset[str]) -> bool:
@@ -428,7 +449,7 @@ def walk(value: Json, keys: tuple[str | int, ...]) -> Answer:
         elif isinstance(value, list | tuple) and isinstance(key, int) and -len(value) <= key < len(value):
             value = value[key]
         else:
-            return value if value.__class__ is Unknown else UNDEFINED
+            return NOT_KNOWN if value.__class__ is Unknown else UNDEFINED
     return value
 
 
@@ -460,11 +481,12 @@ def _alternative(alternative: Alternative, profile: Profile) -> Getter:
     if not alternative.formats:
         return find
     change = [_format(form) for form in alternative.formats]
+    named = [(form.name, step) for form, step in zip(alternative.formats, change, strict=True)]
 
     def formatted(rendering: Rendering) -> Answer:
         value = find(rendering)
         if value.__class__ is not str and holds_unknown(value):
-            return NOT_KNOWN
+            return _made_of_unknown(value, named)
         if value is not UNDEFINED:
             for step in change:
                 value = _bounded(step(value), steps=len(change))
@@ -582,17 +604,41 @@ def _first_of(getters: list[Getter]) -> Getter:
 
 def _filtered(find: Getter, hole: ContextHole) -> Getter:
     steps = [(FILTERS[f.name][1], f.arguments, f.name == "default") for f in hole.filters]
+    named = [(f.name, _filter(f)) for f in hole.filters]
 
     def filtered(rendering: Rendering) -> Answer:
         value = find(rendering)
         if value.__class__ is not str and holds_unknown(value):
-            return NOT_KNOWN
+            return _made_of_unknown(value, named)
         for function, arguments, takes_undefined in steps:
             if value is not UNDEFINED or takes_undefined:
                 value = _bounded(function(value, *arguments), steps=len(steps))
         return value
 
     return filtered
+
+
+def _filter(asked: Filter) -> Callable[[Json], Json]:
+    function, arguments = FILTERS[asked.name][1], asked.arguments
+    return lambda value: function(value, *arguments)
+
+
+_GROWING: Final = frozenset({"json", "csv", "lines", "raw", "join", "upper", "lower", "trim"})
+"""Of a text with more characters in it, they make a text that is no shorter."""
+_LEAVING: Final = frozenset({"opt", "path", "default"})
+"""What they make of a text has all of it in it."""
+
+
+def _made_of_unknown(value: Json, steps: Sequence[tuple[str, Callable[[Json], Json]]]) -> Unknown:
+    """What formats and filters make of what only a run knows; as much of the text as is sure stays known."""
+    for name, change in steps:
+        least = least_text(value) if isinstance(value, Unknown) or name == "json" else ""
+        if not least or (isinstance(value, Unknown) and name not in _GROWING | _LEAVING):
+            return NOT_KNOWN
+        if isinstance(value, Unknown) and name in _GROWING:
+            least = text(_bounded(change(least), steps=len(steps)))
+        value = Unknown(least=least)
+    return value if isinstance(value, Unknown) else NOT_KNOWN
 
 
 def _bounded(value: Json, *, steps: int) -> Json:

@@ -27,7 +27,7 @@ from plait.template.nodes import (
     Text,
     holes,
 )
-from plait.template.program import Lookup, Piece, Placed, expect_bounded
+from plait.template.program import Budget, Lookup, Piece, Placed, expect_bounded, unknown_text
 from plait.template.template import Branch, Constant, Leaf, Node, Template
 from plait.values import Json, Secret, Unknown, json_text, revealed_text, text
 
@@ -108,11 +108,24 @@ def as_sealed_env(
     """As `as_env`; what a secret is part of is one.  And the texts that make it one."""
     pieces = template.pieces(values, strict=strict, env=env)
     if any(map(_is_unknown, pieces)):
-        return Unknown("".join(one if isinstance(one, str) else text(one.value) for one in pieces)), []
+        return unknown_text(pieces), []
     whole = "".join(map(_revealed, pieces))
     _refuse_characters(whole, "\0", "an environment variable", template.leaf.source, pieces)
     secrets = [_revealed(one) for one in pieces if isinstance(one, Placed) and holds_secret(one.value)]
     return Secret(whole) if secrets else whole, secrets
+
+
+def as_sealed_envs(
+    templates: Mapping[str, Template], values: Values, *, strict: bool = False
+) -> dict[str, tuple[str | Secret | Unknown, list[str]]]:
+    """All variables of one place, which have one budget."""
+    filled: dict[str, tuple[str | Secret | Unknown, list[str]]] = {}
+    budget = Budget()
+    for name, template in templates.items():
+        filled[name] = as_sealed_env(template, values, strict=strict)
+        source = template.leaf.source
+        budget.spend(filled[name][0], Span(source, 0, len(source.text)))
+    return filled
 
 
 def as_url(

@@ -125,6 +125,15 @@ class Template:
     def flaws(self) -> list[tuple[Source, Flaw]]:
         return [(leaf.source, flaw) for leaf in self.leaves() for flaw in leaf.program.flaws]
 
+    @property
+    def has_changes(self) -> bool:
+        """Does a format or a filter change a value in it?"""
+        found = [hole for leaf in self.leaves() for hole in holes(leaf.program.parts)]
+        return any(
+            isinstance(hole, ContextHole) and (hole.filters or any(a.formats for a in hole.alternatives))
+            for hole in found
+        )
+
     def leaves(self) -> list[Leaf]:
         return _leaves(self.root)
 

@@ -18,7 +18,7 @@ from plait.beneath import read_beneath
 from plait.errors import InputError, Problem
 from plait.hints import Any, Final
 from plait.records import dataclass
-from plait.source import Source
+from plait.source import Source, Span
 from plait.template.nodes import ParamHole, holes
 from plait.template.program import Budget
 from plait.template.sinks import as_json_value, is_unresolved
@@ -212,10 +212,14 @@ class Config:
             self._open.append(name)
             try:
                 self._filled[name] = self.value(name)
-                self._budget.spend(self._filled[name], self.where)
+                self._budget.spend(self._filled[name], self._place(name))
             finally:
                 self._open.pop()
         return self._filled[name]
+
+    def _place(self, name: str) -> Span | str:
+        written = self.written[name]
+        return Span(Source(self.where, written), 0, len(written)) if isinstance(written, str) else self.where
 
 
 class _Plan:

@@ -56,7 +56,8 @@ def call_problems(chain: Chain, project: str | None, params: Mapping[str, Json])
         return with_defaults(known, tool)
 
     of_tool = {problem.what for problem in _config_problems(chain, project)}
-    found = _common([_binding_problems(chain, project, given(sample)) for sample in SAMPLES])
+    shortest = {name: "" if holds_unknown(value) else value for name, value in params.items()}
+    found = _common(chain, project, [given(sample) for sample in SAMPLES], with_defaults(shortest, tool))
     return [problem for problem in found if problem.what not in of_tool]
 
 
@@ -94,19 +95,30 @@ def _schema_problems(chain: Chain) -> Iterator[Problem]:
 
 def _config_problems(chain: Chain, project: str | None) -> list[Problem]:
     """The problems that the binding has with each of the samples."""
-    return _common([_binding_problems(chain, project, _params(chain, sample)) for sample in SAMPLES])
+    with_each = [_params(chain, sample) for sample in SAMPLES]
+    return _common(chain, project, with_each, dict.fromkeys(with_each[0], ""))
 
 
-def _common(with_each: Sequence[dict[str, Problem]]) -> list[Problem]:
-    return [problem for what, problem in with_each[0].items() if all(what in one for one in with_each)]
+def _common(
+    chain: Chain, project: str | None, with_each: Sequence[Mapping[str, Json]], shortest: Mapping[str, Json]
+) -> list[Problem]:
+    """The problems with all of these parameters; what is too long is so also with the shortest ones."""
+    bound = [_binding_problems(chain, project, params) for params in with_each]
+    found = [problem for what, problem in bound[0].items() if all(what in one for one in bound)]
+    if not any(problem.code == "output-too-long" for problem in found):
+        return found
+    least = _binding_problems(chain, project, shortest, variable="")
+    return [one for one in found if one.code != "output-too-long" or one.what in least]
 
 
-def _binding_problems(chain: Chain, project: str | None, params: Mapping[str, Json]) -> dict[str, Problem]:
+def _binding_problems(
+    chain: Chain, project: str | None, params: Mapping[str, Json], *, variable: str = "http://x"
+) -> dict[str, Problem]:
     context = _context(chain, project)
     folder = os.path.dirname(chain.tool.path)
     try:
         author = Config(chain, params={}, context=context, env={})
-        environment = Environment({}, dict.fromkeys(_variables(author), "http://x"))
+        environment = Environment({}, dict.fromkeys(_variables(author), variable))
         Binding(chain, context, environment, project, project or folder).bind(params)
     except PlaitError as error:
         return {one.what: one for one in error.problems if one.code not in _OF_VALUES}
