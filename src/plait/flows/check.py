@@ -658,7 +658,7 @@ def check_field(field: Field, profile: str) -> list[Finding]:
 
 def _too_long(field: Field, leaf: Leaf, profile: str, own: frozenset[str]) -> Iterator[Finding]:
     """A text or a tree that no run could make, by what stands in the file; it is filled as a run fills it."""
-    if field.root is None and not leaf.program.names:
+    if field.root is None and not leaf.program.may_grow:
         return
     if field.root is not None and next(strings(field.root)) is not field.scalar:
         return  # the tree is filled once
@@ -669,7 +669,7 @@ def _too_long(field: Field, leaf: Leaf, profile: str, own: frozenset[str]) -> It
         if field.shell or field.when or field.is_script:
             template.counted = template.counted and not field.when  # each hole of a condition is an operand
             template.pieces(assumed(known, without=own))
-        elif template.many or template.repeated or template.has_changes:
+        elif template.may_grow:
             template.careful(assumed(known), sealing=True)
     except PlaitError as error:
         yield from (

@@ -439,12 +439,13 @@ class _Head:
     def _filled(self, entries: list[tuple[str, nodes.Node]], known: Mapping[str, Json]) -> dict[str, Json]:
         """Each value with those above it put in."""
         found: dict[str, Json] = {}
+        names = dict(known)
         for name, node in entries:
             try:
                 template = format.template_of(node)
-                value = template.careful(self._lookup({**known, **found}), strict=True, sealing=True)
+                value = template.careful(self._lookup(names), strict=True, sealing=True)
                 self.budget.spend(value, node.span)
-                found[name] = value
+                found[name] = names[name] = value
                 self._tell_origin(name, template)
             except PlaitError as error:
                 self.problems += [replace(one, where=one.where or node.span) for one in error.problems]
@@ -570,6 +571,9 @@ class _KnownHead(_Head):
         from plait.flows.assumed import Assumed
 
         return Assumed(names)
+
+    def _tell_origin(self, name: str, template: Template) -> None:
+        """Nobody asks."""
 
     def _in_env_files(self) -> Iterator[tuple[str, Json]]:
         for node in env_files(self.flow.get("env_files")):

@@ -202,6 +202,18 @@ class Program:
         self.hole_count = len(self.names)
         self.repeats = 1 < self.hole_count <= FEW_HOLES and has_repeated(self.names)
 
+    @property
+    def may_grow(self) -> bool:
+        """May its text be longer than the values in it: does one stand twice, or is one changed?"""
+        return (
+            self.repeats
+            or self.hole_count > FEW_HOLES
+            or any(
+                isinstance(hole, ContextHole) and (hole.filters or any(a.formats for a in hole.alternatives))
+                for hole in (holes(self.parts) if self.hole_count else ())
+            )
+        )
+
     def value(self, rendering: Rendering) -> Json:
         """The typed value of a whole hole, or the text."""
         if self.flaws:

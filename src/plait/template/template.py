@@ -126,13 +126,9 @@ class Template:
         return [(leaf.source, flaw) for leaf in self.leaves() for flaw in leaf.program.flaws]
 
     @property
-    def has_changes(self) -> bool:
-        """Does a format or a filter change a value in it?"""
-        found = [hole for leaf in self.leaves() for hole in holes(leaf.program.parts)]
-        return any(
-            isinstance(hole, ContextHole) and (hole.filters or any(a.formats for a in hole.alternatives))
-            for hole in found
-        )
+    def may_grow(self) -> bool:
+        """May it become longer than the values in it, as they are written?"""
+        return self.counted or any(leaf.program.may_grow for leaf in self.leaves())
 
     def leaves(self) -> list[Leaf]:
         return _leaves(self.root)
