@@ -384,3 +384,25 @@ state: {x: xxxxxxxx, y: yyyyyyyy}
     done = place.plait("run", "graph.yaml")
     assert done.returncode != 0
     assert "16,777,216 characters" in done.stderr + done.stdout
+
+
+CONFIGS = [
+    # a0                said
+    ("xxxxxxxxxx",      True),
+    ("'{p}x'",          True),
+    ("'{p}{p}'",        False),
+    ("'${NOBODY:-}'",   False),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("first", "said"), CONFIGS)
+def test_check_says_where_the_config_of_a_tool_grows(place: Place, first: str, said: bool) -> None:
+    rows = [f"  a{level}: '{f'{{a{level - 1}}}' * 10}'" for level in range(1, 9)]
+    head = (
+        "executor_id: core/primitives/subprocess\nversion: 1.0.0\ndescription: d\nconfig:\n  command: echo\n"
+    )
+    text = head + "\n".join(["  args: ['{a8}']", f"  a0: {first}", *rows])
+    place.write(".ai/tools/bomb.yaml", text)
+    done = place.plait("check", ".ai/tools/bomb.yaml")
+    assert ("bomb.yaml:14:7: the rendered text is longer than 16,777,216 characters" in done.stdout) is said
+    assert done.returncode == (2 if said else 0)
