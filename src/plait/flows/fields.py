@@ -318,7 +318,8 @@ class _Reader:
         self.given = {name.name: name for name in (*unplaced, *declared(document), *given)}
         self.declared = declared_inputs(document, profile, self.given)
         self._learn_values(document, profile, {name.name for name in given})
-        self.plain = tuple(given) if profile == "graph" else tuple(self.given.values())
+        is_plain = {name.name for name in given} | {"state"} if profile == "graph" else set(self.given)
+        self.plain = tuple(name for name in self.given.values() if name.name in is_plain)
         """Names that stand for themselves; what a graph declares is asked for as `inputs.name`."""
         self.taken = names_given(document, blocks) if self.is_workflow else frozenset[str]()
         """Names that no step has by its id."""
