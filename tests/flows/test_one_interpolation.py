@@ -119,6 +119,23 @@ def test_check_names_every_clash_with_its_place_and_a_repair(place: Place) -> No
 
 
 @pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("for f in a b; do echo $f ${f}; done", ["name-clash"]),
+        ("echo ${#f} ${f%x}", ["bare-name", "bare-name"]),
+        ("echo $((f + 1))", ["bare-name"]),
+        ("g=${f}; echo $f ${f} ${#g}", []),
+    ],
+)
+def test_it_says_the_same_of_a_script_that_a_tool_is_given(
+    place: Place, script: str, said: list[str]
+) -> None:
+    found = told(place, flow(f"tool: core/shell\n    params: {{command: '{script}'}}"))
+    assert [(severity, code) for severity, code, *_ in found] == [("warning", code) for code in said]
+    assert [code for _, code, *_ in told(place, flow(f"shell: {script}"))] == said
+
+
+@pytest.mark.parametrize(
     "text",
     [
         flow("shell: f=${f}"),

@@ -29,7 +29,7 @@ from plait.flows.names import (
     profile_of,
     strings,
 )
-from plait.flows.shell_check import check_shell, left_to_shell
+from plait.flows.shell_check import check_names, check_shell, left_to_shell
 from plait.flows.step_check import in_list, outside
 from plait.hints import Final, TypeAlias
 from plait.projects import nearest_project
@@ -648,6 +648,8 @@ def check_field(field: Field, profile: str) -> list[Finding]:
             found += _hole(hole, field, leaf, read.assigned)
     if field.shell:
         found += check_shell(field, leaf)
+    elif field.is_script:  # what is refused in it is said with the tool
+        found += check_names(field, leaf)
     if field.is_sized:
         found += _too_long(field, leaf, profile, read.assigned)
     if field.when:

@@ -87,9 +87,14 @@ def check_shell(field: Field, leaf: Leaf) -> Iterator[Finding]:
     for refusal in lexed.refusals:
         span = Span(leaf.source, refusal.start, refusal.end)
         yield Finding(Problem(refusal.what, span, refusal.fix, code=refusal.code))
-    yield from clashes(field, leaf)
     if not lexed.refusals:
         yield from check_options(field, leaf, pieces, lexed)
+    yield from check_names(field, leaf)
+
+
+def check_names(field: Field, leaf: Leaf) -> Iterator[Finding]:
+    """Names that mean a variable of the script, where its author may mean a value of the flow."""
+    yield from clashes(field, leaf)
     yield from _bare_in_arithmetic(field, leaf)
     yield from _bare_in_expansions(field, leaf)
 
