@@ -306,6 +306,22 @@ LOOP = "for f in a b; do echo ${f} $f; done"
 FLOWS = {
     "workflow": {"steps": [{"tool": "core/shell", "params": {"command": LOOP}}]},
     "graph": {"start": "a", "nodes": {"a": {"tool": "core/shell", "params": {"command": LOOP}}}},
+    "older name": {"steps": [{"tool": "rye/bash/bash", "params": {"command": LOOP}}]},
+    "item_id": {"start": "a", "nodes": {"a": {"item_id": "tool:rye/bash", "params": {"command": LOOP}}}},
+    "action": {
+        "start": "a",
+        "nodes": {"a": {"action": {"item_id": "core/shell", "params": {"command": LOOP}}}},
+    },
+    "hook": {
+        "steps": [{"shell": "true"}],
+        "hooks": [
+            {
+                "id": "h",
+                "event": "step_finished",
+                "actions": [{"tool": "core/shell", "params": {"command": LOOP}}],
+            }
+        ],
+    },
 }
 
 

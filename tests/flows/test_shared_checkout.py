@@ -52,6 +52,10 @@ TOLD = [
     ({"shell": "cd sub && make > log"}, writes("log")),
     ({"write_file": {"path": "out.json", "content": "${item}"}}, writes("out.json")),
     ({"shell": "echo ${item}", "output_file": "out.txt"}, writes("out.txt")),
+    ({"tool": "core/shell", "params": {"command": "git commit -am ${item}"}}, COMMITS),
+    ({"tool": "rye/bash/bash", "params": {"command": "make ${item} > log"}}, writes("log")),
+    ({"tool": "core/file/write", "params": {"path": "o.txt", "content": "${item}"}}, writes("o.txt")),
+    ({"tool": "core/file/edit", "params": {"path": "o", "old": "a", "new": "${item}"}}, writes("o")),
 ]
 
 
@@ -85,6 +89,9 @@ NOT_TOLD = [
     {"shell": "git commit -am x", "working_dir": "${item}"},
     {"shell": "git commit -am x", "when": "${item_index} == 0"},
     {"write_file": {"path": "out/${item}.json", "content": "x"}},
+    {"tool": "core/file/write", "params": {"path": "${item}.txt", "content": "x"}},
+    {"tool": "core/file/read", "params": {"path": "o.txt"}},
+    {"tool": "core/shell", "params": {"command": "echo ${item} >> ledger"}},
     {"shell": "# git commit\necho 'git commit > x'"},
 ]
 
@@ -101,6 +108,19 @@ def test_a_parallel_foreach_is_told_with_what_it_can_do(place: Place) -> None:
     assert (finding.problem.fix or "").startswith("write parallel: false;")
     assert told(place, mapped(loop, isolation="worktree")) == [COMMITS]
     assert told(place, {"steps": [{**loop, "parallel": False}]}) == []
+
+
+CALL = {"tool": "core/shell", "params": {"command": "git commit -am ${item}"}}
+
+
+@pytest.mark.parametrize("action", [{"shell": "git commit -am ${item}"}, CALL, {"action": CALL}])
+def test_a_parallel_node_of_a_graph_is_told_too(place: Place, action: dict[str, object]) -> None:
+    def told_of(**fields: object) -> list[str]:
+        node = {"over": ["a", "b"], "parallel": True, **action, **fields}
+        return told(place, {"start": "each", "nodes": {"each": node}})
+
+    assert told_of() == told_of(over="${inputs.files}") == [COMMITS]
+    assert told_of(parallel=False) == told_of(over=["a"]) == told_of(max_concurrency=1) == []
 
 
 def test_the_steps_of_a_block_are_told_where_they_are_used(place: Place) -> None:

@@ -552,8 +552,8 @@ class _Reader:
             self._field(key, value, name, path, around)
             if name in ("step", "node") and key.value != "do":
                 self.fields[begin:] = _in_manner_of(node, key, self.fields[begin:])
-            if key.value == "params" and text_of(node.get("tool")) == SHELL_TOOL:
-                self.fields[begin:] = _with_script(value, self.fields[begin:])
+            if key.value == "params":
+                self.fields[begin:] = with_script(node, self.fields[begin:])
             if str(key.value) not in shape_of(name):
                 doing.add(lost(value, of_step=name == "step"))
             if name in _OF_COMMANDS and key.value in COMMAND_KEYS:
@@ -681,8 +681,24 @@ def _in_manner_of(step: Mapping, key: Scalar, fields: list[Field]) -> list[Field
     return fields
 
 
-def _with_script(params: Node, fields: list[Field]) -> list[Field]:
-    """The templates of the parameters of the tool that runs shell text."""
+def tool_of(node: Mapping) -> str:
+    """The tool that a step, a node or an action calls, by the name that we have for it."""
+    said = text_of(node.get("tool") or node.get("item_id")) or ""
+    if not said.startswith(("rye/", "tool:")):
+        return said
+    from plait.tools.spaces import renamed
+
+    try:
+        return renamed(said)
+    except PlaitError:
+        return said  # that is reported as the id that it is
+
+
+def with_script(call: Mapping, fields: list[Field]) -> list[Field]:
+    """The templates of the parameters of a call, one of them a script if that tool runs shell text."""
+    if tool_of(call) != SHELL_TOOL:
+        return fields
+    params = call.get("params")
     command, shell = (
         params.get(key) if isinstance(params, Mapping) else None for key in ("command", "shell")
     )

@@ -21,6 +21,7 @@ from plait.flows.finding import Finding
 from plait.flows.format import Said
 from plait.flows.hooks import hook_findings
 from plait.flows.names import names_in
+from plait.flows.shared_checkout import shared_by_items
 from plait.hints import Final
 from plait.records import dataclass
 from plait.scope import Scope
@@ -169,6 +170,7 @@ class _Graph:
         for name, (_, said) in self.nodes.items():
             yield from map(Finding, _misplaced(name, said))
             yield from _conditions(said)
+            yield from shared_by_items(said.node)
         yield from self._unreachable()
         yield from self._schema()
         yield from hook_findings(self.body.get("hooks"))

@@ -18,7 +18,7 @@ from plait.engine.hooks import ALWAYS, LAYERS, MOMENTS, NAMES, VERBS, Call, Hook
 from plait.errors import InputError, Problem, listed, nearest
 from plait.flows import format
 from plait.flows.check import check_field
-from plait.flows.fields import Field, Known
+from plait.flows.fields import Field, Known, with_script
 from plait.flows.finding import Finding
 from plait.flows.format import Said, essence, template_of
 from plait.flows.format.hook_tables import HOOKS, HOOKS_FILE
@@ -95,8 +95,11 @@ def _of_event(hook: Mapping, moment: Moment) -> Iterator[Finding]:
     yield from _condition(hook.get("condition") or hook.get("when"), moment, known)
     for action in (hook.get("action"), *_items(hook.get("actions"))):
         params = action.get("params") if isinstance(action, Mapping) else None
-        for scalar in strings(params) if params is not None else ():
-            field = Field("params", scalar, moment.name, known)
+        if not isinstance(action, Mapping) or params is None:
+            continue
+        for field in with_script(
+            action, [Field("params", scalar, moment.name, known) for scalar in strings(params)]
+        ):
             yield from check_field(field, "graph")
 
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from plait.documents import Mapping, Node, Scalar, Sequence
 from plait.errors import PlaitError, Problem
 from plait.flows.compose import Blocks
+from plait.flows.fields import SHELL_TOOL, tool_of
 from plait.flows.finding import Finding
 from plait.flows.given import text_of
 from plait.hints import Final
@@ -37,6 +38,8 @@ _INSIDE: Final = (
     "commands",
 )
 """Fields of a step that may hold further steps."""
+_WRITERS: Final = ("core/file/write", "core/file/edit")
+"""Tools that write the file which their parameter `path` names."""
 _OF_ITEM: Final = ("item", "index")
 """Words in a condition by which only some of the items may do a step."""
 
@@ -63,6 +66,18 @@ def shared_checkout(document: Node, blocks: Blocks) -> Iterator[Finding]:
         place = _Place(blocks, OF_MAP if _is_crowded(own, document) else None)
         for key in ("steps", "agent_template", "commands"):
             yield from _steps(own.get(key), place)
+
+
+def shared_by_items(node: Mapping) -> Iterator[Finding]:
+    """The same of a node of a graph that does its action for several items at a time."""
+    parallel, items = node.get("parallel"), node.get("over")
+    few = isinstance(items, Sequence) and len(items.items) < 2
+    many = items is not None and isinstance(parallel, Scalar) and parallel.value is True
+    if many and not few and not _is_one(node.get("max_concurrency")):
+        action = node.get("action")
+        for call in (node, action):
+            if isinstance(call, Mapping):
+                yield from _own(call, OF_FOREACH)
 
 
 def _is_crowded(own: Mapping, document: Mapping) -> bool:
@@ -143,7 +158,12 @@ def _own(step: Mapping, repair: str) -> Iterator[Finding]:
         said = said.get("command") if isinstance(said, Mapping) else said
         if isinstance(said, Scalar) and isinstance(said.value, str):
             yield from _script(said, repair)
-    written = step.get("write_file")
+    params, tool = step.get("params"), tool_of(step)
+    if isinstance(params, Mapping) and tool == SHELL_TOOL:
+        command = params.get("command")
+        if isinstance(command, Scalar) and isinstance(command.value, str):
+            yield from _script(command, repair)
+    written = params if tool in _WRITERS else step.get("write_file")
     for node in (written.get("path") if isinstance(written, Mapping) else None, step.get("output_file")):
         if isinstance(node, Scalar) and "$" not in str(node.value):
             yield _same_file(str(node.value), node.span, repair)
