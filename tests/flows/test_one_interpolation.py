@@ -149,6 +149,28 @@ def test_there_is_no_clash_where_both_mean_the_same_or_nobody_asks(place: Place,
     assert told(place, text) == []
 
 
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("${c.exit_code}", 1),  # of the variable, which goes before the step
+        ("${m.nope} ${m.k.x} ${m.l[2]}", 3),
+        ("${c} ${m.k} ${m.l[-1]} ${m.nope:-x} ${m.nope | default('x')} $c.txt ${d.x}", 0),
+    ],
+)
+def test_check_says_that_a_path_leads_out_of_a_value_of_the_file(
+    place: Place, content: str, said: int
+) -> None:
+    text = (
+        "vars: {c: x, m: {k: 1, l: [1, 2]}}\nsteps:\n  - {shell: exit 0, id: c, capture_output: d}\n"
+        f'  - {{write_file: {{path: out, content: "{content}"}}}}\n'
+    )
+    found = told(place, text)
+    assert [(severity, code) for severity, code, *_ in found] == [("warning", "unknown-name")] * said
+    place.write("flow.yaml", text)
+    place.done()
+    assert (place.text("out") == content) == (said > 0)
+
+
 @pytest.mark.parametrize("name", ["ARG", "ARGUMENT", "FILE", "FILE_PATH"])
 @pytest.mark.parametrize(
     "step",

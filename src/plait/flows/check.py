@@ -51,9 +51,11 @@ from plait.template.nodes import (
     PromptHole,
     holes,
 )
+from plait.template.program import walk
 from plait.template.script import Names, read_names
 from plait.template.template import Leaf, compile_template
 from plait.tools.spaces import EXTENSIONS
+from plait.values import UNDEFINED, Json, holds_unknown
 
 Around: TypeAlias = Callable[[str, str | None, documents.Node | None], Iterable[Finding]]
 """Of a file, its kind and its document: what is wrong with the tools and providers that it names.
@@ -760,6 +762,7 @@ def _path(path: Path, hole: ContextHole, field: Field, span: Span, own: frozense
     if name is not None and not (path.root in ALIASES and name.in_environment and "item" in field.known):
         first = path.keys[0] if path.keys else None
         if not name.fields or first is None or not isinstance(first, str) or first in name.fields:
+            yield from _beyond(name.value, path, hole, field, span)
             return
         guess = nearest(first, name.fields)
         meant = f"did you mean '{path.root}.{guess}'? " if guess else ""
@@ -785,6 +788,16 @@ def _path(path: Path, hole: ContextHole, field: Field, span: Span, own: frozense
     elif path.keys and path.root not in BUILTIN_ROOTS:
         # A plain name may be given when the flow is started; nobody can give a dotted one.
         yield Finding(_unknown(path, field, span), "warning")
+
+
+def _beyond(value: Json, path: Path, hole: ContextHole, field: Field, span: Span) -> Iterator[Finding]:
+    """A path that leads out of a value which stands in the file: a run would leave it as it is written."""
+    if not path.keys or hole.bare or _has_fallback(hole) or field.phase in (*OPEN_PHASES, "graph"):
+        return
+    if not holds_unknown(value) and walk(value, path.keys) is UNDEFINED:
+        what = f"'{path}' leads nowhere: the value of '{path.root}' stands in the file, and has no such part"
+        fix = "correct the path; if a step or a capture is meant, give it a name of its own"
+        yield Finding(Problem(what, span, fix, code="unknown-name"), "warning")
 
 
 def _unknown_bare(path: Path, field: Field, span: Span) -> Iterator[Finding]:
