@@ -3,7 +3,7 @@
 Automata look for all of them at once, in time linear in the text:
 
     text        as it is; percent-encoded, in part or whole; with the escapes of JSON, of
-                quoted shell words and of HTML (names and numbers), also one inside the other
+                quoted shell words and of HTML (of letters and digits no numbers), also one inside the other
     lines       each line of a secret that has several
     base64      both alphabets, at each of the three alignments, also broken into lines
     hex         in either case, also with ':' or blanks between the bytes, or broken into lines

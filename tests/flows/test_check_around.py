@@ -146,7 +146,7 @@ TOOLS = [
     ("a.yaml", SUBPROCESS + "{command: echo, args: a}",             ["2: error: config.args is a list"]),
     ("a.yaml", SUBPROCESS + "{command: echo, timeout: '{t}'}",      []),
     ("a.yaml", SUBPROCESS + "{command: echo, timeout: soon}",       ["2: error: config.timeout is a number of seconds above 0"]),
-    ("a.yaml", SUBPROCESS + f"{{command: echo, args: ['{{v8}}'], v0: xxxxxxxxxx, {TENFOLD}}}", ["1: error: the rendered text is longer than 16,777,216 characters"]),
+    ("a.yaml", SUBPROCESS + f"{{command: echo, args: ['{{v8}}'], v0: xxxxxxxxxx, {TENFOLD}}}", ["2: error: the rendered text is longer than 16,777,216 characters"]),
     ("a.yaml", SUBPROCESS + f"{{command: echo, args: ['{{v5}}'], v0: xxxxxxxxxx, {TENFOLD}}}", []),
     ("a.yaml", SUBPROCESS + "{command: echo}\nconfig_schema: {type: objekt}", ["0: error: the schema of 'a' is not JSON Schema: \"objekt\" is not valid under any of the schemas listed in the 'anyOf' keyword"]),
     ("a.yaml", "executor_id: core/primitives/http_client\nconfig: {method: GET}", ["0: error: an HTTP tool names a url"]),
