@@ -794,6 +794,8 @@ def _beyond(value: Json, path: Path, hole: ContextHole, field: Field, span: Span
     """A path that leads out of a value which stands in the file: a run would leave it as it is written."""
     if not path.keys or hole.bare or _has_fallback(hole) or field.phase in (*OPEN_PHASES, "graph"):
         return
+    if path.root in BUILTIN_ROOTS:
+        return  # that goes before a variable of the same name
     if not holds_unknown(value) and walk(value, path.keys) is UNDEFINED:
         what = f"'{path}' leads nowhere: the value of '{path.root}' stands in the file, and has no such part"
         fix = "correct the path; if a step or a capture is meant, give it a name of its own"
