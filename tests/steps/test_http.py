@@ -103,6 +103,28 @@ def test_headers_are_filled_and_a_content_type_of_the_author_stays() -> None:
     assert (call.method, 5 < call.limits.timeout <= 7) == ("PUT", True)
 
 
+LEFT_OUT = [
+    # body as it is written                        values          what is sent
+    ({"a": "${u}", "b": 1},                        {},             b'{"b":1}'),
+    ({"a": "${u}", "b": 1},                        {"u": None},    b'{"a":null,"b":1}'),
+    ({"a": "x ${u}"},                              {},             b'{"a":"x ${u}"}'),
+    ({"a": "${u:-d}"},                             {},             b'{"a":"d"}'),
+    ({"a": ["${u}", "v", {"c": "${u}"}]},          {},             b'{"a":["v",{}]}'),
+    ("${u}",                                       {},             None),
+    ("${u}",                                       {"u": ""},      b""),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("body", "values", "expected"), LEFT_OUT)
+def test_what_is_one_placeholder_that_nothing_answers_is_left_out_of_a_request(
+    body: Json, values: dict[str, Json], expected: bytes | None
+) -> None:
+    http = Http(text_of(URL), headers={"X-Opt": text_of("${h}"), "X": text_of("1")}, body=text_of(body))
+    call = sent(http, values)
+    assert (call.body, dict(call.headers).get("X-Opt"), dict(call.headers)["X"]) == (expected, None, "1")
+    assert dict(sent(http, {**values, "h": "y"}).headers)["X-Opt"] == "y"
+
+
 def test_a_line_break_in_a_header_is_refused_before_anything_is_sent() -> None:
     hands = answering()
     http = Http(text_of(URL), headers={"X": text_of("${v}")})

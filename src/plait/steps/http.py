@@ -24,7 +24,7 @@ from plait.steps.shell import title_of
 from plait.template.filters import holds_secret
 from plait.template.nodes import ContextHole, Path, Text
 from plait.template.program import Placed
-from plait.template.sinks import as_header, as_json, as_json_value, as_url, is_own_word
+from plait.template.sinks import as_header, as_json, as_json_value, as_url, drop_unanswered, is_own_word
 from plait.template.template import Leaf, Template
 from plait.tools.invocation import DEFAULT_MAX_OUTPUT, Limits, RequestCall, Returned
 from plait.values import Json, Secret, Unknown, revealed_text, utf8
@@ -77,7 +77,9 @@ class Http:
         scope, left = turn.scope, working(turn.run).time_left(turn)
         url, from_data = self._address(scope)
         headers = [
-            (name, as_header(value, scope, strict=self.strict)) for name, value in self.headers.items()
+            (name, as_header(given, scope, strict=self.strict))
+            for name, value in self.headers.items()
+            if (given := self._without_unanswered(value, scope)) is not None
         ]
         body, kind = self._body(scope)
         if kind and not any(name.lower() == "content-type" for name, _ in headers):
@@ -117,12 +119,17 @@ class Http:
         if self.body is not None:
             yield self.body
 
+    def _without_unanswered(self, part: Template, scope: Scope) -> Template | None:
+        """Without what is one placeholder that nothing answers; a strict step says which it is instead."""
+        return part if self.strict else drop_unanswered(part, scope)
+
     def _body(self, scope: Scope) -> tuple[bytes | None, str]:
-        if self.body is None:
+        body = None if self.body is None else self._without_unanswered(self.body, scope)
+        if body is None:
             return None, ""
-        if not isinstance(self.body.root, Leaf):
-            return utf8(as_json(self.body, scope, strict=self.strict)), JSON
-        value = as_json_value(self.body, scope, strict=self.strict)
+        if not isinstance(body.root, Leaf):
+            return utf8(as_json(body, scope, strict=self.strict)), JSON
+        value = as_json_value(body, scope, strict=self.strict)
         kind = "text/plain; charset=utf-8" if isinstance(value, str | Secret) else JSON
         return utf8(revealed_text(value)), kind
 

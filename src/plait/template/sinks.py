@@ -278,6 +278,28 @@ def _stripped(node: Node, value: Json, names: Mapping[str, Json], env: Mapping[s
             return value
 
 
+def drop_unanswered(template: Template, values: Values) -> Template | None:
+    """The template without entries that are one placeholder which nothing answers; None: nothing is left.
+
+    A request leaves such an entry out, instead of sending the placeholder as text.
+    """
+    rendering = template.rendering(values, strict=False, env=None)
+
+    def prune(node: Node) -> Node | None:
+        match node:
+            case Leaf(program, source) if [type(part) for part in program.parts] == [ContextHole]:
+                rendering.source = source
+                return None if isinstance(program.pieces(rendering)[0], str) else node
+            case Branch(items, keys):
+                kept = [(at, one) for at, item in enumerate(items) if (one := prune(item)) is not None]
+                names = None if keys is None else tuple(keys[at] for at, _ in kept)
+                return Branch(tuple(one for _, one in kept), names)
+        return node
+
+    root = prune(template.root)
+    return None if root is None else template.with_root(root)
+
+
 def is_unresolved(parts: Parts, names: Mapping[str, Json], env: Mapping[str, str]) -> bool:
     """Is it one `{name}` and nothing else, also as the default in use, that nobody gave?"""
     match parts:

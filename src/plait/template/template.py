@@ -168,6 +168,10 @@ class Template:
             expect_bounded(value)
         return value
 
+    def with_root(self, root: Node) -> Template:
+        """The same for another tree, such as a part of this one."""
+        return self if root == self.root else Template(root, self.profile, self._lookup_of)
+
     def pieces(
         self,
         values: Mapping[str, Json] | Lookup,
