@@ -15,7 +15,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-FOLDER = os.path.join("src", "plait", "primitives")
+FOLDER = os.path.join("src", "plait", "adapters", "process")
 SOURCE, LIBRARY = os.path.join(FOLDER, "warm.c"), os.path.join(FOLDER, "libwarm.so")
 FLAGS = ("-O2", "-Wall", "-Wextra", "-shared", "-fPIC", "-fvisibility=hidden")
 

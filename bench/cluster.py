@@ -21,7 +21,7 @@ from fanout import TASKS, Task
 from measure import all_cores, race_once_each
 from tables import Bar, Row, Table, compared, shown
 
-from plait.app.flows import Options, run_flow
+from plait.app.runs import Options, run_flow
 
 BY_HAND, BY_PLAIT = "Dask by hand", "plait --backend dask://"
 MOST = 1.3

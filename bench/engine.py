@@ -16,7 +16,7 @@ from measure import Times, race, race_once_each
 from tables import Bar, Row, Table, compared, times_as
 
 import plait
-from plait.documents import parse as parse_document
+from plait.core.documents import parse as parse_document
 from plait.template.grammar import parse as parse_template
 
 HOT_BAR = Bar(1.5)
@@ -136,7 +136,7 @@ def yaml_table(*, rounds: int) -> Table:
     times = race_once_each(
         {
             "yaml.CSafeLoader": lambda _: yaml.load(text, yaml.CSafeLoader),
-            "plait.documents.parse": lambda number: parse_document(f"{text}# {number}\n", "flow.yaml"),
+            "plait.core.documents.parse": lambda number: parse_document(f"{text}# {number}\n", "flow.yaml"),
         },
         rounds=rounds,
     )

@@ -25,23 +25,23 @@ from measure import Times, all_cores, race_once_each  # noqa: E402
 from peers import PEERS, seconds_of  # noqa: E402
 from tables import Bar, Row, Table, compared, shown, times_as  # noqa: E402
 
-from plait.app import flows  # noqa: E402
-from plait.backends.local import LocalThreads  # noqa: E402
+from plait.adapters.local import LocalThreads  # noqa: E402
+from plait.adapters.process import process  # noqa: E402
+from plait.adapters.process.jobs import NO_WARM  # noqa: E402
+from plait.adapters.store.journal import SqliteJournal  # noqa: E402
+from plait.app import runs as flows  # noqa: E402
+from plait.core.values import Json  # noqa: E402
 from plait.engine.backend import ItemWork  # noqa: E402
 from plait.engine.events import StepFinished  # noqa: E402
+from plait.engine.hands import WorkingRun  # noqa: E402
 from plait.engine.journal import Journal, MemoryJournal  # noqa: E402
 from plait.engine.outcome import Done  # noqa: E402
 from plait.engine.perform import PLAIN, Policy, Step, Turn, perform  # noqa: E402
-from plait.flows.spool import read_spool, write_spool  # noqa: E402
-from plait.primitives import process  # noqa: E402
-from plait.primitives.jobs import NO_WARM  # noqa: E402
+from plait.program.action_step import Work  # noqa: E402
+from plait.program.items.spool import read_spool, write_spool  # noqa: E402
+from plait.program.map import Fan  # noqa: E402
+from plait.program.step_list import sequence  # noqa: E402
 from plait.scope import Scope  # noqa: E402
-from plait.steps.fan import Fan  # noqa: E402
-from plait.steps.hands import WorkingRun  # noqa: E402
-from plait.steps.sequence import sequence  # noqa: E402
-from plait.steps.work import Work  # noqa: E402
-from plait.store.journal import SqliteJournal  # noqa: E402
-from plait.values import Json  # noqa: E402
 
 XARGS = "xargs -P"
 BY_FILE, BY_PYTHON, BY_THREADS, BY_PARALLEL, EXECUTED = (

@@ -21,7 +21,7 @@ from measure import Times
 from peers import PATIENCE, PYTHON
 from tables import Row, Table, shown, times_as
 
-from plait.app.flows import Company, run_flow
+from plait.app.runs import Company, run_flow
 from plait.engine.events import RunEnded, RunStarted
 from plait.engine.journal import Stamped
 

@@ -21,12 +21,12 @@ from time import sleep, time
 from measure import Contender, Times, all_cores, race, race_once_each
 from tables import Bar, Row, Table, compared, shown
 
-from plait import app
-from plait.primitives import process
-from plait.primitives.function import call as call_function
-from plait.steps.call import Toolbox, call_tool, prepare
+from plait.adapters.function import call as call_function
+from plait.adapters.process import process
+from plait.app import api as app
+from plait.tools.call import Toolbox, call_tool, prepare
 from plait.tools.invocation import FunctionCall, ProcessCall
-from plait.tools.signing import PrivateKey, sign_bytes
+from plait.tools.trust.signatures import PrivateKey, sign_bytes
 
 SOURCES = Path(__file__).resolve().parent.parent / "src"
 PARAMS = '{"week": 46}'

@@ -16,7 +16,7 @@ from pathlib import Path
 from measure import all_cores, race_once_each
 from tables import Bar, Table, compared
 
-from plait.app.flows import Company, Options, run_flow
+from plait.app.runs import Company, Options, run_flow
 
 FILES = 200
 ITEMS = 24

@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from attack import path_attack
-from plait import beneath
-from plait.beneath import OutsideError, open_beneath, read_beneath, stamp_beneath
-from plait.errors import InputError, LimitError
+from plait.core import safe_files as beneath
+from plait.core.errors import InputError, LimitError
+from plait.core.safe_files import OutsideError, open_beneath, read_beneath, stamp_beneath
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
     ```python     is executed; `>>>` examples and `# → result` comments are compared
     ```console    `$ command` lines run in a copy of examples/, their output is compared
-    ```yaml       is read by plait.documents
+    ```yaml       is read by plait.core.documents
     ```text       is not run; any other kind of block is refused, so that none goes unnoticed
 
 In expected output `…` stands for any characters of a line, and a line of `…` alone for any lines.
@@ -34,19 +34,20 @@ from xml.etree import ElementTree
 import pytest
 
 import plait
-from plait import app, documents, errors
+from plait.adapters.store.faults import fault_of
+from plait.app import api as app
 from plait.cli import COMMANDS
-from plait.errors import PlaitError, ShellRefusedError
-from plait.flows import names
-from plait.flows.check import check_document
-from plait.flows.names import profile_of
+from plait.core import documents, errors
+from plait.core.errors import PlaitError, ShellRefusedError
+from plait.lang.analysis import names
+from plait.lang.analysis.names import profile_of
+from plait.lang.check import check_document
 from plait.scope import computed
 from plait.scope.frames import ALIASES
-from plait.store.faults import fault_of
 from plait.template import grammar, program, template
 from plait.template.filters import FILTERS, FORMATS
 from plait.template.profiles import PROFILES
-from plait.template.shell_lexer import MAX_SHELL_TEXT, REFUSALS
+from plait.template.shell.lexer import MAX_SHELL_TEXT, REFUSALS
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -395,8 +396,8 @@ def page_of(name: str) -> str:
 def test_the_example_of_a_recording_calls_a_tool_by_the_name_under_which_it_is_offered(
     tmp_path: Path,
 ) -> None:
-    from plait import app
-    from plait.app.offers import offers
+    from plait.app import api as app
+    from plait.app.tool_catalog import offers
 
     known = {offer.name for offer in offers(app.toolbox(str(tmp_path)), ["core/*"])}
     called = re.findall(r"uses: \[\{name: (\w+)", page_of("providers.md"))

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from fuzz import yaml_fuzz
 from ordinary import by_ordinary_user
-from plait import documents
-from plait.documents import (
+from plait.core import documents
+from plait.core.documents import (
     Mapping,
     Node,
     Scalar,
@@ -30,8 +30,8 @@ from plait.documents import (
     parse,
     parse_json,
 )
-from plait.errors import DocumentError, InputError, InternalError, LimitError, PlaitError
-from plait.source import Span
+from plait.core.errors import DocumentError, InputError, InternalError, LimitError, PlaitError
+from plait.core.source import Span
 from share import examples
 
 
@@ -260,7 +260,7 @@ def test_of_random_text_a_node_or_our_error_comes_out(text: str) -> None:
 
 
 def test_importing_documents_does_not_import_yaml() -> None:
-    code = "import plait.documents, sys; sys.exit('yaml' in sys.modules)"
+    code = "import plait.core.documents, sys; sys.exit('yaml' in sys.modules)"
     paths = os.pathsep.join(path for path in sys.path if path)
     done = subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": paths}, timeout=60)
     assert done.returncode == 0

@@ -6,9 +6,9 @@ import inspect
 
 import pytest
 
-from plait import errors
-from plait.errors import InputError, PlaitError, Problem, PromptTemplateError, listed, nearest
-from plait.source import Source, Span
+from plait.core import errors
+from plait.core.errors import InputError, PlaitError, Problem, PromptTemplateError, listed, nearest
+from plait.core.source import Source, Span
 
 SOURCE = Source("flow.yaml", "a: 1\nb: ${itme.path} ${prioritty}\n")
 FIRST, SECOND = Span(SOURCE, 8, 20), Span(SOURCE, 21, 33)

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from plait.app.hands import RealHands
-from plait.engine.run import Stop
-from plait.errors import InputError, ProcessError
-from plait.grace import GRACE, grace_seconds
-from plait.primitives.process import Finished, call_process, run, run_shell
-from plait.template.shell import BoundScript
+from plait.adapters.process.process import Finished, call_process, run, run_shell
+from plait.app.services import RealHands
+from plait.core.errors import InputError, ProcessError
+from plait.core.grace import GRACE, grace_seconds
+from plait.engine.context import Stop
+from plait.template.shell.binding import BoundScript
 from plait.tools.invocation import Limits, ProcessCall
 
 SOURCE = Path(__file__).parent.parent / "src" / "plait"
@@ -61,8 +61,8 @@ def test_there_is_no_other_grace() -> None:
     # EOF_GRACE: how long output is read on that somebody holds open after the process has ended.
     assert found == {
         "grace.py: GRACE",
-        "primitives/process.py: EOF_GRACE",
-        "primitives/mcp_servers.py: EOF_GRACE",
+        "adapters/process/process.py: EOF_GRACE",
+        "adapters/mcp/transports.py: EOF_GRACE",
     }
 
 

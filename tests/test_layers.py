@@ -44,7 +44,7 @@ ORDER = {
 ONE_PART = (0, 8)  # ground and faces are one part each: their modules may know each other
 HANDS, APP = 6, 7
 PURE = {"os", "pathlib", "time", "random", "subprocess"}
-PROCESSES = ("primitives/process.py", "workspace.py")
+PROCESSES = ("adapters/process/process.py", "workspace.py")
 ASYNC = ("web/", "mcp_server/", "primitives/mcp")
 GRAMMAR = "template/grammar.py"
 DYNAMIC = ("__import__", "import_module")
@@ -150,24 +150,24 @@ BAD = [
     ("scope/frames.py",        "def f():\n  from plait import engine", "scope/frames.py may not know engine"),
     ("tools/chain.py",         "from plait.engine.events import Event",                  "tools/chain.py may not know engine"),
     ("engine/perform.py",         "import plait.tools.chain as c",                       "engine/perform.py may not know tools"),
-    ("engine/perform.py",         "from plait.steps import call",                        "engine/perform.py may not know steps"),
-    ("steps/shell.py",         "from plait.primitives.process import start",          "steps/shell.py may not know primitives"),
-    ("steps/shell.py",         "from ..flows import names",                           "steps/shell.py may not know flows"),
-    ("flows/workflow.py",      "import importlib; importlib.import_module('plait.store.journal')", "flows/workflow.py may not know store"),
-    ("flows/workflow.py",      "__import__('plait.app')",                             "flows/workflow.py may not know app"),
-    ("flows/workflow.py",      "import plait",                                        "flows/workflow.py may not know app"),
-    ("primitives/process.py",  "from plait.store import blobs",                       "primitives/process.py may not know store"),
-    ("store/journal.py",       "from plait.app import run",                           "store/journal.py may not know app"),
+    ("engine/perform.py",         "from plait.program.steps_init import call",                        "engine/perform.py may not know steps"),
+    ("program/actions/shell.py",         "from plait.adapters.process.process import start",          "program/actions/shell.py may not know primitives"),
+    ("program/actions/shell.py",         "from ..flows import names",                           "program/actions/shell.py may not know flows"),
+    ("lang/workflow/read.py",      "import importlib; importlib.import_module('plait.adapters.store.journal')", "lang/workflow/read.py may not know store"),
+    ("lang/workflow/read.py",      "__import__('plait.app.api')",                             "lang/workflow/read.py may not know app"),
+    ("lang/workflow/read.py",      "import plait",                                        "lang/workflow/read.py may not know app"),
+    ("adapters/process/process.py",  "from plait.adapters.store import blobs",                       "adapters/process/process.py may not know store"),
+    ("adapters/store/journal.py",       "from plait.app.api import run",                           "adapters/store/journal.py may not know app"),
     ("workspace.py",           "from .primitives import process",                     "workspace.py may not know primitives"),
     ("app.py",                 "from plait.cli import main",                          "app.py may not know cli"),
-    ("cli/run.py",             "from plait.store import journal",                     "cli/run.py may not know store"),
+    ("cli/run.py",             "from plait.adapters.store import journal",                     "cli/run.py may not know store"),
     ("helpers.py",             "",                                                    "helpers.py belongs to no layer"),
     ("template/sinks.py",      "def f():\n  import os.path",                          "template/sinks.py is not pure: os"),
     ("template/sinks.py",      "from pathlib import Path",                            "template/sinks.py is not pure: pathlib"),
     ("template/sinks.py",      "from time import time",                               "template/sinks.py is not pure: time"),
     ("template/sinks.py",      "import random",                                       "template/sinks.py is not pure: random"),
     ("scope/computed.py",      "import subprocess",                                   "scope/computed.py starts processes"),
-    ("primitives/request.py",  "from subprocess import run",                          "primitives/request.py starts processes"),
+    ("adapters/http/client.py",  "from subprocess import run",                          "adapters/http/client.py starts processes"),
     ("tools/config.py",        "x.find('${')",                                        "tools/config.py:1 parses ${"),
     ("tools/config.py",        "x.split('${', 1)",                                    "tools/config.py:1 parses ${"),
     ("tools/config.py",        "import re\nre.compile(r'\\$\\{(\\w+)\\}')",           "tools/config.py:2 parses ${"),
@@ -178,7 +178,7 @@ BAD = [
     ("tools/config.py",        "if x[:2] == '${': pass",                              "tools/config.py:1 parses ${"),
     ("tools/config.py",        "OPEN = '${'",                                         "tools/config.py:1 parses ${"),
     ("engine/perform.py",         "async def f(): pass",                                 "engine/perform.py is asynchronous"),
-    ("primitives/process.py",  "import asyncio",                                      "primitives/process.py is asynchronous"),
+    ("adapters/process/process.py",  "import asyncio",                                      "adapters/process/process.py is asynchronous"),
 ]  # fmt: skip
 
 
@@ -188,14 +188,14 @@ def test_a_module_that_breaks_a_rule_is_found(path: str, code: str, wrong: str) 
 
 
 GOOD = [
-    ("values.py",              "from plait.errors import PlaitError"),
-    ("documents/files.py",     "import os, pathlib, time\nfrom plait.errors import InputError"),
-    ("steps/call.py",          "from plait.tools import chain\nfrom plait.engine import perform"),
-    ("store/journal.py",       "from plait.engine.journal import Journal\nfrom plait.flows import names"),
+    ("values.py",              "from plait.core.errors import PlaitError"),
+    ("core/documents/files.py",     "import os, pathlib, time\nfrom plait.core.errors import InputError"),
+    ("tools/call.py",          "from plait.tools import chain\nfrom plait.engine import perform"),
+    ("adapters/store/journal.py",       "from plait.engine.journal import Journal\nfrom plait.lang import names"),
     ("app.py",                 "from plait import primitives, store, backends, workspace, flows"),
     ("cli/__init__.py",        "import plait\nfrom plait import app, web, __version__"),
-    ("primitives/process.py",  "import subprocess"),
-    ("primitives/mcp.py",      "import anyio\nasync def f(): await g()"),
+    ("adapters/process/process.py",  "import subprocess"),
+    ("adapters/mcp/client.py",      "import anyio\nasync def f(): await g()"),
     ("web/server.py",          "async def f(): pass"),
     ("template/grammar.py",    "text.find('${')"),
     ("tools/config.py",        "raise E('${ is not closed')\nshow(f'${{{name}}}')\nx.split('$')"),

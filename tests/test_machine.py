@@ -20,14 +20,14 @@ import pytest
 from flows.running import Place
 from flows.test_guardian_lost import FLOW as FLOW_OF_ITEMS
 from flows.test_guardian_lost import WORLDS, place, prepare_step
-from plait.app.flows import Options, resume_flow, run_flow
-from plait.backends.local import LocalThreads
+from plait.adapters.local import LocalThreads
+from plait.adapters.process import jobs
+from plait.app.runs import Options, resume_flow, run_flow
 from plait.cli import guarded, main
+from plait.core.errors import InputError, MachineError
+from plait.core.machine import expect_room, explained, machine_error, start_error
 from plait.engine.backend import ItemWork
 from plait.engine.outcome import Done
-from plait.errors import InputError, MachineError
-from plait.machine import expect_room, explained, machine_error, start_error
-from plait.primitives import jobs
 from share import WHOLE
 
 
@@ -109,7 +109,7 @@ def test_what_is_none_stays_what_it_is(raised: Exception) -> None:
 def test_a_process_that_cannot_be_started_for_want_of_something_is_no_fault_of_its_program(
     number: int, code: str | None
 ) -> None:
-    from plait.primitives.mcp_servers import _not_started
+    from plait.adapters.mcp.transports import _not_started
 
     limit = start_error("sh", number)
     assert (limit and limit.code) == code
@@ -255,7 +255,7 @@ REFUSED = [refused(errno.EMFILE, "/a"), MemoryError(), NO_THREAD, refused(errno.
 def test_a_run_that_meets_a_limit_fails_no_item_and_is_resumed(
     raised: Exception, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from plait.app.hands import RealHands
+    from plait.app.services import RealHands
 
     really, calls = RealHands.shell, []
 
@@ -364,7 +364,7 @@ def test_fewer_threads_than_asked_for_do_all_items_and_it_is_said(
 def test_input_that_cannot_be_opened_for_want_of_descriptors_is_not_called_unreadable(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from plait.documents.files import read_text
+    from plait.core.documents.files import read_text
 
     def full(*_: object, **__: object) -> int:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), "flow.yaml")

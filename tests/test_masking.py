@@ -16,9 +16,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from plait.errors import ValueRefusedError
-from plait.masking import LONGEST, Masker, masked
-from plait.values import Secret
+from plait.core.errors import ValueRefusedError
+from plait.core.masking import LONGEST, Masker, masked
+from plait.core.values import Secret
 from share import examples
 
 SECRET = "s3cr/t+K€y 'q\"\\ü"

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from plait.app import project_root
-from plait.app.flow_files import project_of_file
+from plait.app.api import project_root
+from plait.app.flow_source import project_of_file
 from plait.cli import main
-from plait.flows.check import _project_of
-from plait.projects import is_project, nearest_project
+from plait.core.projects import is_project, nearest_project
+from plait.lang.check import _project_of
 
 KINDS = [
     # what is in .ai                       is it a project?

@@ -53,7 +53,7 @@ HEAVY = {
     "subprocess",
     "difflib",
     "re2",
-    "plait.documents",
+    "plait.core.documents",
     "plait.template.codegen",
     "asyncio",
 }

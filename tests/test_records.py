@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plait import records
+from plait.core import records
 
 MANY = 3 * 100  # more objects than a class makes before it gets a method of its own
 

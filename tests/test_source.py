@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plait.source import MAX_DRAWN_COLUMNS, Excerpt, Source, Span, draw
+from plait.core.source import MAX_DRAWN_COLUMNS, Excerpt, Source, Span, draw
 
 DRAWN = [
     # text              start, end    position  drawing

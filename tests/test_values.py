@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plait.errors import ValueRefusedError
-from plait.values import (
+from plait.core.errors import ValueRefusedError
+from plait.core.values import (
     UNDEFINED,
     Secret,
     detached,

@@ -9,7 +9,7 @@ __version__ = "0.1.0"
 
 TYPE_CHECKING = False  # type checkers read it as true; importing `typing` would cost more than all else here
 if TYPE_CHECKING:
-    from plait.app import (
+    from plait.app.api import (
         ShellResult,
         call,
         compile,
@@ -20,38 +20,38 @@ if TYPE_CHECKING:
         sh,
     )
     from plait.app.ensembles import Ensemble, EnsembleOutput
-    from plait.app.flows import FlowResult, run
-    from plait.errors import EnsembleError, PlaitError, PromptTemplateError
+    from plait.app.runs import FlowResult, run
+    from plait.core.errors import EnsembleError, PlaitError, PromptTemplateError
+    from plait.core.values import Secret
+    from plait.program.tasks.model import Agent, Loop, Manager, MapReduce, Task, TaskOutput
     from plait.scope import Scope
-    from plait.steps.ensemble_parts import Agent, Loop, Manager, MapReduce, Task, TaskOutput
     from plait.template.template import Template
-    from plait.values import Secret
 
 _HOME = {
-    "Agent": "steps.ensemble_parts",
+    "Agent": "program.tasks.model",
     "Ensemble": "app.ensembles",
-    "EnsembleError": "errors",
+    "EnsembleError": "core.errors",
     "EnsembleOutput": "app.ensembles",
-    "FlowResult": "app.flows",
-    "Loop": "steps.ensemble_parts",
-    "Manager": "steps.ensemble_parts",
-    "MapReduce": "steps.ensemble_parts",
-    "PlaitError": "errors",
-    "PromptTemplateError": "errors",
+    "FlowResult": "app.runs",
+    "Loop": "program.tasks.model",
+    "Manager": "program.tasks.model",
+    "MapReduce": "program.tasks.model",
+    "PlaitError": "core.errors",
+    "PromptTemplateError": "core.errors",
     "Scope": "scope",
-    "Secret": "values",
-    "ShellResult": "app",
-    "Task": "steps.ensemble_parts",
-    "TaskOutput": "steps.ensemble_parts",
+    "Secret": "core.values",
+    "ShellResult": "app.api",
+    "Task": "program.tasks.model",
+    "TaskOutput": "program.tasks.model",
     "Template": "template.template",
-    "call": "app",
-    "compile": "app",
-    "escape_shell_value": "app",
-    "matches": "app",
-    "render": "app",
-    "resolve_prompt": "app",
-    "run": "app.flows",
-    "sh": "app",
+    "call": "app.api",
+    "compile": "app.api",
+    "escape_shell_value": "app.api",
+    "matches": "app.api",
+    "render": "app.api",
+    "resolve_prompt": "app.api",
+    "run": "app.runs",
+    "sh": "app.api",
 }
 
 __all__ = [

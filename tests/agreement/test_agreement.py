@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from agreement.verdict import Verdict, judged
-from plait.flows import fields
+from plait.lang.analysis import scopes as fields
 
 SEEDS = range(18)
 FOUND_AMONG = range(36)

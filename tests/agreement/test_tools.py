@@ -15,10 +15,11 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from plait import PlaitError
-from plait.app import file_check, toolbox
+from plait.app import file_check
+from plait.app.api import toolbox
 from plait.app.file_check import findings_around
-from plait.flows.check import check_file
-from plait.steps.call import prepare
+from plait.lang.check import check_file
+from plait.tools.call import prepare
 from plait.tools.chain import FLOW
 
 UNSET = object()

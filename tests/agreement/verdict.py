@@ -8,9 +8,9 @@ from random import Random
 
 from agreement.worlds import Place, Seen, performed
 from agreement.writing import Writer
-from plait.documents import parse
-from plait.flows.check import check_workflow
-from plait.flows.compose import compose
+from plait.core.documents import parse
+from plait.lang.check import check_workflow
+from plait.lang.workflow.compose import compose
 
 WORLDS = 10
 

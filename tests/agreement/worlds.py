@@ -15,22 +15,22 @@ from typing import Any
 import pytest
 
 from agreement.writing import CAPTURED
-from plait.engine.expressions import Expression
+from plait.agents.messages import Answer
+from plait.core.errors import PlaitError
+from plait.core.source import Span
+from plait.core.values import UNDEFINED
 from plait.engine.outcome import Aborted, Failure, StepError
 from plait.engine.perform import Turn
-from plait.errors import PlaitError
-from plait.flows.loaded import Loaded
-from plait.flows.workflow import load_workflow
+from plait.lang.loaded import Loaded
+from plait.lang.workflow.read import load_workflow
+from plait.program import changes
+from plait.program.validate import Validation
 from plait.scope import Scope
-from plait.source import Span
-from plait.steps import changes
-from plait.steps.call import ToolResult
-from plait.steps.model import Answer
-from plait.steps.validate import Validation
+from plait.scope.expressions import Expression
 from plait.template.nodes import ContextHole, Path, holes
 from plait.template.template import Template
+from plait.tools.call import ToolResult
 from plait.tools.invocation import Returned
-from plait.values import UNDEFINED
 from steps.fakes import FakeHands, FakeModel, Finished, new_run
 
 Place = tuple[int, int]
@@ -179,9 +179,9 @@ def performed(text: str, own: set[str], folder: File, worlds: range, seen: Seen 
     file = folder / "flow.yaml"
     file.write_text(text)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("plait.flows.workflow.check_workflow", lambda *_, **__: [])
+        patch.setattr("plait.lang.workflow.read.check_workflow", lambda *_, **__: [])
         loaded = load_workflow(str(file), project="/project", environ={})
-        patch.setattr("plait.steps.changes.Tracker", _Repository)
+        patch.setattr("plait.program.changes.Tracker", _Repository)
         rendering = Template.rendering
 
         def asking(template: Template, values: Any, *, strict: bool, env: Any) -> Any:  # noqa: ARG001

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from plait.flows.names import HANDLER_NAMES, LOOP_NAMES, NAMES
+from plait.lang.analysis.names import HANDLER_NAMES, LOOP_NAMES, NAMES
 
 Map = dict[str, Any]
 

@@ -39,7 +39,7 @@ def main() -> int:
 
 def attack(folder: str, printed: int) -> tuple[int, list[str]]:
     """How much this process grew, and what did not hold."""
-    from plait.primitives.process import MAX_OVERFLOW, call_process
+    from plait.adapters.process.process import MAX_OVERFLOW, call_process
     from plait.tools.invocation import Limits, ProcessCall
 
     script = f"yes | head -c {printed // 2} >&2; yes | head -c {printed - printed // 2}"

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from plait.beneath import Way
+    from plait.core.safe_files import Way
 
 SOURCE: Final = Path(__file__).parents[2] / "src"
 INSIDE: Final = b"inside"
@@ -97,7 +97,7 @@ def swapping(root: Path, what: str) -> Iterator[None]:
 
 
 def outcome(root: str, way: str) -> str:
-    from plait.errors import InputError
+    from plait.core.errors import InputError
 
     try:
         found = READERS[way](root)
@@ -109,35 +109,35 @@ def outcome(root: str, way: str) -> str:
 
 
 def by_kernel(root: str) -> bytes | None:
-    from plait import beneath
+    from plait.core import safe_files as beneath
 
     found = beneath.read_beneath(root, PLACE, way=beneath.by_kernel)
     return None if found is None else found[0]
 
 
 def by_walking(root: str) -> bytes | None:
-    from plait import beneath
+    from plait.core import safe_files as beneath
 
     found = beneath.read_beneath(root, PLACE, way=beneath.by_walking)
     return None if found is None else found[0]
 
 
 def by_kernel_with_links(root: str) -> bytes | None:
-    from plait import beneath
+    from plait.core import safe_files as beneath
 
     return following(root, beneath.by_kernel)
 
 
 def by_walking_with_links(root: str) -> bytes | None:
-    from plait import beneath
+    from plait.core import safe_files as beneath
 
     return following(root, beneath.by_walking)
 
 
 def following(root: str, way: Way) -> bytes | None:
     """Through a link that stays inside, and back by `..`."""
-    from plait.beneath import open_beneath
-    from plait.errors import InputError
+    from plait.core.errors import InputError
+    from plait.core.safe_files import open_beneath
 
     try:
         handle = open_beneath(root, f"tools/../{ROUND}", links="inside", way=way)

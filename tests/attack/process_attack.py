@@ -142,8 +142,8 @@ stay()
 # A Plait of its own: it runs the tree, says when the tree stands, and what came of it.
 ENGINE: Final = """
 import os, sys, threading
-from plait.errors import ProcessError
-from plait.primitives import process
+from plait.core.errors import ProcessError
+from plait.adapters import process
 
 way, timeout, python, tree, token = sys.argv[1:]
 cancel = threading.Event()

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from plait.tools.trust import Trust
+    from plait.tools.trust.decisions import Trust
 
 SOURCE: Final = Path(__file__).parents[2] / "src"
 
@@ -118,14 +118,14 @@ def main() -> int:
 
 def attack(top: Path, rounds: int) -> Counter[str]:
     """What so many calls came to."""
-    from plait.app import _perform
-    from plait.errors import PlaitError
-    from plait.steps.call import Toolbox, call_tool
+    from plait.app.api import _perform
+    from plait.core.errors import PlaitError
+    from plait.tools.call import Toolbox, call_tool
     from plait.tools.chain import Chains
-    from plait.tools.readers import ItemCache
+    from plait.tools.headers import ItemCache
     from plait.tools.snapshots import Snapshots
     from plait.tools.spaces import Space, Spaces
-    from plait.tools.trust import Trust
+    from plait.tools.trust.decisions import Trust
 
     project, user = prepared(top)
     trust = Trust(str(user), str(project))
@@ -174,7 +174,7 @@ def prepared(top: Path) -> tuple[Path, Path]:
 
 
 def sign_all(project: Path, trust: Trust) -> None:
-    from plait.tools.signing import PrivateKey, sign_bytes, sign_detached
+    from plait.tools.trust.signatures import PrivateKey, sign_bytes, sign_detached
 
     key = PrivateKey(bytes(range(32)))
     trust.store.add(key.public, owner="me", origin="attack")

@@ -15,12 +15,12 @@ from crash.scene import wait_for
 from flows.running import Place
 from flows.test_guardian_lost import FLOW as STRUCK_FLOW
 from flows.test_guardian_lost import STRUCK, WORK, live_through
-from plait.app.flows import Company, FlowResult, Options, flow_store, resume_flow, retry_flow, run_flow
+from plait.app.runs import Company, FlowResult, Options, flow_store, resume_flow, retry_flow, run_flow
+from plait.core.errors import InputError
+from plait.core.values import Json
 from plait.engine.events import Noted
 from plait.engine.journal import Stamped
 from plait.engine.outcome import to_record
-from plait.errors import InputError
-from plait.values import Json
 from share import every
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
@@ -445,8 +445,8 @@ def test_an_item_leaves_no_thread_local_behind(tmp_path: Path) -> None:
     import gc
     import threading
 
-    from plait.app.hands import RealHands
-    from plait.engine.run import Stop
+    from plait.app.services import RealHands
+    from plait.engine.context import Stop
 
     hands = RealHands(str(tmp_path), str(tmp_path), Stop(), env={})
     assert not any(isinstance(one, threading.local) for one in gc.get_referents(hands, vars(hands)))

@@ -10,21 +10,21 @@ from typing import Any
 
 import pytest
 
-from plait.backends import travel
-from plait.backends.dask import FETCHES, IN_VAIN, _Crew
-from plait.backends.dask_cluster import Fetched
-from plait.backends.dask_signs import Signs
-from plait.backends.patience import Call
+from plait.adapters.dask import protocol as travel
+from plait.adapters.dask.backend import FETCHES, IN_VAIN, _Crew
+from plait.adapters.dask.cluster import Fetched
+from plait.adapters.dask.heartbeats import Signs
+from plait.adapters.dask.patience import Call
+from plait.core.errors import InputError, ProcessError
 from plait.engine.backend import ItemWork
+from plait.engine.context import Run
 from plait.engine.events import Noted, StepFinished
 from plait.engine.journal import MemoryJournal
 from plait.engine.outcome import Done, Failed, Outcome, OutOfTime
 from plait.engine.perform import Turn
-from plait.engine.run import Run
-from plait.errors import InputError, ProcessError
+from plait.program.map import Fan, elsewhere
+from plait.program.step_list import sequence
 from plait.scope import Scope
-from plait.steps.fan import Fan, elsewhere
-from plait.steps.sequence import sequence
 
 THREADS = 2
 SILENCE = object()

@@ -8,11 +8,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from plait.backends.dask_worker import DEAF, GAP, Hearing, watch_of
-from plait.backends.halting import ANSWER, halted
-from plait.backends.patience import Call, GaveWay, NoAnswer
-from plait.backends.returned import Raised
-from plait.engine.run import Stop
+from plait.adapters.dask.halting import ANSWER, halted
+from plait.adapters.dask.patience import Call, GaveWay, NoAnswer
+from plait.adapters.dask.replies import Raised
+from plait.adapters.dask.worker_state import DEAF, GAP, Hearing, watch_of
+from plait.engine.context import Stop
 
 
 @pytest.fixture

@@ -12,13 +12,13 @@ import pytest
 
 from backends.test_crew import Played, done
 from plait import __version__
-from plait.backends import travel
-from plait.backends.returned import IDENTITIES, Raised, returned
+from plait.adapters.dask import protocol as travel
+from plait.adapters.dask.replies import IDENTITIES, Raised, returned
+from plait.core.errors import PlaitError
+from plait.core.masking import Masker
+from plait.core.records import field_names
 from plait.engine.events import Event, Owed, StepFinished
 from plait.engine.outcome import Aborted, Done, Failed, Failure, Outcome, Skipped
-from plait.errors import PlaitError
-from plait.masking import Masker
-from plait.records import field_names
 
 SECRET = "zz-very-secret-4711"
 SAID = f"said {SECRET}"

@@ -15,10 +15,10 @@ import pytest
 
 from crash.cluster import Cluster, ClusterScene, interrupt, is_installed
 from crash.scene import Engine, wait_for
-from plait.app.flows import Company, Options, run_flow
+from plait.app.runs import Company, Options, run_flow
 from plait.cli import main
-from plait.engine.run import Stop
-from plait.errors import InputError
+from plait.core.errors import InputError
+from plait.engine.context import Stop
 from share import every
 
 if not is_installed():

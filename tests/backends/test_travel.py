@@ -10,20 +10,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plait.app.away import Away
-from plait.backends import travel
-from plait.backends.dask_refusals import as_error, expect_same
-from plait.backends.returned import returned
+from plait.adapters.dask import protocol as travel
+from plait.adapters.dask.dask_refusals import as_error, expect_same
+from plait.adapters.dask.replies import returned
+from plait.app.remote.pack import Away
+from plait.core.errors import InputError, TrustError
+from plait.core.values import Json, Secret
 from plait.engine.backend import ItemWork
 from plait.engine.events import StepFinished, StepStarted
+from plait.engine.hands import WorkingRun
 from plait.engine.journal import MemoryJournal
 from plait.engine.outcome import Done, Failure
 from plait.engine.perform import Turn
-from plait.errors import InputError, TrustError
-from plait.flows.workflow import load_workflow
-from plait.steps.fan import elsewhere
-from plait.steps.hands import WorkingRun
-from plait.values import Json, Secret
+from plait.lang.workflow.read import load_workflow
+from plait.program.map import elsewhere
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),
@@ -241,7 +241,7 @@ def test_what_a_worker_does_not_trust_is_to_be_trusted_there() -> None:
 
 
 def test_what_earlier_lives_used_in_an_item_is_known_where_it_is_performed_and_ends_nothing() -> None:
-    from plait.app.errands import _as_used
+    from plait.app.remote.worker import _as_used
     from plait.engine.journal import MemoryJournal
     from plait.engine.limits import Earlier
 

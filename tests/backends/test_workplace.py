@@ -10,11 +10,11 @@ from typing import cast
 
 import pytest
 
-from plait.app import errands
-from plait.app.worker_folders import claimed, remove_left
-from plait.app.workplace import KEPT, MOST_PARCELS, Place, Places
-from plait.backends import travel
-from plait.engine.run import Stop
+from plait.adapters.dask import protocol as travel
+from plait.app.remote import worker as errands
+from plait.app.remote.jobs import KEPT, MOST_PARCELS, Place, Places
+from plait.app.remote.worker_folders import claimed, remove_left
+from plait.engine.context import Stop
 
 
 class Kept:
@@ -118,9 +118,7 @@ def test_of_a_parcel_that_is_not_there_nothing_runs() -> None:
 
 # ── folders ──────────────────────────────────────────────────────────────
 
-CLAIM = (
-    "import sys; from plait.app.worker_folders import claimed; print(claimed(sys.argv[1])[0], flush=True); "
-)
+CLAIM = "import sys; from plait.app.remote.worker_folders import claimed; print(claimed(sys.argv[1])[0], flush=True); "
 
 
 def test_the_folder_of_one_who_was_killed_is_removed_and_that_of_one_who_lives_is_not(tmp_path: Path) -> None:

@@ -392,7 +392,7 @@ def test_no_variable_of_the_environment_trusts(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_call_of_a_script_does_not_load_what_only_shell_text_needs(trusted: Path) -> None:
     tool(trusted, "t.py", '__executor_id__ = "core/runtimes/python/script"\nprint(1)\n')
-    code = "import sys; from plait.cli import main; main(['call', 't']); print('plait.template.shell_rules' in sys.modules)"
+    code = "import sys; from plait.cli import main; main(['call', 't']); print('plait.template.shell.rules' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60, check=True)
     assert done.stdout == b"1\nFalse\n"
 
@@ -401,7 +401,7 @@ def test_a_call_of_a_script_does_not_load_what_only_shell_text_needs(trusted: Pa
 def test_a_call_loads_neither_bundles_nor_http_nor_mcp_nor_what_only_errors_need() -> None:
     code = (
         "import sys; from plait.cli import main; main(['call', 'team/report', '-p', 'week=1']);"
-        "print([n for n in ('importlib.metadata', 'httpx2', 'mcp', 'asyncio', 'difflib', 'subprocess', 'plait.flows')"
+        "print([n for n in ('importlib.metadata', 'httpx2', 'mcp', 'asyncio', 'difflib', 'subprocess', 'plait.lang')"
         " if n in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from plait.cli import COMMANDS, guarded, main
-from plait.errors import InternalError, ProcessError
+from plait.core.errors import InternalError, ProcessError
 
 Capsys = pytest.CaptureFixture[str]
 SECRET = "hunter2-hunter2"
@@ -51,7 +51,7 @@ def on_a_terminal(*arguments: str, **environ: str) -> str:
 def test_version_loads_neither_argparse_nor_yaml_nor_the_engine() -> None:
     code = (
         "import sys; from plait.cli import main; main(['--version']);"
-        "print([n for n in sys.modules if n in ('argparse', 'yaml', 'json', 'plait.app', 'plait.errors')"
+        "print([n for n in sys.modules if n in ('argparse', 'yaml', 'json', 'plait.app.api', 'plait.core.errors')"
         " or n.startswith(('plait.template', 'plait.scope'))])"
     )
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60).stdout
@@ -273,7 +273,7 @@ def test_a_full_disk_of_something_else_is_not_that_of_the_output(
             return file.write("x")
 
     # As a module of ours that writes files does.
-    written = types.FunctionType(is_full.__code__, {**is_full.__globals__, "__name__": "plait.app.flows"})
+    written = types.FunctionType(is_full.__code__, {**is_full.__globals__, "__name__": "plait.app.runs"})
     assert guarded(written) == 1
     assert capsys.readouterr().err == "the disk is full\nfix: make room on it\n"
 

@@ -10,9 +10,9 @@ import pytest
 
 from plait.cli import main
 from plait.cli.explain import TextField, drawn, explain
-from plait.flows.names import Name
+from plait.core.source import Source
+from plait.lang.analysis.names import Name
 from plait.scope import Scope
-from plait.source import Source
 
 Capsys = pytest.CaptureFixture[str]
 

@@ -14,12 +14,12 @@ import pytest
 
 import plait
 from flows.running import GIT
-from plait.app import flows
-from plait.app.flows import seals_for
+from plait.adapters.store import Runs
+from plait.adapters.store.result_cache import Results
+from plait.app import runs as flows
+from plait.app.runs import seals_for
 from plait.cli import COMMANDS, main
-from plait.errors import JournalError, TrustError
-from plait.store import Runs
-from plait.store.results import Results
+from plait.core.errors import JournalError, TrustError
 
 Capsys = pytest.CaptureFixture[str]
 World = Callable[[str], None]

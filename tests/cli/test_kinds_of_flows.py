@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from plait.cli import logs, main, show
-from plait.cli.lines import JsonView, PlainView, money, summary
-from plait.cli.live import frame
+from plait.core.records import dataclass, field, replace
+from plait.core.values import Json
 from plait.engine.events import (
     Event,
     RunEnded,
@@ -25,9 +25,9 @@ from plait.engine.events import (
 )
 from plait.engine.journal import MemoryJournal, Stamped
 from plait.engine.outcome import Done, Failed, Failure, Outcome
-from plait.engine.progress import Progress, fold
-from plait.records import dataclass, field, replace
-from plait.values import Json
+from plait.views.live import frame
+from plait.views.progress import Progress, fold
+from plait.views.text import JsonView, PlainView, money, summary
 
 Capsys = pytest.CaptureFixture[str]
 Story = Sequence[tuple[float, Event]]

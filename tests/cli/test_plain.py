@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from plait.cli import COMMANDS, call
 from plait.cli.arguments import HelpWanted, Parser
-from plait.cli.plain import PlainForm
-from plait.errors import InputError
+from plait.cli.fast_arguments import PlainForm
+from plait.core.errors import InputError
 
 PLAIN = [
     ["team/report"],

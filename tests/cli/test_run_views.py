@@ -24,11 +24,13 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
-from plait.app.flows import Company, FlowResult
-from plait.cli import lines, logs, main, runs, show
-from plait.cli.lines import JsonView, PlainView, QuietView, View, clean, clock, json_line, speed, summary
-from plait.cli.live import ASCII, LiveView, frame
+from plait.app.runs import Company, FlowResult
+from plait.cli import logs, main, runs, show
 from plait.cli.run import given_inputs, show_rehearsal, stopping_by_signal, view_for, watched
+from plait.core.errors import InputError
+from plait.core.records import dataclass, field
+from plait.core.values import Json
+from plait.engine.context import Stop
 from plait.engine.events import (
     Event,
     Noted,
@@ -41,14 +43,13 @@ from plait.engine.events import (
     StepStarted,
     StepTitled,
 )
+from plait.engine.hands import Rehearsed
 from plait.engine.journal import MemoryJournal, Stamped
 from plait.engine.outcome import Done, Failed, Failure, Outcome, Skipped
-from plait.engine.progress import fold
-from plait.engine.run import Stop
-from plait.errors import InputError
-from plait.records import dataclass, field
-from plait.steps.hands import Rehearsed
-from plait.values import Json
+from plait.views import text as lines
+from plait.views.live import ASCII, LiveView, frame
+from plait.views.progress import fold
+from plait.views.text import JsonView, PlainView, QuietView, View, clean, clock, json_line, speed, summary
 
 Capsys = pytest.CaptureFixture[str]
 HOSTILE = "a\x1b[2J\x1b]0;title\x07b\r\nc\u202e\x9b31m\x00"
@@ -1142,7 +1143,7 @@ def test_a_run_of_one_step_loads_only_what_it_needs(tmp_path: Path) -> None:
     (tmp_path / "flow.yaml").write_text("steps: [{shell: 'true'}]\n")
     code = (
         "import sys; from plait.cli import main; main(['run', 'flow.yaml', '--json']);"
-        "print([n for n in ('typing', 'inspect', 'dataclasses', 'difflib', 'subprocess', 'asyncio', 'rich', 'plait.app.changed')"
+        "print([n for n in ('typing', 'inspect', 'dataclasses', 'difflib', 'subprocess', 'asyncio', 'rich', 'plait.app.resume')"
         " if n in sys.modules])"
     )
     done = subprocess.run(

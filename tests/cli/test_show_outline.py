@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from plait.app.flows import Company, Options, find_run, resume_flow, retry_flow, run_flow
+from plait.adapters.store import Runs
+from plait.adapters.store.reader import Reader
+from plait.app.runs import Company, Options, find_run, resume_flow, retry_flow, run_flow
 from plait.cli.logs import chosen, entries
 from plait.cli.show import Tries, _Outline, lines, record
+from plait.core.values import Json
+from plait.engine.context import Stop
 from plait.engine.events import StepFinished, StepForgotten, StepStarted
 from plait.engine.journal import Stamped
 from plait.engine.outcome import Done
-from plait.engine.progress import Progress
-from plait.engine.run import Stop
-from plait.store import Runs
-from plait.store.reader import Reader
-from plait.values import Json
+from plait.views.progress import Progress
 
 FLOW = """\
 name: long

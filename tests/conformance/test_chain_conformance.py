@@ -17,15 +17,15 @@ from typing import Any
 import pytest
 import yaml
 
-from plait.errors import InputError, PlaitError
+from plait.core.errors import InputError, PlaitError
 from plait.tools.anchors import Anchored, anchor_environment, find_anchor
 from plait.tools.bind import Call, bind
 from plait.tools.chain import MAX_CHAIN_DEPTH, Chain, Chains
 from plait.tools.config import config_files, resolved_configs
 from plait.tools.environment import FIXED, DotEnv, Environment, EnvValue, read_dotenv, resolve_environment
+from plait.tools.headers import ItemCache
 from plait.tools.interpreters import Surroundings
 from plait.tools.invocation import ProcessCall
-from plait.tools.readers import ItemCache
 from plait.tools.rules import judge, validate
 from plait.tools.spaces import PRECEDENCE, Space, SpaceName, Spaces
 from tools.projects import new_project, python_tool

@@ -20,7 +20,7 @@ import pytest
 import yaml
 
 import plait
-import plait.errors
+import plait.core.errors
 from plait.template.grammar import parse_cache_counts
 from plait.template.sinks import as_json_value
 
@@ -159,7 +159,7 @@ def test_a_template_that_is_used_often_is_refused_every_time(row: TemplateRow) -
     template = plait.compile(row.template, profile=row.profile)
     messages = set()
     for _ in range(OFTEN):
-        with pytest.raises(getattr(plait.errors, row.error.type)) as caught:
+        with pytest.raises(getattr(plait.core.errors, row.error.type)) as caught:
             template.render(row.names, strict=row.strict, env=row.env)
         messages.add(str(caught.value))
     assert len(messages) == 1
@@ -169,7 +169,7 @@ def test_a_template_that_is_used_often_is_refused_every_time(row: TemplateRow) -
 def test_a_prompt_gives_what_the_row_says(row: PromptRow, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, logger="plait.template")
     if row.missing is not None:
-        with pytest.raises(plait.errors.PromptTemplateError) as caught:
+        with pytest.raises(plait.core.errors.PromptTemplateError) as caught:
             plait.resolve_prompt(row.template, row.inputs)
         assert list(caught.value.missing_variables) == row.missing
         assert caught.value.template == row.template
@@ -184,7 +184,7 @@ def test_a_prompt_gives_what_the_row_says(row: PromptRow, caplog: pytest.LogCapt
 @each([row for row in PROMPTS if row.template is not None])
 def test_the_prompt_profile_agrees_with_the_prompt_resolver(row: PromptRow) -> None:
     if row.missing is not None:
-        with pytest.raises(plait.errors.PromptTemplateError) as caught:
+        with pytest.raises(plait.core.errors.PromptTemplateError) as caught:
             plait.render(row.template, row.inputs or {}, profile="prompt")
         assert list(caught.value.missing_variables) == row.missing
     else:
@@ -206,7 +206,7 @@ def test_a_shell_prints_what_the_row_says(row: ShellRow, shell: str, tmp_path: P
         )
 
     if row.error is not None:
-        with pytest.raises(getattr(plait.errors, row.error.type)) as caught:
+        with pytest.raises(getattr(plait.core.errors, row.error.type)) as caught:
             run()
         assert [text for text in own_values(row) if text in str(caught.value)] == [], "an error shows a value"
     else:
@@ -345,7 +345,7 @@ def rendered(row: TemplateRow) -> Any:
 
 
 def refused(row: TemplateRow, expected: Refusal) -> None:
-    with pytest.raises(getattr(plait.errors, expected.type)) as caught:
+    with pytest.raises(getattr(plait.core.errors, expected.type)) as caught:
         rendered(row)
     error, message = caught.value, str(caught.value)
     assert [text for text in expected.contains if text not in message] == [], message

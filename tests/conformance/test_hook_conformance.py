@@ -10,11 +10,11 @@ import pytest
 import yaml
 
 from flows.running import Place, new_place
-from plait.app import toolbox
-from plait.documents import Mapping, parse
+from plait.app.api import toolbox
+from plait.core.documents import Mapping, parse
 from plait.engine.limits import Spent
-from plait.flows.format import Map, Said, problems
-from plait.flows.parts import read_limits
+from plait.lang.common import read_limits
+from plait.schema import Map, Said, problems
 from plait.scope import Scope
 
 ROWS = yaml.safe_load((Path(__file__).parent / "hooks.yaml").read_text("utf-8"))

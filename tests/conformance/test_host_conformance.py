@@ -16,7 +16,7 @@ import yaml
 
 from flows.graphs import graph_place, tool, trusted
 from flows.running import Place, Ran
-from plait.app.flows import Options, run_flow
+from plait.app.runs import Options, run_flow
 from providers.talk import Server, reply, saying, serving
 
 ROWS = yaml.safe_load((Path(__file__).parent / "hosts-000.yaml").read_text("utf-8"))

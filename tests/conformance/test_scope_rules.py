@@ -17,9 +17,9 @@ from typing import Any, Final
 import pytest
 
 import plait
-from plait.errors import MissingNamesError
+from plait.core.errors import MissingNamesError
+from plait.core.values import UNDEFINED
 from plait.scope import Scope, Sources
-from plait.values import UNDEFINED
 
 LEVELS: Final = ("captures", "phase", "step", "workflow", "outputs", "env")
 """The six levels that hold names, highest first; computed values are the seventh."""

@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from flows.running import Place, Ran, new_place
-from plait.app.flows import Options, rehearse_flow
+from plait.app.runs import Options, rehearse_flow
 from plait.template.grammar import parse_cache_counts
 
 HERE: Final = Path(__file__).parent

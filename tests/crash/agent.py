@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Final
 
 from crash.scene import ENGINE, LIMIT, SOURCE
+from plait.adapters.store import Runs
 from plait.engine.events import StepFinished, StepStarted
 from plait.engine.outcome import Done
-from plait.store import Runs
 
 TURNS: Final = 12
 AT_ONCE: Final = 2

@@ -76,7 +76,7 @@ class Nursery:
 
 def main() -> None:
     programs = {name: import_module(f"distributed.cli.{name}").main for name in PROGRAMS}
-    import_module("plait.app.errands")
+    import_module("plait.app.remote.worker")
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for parts
     assert threading.active_count() == 1, "a fork would lose threads"
     for line in sys.stdin:

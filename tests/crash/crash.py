@@ -44,9 +44,9 @@ from crash.scene import LIMIT, Ended, Engine, Failed, Scene, is_locked, read_asi
 from crash.trees import Trees
 from crash.trees import moment as moment_of_trees
 from crash.verdict import extra_starts
-from plait.errors import JournalError
-from plait.store import Runs
-from plait.store.about import read_about
+from plait.adapters.store import Runs
+from plait.adapters.store.run_info import read_about
+from plait.core.errors import JournalError
 
 WORKERS: Final = 2
 DAYS: Final = 86_400
@@ -751,7 +751,7 @@ def _cluster_kills(stage: Stage, tally: Tally, *world: str, victims: Sequence[st
     if not cluster.is_installed():
         tally.skipped = "distributed is not installed"
         return
-    from plait.backends.dask import TOO_MANY
+    from plait.adapters.dask.backend import TOO_MANY
 
     chance, expected = stage.chance(tally.name), stage.expected()
     wanted = max(3, stage.kills // 2)

@@ -49,8 +49,8 @@ def shift_clock(seconds: float) -> None:
 
 
 def forgetful() -> None:
+    from plait.adapters.store.writer import Writer
     from plait.engine.events import StepFinished
-    from plait.store.writer import Writer
 
     really_append = Writer.append
 
@@ -61,7 +61,7 @@ def forgetful() -> None:
 
 
 def amnesiac() -> None:
-    from plait.engine.run import Run
+    from plait.engine.context import Run
 
     def known(*_: object) -> None:
         return None
@@ -70,7 +70,7 @@ def amnesiac() -> None:
 
 
 def unsynced() -> None:
-    from plait.store.writer import Writer
+    from plait.adapters.store.writer import Writer
 
     def sync(self: Writer) -> None:  # noqa: ARG001
         return None

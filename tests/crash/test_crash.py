@@ -16,8 +16,8 @@ from crash.crash import CONTROLS, Stage, tried
 from crash.power import Disk, calls, unsafe_reports
 from crash.scene import Scene, uninterrupted
 from crash.verdict import Death, Journaled, Story, ledger_lines, violations
+from plait.adapters.store import Runs
 from plait.cli import main
-from plait.store import Runs
 
 ITEMS, FEW = 20, 8
 

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Final
 
 from crash.scene import ENGINE, LIMIT, SOURCE
+from plait.adapters.store import Runs
 from plait.engine.outcome import Failed
-from plait.store import Runs
 
 PARALLEL: Final = 3
 FLOW: Final = """\

@@ -13,7 +13,10 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plait.engine.conditions import (
+from plait.core.errors import ConditionError, LimitError
+from plait.core.source import Source, Span
+from plait.core.values import UNDEFINED, Json, Secret
+from plait.template.conditions import (
     MAX_DEPTH,
     MAX_NODES,
     Place,
@@ -21,10 +24,7 @@ from plait.engine.conditions import (
     compile_condition,
     matches,
 )
-from plait.engine.operators import MAX_PATTERN, OPERATORS
-from plait.errors import ConditionError, LimitError
-from plait.source import Source, Span
-from plait.values import UNDEFINED, Json, Secret
+from plait.template.operators import MAX_PATTERN, OPERATORS
 
 ROWS = yaml.safe_load((Path(__file__).parent.parent / "conformance/conditions.yaml").read_text("utf-8"))
 
@@ -158,7 +158,7 @@ def test_a_condition_with_a_mistake_is_refused_before_any_document() -> None:
 
 def test_the_pattern_engine_is_imported_only_by_a_pattern() -> None:
     program = (
-        "import sys; from plait.engine.conditions import matches;"
+        "import sys; from plait.template.conditions import matches;"
         "matches({}, {'path': 'a', 'value': 1}); before = 're2' in sys.modules;"
         "matches({}, {'path': 'a', 'op': 'regex', 'value': 'x'}); print(before, 're2' in sys.modules)"
     )

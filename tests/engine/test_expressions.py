@@ -8,8 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plait.documents import Mapping, Scalar, parse
-from plait.engine.expressions import (
+from plait.core.documents import Mapping, Scalar, parse
+from plait.core.errors import ConditionError, LimitError, MissingNamesError, PlaitError
+from plait.core.values import UNDEFINED, Json, Secret
+from plait.scope import Scope
+from plait.scope.expressions import (
     FUNCTIONS,
     MAX_DEPTH,
     MAX_TEXT,
@@ -19,11 +22,8 @@ from plait.engine.expressions import (
     read_when,
     truth,
 )
-from plait.errors import ConditionError, LimitError, MissingNamesError, PlaitError
-from plait.scope import Scope
 from plait.template.program import FACTS
 from plait.template.template import compile_template
-from plait.values import UNDEFINED, Json, Secret
 
 
 def when(text: str, values: dict[str, Json]) -> bool:

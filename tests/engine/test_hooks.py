@@ -10,22 +10,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plait.app import compile
+from plait.app.api import compile
+from plait.core.errors import TrustError
+from plait.core.records import dataclass, field
+from plait.core.values import Json
+from plait.engine.context import Run
 from plait.engine.events import Noted, StepFinished, StepRetrying
-from plait.engine.expressions import read_when
 from plait.engine.hooks import ALWAYS, MOMENTS, NAMES, VERBS, Call, Hook, Hooks, Verdict, verdict_in
 from plait.engine.journal import MemoryJournal
 from plait.engine.limits import Limits, Spent
 from plait.engine.outcome import Aborted, Done, Failed, Failure, Outcome, Skipped, StepError
 from plait.engine.perform import PLAIN, Policy, Step, Turn, perform
 from plait.engine.retry import Retry
-from plait.engine.run import Run
-from plait.errors import TrustError
-from plait.records import dataclass, field
 from plait.scope import Scope
+from plait.scope.expressions import read_when
 from plait.template.sinks import as_json_value
 from plait.template.template import Template
-from plait.values import Json
 
 
 @dataclass(slots=True)

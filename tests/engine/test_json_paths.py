@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plait.engine.json_paths import chooses_one_by_one, compile_query, is_wildcard
-from plait.errors import InputError, LimitError
-from plait.flows.inputs import compile_json_path
+from plait.core.errors import InputError, LimitError
+from plait.program.items import compile_json_path
+from plait.template.json_paths import chooses_one_by_one, compile_query, is_wildcard
 
 PARTS: list[tuple[str, tuple[str, ...], str, bool, bool]] = [
     # path                         names           rest                 one by one  singular

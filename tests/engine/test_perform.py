@@ -12,6 +12,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from plait.core.errors import (
+    GuardianError,
+    InputError,
+    InternalError,
+    JournalError,
+    PlaitError,
+    ProcessError,
+    TrustError,
+)
+from plait.core.records import dataclass, field, replace
+from plait.core.values import Json, Secret
+from plait.engine.context import Run
 from plait.engine.events import Event, StepFinished, StepRetrying, StepStarted
 from plait.engine.journal import MemoryJournal
 from plait.engine.limits import Reached
@@ -29,22 +41,10 @@ from plait.engine.outcome import (
 )
 from plait.engine.perform import NO_TIME_LEFT, PLAIN, Allowance, Policy, Skip, Step, Turn, inside, perform
 from plait.engine.retry import Retry
-from plait.engine.run import Run
-from plait.errors import (
-    GuardianError,
-    InputError,
-    InternalError,
-    JournalError,
-    PlaitError,
-    ProcessError,
-    TrustError,
-)
-from plait.records import dataclass, field, replace
+from plait.program.action_step import Handler, Work
+from plait.program.foreach import Values, foreach
+from plait.program.step_list import Sequence as Steps
 from plait.scope import Scope
-from plait.steps.foreach import Values, foreach
-from plait.steps.sequence import Sequence as Steps
-from plait.steps.work import Handler, Work
-from plait.values import Json, Secret
 from share import examples
 from steps.fakes import Acting, failing, new_run, performed, saying, step, steps, text_of, turn_of
 

@@ -10,7 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from plait.core.records import dataclass
+from plait.core.values import Json
 from plait.engine.backend import ItemWork
+from plait.engine.context import Stop
 from plait.engine.events import (
     Event,
     Noted,
@@ -23,7 +26,6 @@ from plait.engine.events import (
     StepStarted,
 )
 from plait.engine.journal import MemoryJournal, Stamped
-from plait.engine.news import PartBegan, PartCounted, PartEnded, Retrying, StepBegan, StepEnded
 from plait.engine.outcome import (
     Done,
     Failed,
@@ -35,16 +37,14 @@ from plait.engine.outcome import (
     handled_in_vain,
 )
 from plait.engine.perform import PLAIN, Policy, Step, Turn
-from plait.engine.progress import Progress, fold
-from plait.engine.run import Stop
-from plait.engine.run_parts import MOST_KEPT, FailedStep, Note
-from plait.engine.told import told
-from plait.records import dataclass
+from plait.program.map import Fan
+from plait.program.step_list import sequence
+from plait.program.workflow import Workflow
 from plait.scope import Scope
-from plait.steps.fan import Fan
-from plait.steps.sequence import sequence
-from plait.steps.workflow import Workflow
-from plait.values import Json
+from plait.views.news import PartBegan, PartCounted, PartEnded, Retrying, StepBegan, StepEnded
+from plait.views.parts import MOST_KEPT, FailedStep, Note
+from plait.views.progress import Progress, fold
+from plait.views.told import told
 from share import examples
 from steps.fakes import new_run, step
 

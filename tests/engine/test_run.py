@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from threading import Event as Signal
 
+from plait.core.values import Json
 from plait.engine.events import Event, StepFinished, StepStarted
 from plait.engine.journal import MemoryJournal
 from plait.engine.outcome import Done
 from plait.engine.perform import Policy, Turn
 from plait.engine.retry import Retry
-from plait.values import Json
 from steps.fakes import Acting, failing, new_run, performed, step, steps
 
 PATIENCE = 30.0

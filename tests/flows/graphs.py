@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from flows.running import Place, new_place
-from plait.app import toolbox
+from plait.app.api import toolbox
 
 HEAD = '__executor_id__ = "core/runtimes/python/function"\n__version__ = "1.0.0"\n'
 TOOLS = {

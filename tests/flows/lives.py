@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
+from plait.agents.messages import Answer, Ask
 from plait.app.hooks import begin
+from plait.core.values import Json
+from plait.engine.context import Watch
 from plait.engine.events import RunStarted, StepFinished, UsedBefore
+from plait.engine.hands import Inside, WorkingRun
 from plait.engine.journal import MemoryJournal
 from plait.engine.limits import Spent
 from plait.engine.outcome import Aborted, Done, Failed, Outcome, StepError
-from plait.engine.run import Watch
-from plait.flows.directive import load_directive
-from plait.flows.load import load_flow
-from plait.flows.loaded import Loaded
-from plait.steps.hands import Inside, WorkingRun
-from plait.steps.model import Answer, Ask
-from plait.values import Json
+from plait.lang.directive.read import load_directive
+from plait.lang.load import load_flow
+from plait.lang.loaded import Loaded
 from steps.fakes import new_run, turn_of
 from steps.scripted import Says, Scripted, ToolHands, says, wants
 

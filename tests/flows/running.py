@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from plait.app.flows import Company, FlowResult, Options, resume_flow, retry_flow, run_flow
+from plait.app.runs import Company, FlowResult, Options, resume_flow, retry_flow, run_flow
+from plait.core.errors import InputError
 from plait.engine.events import Event, Noted, StepCounted, StepFinished
 from plait.engine.outcome import Done, Failed, Skipped
-from plait.errors import InputError
-from plait.flows.check import check_file
-from plait.flows.finding import Finding
+from plait.lang.check import check_file
+from plait.lang.findings import Finding
 
 GIT = {
     "GIT_CONFIG_GLOBAL": "/dev/null",

@@ -14,10 +14,10 @@ import pytest
 from flows.graphs import graph_place, tool, trusted
 from flows.running import Place
 from flows.test_flows_inside import DEADLY, directive, ledger, script, use
-from plait.app import toolbox
-from plait.app.flows import flow_runs
-from plait.app.offers import offers
-from plait.errors import PlaitError, TrustError
+from plait.app.api import toolbox
+from plait.app.runs import flow_runs
+from plait.app.tool_catalog import offers
+from plait.core.errors import PlaitError, TrustError
 from providers.talk import Reply, events, events_until, fixture, reply, serving
 
 TIMES = {"source_timezone": "UTC", "time": "12:00", "target_timezone": "Asia/Tokyo"}

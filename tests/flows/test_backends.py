@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from plait.backends import backend
-from plait.backends.local import LocalThreads
-from plait.documents import parse
+from plait.adapters.backends_init import backend
+from plait.adapters.local import LocalThreads
+from plait.core.documents import parse
+from plait.core.errors import InputError
 from plait.engine.backend import BACKENDS
-from plait.errors import InputError
-from plait.flows.format import Said, problems
-from plait.flows.parts import backend_of
+from plait.lang.common import backend_of
+from plait.schema import Said, problems
 from plait.scope import Scope
 
 SAID = [
@@ -34,7 +34,7 @@ def test_every_backend_of_the_table_is_there_and_may_be_named_in_a_file() -> Non
 
 
 def test_a_backend_is_added_by_a_row() -> None:
-    assert isinstance(backend("more", known={"more": "plait.backends.local:LocalThreads"}), LocalThreads)
+    assert isinstance(backend("more", known={"more": "plait.adapters.local:LocalThreads"}), LocalThreads)
 
 
 def test_a_backend_that_nobody_has_is_refused_with_the_nearest() -> None:

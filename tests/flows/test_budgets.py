@@ -12,18 +12,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from plait.agents.messages import Answer, Ask, Usage
+from plait.agents.session import Agency
 from plait.app.hooks import begin
+from plait.core.values import Json
 from plait.engine.events import Event, Spoken, StepFinished
+from plait.engine.hands import Inside, WorkingRun
 from plait.engine.journal import MemoryJournal
 from plait.engine.outcome import Failure, StepError
-from plait.flows.directive import load_directive
-from plait.flows.graph import load_graph
-from plait.flows.load import load_flow
-from plait.flows.loaded import Loaded
-from plait.steps.conversation import Agency
-from plait.steps.hands import Inside, WorkingRun
-from plait.steps.model import Answer, Ask, Usage
-from plait.values import Json
+from plait.lang.directive.read import load_directive
+from plait.lang.graph.read import load_graph
+from plait.lang.load import load_flow
+from plait.lang.loaded import Loaded
 from share import examples
 from steps.fakes import new_run, turn_of
 from steps.scripted import Says, Scripted, ToolHands, says, wants

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plait.documents import parse
-from plait.errors import InputError
-from plait.flows.check import check_document, check_file, flow_files
-from plait.flows.finding import RULES, Finding
-from plait.template.shell_lexer import MAX_SHELL_TEXT
+from plait.core.documents import parse
+from plait.core.errors import InputError
+from plait.lang.check import check_document, check_file, flow_files
+from plait.lang.findings import RULES, Finding
+from plait.template.shell.lexer import MAX_SHELL_TEXT
 from share import examples
 
 

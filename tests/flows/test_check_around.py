@@ -8,7 +8,7 @@ from textwrap import dedent
 import pytest
 
 from plait.app.file_check import findings_around
-from plait.flows.check import check_file, flow_files
+from plait.lang.check import check_file, flow_files
 
 GREET = """
 executor_id: core/primitives/subprocess

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from flows.running import Place, new_place
-from plait.errors import InputError
+from plait.core.errors import InputError
 
 ITEMS = "".join(
     json.dumps({"n": name, "g": group}) + "\n" for name, group in zip("abcde", (0, 0, 1, 1, 1), strict=True)

@@ -23,11 +23,11 @@ from fuzz.code_params_fuzz import (
     fuzz,
     try_one,
 )
-from plait.app import compile, toolbox
+from plait.app.api import compile, toolbox
 from plait.app.file_check import findings_around
-from plait.app.flows import run_flow
-from plait.errors import DocumentError, InputError, ShellRefusedError
-from plait.flows.check import check_file
+from plait.app.runs import run_flow
+from plait.core.errors import DocumentError, InputError, ShellRefusedError
+from plait.lang.check import check_file
 from plait.tools.code_params import CodeParams, schema_slips
 from share import WHOLE
 

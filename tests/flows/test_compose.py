@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from plait import documents
-from plait.errors import InputError
-from plait.flows import compose as module
-from plait.flows.check import check_file
-from plait.flows.compose import Composed, compose
-from plait.flows.workflow import load_workflow
-from plait.steps.workflow import Workflow
+from plait.core import documents
+from plait.core.errors import InputError
+from plait.lang.check import check_file
+from plait.lang.workflow import compose as module
+from plait.lang.workflow.compose import Composed, compose
+from plait.lang.workflow.read import load_workflow
+from plait.program.workflow import Workflow
 
 
 def put(folder: Path, **files: str) -> Path:

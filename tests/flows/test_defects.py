@@ -27,11 +27,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from flows.running import Place, new_place
-from plait.app.flows import Company, flow_runs, run_flow
+from plait.app.runs import Company, flow_runs, run_flow
+from plait.core.errors import InputError
+from plait.engine.context import Stop
 from plait.engine.events import StepRetrying
 from plait.engine.outcome import Failed
-from plait.engine.run import Stop
-from plait.errors import InputError
 
 DEADLINE = 20.0
 

@@ -11,13 +11,13 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from plait import schema as format
+from plait.core.errors import InputError
+from plait.core.values import Json
 from plait.engine.limits import Limits
 from plait.engine.outcome import StepError
-from plait.errors import InputError
-from plait.flows import format
-from plait.flows.directive import Directed, Filled, load_directive, read_directive
-from plait.flows.format.page import reference
-from plait.values import Json
+from plait.lang.directive.read import Directed, Filled, load_directive, read_directive
+from plait.schema.reference import reference
 from steps.fakes import new_run, turn_of
 from steps.scripted import Scripted, ToolHands, says, wants
 
@@ -395,8 +395,8 @@ def test_a_document_type_is_refused_so_that_nothing_grows_or_is_fetched() -> Non
     bomb = '<!DOCTYPE d [<!ENTITY a "aaaa"><!ENTITY b SYSTEM "file:///etc/passwd">]>'
     text = f'```xml\n<directive name="x"/>\n{bomb}\n```\nGo'
     assert "this is not XML" in problems(text)
-    from plait.flows.rye_xml import parse_xml
-    from plait.source import Source
+    from plait.core.source import Source
+    from plait.lang.directive.xml_head import parse_xml
 
     written = f"{bomb}<directive>&b;</directive>"
     with pytest.raises(InputError, match="a document type is not read here"):

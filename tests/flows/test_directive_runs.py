@@ -13,16 +13,16 @@ from typing import Any
 import pytest
 
 from flows.running import Place, Ran, new_place
-from plait import app
-from plait.app.flows import Company, FlowResult, Options, flow_runs, prompt_of, run_flow
-from plait.app.offers import offers
+from plait.agents.session import title_of
+from plait.app import api as app
+from plait.app.runs import Company, FlowResult, Options, flow_runs, prompt_of, run_flow
+from plait.app.tool_catalog import offers
 from plait.cli.chat import Person
+from plait.core.errors import InputError, TrustError
+from plait.core.values import json_text
 from plait.engine.events import Event, Spoken, StepFinished, StepStarted
 from plait.engine.journal import Stamped
 from plait.engine.outcome import Done
-from plait.errors import InputError, TrustError
-from plait.steps.conversation import title_of
-from plait.values import json_text
 
 NOTE = """\
 \"\"\"Keep a note.\"\"\"

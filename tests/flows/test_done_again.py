@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from flows.running import Place, new_place
-from plait.app.flows import Company, rehearse_resume, resume_flow
+from plait.app.runs import Company, rehearse_resume, resume_flow
+from plait.core.errors import InputError
+from plait.engine.context import Stop
 from plait.engine.events import ItemsRemembered, StepFinished
 from plait.engine.journal import Stamped
-from plait.engine.run import Stop
-from plait.errors import InputError
-from plait.steps import fan
+from plait.program import map as fan
 
 
 @pytest.fixture
@@ -769,8 +769,8 @@ map:
 def test_in_a_long_journal_that_was_once_retried_all_is_as_in_a_short_one(
     place: Place, monkeypatch: pytest.MonkeyPatch, edit: Callable[[str], str], said: str
 ) -> None:
-    monkeypatch.setattr("plait.store.reader.MANY", 20)
-    monkeypatch.setattr("plait.store.reader.Reader.is_long", lambda self: self.last() > 20)
+    monkeypatch.setattr("plait.adapters.store.reader.MANY", 20)
+    monkeypatch.setattr("plait.adapters.store.reader.Reader.is_long", lambda self: self.last() > 20)
     place.write("items.jsonl", "".join(f'{{"n": {n}}}\n' for n in range(30)))
     run = place.run(LONG).result.run
     place.write("ok", "")

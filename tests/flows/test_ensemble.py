@@ -13,17 +13,17 @@ import plait
 from flows.graphs import graph_place, tool, trusted
 from flows.running import Place, new_place
 from plait import Agent, Ensemble, EnsembleError, Manager, Secret, Task, TaskOutput
-from plait.app.flows import flow_store
+from plait.agents.messages import Answer, Ask, ToolUse, Usage
+from plait.app.runs import flow_store
+from plait.core.errors import InputError, TrustError
+from plait.core.values import Json
 from plait.engine.events import RunEnded
 from plait.engine.outcome import Done
-from plait.errors import InputError, TrustError
-from plait.flows.format import ENSEMBLE
-from plait.flows.format.page import reference
-from plait.flows.load import kind_of_file
-from plait.steps.ensemble_parts import PLAIN_AGENT
-from plait.steps.ensemble_text import system_of
-from plait.steps.model import Answer, Ask, ToolUse, Usage
-from plait.values import Json
+from plait.lang.load import kind_of_file
+from plait.program.tasks.model import PLAIN_AGENT
+from plait.program.tasks.text import system_of
+from plait.schema import ENSEMBLE
+from plait.schema.reference import reference
 
 FLOW = """\
 name: report
@@ -317,8 +317,8 @@ def test_workers_of_a_file_are_named_by_role_or_by_name_also_if_the_role_is_a_te
 def test_an_ensemble_has_a_schema_that_accepts_its_files() -> None:
     import jsonschema_rs
 
-    from plait.documents import parse
-    from plait.flows.format.schema import json_schema
+    from plait.core.documents import parse
+    from plait.schema.json_schema import json_schema
 
     schema = jsonschema_rs.validator_for(json_schema("ensemble"))
     assert schema.is_valid(parse(FLOW, "f.yaml").data())
@@ -492,7 +492,7 @@ def test_a_manager_that_goes_on_repeats_no_delegation_and_keeps_to_its_caps(
             use = ToolUse("u", "delegate", {"worker": "w", "task": f"part {len(ask.messages)}"})
             return Answer("", (use,), Usage(1, 1), "m", "tools")
         if is_broken:
-            raise plait.errors.RequestError("the line is down", code="network")
+            raise plait.core.errors.RequestError("the line is down", code="network")
         return Answer(ask.messages[-1].text, usage=Usage(1, 1))
 
     ensemble = Ensemble(
@@ -529,7 +529,7 @@ def test_a_named_project_keeps_the_run(tmp_path: Path) -> None:
 
 
 def test_a_dry_run_shows_what_would_be_done(place: Place) -> None:
-    from plait.app.flows import Options, rehearse_flow
+    from plait.app.runs import Options, rehearse_flow
 
     said(place, "no")
     place.write(
@@ -717,8 +717,8 @@ def test_an_agent_is_offered_an_ensemble_with_its_inputs_and_calls_it(place: Pla
     ran = place.done("tasks: [{description: ask, agent: {role: r, tools: my/team}}]\n")
     assert ran.value["output"] == "done"
     assert place.text("ledger") == "tides\n"
-    from plait.app import toolbox
-    from plait.app.offers import offers
+    from plait.app.api import toolbox
+    from plait.app.tool_catalog import offers
 
     [offer] = offers(toolbox(place.root), ["my/team"])
     assert (offer.description, list(offer.schema["properties"]), offer.schema["required"]) == (
@@ -823,7 +823,7 @@ def test_what_is_skipped_in_a_map_is_left_out_and_nothing_at_all_is_skipped(plac
 
 
 def test_a_dry_run_of_a_map_whose_items_are_made_shows_one_that_stands_for_all(place: Place) -> None:
-    from plait.app.flows import Options, rehearse_flow
+    from plait.app.runs import Options, rehearse_flow
 
     place.write("flow.yaml", PLANNED)
     steps = rehearse_flow(str(place.file), Options({"topic": "t"}))

@@ -10,11 +10,11 @@ import pytest
 
 from flows.graphs import graph_place, graph_tool, tool, trusted
 from flows.running import Place, Ran
-from plait.app.flows import flow_runs
+from plait.app.runs import flow_runs
 from plait.engine.events import StepFinished
 from plait.engine.journal import MemoryJournal
 from plait.engine.outcome import Done, Failed, Failure, Outcome
-from plait.flows.drawing import Arrow, Box, Picture, Stay, visits_of, with_way
+from plait.views.diagram.model import Arrow, Box, Picture, Stay, visits_of, with_way
 
 TELL = "{tool: demo/ledger, params: {line: '%s'}}"
 DEADLY = (

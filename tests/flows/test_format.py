@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flows.test_workflow import BAD, FINE, JOBS
-from plait.documents import parse
-from plait.flows.finding import RULES
-from plait.flows.format import (
+from plait.core.documents import parse
+from plait.lang.findings import RULES
+from plait.schema import (
     COMMANDS,
     FILES,
     WARNED,
@@ -32,8 +32,8 @@ from plait.flows.format import (
     seconds,
     spelt,
 )
-from plait.flows.format.page import reference
-from plait.flows.format.schema import SCHEMA_DIALECT, json_schema
+from plait.schema.json_schema import SCHEMA_DIALECT, json_schema
+from plait.schema.reference import reference
 from plait.scope import Scope
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "workflow.md"

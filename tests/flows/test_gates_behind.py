@@ -10,12 +10,12 @@ import pytest
 
 from flows.lives import Hands, life, said
 from flows.test_told_behind import HOSTS, TOLD, chatty
+from plait.core.values import Json
 from plait.engine.events import StepFinished
 from plait.engine.hooks import MOMENTS
 from plait.engine.journal import MemoryJournal
 from plait.engine.outcome import Failed, Failure, StepError, too_long
-from plait.engine.progress import fold
-from plait.values import Json
+from plait.views.progress import fold
 from share import every
 from steps.scripted import failed
 

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from flows.graphs import graph_place, graph_tool, tool, trusted
 from flows.running import Place
-from plait import app
+from plait.app import api as app
+from plait.core.errors import InputError, TrustError
 from plait.engine.events import StepFinished, StepRetrying
 from plait.engine.outcome import Done
-from plait.errors import InputError, TrustError
 from share import examples
 
 

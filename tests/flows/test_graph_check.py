@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from plait.documents import parse
-from plait.errors import InputError
-from plait.flows.format import GRAPH, forms_in
-from plait.flows.format.page import reference
-from plait.flows.format.schema import json_schema
-from plait.flows.graph import load_graph
-from plait.flows.graph_check import check_graph
+from plait.core.documents import parse
+from plait.core.errors import InputError
+from plait.lang.graph.check import check_graph
+from plait.lang.graph.read import load_graph
+from plait.schema import GRAPH, forms_in
+from plait.schema.json_schema import json_schema
+from plait.schema.reference import reference
 
 BROKEN = """\
 start: strat

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flows.graphs import graph_place
-from plait.documents import parse
+from plait.core.documents import parse
 from plait.engine.events import StepFinished
 from plait.engine.journal import MemoryJournal
 from plait.engine.outcome import Done, Failed, Failure, Outcome
-from plait.flows.drawing import (
+from plait.views.diagram.model import (
     Arrow,
     Box,
     Picture,
@@ -25,8 +25,8 @@ from plait.flows.drawing import (
     with_tasks,
     with_way,
 )
-from plait.flows.drawing_svg import as_svg
-from plait.flows.drawing_text import as_text
+from plait.views.diagram.svg import as_svg
+from plait.views.diagram.text import as_text
 from share import examples
 
 LOOP = """\

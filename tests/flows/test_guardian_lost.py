@@ -12,14 +12,14 @@ import pytest
 from crash.scene import LIMIT, wait_for
 from flows.graphs import trusted
 from flows.running import Place, new_place
-from plait.app.flows import Company, resume_flow, run_flow
+from plait.adapters.mcp import client as mcp
+from plait.adapters.process.jobs import WAS_STOPPED
+from plait.adapters.process.process import run
+from plait.app.runs import Company, resume_flow, run_flow
 from plait.cli import main
+from plait.core.errors import GuardianError
 from plait.engine.events import Event, Noted, StepFinished
 from plait.engine.outcome import Failed
-from plait.errors import GuardianError
-from plait.primitives import mcp
-from plait.primitives.jobs import WAS_STOPPED
-from plait.primitives.process import run
 
 LOST = (
     "the guardian, through which Plait starts processes, has ended, and with it whatever it ran\n"

@@ -12,13 +12,13 @@ import pytest
 from flows.graphs import graph_place, graph_tool, trusted
 from flows.running import Place
 from flows.test_flows_inside import script, use
-from plait.app.flows import flow_store, run_made
-from plait.engine.expressions import Expression
+from plait.app.runs import flow_store, run_made
+from plait.core.records import replace
+from plait.core.values import Json
 from plait.engine.hooks import ALWAYS, MOMENTS, NAMES, Hook
-from plait.engine.progress import fold
-from plait.flows.load import load_flow
-from plait.records import replace
-from plait.values import Json
+from plait.lang.load import load_flow
+from plait.scope.expressions import Expression
+from plait.views.progress import fold
 
 WORKFLOW = """\
 setup: [{shell: exit 3, continue_on_error: true}]

@@ -11,21 +11,21 @@ import jsonschema_rs
 import pytest
 
 from flows.running import Place, new_place
-from plait.app import toolbox
-from plait.app.flows import Company, Options, rehearse_flow, run_flow
+from plait.app.api import toolbox
 from plait.app.hooks import begin
+from plait.app.runs import Company, Options, rehearse_flow, run_flow
+from plait.core.errors import InputError, TrustError
 from plait.engine.events import StepFinished
 from plait.engine.hooks import MOMENTS, NAMES
 from plait.engine.journal import MemoryJournal
 from plait.engine.outcome import Done
-from plait.errors import InputError, TrustError
-from plait.flows.check import check_file
-from plait.flows.finding import RULES
-from plait.flows.format.hook_tables import HOOKS_FILE
-from plait.flows.format.page import reference
-from plait.flows.format.schema import json_schema
-from plait.flows.hooks import load_hooks
-from plait.flows.workflow import load_workflow
+from plait.lang.check import check_file
+from plait.lang.findings import RULES
+from plait.lang.hooks import load_hooks
+from plait.lang.workflow.read import load_workflow
+from plait.schema.hook_tables import HOOKS_FILE
+from plait.schema.json_schema import json_schema
+from plait.schema.reference import reference
 from steps.fakes import new_run
 
 NOTE = '''\

@@ -14,10 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plait.documents import Mapping, parse
-from plait.engine.expressions import compile_filter
-from plait.errors import DocumentError, InputError, LimitError, MissingNamesError, PlaitError
-from plait.flows.inputs import (
+from plait.core.documents import Mapping, parse
+from plait.core.errors import DocumentError, InputError, LimitError, MissingNamesError, PlaitError
+from plait.core.records import replace
+from plait.core.values import Json
+from plait.program.items import (
     Selection,
     compile_json_path,
     compile_order,
@@ -31,13 +32,12 @@ from plait.flows.inputs import (
     select,
     sorting,
 )
-from plait.flows.inputs.json_stream import stream_elements
-from plait.flows.inputs.keys import Numbers
-from plait.records import replace
+from plait.program.items.json_stream import stream_elements
+from plait.program.items.keys import Numbers
 from plait.scope import Scope
+from plait.scope.expressions import compile_filter
 from plait.template.program import FACTS
 from plait.template.template import Template, compile_template
-from plait.values import Json
 from share import examples
 
 

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from flows.lives import Hands, life, said
+from plait.agents.messages import Answer, Ask
+from plait.core.values import Json
 from plait.engine.events import StepFinished
 from plait.engine.journal import MemoryJournal
 from plait.engine.outcome import Failure, StepError
-from plait.engine.progress import Progress, fold
-from plait.steps.call import ToolResult
-from plait.steps.model import Answer, Ask
-from plait.values import Json
+from plait.tools.call import ToolResult
+from plait.views.progress import Progress, fold
 from steps.scripted import USED, Says, Scripted, says, wants
 
 JUDGE = "---\n---\njudge\n"

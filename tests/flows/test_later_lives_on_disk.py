@@ -12,8 +12,8 @@ import pytest
 import plait
 from flows.running import Place, new_place
 from plait import Ensemble, EnsembleError, Task, TaskOutput
-from plait.app.flows import flow_runs, flow_store
-from plait.engine.progress import fold
+from plait.app.runs import flow_runs, flow_store
+from plait.views.progress import fold
 
 NOTE = """\
 __version__ = "1.0.0"
@@ -119,7 +119,7 @@ def test_hooks_of_every_layer_catch_up(place: Place, layer: str) -> None:
         config.mkdir(mode=0o700)
         (config / "hooks.yaml").write_text(HOOK)
     elif layer == "project":
-        from plait import app
+        from plait.app import api as app
 
         place.write(".ai/config/hooks.yaml", HOOK)
         app.toolbox(str(place.root)).trust.trust_project(origin="test")

@@ -10,17 +10,17 @@ from pathlib import Path
 import pytest
 
 from flows.lives import CHILD, SUB, Hands, failures, life, performed, said, steady
+from plait.agents.messages import Answer, Ask, Usage
+from plait.core.values import Json
 from plait.engine.events import Noted
 from plait.engine.hooks import Hooks
 from plait.engine.journal import MemoryJournal, Stamped
 from plait.engine.limits import Limits, Spent
 from plait.engine.outcome import Done, Failed, Outcome
-from plait.engine.progress import fold
-from plait.flows.load import load_flow
-from plait.steps.call import ToolResult
-from plait.steps.model import Answer, Ask, Usage
-from plait.steps.tool import fill_and_call
-from plait.values import Json
+from plait.lang.load import load_flow
+from plait.program.actions.tool import fill_and_call
+from plait.tools.call import ToolResult
+from plait.views.progress import fold
 from steps.fakes import new_run
 from steps.scripted import Says, Scripted, says, wants
 

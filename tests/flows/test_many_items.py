@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from flows.running import Place, new_place
+from plait.adapters.store.reader import Reader
+from plait.core.values import Json
 from plait.engine.events import ItemsRemembered, StepFinished
 from plait.engine.journal import Stamped
 from plait.engine.perform import Turn
-from plait.engine.progress import Progress
-from plait.steps import fan
-from plait.store.reader import Reader
-from plait.values import Json
+from plait.program import map as fan
+from plait.views.progress import Progress
 
 MANY = 500
 ITEMS = MANY + 50
@@ -109,7 +109,7 @@ def test_a_retry_says_that_it_works_before_it_has_gone_through_the_items(
 
 MEASURED = """\
 import re, sys
-from plait.app.flows import run_flow
+from plait.app.runs import run_flow
 result = run_flow(sys.argv[1])
 status = open("/proc/self/status").read()
 print(result.counts["total"], re.search("VmHWM:[ \\t]*([0-9]+) kB", status)[1])

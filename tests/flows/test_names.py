@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from plait.documents import parse
-from plait.flows import format
-from plait.flows.check import check_document
-from plait.flows.names import (
+from plait import schema as format
+from plait.core.documents import parse
+from plait.lang.analysis.names import (
     COMMAND_KEYS,
     LITERALLY,
     NAMES,
@@ -22,6 +21,7 @@ from plait.flows.names import (
     shape_of,
     strings,
 )
+from plait.lang.check import check_document
 
 SHAPED = [
     # document                                           profile

@@ -9,11 +9,11 @@ import pytest
 
 from flows.graphs import graph_place
 from flows.running import Place, Ran, new_place
-from plait.cli.lines import JsonView, PlainView, event_record
-from plait.cli.lines import summary as summary_of
 from plait.engine.events import Noted
 from plait.engine.journal import Stamped
-from plait.engine.progress import Progress
+from plait.views.progress import Progress
+from plait.views.text import JsonView, PlainView, event_record
+from plait.views.text import summary as summary_of
 
 
 @pytest.fixture

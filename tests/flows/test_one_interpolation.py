@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import plait
 from flows.running import Place, new_place
-from plait.errors import MissingNamesError
+from plait.core.errors import MissingNamesError
 
 
 @pytest.fixture

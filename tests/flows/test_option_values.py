@@ -8,7 +8,7 @@ import pytest
 
 from flows.running import Place, new_place
 from plait.app.file_check import findings_around
-from plait.flows.check import check_file
+from plait.lang.check import check_file
 
 
 @pytest.fixture

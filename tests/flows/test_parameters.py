@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plait.documents import parse
-from plait.errors import InputError
-from plait.flows.format import Said
-from plait.flows.parameters import Surroundings, declared, resolve, surroundings
+from plait.core.documents import parse
+from plait.core.errors import InputError
+from plait.core.values import Secret
+from plait.lang.parameters import Surroundings, declared, resolve, surroundings
+from plait.schema import Said
 from plait.scope import Scope
-from plait.values import Secret
 
 
 def resolved(text: str, **given_values: Any) -> dict[str, Any]:

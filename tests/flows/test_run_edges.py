@@ -10,7 +10,7 @@ import pytest
 from flows.running import Place, new_place
 from plait.engine.outcome import Failed
 from plait.engine.perform import NO_TIME_LEFT
-from plait.flows.names import NAMES
+from plait.lang.analysis.names import NAMES
 
 
 @pytest.fixture

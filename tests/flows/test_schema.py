@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plait.documents import parse
-from plait.flows.check import check_file
-from plait.flows.format import WARNED, problems
-from plait.flows.format.schema import json_schema
+from plait.core.documents import parse
+from plait.lang.check import check_file
+from plait.schema import WARNED, problems
+from plait.schema.json_schema import json_schema
 from share import examples
 
 SCHEMA = jsonschema_rs.validator_for(json_schema())

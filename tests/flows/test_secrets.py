@@ -12,10 +12,10 @@ import pytest
 
 from flows.running import Place, new_place
 from plait import Secret
-from plait.app.flows import flow_runs
-from plait.documents import parse
-from plait.flows.format import Said
-from plait.flows.parameters import Surroundings, surroundings
+from plait.app.runs import flow_runs
+from plait.core.documents import parse
+from plait.lang.parameters import Surroundings, surroundings
+from plait.schema import Said
 from plait.scope import Scope
 
 TOKEN = "tok-Ab3/xY+z9 QwErTy"

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from flows.running import Place, new_place
-from plait.documents import parse
-from plait.flows.check import check_document, check_file, flow_files
+from plait.core.documents import parse
+from plait.lang.check import check_document, check_file, flow_files
 
 ROOT = Path(__file__).parents[2]
 

@@ -12,14 +12,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from flows.running import Place, new_place
-from plait import documents
-from plait.errors import InputError, LimitError
-from plait.flows import workflow
-from plait.flows.check import check_document, check_file
-from plait.flows.format import Said
-from plait.flows.parameters import surroundings
+from plait.core import documents
+from plait.core.errors import InputError, LimitError
+from plait.core.source import Span
+from plait.lang.check import check_document, check_file
+from plait.lang.parameters import surroundings
+from plait.lang.workflow import read as workflow
+from plait.schema import Said
 from plait.scope import Scope
-from plait.source import Span
 from plait.template import filters, program
 from plait.template.program import MAX_OUTPUT
 from plait.template.sinks import as_json

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plait.errors import InputError
-from plait.flows.inputs import keyed
-from plait.flows.spool import Spooled, expect_spool, read_spool, spooled, write_spool
-from plait.values import Json, Secret
+from plait.core.errors import InputError
+from plait.core.values import Json, Secret
+from plait.program.items import keyed
+from plait.program.items.spool import Spooled, expect_spool, read_spool, spooled, write_spool
 from share import examples
 
 json_values = st.recursive(

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from flows.lives import Hands, life, said
+from plait.agents.messages import Answer, Ask
+from plait.core.errors import TrustError
+from plait.core.values import Json
 from plait.engine.events import StepFinished
 from plait.engine.journal import MemoryJournal
 from plait.engine.outcome import Interrupted, OutOfTime
-from plait.engine.progress import fold
-from plait.errors import TrustError
-from plait.steps.model import Answer, Ask
-from plait.values import Json
+from plait.views.progress import fold
 from share import every
 from steps.scripted import says, wants
 

@@ -9,9 +9,9 @@ import pytest
 from flows.lives import Hands, life, said
 from flows.test_told_behind import chatty
 from plait.app.hooks import begin
+from plait.core.values import Json
 from plait.engine.journal import MemoryJournal
-from plait.flows.load import load_flow
-from plait.values import Json
+from plait.lang.load import load_flow
 from steps.fakes import new_run
 from steps.scripted import failed
 

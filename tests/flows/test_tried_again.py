@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from flows.lives import Hands, life, said
+from plait.agents.messages import Answer, Ask
 from plait.engine.journal import MemoryJournal
 from plait.engine.outcome import Failure, StepError
-from plait.steps.model import Answer, Ask
 from steps.scripted import says, wants
 
 AGENT = "---\npermissions: ['*']\nONCE---\nwork\n"

@@ -9,22 +9,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plait.documents import parse
+from plait import schema as format
+from plait.core.documents import parse
+from plait.core.errors import InputError, PlaitError
 from plait.engine.events import Noted
 from plait.engine.journal import MemoryJournal
 from plait.engine.outcome import StepError
 from plait.engine.perform import Turn, inside
 from plait.engine.retry import Retry
-from plait.errors import InputError, PlaitError
-from plait.flows import format
-from plait.flows.finding import RULES
-from plait.flows.loaded import Loaded
-from plait.flows.parts import step_names
-from plait.flows.workflow import load_workflow
-from plait.steps.fan import Item
-from plait.steps.shell import Shell
-from plait.steps.work import Work
-from plait.steps.workflow import Workflow
+from plait.lang.common import step_names
+from plait.lang.findings import RULES
+from plait.lang.loaded import Loaded
+from plait.lang.workflow.read import load_workflow
+from plait.program.action_step import Work
+from plait.program.actions.shell import Shell
+from plait.program.map import Item
+from plait.program.workflow import Workflow
 from share import examples
 from steps.fakes import FakeHands, Finished, new_run, printed
 from steps.git_hand import GitHands, git, new_repository

@@ -23,7 +23,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from plait.errors import PlaitError
+from plait.core.errors import PlaitError
 
 CANARY = "CANARY"
 HOLE = "@@"
@@ -197,7 +197,7 @@ class World:
         (self.root / ".ai" / "tools" / "team" / "code.py").write_text(PYTHON_TOOL)
         (self.root / "text").write_text("a line\n")
         os.environ["USER_SPACE"] = str(folder / "user")
-        from plait.app import toolbox
+        from plait.app.api import toolbox
 
         toolbox(self.root).trust.trust_project(origin="fuzz")
 
@@ -206,7 +206,7 @@ class World:
         try:
             if host == "python":
                 return self._python(case)
-            from plait.app.flows import run_flow
+            from plait.app.runs import run_flow
 
             file = self.root / "flow.yaml"
             file.write_text(json.dumps(HOSTS[host](case)))

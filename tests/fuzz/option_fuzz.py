@@ -22,11 +22,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from plait.errors import ShellRefusedError, ValueRefusedError
-from plait.source import Source
-from plait.template.shell import bind, plan
-from plait.template.shell_lexer import Dialect, Gap, Piece
-from plait.values import Json
+from plait.core.errors import ShellRefusedError, ValueRefusedError
+from plait.core.source import Source
+from plait.core.values import Json
+from plait.template.shell.binding import bind, plan
+from plait.template.shell.lexer import Dialect, Gap, Piece
 
 DIALECTS: dict[str, Dialect] = {"dash": "sh", "bash": "bash"}
 

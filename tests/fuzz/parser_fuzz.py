@@ -24,7 +24,7 @@ from contextlib import suppress
 from itertools import pairwise
 from typing import Final
 
-from plait.errors import LimitError, PlaitError
+from plait.core.errors import LimitError, PlaitError
 from plait.template import grammar
 from plait.template.nodes import Text, holes
 from plait.template.profiles import PROFILES, profile_named

@@ -23,12 +23,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 
-from plait.errors import InputError, ProcessError
-from plait.primitives.process import run_shell
-from plait.source import Source
-from plait.template.shell import BoundScript, bind, plan
-from plait.template.shell_lexer import Dialect, Gap, Lexed, Piece, State, analyse
-from plait.values import Json
+from plait.adapters.process.process import run_shell
+from plait.core.errors import InputError, ProcessError
+from plait.core.source import Source
+from plait.core.values import Json
+from plait.template.shell.binding import BoundScript, bind, plan
+from plait.template.shell.lexer import Dialect, Gap, Lexed, Piece, State, analyse
 
 DIALECTS: dict[str, Dialect] = {"dash": "sh", "bash": "bash"}
 PRINTF = shutil.which("printf") or "/usr/bin/printf"

@@ -21,10 +21,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote
 
-from plait.errors import PlaitError
+from plait.core.errors import PlaitError
+from plait.core.values import Secret
 from plait.template.sinks import as_env, as_header, as_json, as_text, as_url, as_words
 from plait.template.template import Template, compile_template
-from plait.values import Secret
 
 PROFILES: Final = ("prompt", "directive", "graph", "workflow", "config")
 STAGES: Final = {"prompt": (0,), "directive": (1,), "graph": (1, 2), "workflow": (2,), "config": (3, 4)}

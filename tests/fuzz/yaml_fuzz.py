@@ -14,8 +14,8 @@ import random
 from collections import Counter
 from collections.abc import Iterator
 
-from plait.documents import Mapping, Node, Scalar, Sequence, parse, parse_json
-from plait.errors import DocumentError, LimitError
+from plait.core.documents import Mapping, Node, Scalar, Sequence, parse, parse_json
+from plait.core.errors import DocumentError, LimitError
 
 DOCUMENTS = [
     'name: fix\nsetup:\n  - shell: "ruff check ${item.path}"\n    timeout: 30\n  - agent: |\n      Read\n        this.\n\nmap:\n  items: [a, "b", \'c\']\n',

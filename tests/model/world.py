@@ -21,12 +21,12 @@ from unittest import mock
 
 from model.expected import said
 from model.flow import ITEMS, Flow, code_of, text
-from plait.app.flows import FlowResult, rehearse_resume, resume_flow, retry_flow, run_flow
+from plait.adapters.process.process import Finished
+from plait.adapters.store.writer import Writer
+from plait.app.runs import FlowResult, rehearse_resume, resume_flow, retry_flow, run_flow
 from plait.cli import runs, show
-from plait.errors import InputError
-from plait.primitives.process import Finished
-from plait.steps.hands import Rehearsed
-from plait.store.writer import Writer
+from plait.core.errors import InputError
+from plait.engine.hands import Rehearsed
 
 ONCE = "may run only once, was begun, and its end is not known"
 
@@ -162,7 +162,7 @@ class World:
             return finished
 
         with (
-            mock.patch("plait.app.hands.run_shell", say),
+            mock.patch("plait.app.services.run_shell", say),
             mock.patch.object(Writer, "append", death.append),
         ):
             yield

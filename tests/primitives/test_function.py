@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plait.errors import InputError
-from plait.primitives import function
-from plait.primitives.function import call
+from plait.adapters import function
+from plait.adapters.function import call
+from plait.core.errors import InputError
+from plait.core.values import Json
 from plait.tools.invocation import FunctionCall, Limits, Returned
-from plait.values import Json
 
 PATH = "/project/.ai/tools/sample.py"
 
@@ -114,7 +114,7 @@ def test_a_file_that_is_no_python_is_a_failure_at_its_line() -> None:
 
 
 def test_an_error_of_plait_in_a_tool_keeps_its_words() -> None:
-    code = "from plait.errors import InputError\ndef execute(p, _): raise InputError('what', 'where', 'do this')\n"
+    code = "from plait.core.errors import InputError\ndef execute(p, _): raise InputError('what', 'where', 'do this')\n"
     assert run(code).error == "where: what\nfix: do this"
 
 

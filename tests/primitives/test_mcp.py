@@ -20,10 +20,10 @@ from pathlib import Path
 
 import pytest
 
-from plait.errors import InputError, TrustError
-from plait.primitives.mcp import McpClients, McpServerError, Offered
+from plait.adapters.mcp.client import McpClients, McpServerError, Offered
+from plait.core.errors import InputError, TrustError
+from plait.core.values import Json
 from plait.tools.invocation import Limits, McpCall, McpServer
-from plait.values import Json
 
 TINY = str(Path(__file__).parent.parent / "data" / "mcp" / "tiny.py")
 ENV = {"PATH": os.environ["PATH"]}
@@ -468,7 +468,7 @@ def test_closing_ends_every_server_and_thread(asking: Small) -> None:
 def test_plait_ends_with_a_server_open_and_leaves_nothing(small: str) -> None:
     code = f"""
 import atexit, sys
-from plait.primitives.mcp import McpClients
+from plait.adapters.mcp.client import McpClients
 from plait.tools.invocation import McpCall, McpServer
 class Pins:
     def get(self, key): return None

@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from mcp.types import Tool
 
 import plait
-from plait import app
+from plait.adapters.mcp.approvals import Offered, PinFile
+from plait.adapters.mcp.client import declared_by
+from plait.app import api as app
 from plait.cli import main
-from plait.cli.output import folded
-from plait.errors import TrustError
-from plait.primitives.mcp import declared_by
-from plait.primitives.mcp_pins import Offered, PinFile
-from plait.values import Json
+from plait.core.errors import TrustError
+from plait.core.values import Json
+from plait.views.terminal import folded
 
 # ── what a digest covers ─────────────────────────────────────────────────
 

@@ -20,9 +20,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plait.errors import RequestError
-from plait.primitives.mcp import McpClients
-from plait.primitives.mcp_servers import MAX_MESSAGE, MAX_STDERR, _Lines, _TooLongError
+from plait.adapters.mcp.client import McpClients
+from plait.adapters.mcp.transports import MAX_MESSAGE, MAX_STDERR, _Lines, _TooLongError
+from plait.core.errors import RequestError
 from plait.tools.invocation import Limits, McpCall, McpServer
 
 ENV = {"PATH": os.environ["PATH"]}
@@ -106,7 +106,7 @@ while how == "deaf":
 
 PLAIT = """
 import json, sys
-from plait.primitives.mcp import McpClients
+from plait.adapters.mcp.client import McpClients
 from plait.tools.invocation import Limits, McpCall, McpServer
 class Pins:
     def get(self, key): return None

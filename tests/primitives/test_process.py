@@ -22,11 +22,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attack.process_attack import SOURCE
-from plait.errors import InputError, ProcessError
-from plait.primitives import process
-from plait.primitives.output import FILE_AGE, MOST_FILES, Printed
-from plait.primitives.process import Finished, call_process, run, run_shell
-from plait.template.shell import BoundScript
+from plait.adapters.process import process
+from plait.adapters.process.output import FILE_AGE, MOST_FILES, Printed
+from plait.adapters.process.process import Finished, call_process, run, run_shell
+from plait.core.errors import InputError, ProcessError
+from plait.template.shell.binding import BoundScript
 from plait.tools.invocation import Limits, ProcessCall
 
 PYTHON = [sys.executable, "-I", "-S", "-c"]
@@ -318,7 +318,7 @@ def test_output_is_handed_on_as_it_comes() -> None:
 
 MUCH = 200 * 1024 * 1024
 FLOOD = f"""
-from plait.primitives.process import run
+from plait.adapters.process.process import run
 pieces = []
 finished = run(["head", "-c", "{MUCH}", "/dev/zero"], on_output=lambda _, data: pieces.append(len(data)))
 peak = [line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")][0]
@@ -462,8 +462,8 @@ def test_two_hundred_at_once_leave_nothing_behind() -> None:
 CROWD = """
 import json, resource, sys
 from concurrent.futures import ThreadPoolExecutor
-from plait.errors import ProcessError
-from plait.primitives.process import run
+from plait.core.errors import ProcessError
+from plait.adapters.process.process import run
 
 soft, hard = map(int, sys.argv[1:])
 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
@@ -503,8 +503,8 @@ def test_a_process_for_which_there_are_no_descriptors_waits_for_them(
 def test_nobody_waits_for_descriptors_that_nobody_will_give_back() -> None:
     code = """
 import os, resource
-from plait.errors import MachineError
-from plait.primitives.process import run, warm_up
+from plait.core.errors import MachineError
+from plait.adapters.process.process import run, warm_up
 warm_up()
 resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))
 held = [os.dup(0) for _ in range(150)]
@@ -526,7 +526,7 @@ except MachineError as error:
 def test_a_fork_starts_processes_whatever_its_parent_was_just_starting() -> None:
     code = """
 import os
-from plait.primitives import process
+from plait.adapters import process
 for _ in range(process.MOST_STARTING):
     next(process._STARTING).acquire()
 child = os.fork()
@@ -705,8 +705,8 @@ def test_a_shell_runs_no_start_files(tmp_path: Path) -> None:
 
 PASSED_THROUGH = """
 import sys
-from plait.primitives.process import run_shell
-from plait.template.shell import BoundScript
+from plait.adapters.process.process import run_shell
+from plait.template.shell.binding import BoundScript
 print("before")
 finished = run_shell(BoundScript(sys.argv[1], {}, (), ""), passthrough=True)
 print("after", finished.exit_code, finished.stdout, finished.stderr)

@@ -24,9 +24,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from plait.errors import RequestError
-from plait.primitives.connect import dial, not_public
-from plait.primitives.request import Client, send, stream
+from plait.adapters.http.client import Client, send, stream
+from plait.adapters.http.connect import dial, not_public
+from plait.core.errors import RequestError
 from plait.tools.invocation import Limits, RequestCall, Retry
 
 PUBLIC = "93.184.216.34"
@@ -1165,7 +1165,7 @@ def test_a_closed_client_can_be_used_again(site: Site, client: Client) -> None:
 
 
 def test_httpx2_is_loaded_by_the_first_request_only() -> None:
-    code = "import sys, plait.primitives.request; sys.exit('httpx2' in sys.modules or 'httpcore2' in sys.modules)"
+    code = "import sys, plait.adapters.http.client; sys.exit('httpx2' in sys.modules or 'httpcore2' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
 
 

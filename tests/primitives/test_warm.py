@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from plait.grace import GRACE
-from plait.primitives import guardian, jobs, warm
+from plait.adapters.process import guardian, jobs, warm
+from plait.core.grace import GRACE
 
 LIMIT = 20.0
 pytestmark = pytest.mark.skipif(

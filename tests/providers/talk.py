@@ -10,16 +10,16 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from plait import documents
+from plait.adapters.http.client import stream
+from plait.agents.messages import Answer, Ask, Message, Offer, OnText, ToolUse
+from plait.agents.providers.client import HttpModel
+from plait.agents.providers.spec import read_spec
+from plait.agents.providers.structured import Asking
+from plait.core import documents
+from plait.core.values import Json
+from plait.engine.context import Stop
 from plait.engine.outcome import Failure, StepError
-from plait.engine.run import Stop
-from plait.flows.provider_check import file_problems
-from plait.primitives.request import stream
-from plait.providers.asking import Asking
-from plait.providers.client import HttpModel
-from plait.providers.spec import read_spec
-from plait.steps.model import Answer, Ask, Message, Offer, OnText, ToolUse
-from plait.values import Json
+from plait.lang.provider_check import file_problems
 
 DATA = Path(__file__).parent.parent / "data" / "providers"
 SYSTEM = Path(__file__).parent.parent.parent / "src" / "plait" / "system" / "providers"

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from plait.agents.session import Conversation
 from plait.engine.outcome import Done
-from plait.steps.conversation import Conversation
 from providers.talk import FAMILIES, GREETING, events, fixture, provider, serving
 from providers.test_families import THOUGHT
 from steps.fakes import new_run, performed

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from plait.agents.messages import Answer, Ask, ToolUse, Usage
+from plait.agents.providers.scripted import Scripted, scripted
+from plait.agents.providers.structured import Asking
+from plait.core.values import Json, json_text
+from plait.engine.context import Stop
 from plait.engine.outcome import Failure, Interrupted, StepError
-from plait.engine.run import Stop
-from plait.providers.asking import Asking
-from plait.providers.scripted import Scripted, scripted
-from plait.steps.model import Answer, Ask, ToolUse, Usage
-from plait.values import Json, json_text
 from providers.talk import READ, SCHEMA, ask, failure, hi
 
 PAID = Usage(10, 5, cost=0.5)

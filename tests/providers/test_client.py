@@ -10,13 +10,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from plait.agents.budget import Bill
+from plait.agents.messages import Ask, Message, Offer, ToolUse
+from plait.agents.providers.client import pause_asked
+from plait.core.values import json_text
+from plait.engine.context import Stop
 from plait.engine.limits import Limits, Spent
 from plait.engine.outcome import Interrupted, StepError
-from plait.engine.run import Stop
-from plait.providers.client import pause_asked
-from plait.steps.allowance import Bill
-from plait.steps.model import Ask, Message, Offer, ToolUse
-from plait.values import json_text
 from providers.talk import (
     FAMILIES,
     FILES,

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plait import documents
-from plait.providers import sse
-from plait.providers.families import FaultError, Shape, UnendedError, UnreadableError
-from plait.providers.families.anthropic_messages import AnthropicMessages
-from plait.providers.families.chat_completions import ChatCompletions
-from plait.providers.spec import read_spec
-from plait.steps.model import Answer, Ask, Message, ToolUse, Usage
+from plait.agents.messages import Answer, Ask, Message, ToolUse, Usage
+from plait.agents.providers import sse
+from plait.agents.providers.families import FaultError, Shape, UnendedError, UnreadableError
+from plait.agents.providers.families.anthropic_messages import AnthropicMessages
+from plait.agents.providers.families.chat_completions import ChatCompletions
+from plait.agents.providers.spec import read_spec
+from plait.core import documents
 from plait.template.sinks import as_json
 from providers.talk import FAMILIES, FILES, GREETING, SCHEMA, SYSTEM, fixture, hi, talk
 

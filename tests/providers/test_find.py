@@ -9,22 +9,23 @@ from typing import Any
 import pytest
 
 from flows.running import Ran
-from plait import app, documents
-from plait.app.flows import Company, Options, run_flow
-from plait.app.hands import RealHands
+from plait.agents.messages import Usage
+from plait.agents.providers.registry import names
+from plait.agents.providers.spec import read_spec
+from plait.agents.providers.structured import Asking
+from plait.app import api as app
+from plait.app.runs import Company, Options, run_flow
+from plait.app.services import RealHands
+from plait.core import documents
+from plait.core.errors import InputError, PlaitError, TrustError
+from plait.core.json_schema import validator
+from plait.engine.context import Stop
 from plait.engine.events import Event, StepFinished
 from plait.engine.outcome import Done
-from plait.engine.run import Stop
-from plait.errors import InputError, PlaitError, TrustError
-from plait.flows.format import PROVIDER
-from plait.flows.format.page import reference
-from plait.flows.format.schema import json_schema
-from plait.flows.provider_check import file_problems
-from plait.providers.asking import Asking
-from plait.providers.find import names
-from plait.providers.spec import read_spec
-from plait.steps.model import Usage
-from plait.tools.schemas import validator
+from plait.lang.provider_check import file_problems
+from plait.schema import PROVIDER
+from plait.schema.json_schema import json_schema
+from plait.schema.reference import reference
 from providers.talk import FAMILIES, KEY, SYSTEM, ask, events, failure, fixture, hi, reply, saying, serving
 from tools.projects import Project, new_project
 

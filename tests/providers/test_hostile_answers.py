@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
+from plait.agents.providers import sse
+from plait.agents.providers.families import MOST_COUNTED, UnreadableError
+from plait.agents.providers.families.anthropic_messages import AnthropicMessages
+from plait.agents.providers.families.chat_completions import ChatCompletions
+from plait.agents.session import Conversation
+from plait.agents.structured_output import DEEPEST, judged
+from plait.core.values import Json, json_text
 from plait.engine.journal import MemoryJournal
 from plait.engine.outcome import Done
-from plait.providers import sse
-from plait.providers.families import MOST_COUNTED, UnreadableError
-from plait.providers.families.anthropic_messages import AnthropicMessages
-from plait.providers.families.chat_completions import ChatCompletions
-from plait.steps.conversation import Conversation
-from plait.steps.judging import DEEPEST, judged
-from plait.values import Json, json_text
 from providers.talk import FAMILIES, events, failure, fixture, provider, reply, serving
 from steps.fakes import new_run, performed
 from steps.scripted import ToolHands

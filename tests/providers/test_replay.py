@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from plait.agents.messages import Answer, Ask, Message, ToolUse, Usage
+from plait.agents.providers.recordings import Playing, Recording, digest, question
+from plait.agents.providers.scripted import Scripted
+from plait.agents.providers.structured import Asking
+from plait.core.errors import InputError
+from plait.engine.context import Stop
 from plait.engine.outcome import Interrupted
-from plait.engine.run import Stop
-from plait.errors import InputError
-from plait.providers.asking import Asking
-from plait.providers.replay import Playing, Recording, digest, question
-from plait.providers.scripted import Scripted
-from plait.steps.model import Answer, Ask, Message, ToolUse, Usage
 from providers.talk import KEY, READ, SCHEMA, ask, events, failure, fixture, hi, provider, serving, talk
 
 

@@ -13,9 +13,9 @@ from typing import Any, get_type_hints
 
 import pytest
 
-from plait.providers import sse
-from plait.providers.families import Shape
-from plait.steps.model import Ask, Message
+from plait.agents.messages import Ask, Message
+from plait.agents.providers import sse
+from plait.agents.providers.families import Shape
 from providers.talk import SCHEMA, fixture, hi, talk
 from providers.test_families import CALLED, bodies
 

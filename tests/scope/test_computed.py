@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from attack import path_attack
-from plait.errors import InputError, LimitError, PlaitError, ProcessError
+from plait.core.errors import InputError, LimitError, PlaitError, ProcessError
+from plait.core.values import UNDEFINED, Secret
 from plait.scope import CacheStats, Scope, Sources
 from plait.scope.computed import CAPACITY, MAX_FILE
-from plait.template.shell import BoundScript
+from plait.template.shell.binding import BoundScript
 from plait.template.template import compile_template
-from plait.values import UNDEFINED, Secret
 
 
 class Environ(dict[str, str]):

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plait.errors import InputError
+from plait.core.errors import InputError
+from plait.core.values import UNDEFINED
 from plait.scope import LEVELS, Origin, Scope, Sources
 from plait.template.template import compile_template
-from plait.values import UNDEFINED
 
 LOOKUPS = [
     # path            answer

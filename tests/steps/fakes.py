@@ -6,28 +6,28 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from plait.app import compile
-from plait.backends.local import LocalThreads
+from plait.adapters.local import LocalThreads
+from plait.agents.messages import Answer, Ask, Offer, OnText, Provider, Usage
+from plait.app.api import compile
+from plait.core.errors import InputError
+from plait.core.records import dataclass, field
+from plait.core.source import Source
+from plait.core.values import Json
+from plait.engine.context import Stop
+from plait.engine.hands import Ended, Inside, WorkingRun
 from plait.engine.journal import MemoryJournal
 from plait.engine.outcome import Failed, Failure, Outcome, StepError
 from plait.engine.perform import Policy, Step, Turn, perform
-from plait.engine.run import Stop
-from plait.errors import InputError
-from plait.records import dataclass, field
+from plait.program.action_step import Work
+from plait.program.capture import Capture, Format
+from plait.program.step_list import Sequence as Steps
+from plait.program.step_list import sequence
 from plait.scope import Scope
-from plait.source import Source
-from plait.steps.call import ToolResult
-from plait.steps.capture import Capture, Format
-from plait.steps.hands import Ended, Inside, WorkingRun
-from plait.steps.model import Answer, Ask, Offer, OnText, Provider, Usage
-from plait.steps.sequence import Sequence as Steps
-from plait.steps.sequence import sequence
-from plait.steps.work import Work
-from plait.template.shell import BoundScript
+from plait.template.shell.binding import BoundScript
 from plait.template.template import Template
+from plait.tools.call import ToolResult
 from plait.tools.code_params import NO_CODE, CodeParams
 from plait.tools.invocation import RequestCall, Returned
-from plait.values import Json
 
 
 @dataclass(frozen=True, slots=True)

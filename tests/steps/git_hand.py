@@ -7,8 +7,8 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from plait.errors import ProcessError
-from plait.records import dataclass
+from plait.core.errors import ProcessError
+from plait.core.records import dataclass
 from steps.fakes import FakeHands
 
 

@@ -6,13 +6,13 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from plait.engine.run import Stop
-from plait.errors import InputError
-from plait.steps.call import ToolResult
-from plait.steps.model import Answer, Ask, Offer, OnText, ToolUse, Usage
-from plait.steps.offers import offer_of, wire_name
-from plait.steps.permissions import matches_any
-from plait.values import Json
+from plait.agents.messages import Answer, Ask, Offer, OnText, ToolUse, Usage
+from plait.agents.permissions import matches_any
+from plait.agents.tool_access import offer_of, wire_name
+from plait.core.errors import InputError
+from plait.core.values import Json
+from plait.engine.context import Stop
+from plait.tools.call import ToolResult
 from steps.fakes import FakeHands
 
 Says = Callable[[Ask], Answer]

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from plait.core.errors import ProcessError, TrustError
+from plait.core.records import dataclass, field
+from plait.core.values import Json, Secret
 from plait.engine.outcome import Done
-from plait.errors import ProcessError, TrustError
-from plait.records import dataclass, field
-from plait.steps.agent import CLAUDE, Agent
-from plait.steps.call import ToolResult, call_tool
-from plait.values import Json, Secret
+from plait.program.actions.cli_agent import CLAUDE, Agent
+from plait.tools.call import ToolResult, call_tool
 from steps.fakes import FakeHands, failure_of, new_run, performed, step, text_of
 from tools.projects import Project, new_project
 

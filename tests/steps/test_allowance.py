@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from plait.agents.budget import ROOM, Bill
+from plait.agents.messages import Answer, Ask, Message, OnText, Usage
+from plait.agents.reckoning import question_tokens
 from plait.app.hooks import begin
+from plait.core.values import Json
+from plait.engine.context import Stop
 from plait.engine.limits import Limits, Spent
 from plait.engine.outcome import Aborted, Failure, Interrupted, StepError
-from plait.engine.run import Stop
-from plait.flows.load import load_flow
-from plait.steps.allowance import ROOM, Bill
-from plait.steps.model import Answer, Ask, Message, OnText, Usage
-from plait.steps.reckoning import question_tokens
-from plait.values import Json
+from plait.lang.load import load_flow
 from share import examples
 from steps.fakes import new_run, turn_of
 from steps.scripted import Scripted, ToolHands

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from plait.core.values import Json
 from plait.engine.outcome import Done, StepError
 from plait.engine.perform import Policy
 from plait.engine.retry import Retry
-from plait.steps.capture import Capture, Format, Stream, captured, stripped
-from plait.steps.shell import Shell
-from plait.steps.work import Handler
-from plait.values import Json
+from plait.program.action_step import Handler
+from plait.program.actions.shell import Shell
+from plait.program.capture import Capture, Format, Stream, captured, stripped
 from steps.fakes import (
     Acting,
     FakeHands,

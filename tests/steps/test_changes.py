@@ -12,12 +12,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from plait.core.values import Json
 from plait.engine.journal import MemoryJournal
 from plait.engine.outcome import Failure, StepError
-from plait.steps.changes import CHANGES, Tracker
-from plait.steps.work import Handler
-from plait.steps.workflow import Workflow
-from plait.values import Json
+from plait.program.action_step import Handler
+from plait.program.changes import CHANGES, Tracker
+from plait.program.workflow import Workflow
 from steps.fakes import Acting, FakeHands, new_run, saying, step, steps, turn_of
 from steps.git_hand import GitHands, git, new_repository
 

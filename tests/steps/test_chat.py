@@ -6,15 +6,15 @@ from collections.abc import Iterable, Mapping
 
 import pytest
 
+from plait.agents.messages import Answer, Ask
+from plait.agents.session import Conversation
 from plait.cli import logs
+from plait.core.values import Json
+from plait.engine.hands import WorkingRun
 from plait.engine.limits import Limits, Spent
 from plait.engine.outcome import Failure, Interrupted, OutOfLimit, StepError
-from plait.engine.progress import fold
-from plait.steps.chat import Chat, Listen
-from plait.steps.conversation import Conversation
-from plait.steps.hands import WorkingRun
-from plait.steps.model import Answer, Ask
-from plait.values import Json
+from plait.program.chat import Chat, Listen
+from plait.views.progress import fold
 from steps.fakes import new_run, turn_of
 from steps.scripted import Says, Scripted, ToolHands, says, wants
 

@@ -10,20 +10,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from plait.agents.messages import Answer, Ask, Message, Offer, ToolUse, Usage
+from plait.agents.permissions import Permissions
+from plait.agents.reckoning import question_tokens
+from plait.agents.session import Conversation, use_at
+from plait.agents.tool_access import MAX_RESULT, id_of, offer_of, wire_name
+from plait.core.errors import InputError, TrustError
+from plait.core.values import Json
 from plait.engine.events import Spoken, StepFinished
 from plait.engine.hooks import Hook, Hooks
 from plait.engine.journal import MemoryJournal, Stamped
 from plait.engine.limits import Limits, Spent
 from plait.engine.outcome import Aborted, Done, Failure, OutOfLimit, StepError
-from plait.engine.progress import Progress, fold
-from plait.errors import InputError, TrustError
-from plait.steps.conversation import Conversation, use_at
-from plait.steps.model import Answer, Ask, Message, Offer, ToolUse, Usage
-from plait.steps.offers import MAX_RESULT, id_of, offer_of, wire_name
-from plait.steps.permissions import Permissions
-from plait.steps.prompt import NOBODY
-from plait.steps.reckoning import question_tokens
-from plait.values import Json
+from plait.program.actions.prompt import NOBODY
+from plait.views.progress import Progress, fold
 from steps.fakes import failure_of, new_run, performed, turn_of
 from steps.scripted import OverError, Scripted, ToolHands, failed, says, wants
 

@@ -12,25 +12,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import plait
+from plait.core.records import dataclass, field
+from plait.core.values import Json
+from plait.engine.hands import WorkingRun
 from plait.engine.hooks import Call as HookCall
 from plait.engine.hooks import Hook, Hooks
 from plait.engine.outcome import Done
 from plait.engine.perform import PLAIN, Policy, Step, Turn, act, plans
-from plait.records import dataclass, field
-from plait.steps.block import UseBlock
-from plait.steps.extract import Extracting
-from plait.steps.fan import Fan
-from plait.steps.foreach import Foreach
-from plait.steps.graph import Graph
-from plait.steps.graph_calls import Call
-from plait.steps.graph_nodes import Node
-from plait.steps.hands import WorkingRun
-from plait.steps.sequence import Sequence as Steps
-from plait.steps.sequence import sequence
-from plait.steps.shell import Shell
-from plait.steps.watched import Watched
-from plait.steps.work import Handler
-from plait.values import Json
+from plait.program.action_step import Handler
+from plait.program.actions.shell import Shell
+from plait.program.block import UseBlock
+from plait.program.extract import Extracting
+from plait.program.foreach import Foreach
+from plait.program.graph.calls import Call
+from plait.program.graph.graph_nodes import Node
+from plait.program.graph.walk import Graph
+from plait.program.map import Fan
+from plait.program.step_list import Sequence as Steps
+from plait.program.step_list import sequence
+from plait.program.watched import Watched
 from share import examples
 from steps.fakes import FakeHands, new_run, performed, step, text_of, turn_of
 from steps.test_fan import Given
@@ -89,9 +89,9 @@ def in_graph(new: Forgetful) -> Callable[[WorkingRun], Any]:
 
 
 def in_ensemble(new: Forgetful) -> Callable[[WorkingRun], Any]:
-    from plait.steps.ensemble import assemble
-    from plait.steps.ensemble_parts import Cast, Task
-    from plait.steps.ensemble_text import Texts
+    from plait.program.tasks.model import Cast, Task
+    from plait.program.tasks.task_graph import assemble
+    from plait.program.tasks.text import Texts
 
     def handler(*_: Any) -> str:
         new.acts.append("handler")
@@ -224,5 +224,5 @@ def test_nothing_but_act_calls_the_run_of_a_step_an_action_or_a_program() -> Non
             if "turn" in first:
                 found.append(f"{path.relative_to(SOURCE)}: {ast.unparse(node)}")
     # A check is no step: what it performs are steps of its own.
-    allowed = ["steps/work.py: self.validation.run(turn.with_scope(self._after(turn.scope, value)))"]
+    allowed = ["program/action_step.py: self.validation.run(turn.with_scope(self._after(turn.scope, value)))"]
     assert found == allowed

@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 
 import plait
 from plait import Agent, Ensemble, EnsembleError, Loop, Manager, MapReduce, Secret, Task, TaskOutput
-from plait.errors import InputError
-from plait.records import replace
-from plait.steps.ensemble_handlers import fingerprint_of, is_only_known_here
-from plait.steps.ensemble_parts import Handler
-from plait.steps.model import Answer, Ask, ToolUse, Usage
+from plait.agents.messages import Answer, Ask, ToolUse, Usage
+from plait.core.errors import InputError
+from plait.core.records import replace
+from plait.core.values import Json
+from plait.program.tasks.handlers import fingerprint_of, is_only_known_here
+from plait.program.tasks.model import Handler
 from plait.template.template import compile_template
-from plait.values import Json
 
 USED = Usage(10, 5, cost=0.25)
 PLACEHOLDERS = ["${HOME}", "{input:q}", "{topic}", "{{topic}}", "$NAME", "$${x}", "{item}", "{5}"]
@@ -847,7 +847,7 @@ try:
     plait.Ensemble([a, b], project='.').run(resume=sys.argv[3] if len(sys.argv) > 3 else None)
 except plait.EnsembleError as error:
     print(error.output.run)
-except plait.errors.InputError as error:
+except plait.core.errors.InputError as error:
     print(error.code, error.fix)
 """
 

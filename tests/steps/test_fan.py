@@ -11,18 +11,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from plait.core.errors import TrustError
+from plait.core.records import dataclass
+from plait.core.values import Json
 from plait.engine.backend import ItemWork
+from plait.engine.context import Stop
 from plait.engine.events import Noted, StepCounted
 from plait.engine.journal import MemoryJournal, Stamped
 from plait.engine.outcome import Done, Failed, Failure, Interrupted, Outcome, Skipped, StepError, expect_done
 from plait.engine.perform import PLAIN, Policy, Step, Turn, plans
 from plait.engine.retry import Retry
-from plait.engine.run import Stop
-from plait.errors import TrustError
-from plait.records import dataclass
-from plait.steps.fan import FEW, Circuit, ErrorPolicy, Fan, OnItemFailure, results, title_of
-from plait.steps.workflow import Workflow
-from plait.values import Json
+from plait.program.map import FEW, Circuit, ErrorPolicy, Fan, OnItemFailure, results, title_of
+from plait.program.workflow import Workflow
 from share import examples
 from steps.fakes import Acting, failure_of, new_run, performed, saying, step, steps, text_of, turn_of
 

@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
+from plait.core.records import replace
+from plait.core.values import Json
 from plait.engine.journal import MemoryJournal
 from plait.engine.outcome import Done, Failure, Outcome, StepError
 from plait.engine.perform import Policy
 from plait.engine.retry import Retry
-from plait.records import replace
-from plait.steps.capture import Capture
-from plait.steps.foreach import Command, Source, Values, foreach
-from plait.steps.shell import Shell
-from plait.steps.work import Work
-from plait.values import Json
+from plait.program.action_step import Work
+from plait.program.actions.shell import Shell
+from plait.program.capture import Capture
+from plait.program.foreach import Command, Source, Values, foreach
 from steps.fakes import (
     Acting,
     FakeHands,

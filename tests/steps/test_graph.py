@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from plait.adapters.store.result_cache import Results
+from plait.core.values import Json
 from plait.engine.journal import MemoryJournal
 from plait.engine.outcome import Failed, StepError
-from plait.flows.graph import load_graph
-from plait.steps.call import ToolResult
-from plait.store.results import Results
-from plait.values import Json
+from plait.lang.graph.read import load_graph
+from plait.tools.call import ToolResult
 from share import examples
 from steps.fakes import FakeHands, new_run, turn_of
 

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
+from plait.core.errors import RequestError
+from plait.core.values import Json, Secret
 from plait.engine.outcome import Done, Outcome
 from plait.engine.perform import Policy
 from plait.engine.retry import Retry
-from plait.errors import RequestError
+from plait.program.actions.http import Http, allowing
 from plait.scope import Scope
-from plait.steps.http import Http, allowing
 from plait.tools.invocation import RequestCall, Returned
-from plait.values import Json, Secret
 from steps.fakes import FakeHands, failure_of, new_run, performed, step, text_of, turn_of
 
 URL = "https://api.example/v1"

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
+from plait.agents.messages import Answer, Ask, Message, Usage
+from plait.agents.providers.scripted import scripted
+from plait.core.values import Json, Secret
 from plait.engine.limits import Limits, Spent
 from plait.engine.outcome import Done, Failure, OutOfLimit, StepError
-from plait.providers.scripted import scripted
-from plait.steps.model import Answer, Ask, Message, Usage
-from plait.steps.prompt import Prompt
-from plait.values import Json, Secret
+from plait.program.actions.prompt import Prompt
 from steps.fakes import FakeHands, FakeModel, failure_of, new_run, performed, step, text_of
 
 

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
+from plait.core.errors import PlaitError, RequestError, TrustError
+from plait.core.values import Json, Secret
 from plait.engine.journal import MemoryJournal
 from plait.engine.outcome import Done, Interrupted
 from plait.engine.perform import Policy
 from plait.engine.retry import Retry
-from plait.errors import PlaitError, RequestError, TrustError
-from plait.steps.call import ToolResult
-from plait.steps.tool import Tool
-from plait.steps.work import Handler
-from plait.values import Json, Secret
+from plait.program.action_step import Handler
+from plait.program.actions.tool import Tool
+from plait.tools.call import ToolResult
 from steps.fakes import Acting, FakeHands, failure_of, new_run, performed, saying, step, steps, text_of
 
 

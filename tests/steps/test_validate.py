@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from plait.core.result_schema import is_schema
+from plait.core.values import Json
 from plait.engine.outcome import Done, Failed, StepError
 from plait.engine.perform import Turn
-from plait.steps.result_schema import is_schema
-from plait.steps.validate import Validation, read_result
-from plait.values import Json
+from plait.program.validate import Validation, read_result
 from steps.fakes import (
     Acting,
     FakeHands,

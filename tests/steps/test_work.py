@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
+from plait.core.records import dataclass
+from plait.core.values import Json
 from plait.engine.events import Noted
 from plait.engine.journal import MemoryJournal
 from plait.engine.outcome import Done, Failed, Failure, Outcome, Skipped
 from plait.engine.perform import Policy, Turn
 from plait.engine.retry import Retry
-from plait.records import dataclass
+from plait.program.action_step import Handler, Work
+from plait.program.actions.shell import Shell
 from plait.scope import Scope
-from plait.steps.shell import Shell
-from plait.steps.work import Handler, Work
-from plait.template.shell import BoundScript
-from plait.values import Json
+from plait.template.shell.binding import BoundScript
 from steps.fakes import (
     Acting,
     FakeHands,

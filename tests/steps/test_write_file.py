@@ -10,9 +10,9 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from plait.core.values import Json, Secret
 from plait.engine.outcome import Done
-from plait.steps.write_file import FileFormat, WriteFile
-from plait.values import Json, Secret
+from plait.program.actions.write_file import FileFormat, WriteFile
 from share import examples
 from steps.fakes import FakeHands, failure_of, new_run, performed, step, text_of
 

@@ -19,20 +19,20 @@ from pathlib import Path
 import pytest
 
 from ordinary import by_ordinary_user
+from plait.adapters.store import Opened, Runs, SqliteJournal
+from plait.adapters.store.rows import LARGE
+from plait.adapters.store.schema import migrate, open_to_write
+from plait.adapters.store.writer import FEW
+from plait.core.errors import JournalError
+from plait.core.records import replace
 from plait.engine.events import Owed, RunEnded, RunStarted, StepFinished, StepStarted
 from plait.engine.outcome import Done
-from plait.errors import JournalError
-from plait.records import replace
-from plait.store import Opened, Runs, SqliteJournal
-from plait.store.rows import LARGE
-from plait.store.schema import migrate, open_to_write
-from plait.store.writer import FEW
 
 WRITER = """
 import sys, threading
 from plait.engine.events import StepFinished, StepStarted
 from plait.engine.outcome import Done
-from plait.store import Runs
+from plait.adapters.store import Runs
 
 opened = Runs(sys.argv[1]).open(sys.argv[2], write=True)
 journal, telling = opened.journal, threading.Lock()
@@ -351,10 +351,10 @@ def test_all_threads_hear_of_a_fault_and_none_is_told_that_its_record_is_safe(ru
 
 FULL = """
 import sys
-from plait.errors import JournalError
+from plait.core.errors import JournalError
 from plait.engine.events import RunStarted, StepFinished
 from plait.engine.outcome import Done
-from plait.store import Runs
+from plait.adapters.store import Runs
 
 opened = Runs(sys.argv[1]).create({})
 opened.journal.append(RunStarted(opened.id, "f", "f", "p"))
@@ -390,8 +390,8 @@ def test_a_full_disk_is_recorded_in_the_room_that_was_kept_for_it(tmp_path: Path
 
 READ_ONLY = """
 import os, shutil, sys, tempfile  # whoever this becomes may not be able to load them
-from plait.errors import PlaitError
-from plait.store import Runs
+from plait.core.errors import PlaitError
+from plait.adapters.store import Runs
 if os.getuid() == 0:
     os.chown(sys.argv[1], 65534, 65534)
     for folder, _, files in os.walk(sys.argv[1]):
@@ -574,7 +574,7 @@ MANY = """
 import resource, sys
 from plait.engine.events import StepFinished
 from plait.engine.outcome import Done
-from plait.store import Runs
+from plait.adapters.store import Runs
 
 def megabytes():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from plait.store import Runs
+from plait.adapters.store import Runs
 
 CREATE = """
 import sys
-from plait.store import Runs
+from plait.adapters.store import Runs
 Runs(sys.argv[1]).create({"file": "flow.yaml"}).close()
 """
 

@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from plait.adapters.store import Runs
+from plait.core.errors import JournalError, PlaitError, TrustError
+from plait.core.values import Json
 from plait.engine.events import RunEnded
-from plait.errors import JournalError, PlaitError, TrustError
-from plait.store import Runs
-from plait.tools.seal import Seals
-from plait.values import Json
+from plait.tools.trust.seal import Seals
 
 FACTS: dict[str, Json] = {
     "file": "/p/flow.yaml",
@@ -243,15 +243,15 @@ def test_a_store_of_the_app_always_asks_for_seals() -> None:
         if ("Runs(" in line or "Results(" in line) and not line.startswith("class ")
     ]
     assert sorted(made) == [
-        ("app/flows.py", "return Runs(project, seals=seals_for(project))"),
-        ("app/hands.py", "self._kept_results = Results(self._project, seals=seals_for(self._project))"),
+        ("app/runs.py", "return Runs(project, seals=seals_for(project))"),
+        ("app/services.py", "self._kept_results = Results(self._project, seals=seals_for(self._project))"),
     ]
     writes = [
         file.relative_to(source).as_posix()
         for file in source.rglob("*.py")
         if ".open(" in file.read_text("utf-8") and "write=True" in file.read_text("utf-8")
     ]
-    assert sorted(writes) == ["app/takeover.py", "store/runs.py"]
+    assert sorted(writes) == ["app/takeover.py", "adapters/store/runs.py"]
 
 
 def test_keys_are_made_once_by_whoever_comes_first(tmp_path: Path) -> None:

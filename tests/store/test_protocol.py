@@ -14,6 +14,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from plait.adapters.store import Runs, SqliteJournal
+from plait.adapters.store.blobs import Blobs
+from plait.adapters.store.reader import Reader
+from plait.adapters.store.rows import LARGE, original, split, storable
+from plait.core.errors import InternalError, ValueRefusedError
+from plait.core.values import Json, Secret
 from plait.engine.events import (
     Event,
     Noted,
@@ -28,12 +34,6 @@ from plait.engine.events import (
 )
 from plait.engine.journal import Journal, MemoryJournal, Recorded
 from plait.engine.outcome import Done, Failed, Failure, Outcome, Skipped
-from plait.errors import InternalError, ValueRefusedError
-from plait.store import Runs, SqliteJournal
-from plait.store.blobs import Blobs
-from plait.store.reader import Reader
-from plait.store.rows import LARGE, original, split, storable
-from plait.values import Json, Secret
 from share import examples
 
 # ── what may come ────────────────────────────────────────────────────────

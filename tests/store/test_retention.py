@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from plait.app.flows import seals_for
+from plait.adapters.store import Runs
 from plait.app.retention import kept_runs
+from plait.app.runs import seals_for
 from plait.cli import main
+from plait.core.errors import PlaitError
 from plait.engine.events import RunEnded, RunStarted
-from plait.errors import PlaitError
-from plait.store import Runs
-from plait.tools.trust import Trust
+from plait.tools.trust.decisions import Trust
 
 NUMBERS = [
     # .ai/plait.yaml           PLAIT_KEEP_RUNS   how many stay

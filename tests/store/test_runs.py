@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
+from plait.adapters.store import Opened, Runs, RunSummary
+from plait.adapters.store.faults import fault
+from plait.adapters.store.lock import is_held
+from plait.adapters.store.logs import SHORT, TRUNCATED, Logs
+from plait.adapters.store.run_info import read_about
+from plait.core.errors import InputError, JournalError, MachineError
 from plait.engine.events import RunEnded, RunStarted, StepFinished, StepForgotten, StepStarted
 from plait.engine.outcome import Done, Failed, Failure, Skipped
-from plait.errors import InputError, JournalError, MachineError
-from plait.store import Opened, Runs, RunSummary
-from plait.store.about import read_about
-from plait.store.faults import fault
-from plait.store.lock import is_held
-from plait.store.logs import SHORT, TRUNCATED, Logs
 
 DAY = 86_400.0
 
@@ -261,7 +261,7 @@ def test_a_run_that_cannot_be_read_is_listed_with_its_problem_found_and_never_re
 
 HOLDER = """
 import sys
-from plait.store import Runs
+from plait.adapters.store import Runs
 opened = Runs(sys.argv[1]).open(sys.argv[2], write=True)
 print("held", flush=True)
 sys.stdin.read()
@@ -478,7 +478,7 @@ def test_old_runs_are_removed_also_if_the_index_was_made_again(runs: Runs, clock
 def test_runs_that_stay_keep_no_others_from_being_removed(
     runs: Runs, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("plait.store.runs.MOST_REMOVED", 2)
+    monkeypatch.setattr("plait.adapters.store.runs.MOST_REMOVED", 2)
     made = made_each_day(runs, clock, "done", "done", "done")
     for run in made[:2]:
         Path(runs.folder, run, "journal.db").write_bytes(b"noise")
@@ -589,7 +589,9 @@ def test_what_the_index_says_of_a_run_counts_only_for_the_files_it_was_read_from
     old = os.stat(runs.folder).st_mtime_ns - 10**12
     for name in ("journal.db", "run.json"):
         os.utime(Path(runs.folder, run, name), ns=(old, old))
-    monkeypatch.setattr("plait.store.index._SETTLED_NS", -(10**12))  # the time of a change cannot be set
+    monkeypatch.setattr(
+        "plait.adapters.store.index._SETTLED_NS", -(10**12)
+    )  # the time of a change cannot be set
     assert [one.status for one in runs.list()] == ["done"]
     opened = watch_reading(monkeypatch)
     assert [one.status for one in runs.list()] == ["done"]
@@ -604,7 +606,7 @@ def test_a_start_and_the_newest_run_open_no_journal_of_another(
 ) -> None:
     made_each_day(runs, clock, *["done"] * 5)
     read = watch_reading(monkeypatch)
-    monkeypatch.setattr("plait.store.index.run_names", None)  # nor is the folder gone through
+    monkeypatch.setattr("plait.adapters.store.index.run_names", None)  # nor is the folder gone through
     assert runs.remove_old(keep=3, days=30) == ()
     with runs.create({}) as opened:
         pass

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from plait.adapters.store import Opened, Runs
+from plait.adapters.store.run_info import SEGMENT, About, read_about
+from plait.adapters.store.schema import checkpoint
+from plait.core.errors import JournalError
 from plait.engine.events import RunEnded, RunStarted, StepFinished
 from plait.engine.outcome import Done
-from plait.errors import JournalError
-from plait.store import Opened, Runs
-from plait.store.about import SEGMENT, About, read_about
-from plait.store.schema import checkpoint
 
 
 def finished(n: int) -> StepFinished:
@@ -171,7 +171,7 @@ def test_a_record_that_was_not_counted_is_found_in_the_database(
     with runs.create({}) as opened:
         opened.journal.append(finished(1))
         with monkeypatch.context() as patch:
-            patch.setattr("plait.store.about.Tail.add", lambda *_: None)
+            patch.setattr("plait.adapters.store.run_info.Tail.add", lambda *_: None)
             opened.journal.append(finished(2))
         opened.journal.append(finished(3))
         opened.journal.sync()

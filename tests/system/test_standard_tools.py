@@ -16,18 +16,19 @@ from pathlib import Path
 import jsonschema_rs
 import pytest
 
-from plait.errors import RequestError
-from plait.primitives import function, request
-from plait.records import replace
+from plait.adapters import function
+from plait.adapters.http import client as request
+from plait.core.errors import RequestError
+from plait.core.records import replace
+from plait.core.values import Json
 from plait.tools.bind import Call, bind
 from plait.tools.chain import Chain, Chains
 from plait.tools.config import checked_params
 from plait.tools.environment import FIXED, DotEnv, resolve_environment
+from plait.tools.headers import ItemCache
 from plait.tools.interpreters import Surroundings
 from plait.tools.invocation import FunctionCall, Invocation, Limits, ProcessCall, RequestCall, Returned
-from plait.tools.readers import ItemCache
 from plait.tools.spaces import Space, Spaces
-from plait.values import Json
 
 SYSTEM = str(Path(function.__file__).parent.parent / "system")
 RYE = str(Path(__file__).parent.parent / "data" / "rye")

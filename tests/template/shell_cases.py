@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
-from plait.source import Source
-from plait.template.shell import BoundScript, Plan, bind, plan
-from plait.template.shell_lexer import Dialect, Gap, Piece
-from plait.values import Json
+from plait.core.source import Source
+from plait.core.values import Json
+from plait.template.shell.binding import BoundScript, Plan, bind, plan
+from plait.template.shell.lexer import Dialect, Gap, Piece
 
 _HOLE = re.compile(r"\$\{[a-z](:raw|:opt)?\}")
 

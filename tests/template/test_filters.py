@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plait.errors import LimitError, ValueRefusedError
+from plait.core.errors import LimitError, ValueRefusedError
+from plait.core.values import UNDEFINED, Secret, json_text
 from plait.template.filters import FILTERS, FORMATS, matching
 from plait.template.template import compile_template
-from plait.values import UNDEFINED, Secret, json_text
 
 S = Secret("ab")
 

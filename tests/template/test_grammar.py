@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from plait.errors import InputError, LimitError, PlaitError, TemplateSyntaxError
+from plait.core.errors import InputError, LimitError, PlaitError, TemplateSyntaxError
 from plait.template.grammar import MAX_DEPTH, MAX_FLAWS, MAX_TEXT, parse, parse_cache_counts, parse_path
 from plait.template.nodes import (
     Alternative,

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from plait.errors import MissingNamesError, PlaitError, ValueRefusedError
+from plait.core.errors import MissingNamesError, PlaitError, ValueRefusedError
+from plait.core.values import Secret
 from plait.scope import Scope
 from plait.template.template import RENDERINGS_UNTIL_HOT, SURPRISES_UNTIL_CAUTIOUS, Template, compile_template
-from plait.values import Secret
 from share import examples
 
 OFTEN = RENDERINGS_UNTIL_HOT + 5

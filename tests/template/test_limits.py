@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from plait.errors import InputError, LimitError, MissingNamesError
+from plait.core.errors import InputError, LimitError, MissingNamesError
 from plait.template.grammar import MAX_TEXT
 from plait.template.program import FEW_HOLES, MAX_OUTPUT
 from plait.template.template import MAX_TREE_DEPTH, compile_template

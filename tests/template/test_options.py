@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from fuzz.option_fuzz import fuzz
-from plait.errors import ValueRefusedError
+from plait.core.errors import ValueRefusedError
+from plait.core.values import Json
 from plait.template.options import Argument, Program, known_programs, option_words
-from plait.template.shell import bind
-from plait.values import Json
+from plait.template.shell.binding import bind
 from share import WHOLE, every
 from template.shell_cases import bound, planned
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import plait
-from plait import app
-from plait.values import Json
+from plait.app import api as app
+from plait.core.values import Json
 
 TOKEN = plait.Secret("TOPSECRET")
 

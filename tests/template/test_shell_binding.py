@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 import plait
 from fuzz.shell_fuzz import Tally, forced_wrong, fuzz, soup
-from plait.errors import InternalError, ShellRefusedError, ValueRefusedError
-from plait.primitives.process import run_shell
-from plait.source import Source
-from plait.template.shell import MAX_VARIABLE, BoundScript, bind, plan
-from plait.template.shell_lexer import Dialect, Lexed, Piece, Place, State, analyse
-from plait.values import Json, Secret
+from plait.adapters.process.process import run_shell
+from plait.core.errors import InternalError, ShellRefusedError, ValueRefusedError
+from plait.core.source import Source
+from plait.core.values import Json, Secret
+from plait.template.shell.binding import MAX_VARIABLE, BoundScript, bind, plan
+from plait.template.shell.lexer import Dialect, Lexed, Piece, Place, State, analyse
 from share import every, examples
 from template.shell_cases import bound, pieces, planned
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plait.errors import LimitError
-from plait.template.shell_lexer import (
+from plait.core.errors import LimitError
+from plait.template.shell.lexer import (
     MAX_DEPTH,
     MAX_REMEMBERED,
     MAX_SHELL_TEXT,

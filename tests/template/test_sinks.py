@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plait.errors import InputError, LimitError, PlaitError, ValueRefusedError
+from plait.core.errors import InputError, LimitError, PlaitError, ValueRefusedError
+from plait.core.values import Secret
 from plait.template.sinks import (
     NAMES,
     as_argv,
@@ -27,7 +28,6 @@ from plait.template.sinks import (
     sink_named,
 )
 from plait.template.template import compile_template
-from plait.values import Secret
 
 SECRET = Secret("s3cr3t")
 

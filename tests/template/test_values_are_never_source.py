@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fuzz.template_fuzz import CHECKS, PROFILES, Case, Piece, check, random_case, run
+from plait.core.values import Secret
 from plait.template.sinks import as_argv, as_json, as_text, as_url
 from plait.template.template import Template, compile_template
-from plait.values import Secret
 from share import examples
 
 HOSTILE = [

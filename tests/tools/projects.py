@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 import plait
-from plait import app
-from plait.steps.call import Toolbox
-from plait.tools.signing import PrivateKey, sign_bytes
+from plait.app import api as app
+from plait.tools.call import Toolbox
 from plait.tools.spaces import EXTENSIONS
+from plait.tools.trust.signatures import PrivateKey, sign_bytes
 
 KEY = PrivateKey(bytes(range(32)))
 STRANGER = PrivateKey(bytes(range(1, 33)))

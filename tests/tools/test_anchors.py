@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from plait.errors import InputError
+from plait.core.errors import InputError
 from plait.tools.anchors import Anchored, dependencies, find_anchor, library
 from plait.tools.chain import Chain
 from plait.tools.items import Anchor, Header, Item, VerifyDeps

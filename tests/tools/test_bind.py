@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plait.errors import InputError, LimitError, PlaitError, ShellRefusedError, ValueRefusedError
-from plait.records import replace
+from plait.core.errors import InputError, LimitError, PlaitError, ShellRefusedError, ValueRefusedError
+from plait.core.records import replace
+from plait.core.values import Secret
 from plait.tools.bind import Call, bind
 from plait.tools.chain import Chain
 from plait.tools.environment import Environment, EnvValue
 from plait.tools.invocation import FunctionCall, Invocation, McpCall, ProcessCall, RequestCall, Retry
 from plait.tools.items import Header, Item
 from plait.tools.spaces import Space
-from plait.values import Secret
 
 HOST = {"CITY": "Bonn", "API_KEY": "hunter2", "BASE": "https://api.example/v1"}
 ENVIRONMENT = Environment({"PATH": EnvValue("/bin", "fixed")}, HOST, secrets=frozenset({"API_KEY"}))

@@ -42,11 +42,11 @@ def plait(site: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 def test_a_bundle_runs_as_its_manifest_says_and_not_otherwise(site: Path) -> None:
     space = site / "acme_tools" / "space"
     assert plait(site, "plait", "call", "acme/hi").returncode == 3
-    assert plait(site, "plait.tools.manifest", str(space)).returncode == 0
-    assert plait(site, "plait.tools.manifest", "check", str(space)).returncode == 0
+    assert plait(site, "plait.tools.trust.manifest", str(space)).returncode == 0
+    assert plait(site, "plait.tools.trust.manifest", "check", str(space)).returncode == 0
     assert plait(site, "plait", "call", "acme/hi").stdout == '{"hi":1}\n'
     assert "system:acme" in plait(site, "plait", "tools").stdout
     (space / "tools" / "acme" / "hi.py").write_text(TOOL.replace("1}", "2}"))
-    assert plait(site, "plait.tools.manifest", "check", str(space)).returncode == 1
+    assert plait(site, "plait.tools.trust.manifest", "check", str(space)).returncode == 1
     refused = plait(site, "plait", "call", "acme/hi")
     assert (refused.returncode, refused.stdout) == (3, "")

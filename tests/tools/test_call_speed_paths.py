@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 
 import plait
-from plait import app
-from plait.secret_names import looks_secret
-from plait.steps.call import Toolbox, call_tool, dry_run, prepare
+from plait.app import api as app
+from plait.core.secret_names import looks_secret
+from plait.tools.call import Toolbox, call_tool, dry_run, prepare
 from plait.tools.chain import FILE, IDENTITY, TARGET, Chains, hold, place_of, settled, witness
+from plait.tools.headers import ItemCache
 from plait.tools.invocation import FunctionCall, ProcessCall
-from plait.tools.readers import ItemCache
-from plait.tools.signing import sign_bytes
 from plait.tools.spaces import Space, Spaces
-from plait.tools.trust import TrustStore
+from plait.tools.trust.decisions import TrustStore
+from plait.tools.trust.signatures import sign_bytes
 from tools.projects import KEY, SIGNED_AT, Project, new_project, python_tool
 
 QUICK = "def execute(params, project_path):\n    return {'said': 'one', **params}\n"

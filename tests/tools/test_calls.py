@@ -18,16 +18,16 @@ from typing import Any
 import pytest
 
 import plait
-from plait.errors import InputError, TrustError
-from plait.steps.call import call_tool, dry_run
-from plait.tools import manifest
+from plait.core.errors import InputError, TrustError
+from plait.core.values import Secret
+from plait.tools.call import call_tool, dry_run
 from plait.tools.chain import Chains
+from plait.tools.headers import ItemCache
 from plait.tools.invocation import Invocation, ProcessCall, RequestCall, Returned
-from plait.tools.readers import ItemCache
-from plait.tools.signing import sign_bytes, sign_detached
 from plait.tools.spaces import Space
-from plait.tools.trust import Trust
-from plait.values import Secret
+from plait.tools.trust import manifest
+from plait.tools.trust.decisions import Trust
+from plait.tools.trust.signatures import sign_bytes, sign_detached
 from tools.projects import KEY, SIGNED_AT, Project, new_project, python_tool
 
 MakeProject = Callable[..., Project]

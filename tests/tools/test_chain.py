@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plait.beneath import Stamp
-from plait.errors import InputError, PlaitError
+from plait.core.errors import InputError, PlaitError
+from plait.core.safe_files import Stamp
 from plait.tools import chain as chain_module
 from plait.tools.chain import Chain, Chains
+from plait.tools.headers import ItemCache
 from plait.tools.items import Header, Item
-from plait.tools.readers import ItemCache
 from plait.tools.spaces import Found, Space, Spaces
 from share import examples
 

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plait.errors import InputError, ValueRefusedError
+from plait.core.errors import InputError, ValueRefusedError
+from plait.core.values import Secret
 from plait.tools.chain import Chain
 from plait.tools.config import CONTEXT, EXECUTION_KEYS, Config, checked_params, deep_merge
 from plait.tools.items import Header, Item
 from plait.tools.spaces import Space
-from plait.values import Secret
 
 SPACE = Space("project", "/p")
 

@@ -22,15 +22,15 @@ from typing import Any
 import pytest
 
 import plait
-from plait import app
-from plait.errors import DocumentError, InputError, TrustError
-from plait.primitives.mcp import McpClients, PinFile
-from plait.steps.call import call_tool
+from plait.adapters.mcp.client import McpClients, PinFile
+from plait.app import api as app
+from plait.core.errors import DocumentError, InputError, TrustError
+from plait.tools.call import call_tool
 from plait.tools.chain import Chains
+from plait.tools.headers import ItemCache
 from plait.tools.invocation import Invocation, McpCall, Returned
-from plait.tools.readers import ItemCache
-from plait.tools.signing import sign_detached
-from plait.tools.trust import Trust
+from plait.tools.trust.decisions import Trust
+from plait.tools.trust.signatures import sign_detached
 from tools.projects import ECHO, KEY, STRANGER, Project, new_project, python_tool
 
 MakeProject = Callable[..., Project]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plait.secret_names import is_secret, looks_secret, password_in
+from plait.core.secret_names import is_secret, looks_secret, password_in
 from plait.tools.chain import Chain
 from plait.tools.environment import (
     FIXED,

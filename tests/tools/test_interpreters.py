@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from plait.errors import InputError
+from plait.core.errors import InputError
 from plait.tools.interpreters import Surroundings, locate
 from plait.tools.items import Interpreter
 

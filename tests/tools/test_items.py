@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from plait.errors import DocumentError
-from plait.source import Source, Span
+from plait.core.errors import DocumentError
+from plait.core.source import Source, Span
 from plait.tools.items import (
     INFORMATIONAL,
     Anchor,

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from plait.beneath import stamp_beneath
-from plait.tools import manifest
-from plait.tools.readers import read_item, said_in
+from plait.core.safe_files import stamp_beneath
+from plait.tools.headers import read_item, said_in
 from plait.tools.spaces import Found, Space
+from plait.tools.trust import manifest
 
 BUILT = manifest.build()
 TOOLS = sorted(path for path in BUILT.contents if path.startswith("tools/"))

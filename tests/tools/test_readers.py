@@ -14,14 +14,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plait import documents
-from plait.beneath import Stamp
-from plait.errors import DocumentError, LimitError
-from plait.tools import manifest, readers
+from plait.core import documents
+from plait.core.errors import DocumentError, LimitError
+from plait.core.safe_files import Stamp
+from plait.core.values import Json
+from plait.tools import headers as readers
+from plait.tools.headers import ItemCache, read_item
 from plait.tools.items import Header, Item
-from plait.tools.readers import ItemCache, read_item
 from plait.tools.spaces import EXTENSIONS, Found, Space, Spaces
-from plait.values import Json
+from plait.tools.trust import manifest
 from share import examples
 
 STAMP = Stamp(device=1, inode=2, size=3, modified=4, changed=5)

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from plait.errors import InputError
-from plait.source import Source, Span
+from plait.core.errors import InputError
+from plait.core.source import Source, Span
 from plait.tools.chain import Chain
 from plait.tools.items import Constraint, Entry, Header, Item, header_of
 from plait.tools.rules import judge, short_id, validate

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plait.tools.schemas import surely_meets
+from plait.core.json_schema import surely_meets
 from share import examples
 
 REPORT = {

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plait.errors import InputError, TrustError
-from plait.tools.signing import (
+from plait.core.errors import InputError, TrustError
+from plait.tools.trust.signatures import (
     PrivateKey,
     Signature,
     expect_sound_key,

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from attack import swap_attack
-from plait.errors import InputError
+from plait.core.errors import InputError
 from plait.tools.anchors import Anchored
 from plait.tools.items import Anchor, Header, Item, digest_of
 from plait.tools.snapshots import ABANDONED, Room, Snapshots

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from plait import documents
-from plait.errors import InputError
-from plait.tools.manifest import SYSTEM
+from plait.core import documents
+from plait.core.errors import InputError
 from plait.tools.spaces import EXTENSIONS, MAX_ID, Space, SpaceName, Spaces, normal_id, renamed
+from plait.tools.trust.manifest import SYSTEM
 
 NAMES: tuple[SpaceName, ...] = ("project", "user", "system")
 

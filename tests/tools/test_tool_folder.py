@@ -18,12 +18,12 @@ import pytest
 
 import plait
 from plait.cli import main
-from plait.errors import LimitError
-from plait.steps.call import Toolbox, call_tool, digest_of_tool
+from plait.core.errors import LimitError
 from plait.tools import anchors
+from plait.tools.call import Toolbox, call_tool, digest_of_tool
 from plait.tools.chain import Chains
-from plait.tools.lock import Lock
-from plait.tools.readers import ItemCache
+from plait.tools.headers import ItemCache
+from plait.tools.trust.lockfile import Lock
 from tools.projects import STRANGER, Project, new_project, python_tool
 
 

@@ -15,15 +15,17 @@ from pathlib import Path
 
 import pytest
 
-from plait.beneath import read_beneath
-from plait.errors import DocumentError, InputError, PlaitError, TrustError
-from plait.tools import manifest, signing, trust
+from plait.core.errors import DocumentError, InputError, PlaitError, TrustError
+from plait.core.safe_files import read_beneath
+from plait.core.values import Secret
 from plait.tools.items import Header, Item, digest_of
-from plait.tools.keys import Rotated, rotate
-from plait.tools.signing import PrivateKey, sign_bytes, sign_detached, sign_rotation, time_text
 from plait.tools.spaces import Space, SpaceName
-from plait.tools.trust import Ask, Effort, KeyFolder, Lock, Question, Trust, TrustedKey, TrustStore
-from plait.values import Secret
+from plait.tools.trust import decisions as trust
+from plait.tools.trust import manifest
+from plait.tools.trust import signatures as signing
+from plait.tools.trust.decisions import Ask, Effort, KeyFolder, Lock, Question, Trust, TrustedKey, TrustStore
+from plait.tools.trust.keys import Rotated, rotate
+from plait.tools.trust.signatures import PrivateKey, sign_bytes, sign_detached, sign_rotation, time_text
 
 KEY = PrivateKey(bytes(range(32)))
 OTHER = PrivateKey(bytes(range(1, 33)))
@@ -846,7 +848,7 @@ def test_without_a_project_your_own_files_run_and_others_do_not(world: World) ->
 
 
 def test_the_manifest_of_this_package_is_up_to_date() -> None:
-    assert manifest.check() == []  # otherwise: python -m plait.tools.manifest
+    assert manifest.check() == []  # otherwise: python -m plait.tools.trust.manifest
 
 
 def test_a_system_file_runs_as_it_was_installed_and_not_otherwise(world: World) -> None:
@@ -860,7 +862,7 @@ def test_a_system_file_runs_as_it_was_installed_and_not_otherwise(world: World) 
     for wrong in (changed, moved):
         assert str(refused(judging, wrong)) == (
             f"{wrong.path}: 'core/list' may not run: it is not the file that was installed\n"
-            "fix: install Plait again; in a checkout of it: python -m plait.tools.manifest"
+            "fix: install Plait again; in a checkout of it: python -m plait.tools.trust.manifest"
         )
 
 
@@ -974,7 +976,7 @@ def test_what_a_killed_process_left_behind_does_not_matter(world: World) -> None
 
 WRITER = """
 import sys
-from plait.tools.trust import TrustStore, Version
+from plait.tools.trust.decisions import TrustStore, Version
 user, name, project = sys.argv[1:]
 store = TrustStore(user)
 for number in range(10):

@@ -7,20 +7,20 @@ import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from plait.adapters.git import Worktrees
+from plait.adapters.git.git import Answer, StartGit
+from plait.core.errors import ProcessError
+from plait.core.records import dataclass, field
+from plait.core.values import Json
 from plait.engine.backend import ItemWork
 from plait.engine.events import Noted
 from plait.engine.journal import MemoryJournal
 from plait.engine.outcome import Outcome
 from plait.engine.perform import PLAIN, Policy, Step, Turn
 from plait.engine.retried import Retried
-from plait.errors import ProcessError
-from plait.records import dataclass, field
-from plait.steps.fan import ErrorPolicy, Fan
-from plait.steps.isolation import Isolation
-from plait.steps.work import Work
-from plait.values import Json
-from plait.workspace import Worktrees
-from plait.workspace.git import Answer, StartGit
+from plait.program.action_step import Work
+from plait.program.map import ErrorPolicy, Fan
+from plait.program.worktrees.isolation import Isolation
 from steps.fakes import Acting, new_run, performed, step, steps
 from steps.git_hand import git, new_repository
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from plait.adapters.git import Worktrees
+from plait.adapters.git.leftovers import clean, left_behind
 from plait.engine.events import StepForgotten
 from plait.engine.outcome import Done, Failed, Failure, StepError
-from plait.steps.isolation import Isolation
-from plait.workspace import Worktrees
-from plait.workspace.left import clean, left_behind
+from plait.program.worktrees.isolation import Isolation
 from steps.fakes import text_of
 from workspace.places import Place, start_git
 
@@ -89,11 +89,11 @@ def test_copies_that_a_kill_left_go_with_the_next_life_or_by_cleaning(
         def dies(*_: object) -> None:
             raise Killed
 
-        patched.setattr("plait.workspace.worktrees.remove_tree", lambda _: None)  # the dead do not tidy up
+        patched.setattr("plait.adapters.git.worktrees.remove_tree", lambda _: None)  # the dead do not tidy up
         if when == "while copying":
             patched.setattr("shutil.copyfileobj", dies)
         elif when == "before it is recorded":
-            patched.setattr("plait.steps.hands.Spot.record", dies)
+            patched.setattr("plait.engine.hands.Spot.record", dies)
         else:
             patched.setattr(Worktrees, "hand_over", dies)
         with pytest.raises(Killed):

@@ -15,14 +15,15 @@ from typing import Any
 import pytest
 
 import plait
-from plait.app import flows, hands
+from plait.app import runs as flows
+from plait.app import services as hands
 from plait.app.takeover import look_at, take_over
 from plait.cli import main
-from plait.documents import parse
+from plait.core.documents import parse
+from plait.core.errors import InputError
 from plait.engine.events import Noted
-from plait.errors import InputError
-from plait.flows.check import check_workflow
-from plait.flows.compose import compose
+from plait.lang.check import check_workflow
+from plait.lang.workflow.compose import compose
 from share import every
 from steps.git_hand import git, new_repository
 
@@ -485,10 +486,10 @@ def test_what_nobody_had_committed_is_not_merged_wherever_a_retry_dies(
             raise Killed
         return answer
 
-    monkeypatch.setattr("plait.app.hands.start_git", start)
+    monkeypatch.setattr("plait.app.services.start_git", start)
     with contextlib.suppress(Killed):
         flows.retry_flow(failed.run, project=str(project))
-    monkeypatch.setattr("plait.app.hands.start_git", real)
+    monkeypatch.setattr("plait.app.services.start_git", real)
     assert flows.resume_flow(failed.run, project=str(project)).status == "done"
     assert {"base", "f-one.txt", "f-two.txt"} <= set(git(project, "ls-tree", "--name-only", "main").split())
     assert git(project, "show", "main:f-one.txt") == "one"

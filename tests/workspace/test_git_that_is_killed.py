@@ -11,13 +11,13 @@ from types import SimpleNamespace
 
 import pytest
 
+from plait.adapters.git import Worktrees
+from plait.adapters.git.git import Answer, StartGit
+from plait.adapters.git.leftovers import left_behind
+from plait.core.errors import PlaitError, ProcessError
 from plait.engine.events import StepForgotten
+from plait.engine.hands import Remains
 from plait.engine.outcome import Done
-from plait.errors import PlaitError, ProcessError
-from plait.steps.hands import Remains
-from plait.workspace import Worktrees
-from plait.workspace.git import Answer, StartGit
-from plait.workspace.left import left_behind
 from steps.fakes import failure_of
 from steps.git_hand import git
 from workspace.places import Ended, Place, start_git
@@ -94,7 +94,7 @@ def test_on_a_full_disk_it_is_said_of_each_folder_why_it_cannot_be_looked_at(
     def is_full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("plait.workspace.git.stand_in", is_full)
+    monkeypatch.setattr("plait.adapters.git.git.stand_in", is_full)
     found = [
         one.why
         for one in left_behind(

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
+from plait.adapters.git import Worktrees, clean, left_behind
+from plait.adapters.git.git import Answer
+from plait.core.errors import InputError
 from plait.engine.events import StepForgotten
 from plait.engine.outcome import Done
 from plait.engine.retry import Retry
-from plait.errors import InputError
-from plait.steps.fan import ErrorPolicy
-from plait.steps.isolation import Isolation, Uncommitted
-from plait.workspace import Worktrees, clean, left_behind
-from plait.workspace.git import Answer
+from plait.program.map import ErrorPolicy
+from plait.program.worktrees.isolation import Isolation, Uncommitted
 from steps.fakes import failure_of, text_of
 from steps.git_hand import git
 from workspace.places import Does, Place, start_git

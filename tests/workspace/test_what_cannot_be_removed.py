@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from ordinary import by_ordinary_user
+from plait.adapters.git import Left, clean, left_behind
+from plait.adapters.git.removal import remove_tree
+from plait.core.errors import InputError
 from plait.engine.events import StepForgotten
 from plait.engine.outcome import Done, Failed
-from plait.errors import InputError
-from plait.steps.isolation import Isolation
-from plait.workspace import Left, clean, left_behind
-from plait.workspace.removal import remove_tree
+from plait.program.worktrees.isolation import Isolation
 from steps.git_hand import git
 from workspace.places import Does, Place, start_git
 

@@ -15,14 +15,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from plait.adapters.git.git import Answer
+from plait.adapters.git.worktrees import place_name
+from plait.core.errors import InputError
 from plait.engine.events import StepForgotten
 from plait.engine.outcome import Done, Failed
 from plait.engine.retry import Retry
-from plait.errors import InputError
-from plait.steps.fan import ErrorPolicy
-from plait.steps.isolation import Isolation, Uncommitted
-from plait.workspace.git import Answer
-from plait.workspace.worktrees import place_name
+from plait.program.map import ErrorPolicy
+from plait.program.worktrees.isolation import Isolation, Uncommitted
 from share import every
 from steps.fakes import failure_of, text_of
 from steps.git_hand import git, new_repository

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from plait.app.changed import flow_steps
+from plait.app.resume import flow_steps
+from plait.core.errors import InputError, nearest
+from plait.core.hints import TYPE_CHECKING, Final
+from plait.core.records import dataclass
+from plait.core.values import Json
 from plait.engine.choice import chosen_at
 from plait.engine.events import StepForgotten
 from plait.engine.journal import ITEM, is_below, is_item, starred
 from plait.engine.outcome import Done
-from plait.errors import InputError, nearest
-from plait.hints import TYPE_CHECKING, Final
-from plait.records import dataclass
-from plait.values import Json
 
 if TYPE_CHECKING:
+    from plait.adapters.store import Opened
     from plait.engine.journal import Journal
     from plait.engine.perform import Step
-    from plait.flows.loaded import Loaded
-    from plait.store import Opened
+    from plait.lang.loaded import Loaded
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +79,8 @@ def said_of(opened: Opened, forgotten: Iterable[StepForgotten]) -> list[str]:
 
 def _value_at(path: str, steps: Mapping[str, Step], journal: Journal) -> Json:
     """What a step gives that did its work unseen; None if there is no such step any more."""
-    from plait.steps.capture import UNSEEN
-    from plait.steps.conversation import use_at
+    from plait.agents.session import use_at
+    from plait.program.capture import UNSEEN
 
     if (call := use_at(journal, path)) is not None:
         return call
@@ -91,7 +91,7 @@ def _value_at(path: str, steps: Mapping[str, Step], journal: Journal) -> Json:
 
 def _expect_steps(loaded: Loaded, journal: Journal, said: Answers, kept: Sequence[str]) -> None:
     """Every path is that of a step, in an item of one that has begun; and only a question is repeated."""
-    from plait.steps.conversation import use_at
+    from plait.agents.session import use_at
 
     known = dict(flow_steps(loaded))
     for path in (*said.repeat, *said.done):
@@ -150,14 +150,14 @@ def _is_inside_recorded(journal: Journal, path: str) -> bool:
 
 def _is_call(path: str) -> bool:
     """Is it the place of a call that its tool wants to be made only once?"""
-    from plait.steps.tool import ONCE
+    from plait.program.actions.tool import ONCE
 
     return path.rpartition("/")[2] == ONCE
 
 
 def _step_at(known: Mapping[str, Step], path: str) -> Step | None:
     """The step at a path of a run; that of an action is below the step whose action it is."""
-    from plait.steps.work import AGAIN, FIRST, Attempt, Work
+    from plait.program.action_step import AGAIN, FIRST, Attempt, Work
 
     found = known.get(path) or known.get(starred(path))
     if found is not None:

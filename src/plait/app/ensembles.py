@@ -16,18 +16,19 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from plait.agents.messages import NOTHING_USED, Provider, Usage, total
+from plait.core.errors import EnsembleError, InputError, PlaitError, Problem, ValueRefusedError
+from plait.core.hints import TYPE_CHECKING, Any, Final, Literal
+from plait.core.records import dataclass, field, replace
+from plait.core.source import Source, Span
+from plait.core.values import Json, Secret, json_text
 from plait.engine.events import RunStarted, StepFinished
 from plait.engine.journal import Stamped
 from plait.engine.limits import NO_LIMITS, Limits
 from plait.engine.outcome import Done, Failed, Outcome, to_record
-from plait.errors import EnsembleError, InputError, PlaitError, Problem, ValueRefusedError
-from plait.hints import TYPE_CHECKING, Any, Final, Literal
-from plait.records import dataclass, field, replace
-from plait.source import Source, Span
-from plait.steps.ensemble import TASKS, Assembled, assemble
-from plait.steps.ensemble_check import problems_of
-from plait.steps.ensemble_handlers import is_only_known_here, qualified
-from plait.steps.ensemble_parts import (
+from plait.lang.ensemble.check import problems_of
+from plait.program.tasks.handlers import is_only_known_here, qualified
+from plait.program.tasks.model import (
     Cast,
     Loop,
     Manager,
@@ -39,16 +40,15 @@ from plait.steps.ensemble_parts import (
     as_limits,
     expect_type,
 )
-from plait.steps.ensemble_task import output_of
-from plait.steps.ensemble_text import Texts
-from plait.steps.model import NOTHING_USED, Provider, Usage, total
-from plait.values import Json, Secret, json_text
+from plait.program.tasks.task import output_of
+from plait.program.tasks.task_graph import TASKS, Assembled, assemble
+from plait.program.tasks.text import Texts
 
 if TYPE_CHECKING:
-    from plait.app.flows import FlowResult
+    from plait.app.runs import FlowResult
     from plait.engine.hooks import Hook
-    from plait.flows.loaded import Loaded
-    from plait.flows.tool_calls import ToolCall
+    from plait.lang.analysis.tool_calls import ToolCall
+    from plait.lang.loaded import Loaded
 
 _PLAIN: Final = frozenset({str, int, bool, type(None), Secret})
 """What is data without a second look."""
@@ -163,7 +163,7 @@ class Ensemble:
 
         `resume` goes on with an earlier run: what is recorded is not done again.
         """
-        from plait.app.flows import Company, made_inputs, run_made
+        from plait.app.runs import Company, made_inputs, run_made
 
         where = self._place(project)
         given = self._given(inputs)
@@ -201,8 +201,8 @@ class Ensemble:
 
     def _place(self, project: str | os.PathLike[str] | None) -> str | None:
         """The project that a run belongs to; None: there is none."""
-        from plait.app import project_root
-        from plait.projects import nearest_project
+        from plait.app.api import project_root
+        from plait.core.projects import nearest_project
 
         named = self.project if project is None else project
         return nearest_project(os.getcwd()) if named is None else project_root(named)
@@ -316,8 +316,8 @@ def ids_of(tasks: Sequence[Task]) -> dict[int, str]:
 def _read_hooks(hooks: Sequence[Mapping[str, Json]]) -> tuple[Hook, ...]:
     if not hooks:
         return ()
-    from plait import documents
-    from plait.flows.hooks import checked_hooks
+    from plait.core import documents
+    from plait.lang.hooks import checked_hooks
 
     return checked_hooks(documents.parse(json_text([dict(hook) for hook in hooks]), "hooks"))
 
@@ -327,7 +327,7 @@ def _provider(given: object, made: dict[int, Provider]) -> Provider | None:
     if given is None or isinstance(given, str):
         return None
     if id(given) not in made:
-        from plait.providers.scripted import Authored, scripted
+        from plait.agents.providers.scripted import Authored, scripted
 
         if hasattr(given, "ask"):
             made[id(given)] = Authored(given)
@@ -342,9 +342,9 @@ def _provider(given: object, made: dict[int, Provider]) -> Provider | None:
 def _loaded(program: Assembled, given: Mapping[str, Json], project: str) -> Loaded:
     """With the hooks of user and project, like every flow; TrustError if those may not be used."""
     from plait.app.hooks import with_layers
-    from plait.flows.hooks import tools_of
-    from plait.flows.loaded import Loaded
-    from plait.flows.parameters import Surroundings
+    from plait.lang.hooks import tools_of
+    from plait.lang.loaded import Loaded
+    from plait.lang.parameters import Surroundings
 
     loaded = Loaded(
         program,
@@ -364,7 +364,7 @@ def _loaded(program: Assembled, given: Mapping[str, Json], project: str) -> Load
 
 
 def _calls(cast: Cast) -> Iterator[ToolCall]:
-    from plait.flows.tool_calls import ToolCall
+    from plait.lang.analysis.tool_calls import ToolCall
     from plait.template.template import compile_template
 
     for task in cast.tasks:

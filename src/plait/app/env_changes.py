@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 
-from plait.errors import Problem, listed
-from plait.hints import Final
-from plait.values import Json, json_text
+from plait.core.errors import Problem, listed
+from plait.core.hints import Final
+from plait.core.values import Json, json_text
 
 ROUNDS: Final = 50_000
 """Of the digest: some hundredths of a second, once for each life of a run that has env files."""

@@ -11,21 +11,21 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
-from plait.documents import Mapping as MappingNode
-from plait.documents import Node
-from plait.errors import PlaitError, Problem, nearest
-from plait.flows.finding import Finding, Severity
-from plait.flows.names import strings
-from plait.hints import TYPE_CHECKING
-from plait.projects import is_project
-from plait.records import replace
-from plait.source import Span
-from plait.steps.permissions import DIRECTIVE
-from plait.values import Json
+from plait.agents.permissions import DIRECTIVE
+from plait.core.documents import Mapping as MappingNode
+from plait.core.documents import Node
+from plait.core.errors import PlaitError, Problem, nearest
+from plait.core.hints import TYPE_CHECKING
+from plait.core.projects import is_project
+from plait.core.records import replace
+from plait.core.source import Span
+from plait.core.values import Json
+from plait.lang.analysis.names import strings
+from plait.lang.findings import Finding, Severity
 
 if TYPE_CHECKING:
-    from plait.flows.tool_calls import ToolCall
-    from plait.steps.call import Toolbox
+    from plait.lang.analysis.tool_calls import ToolCall
+    from plait.tools.call import Toolbox
     from plait.tools.items import Item
 
 
@@ -81,8 +81,8 @@ def _placed(finding: Finding, path: str, document: Node | None) -> Finding:
 
 def _item(tools: Toolbox, tool_id: str, path: str) -> Item:
     """The tool in a file, whether or not its id leads there."""
-    from plait.beneath import stamp_beneath
-    from plait.tools.readers import read_item
+    from plait.core.safe_files import stamp_beneath
+    from plait.tools.headers import read_item
     from plait.tools.spaces import Found, Space
 
     folder, name = os.path.split(path)
@@ -95,14 +95,14 @@ def _item(tools: Toolbox, tool_id: str, path: str) -> Item:
 
 
 def _no_file(path: str) -> PlaitError:
-    from plait.errors import InputError
+    from plait.core.errors import InputError
 
     return InputError("there is no such file", path, "name a file that is there", code="no-file")
 
 
 def _without_effect(item: Item) -> Iterator[Finding]:
     """Keys that look as if they declared parameters, and that nothing reads."""
-    from plait.tools.readers import said_in
+    from plait.tools.headers import said_in
 
     if item.header.config_schema is not None:
         return
@@ -119,9 +119,9 @@ def _without_effect(item: Item) -> Iterator[Finding]:
 
 def _of_calls(path: str, document: Node | None) -> Iterator[Finding]:
     """What is wrong with every call of a tool in a file: the tool, its parameters, values in its code."""
-    from plait.app.flow_files import project_of_file
-    from plait.app.programs import code_of
-    from plait.flows.tool_calls import calls_in_file, code_findings
+    from plait.app.flow_source import project_of_file
+    from plait.app.subflows import code_of
+    from plait.lang.analysis.tool_calls import calls_in_file, code_findings
 
     project = project_of_file(path)
     try:
@@ -148,7 +148,7 @@ def _is_elsewhere(tool_id: str) -> bool:
 
 
 def _of_call(tools: Toolbox, call: ToolCall) -> Iterator[Finding]:
-    from plait.app.programs import elements_of
+    from plait.app.subflows import elements_of
     from plait.tools.tool_check import call_problems, chain_problems
 
     item, *_ = elements_of(tools, call.tool_id)
@@ -168,11 +168,11 @@ def _of_call(tools: Toolbox, call: ToolCall) -> Iterator[Finding]:
 def _schema(tools: Toolbox, tool_id: str, item: Item) -> Mapping[str, Json] | None:
     """What a tool or a flow takes; None if anything."""
     if tool_id.startswith(DIRECTIVE):
-        from plait.documents import decoded
-        from plait.flows.directive import read_directive
+        from plait.core.documents import decoded
+        from plait.lang.directive.read import read_directive
 
         return read_directive(decoded(item.data, item.path), item.path).input_schema()
-    from plait.app.programs import schema_of_flow
+    from plait.app.subflows import schema_of_flow
 
     return item.header.config_schema or schema_of_flow(tools.chains.get(tool_id))
 
@@ -216,9 +216,9 @@ def _place(call: ToolCall, path: tuple[str | int, ...]) -> Span:
 
 
 def _of_models(path: str, kind: str | None, document: Node | None) -> Iterator[Finding]:
-    from plait.app.flow_files import project_of_file
-    from plait.flows.models import asked_models
-    from plait.providers.find import provider_problems
+    from plait.agents.providers.registry import provider_problems
+    from plait.app.flow_source import project_of_file
+    from plait.lang.analysis.models import asked_models
 
     project = project_of_file(path)
     try:
@@ -237,6 +237,6 @@ def _of_models(path: str, kind: str | None, document: Node | None) -> Iterator[F
 
 
 def _toolbox(project: str) -> Toolbox:
-    from plait.app import toolbox
+    from plait.app.api import toolbox
 
     return toolbox(project)

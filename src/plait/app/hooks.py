@@ -10,30 +10,30 @@ from __future__ import annotations
 import os
 from threading import Lock
 
+from plait.core.hints import TYPE_CHECKING, Final
+from plait.core.records import dataclass, replace
+from plait.core.values import Json
+from plait.engine.hands import working
 from plait.engine.outcome import Aborted, Failure, OutOfLimit, OutOfTime, StepError, too_long
 from plait.engine.perform import Turn, act
-from plait.hints import TYPE_CHECKING, Final
-from plait.records import dataclass, replace
-from plait.steps.hands import working
-from plait.values import Json
 
 if TYPE_CHECKING:
+    from plait.engine.context import Run
+    from plait.engine.hands import Inside, WorkingRun
     from plait.engine.hooks import Hook, Hooks
     from plait.engine.limits import Limits
-    from plait.engine.run import Run
-    from plait.flows.loaded import Loaded, Program
-    from plait.steps.hands import Inside, WorkingRun
-    from plait.tools.trust import Ask as AskTrust
+    from plait.lang.loaded import Loaded, Program
+    from plait.tools.trust.decisions import Ask as AskTrust
 
 
 def with_layers(loaded: Loaded, project: str, ask: AskTrust | None, *, running: bool) -> Loaded:
     """The flow with the hooks of the user and of the project as well; TrustError if those may not be used."""
-    from plait.app import user_space
+    from plait.app.api import user_space
 
     roots = (os.path.join(project, ".ai"), user_space())
     if not any(os.path.lexists(os.path.join(root, "config", "hooks.yaml")) for root in roots):
         return loaded
-    from plait.flows.hooks import tools_of
+    from plait.lang.hooks import tools_of
 
     hooks = _of_spaces(project, ask, running=running)
     uses = {**tools_of(hooks), **loaded.uses}
@@ -41,8 +41,8 @@ def with_layers(loaded: Loaded, project: str, ask: AskTrust | None, *, running: 
 
 
 def _of_spaces(project: str, ask: AskTrust | None, *, running: bool) -> tuple[Hook, ...]:
-    from plait.app import toolbox
-    from plait.flows.hooks import FILE, load_hooks
+    from plait.app.api import toolbox
+    from plait.lang.hooks import FILE, load_hooks
     from plait.tools.config import config_files
     from plait.tools.items import ConfigResolve
 
@@ -66,7 +66,7 @@ def begin(loaded: Loaded, run: WorkingRun) -> None:
     if not (limited or loaded.hooks):
         return
     from plait.engine.hooks import Hooks
-    from plait.steps.tool import fill_and_call
+    from plait.program.actions.tool import fill_and_call
 
     if limited and not run.fresh:
         run.spent.add(seconds=run.earlier.seconds)
@@ -90,7 +90,7 @@ def _limits_of(loaded: Loaded) -> Limits:
     """The limits that a file sets, whoever of it has them."""
     if loaded.kind != "directive":
         return loaded.limits
-    from plait.flows.directive import Directed
+    from plait.lang.directive.read import Directed
 
     assert isinstance(loaded.program, Directed), "its kind says so"
     return loaded.program.limits
@@ -98,7 +98,7 @@ def _limits_of(loaded: Loaded) -> Limits:
 
 def _names(loaded: Loaded, run: str) -> dict[str, Json]:
     """What hooks of a flow know of it."""
-    from plait.app.flow_files import CHAT
+    from plait.app.flow_source import CHAT
 
     asks = loaded.kind in ("directive", CHAT)
     return {
@@ -112,7 +112,7 @@ def _names(loaded: Loaded, run: str) -> dict[str, Json]:
 
 def _named_model(loaded: Loaded) -> str | None:
     """The model that a directive names, whether it is run or talked with."""
-    from plait.steps.conversation import Conversation
+    from plait.agents.session import Conversation
 
     return next((step.model for step in loaded.program.inner if isinstance(step, Conversation)), None)
 
@@ -218,7 +218,7 @@ _MAKING: Final = Lock()
 def _hooks_of(run: Run) -> Hooks:
     """Those of a run; it has some from now on, if only for what is inside it."""
     from plait.engine.hooks import Hooks
-    from plait.steps.tool import fill_and_call
+    from plait.program.actions.tool import fill_and_call
 
     with _MAKING:
         if run.hooks is None:

@@ -10,11 +10,11 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 
-from plait.errors import InputError, TrustError, listed
-from plait.hints import TYPE_CHECKING, Final
+from plait.core.errors import InputError, TrustError, listed
+from plait.core.hints import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from plait.store import Runs
+    from plait.adapters.store import Runs
 
 KEEP_RUNS: Final = 200
 KEEP_DAYS: Final = 30.0
@@ -46,8 +46,8 @@ def kept_runs(project: str, environ: Mapping[str, str]) -> int | None:
 
 
 def _is_trusted(project: str) -> bool:
-    from plait.app import user_space
-    from plait.tools.trust import Trust
+    from plait.app.api import user_space
+    from plait.tools.trust.decisions import Trust
 
     with suppress(TrustError):  # who needs that trust says what is wrong with it
         return Trust(user_space(), project).trusts_project
@@ -62,9 +62,9 @@ def _setting(path: str) -> int | None:
         return KEEP_RUNS
     if SETTING.encode() not in text:
         return KEEP_RUNS  # to load YAML takes longer than all else here
-    from plait.documents import Mapping as MappingNode
-    from plait.documents import Scalar, parse
-    from plait.tools.trust import expect_settings
+    from plait.core.documents import Mapping as MappingNode
+    from plait.core.documents import Scalar, parse
+    from plait.tools.trust.decisions import expect_settings
 
     node = parse(text.decode("utf-8", "replace"), path)
     if not isinstance(node, MappingNode):

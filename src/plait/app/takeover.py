@@ -9,13 +9,13 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from plait.app.flow_files import place_now
-from plait.errors import InputError, TrustError
-from plait.hints import TYPE_CHECKING
-from plait.records import dataclass
+from plait.app.flow_source import place_now
+from plait.core.errors import InputError, TrustError
+from plait.core.hints import TYPE_CHECKING
+from plait.core.records import dataclass
 
 if TYPE_CHECKING:
-    from plait.store import Opened
+    from plait.adapters.store import Opened
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class ForeignRun:
 
 def look_at(run: str, project: str | None) -> ForeignRun:
     """A run that may be taken over; TrustError if its flow lies elsewhere."""
-    from plait.app.flows import find_run
+    from plait.app.runs import find_run
 
     runs, name = find_run(run, project)
     with runs.open(name, write=False) as opened:
@@ -46,7 +46,7 @@ def look_at(run: str, project: str | None) -> ForeignRun:
 
 def take_over(run: ForeignRun) -> None:
     """From now on it is this user's, as long as it stays in this folder; TrustError without a key."""
-    from plait.app.flows import flow_store
+    from plait.app.runs import flow_store
 
     with flow_store(run.project).open(run.id, write=True) as opened:
         if _foreign_run(opened) != run:

@@ -130,7 +130,7 @@ def _run_command(command: str, arguments: list[str]) -> int:
 
 
 def _plain_options(module: Any, arguments: list[str]) -> Any:
-    from plait.cli.plain import PlainForm
+    from plait.cli.fast_arguments import PlainForm
 
     form = PlainForm()
     module.configure(form)
@@ -138,7 +138,7 @@ def _plain_options(module: Any, arguments: list[str]) -> Any:
 
 
 def _unknown_command(command: str) -> Exception:
-    from plait.errors import InputError, nearest
+    from plait.core.errors import InputError, nearest
 
     kind = "option" if command.startswith("-") else "command"
     known = ["--help", "--version"] if kind == "option" else list(COMMANDS)
@@ -201,10 +201,10 @@ def _failed(error: Exception) -> int:
 
 
 def _told(error: Exception) -> int:
-    from plait.errors import PlaitError
+    from plait.core.errors import PlaitError
 
     if isinstance(error, PlaitError) and error.exit_code != 4:
-        from plait.cli.output import show_error
+        from plait.views.terminal import show_error
 
         sys.stdout.flush()
         show_error(error)
@@ -213,16 +213,16 @@ def _told(error: Exception) -> int:
         _discard_output()
         print(f"plait: the output cannot be written: {error.strerror}", file=sys.stderr)
         return 1
-    from plait.machine import machine_error
+    from plait.core.machine import machine_error
 
     limit = machine_error(error)
     if limit is not None:
-        from plait.cli.output import show_error
+        from plait.views.terminal import show_error
 
         _discard_output()
         show_error(limit)
         return limit.exit_code
-    from plait.cli.bug import report
+    from plait.cli.crash_report import report
 
     return report(error)
 
@@ -240,7 +240,7 @@ def _is_of_output(error: OSError) -> bool:
         name = str(trace.tb_frame.f_globals.get("__name__", ""))
         writer = name if name.startswith("plait.") else writer
         trace = trace.tb_next
-    return writer.startswith("plait.cli")
+    return writer.startswith(("plait.cli", "plait.views"))
 
 
 def _discard_output() -> None:

@@ -9,8 +9,8 @@ import argparse
 import math
 from collections.abc import Sequence
 
-from plait.errors import InputError, nearest
-from plait.hints import NoReturn
+from plait.core.errors import InputError, nearest
+from plait.core.hints import NoReturn
 
 
 class HelpWanted(Exception):

@@ -12,18 +12,18 @@ import gc
 import sys
 from collections.abc import Iterator, Mapping
 
-from plait.cli.consent import add_project, toolbox_of
-from plait.cli.output import error_data, printable, show_error, write_given, write_json
+from plait.cli.trust_prompt import add_project, toolbox_of
 from plait.cli.values import expect_map, file_text, given_text, read_json
-from plait.errors import InputError, PlaitError
-from plait.hints import TYPE_CHECKING, Final
-from plait.values import Json
+from plait.core.errors import InputError, PlaitError
+from plait.core.hints import TYPE_CHECKING, Final
+from plait.core.values import Json
+from plait.views.terminal import error_data, printable, show_error, write_given, write_json
 
 if TYPE_CHECKING:
     import argparse
 
     from plait.cli.arguments import Parser
-    from plait.steps.call import Toolbox, ToolResult
+    from plait.tools.call import Toolbox, ToolResult
 
 EXAMPLES: Final = (
     """plait call core/file/read --params '{"path": "README.md"}'""",
@@ -74,7 +74,7 @@ def run(options: argparse.Namespace) -> int:
 def _call(options: argparse.Namespace) -> int:
     if not options.dry_run:
         _begin_early()
-    from plait.steps import call as steps
+    from plait.tools import call as steps
     from plait.tools.chain import FLOW
 
     tools = _toolbox(options)
@@ -96,9 +96,9 @@ def _call(options: argparse.Namespace) -> int:
 
 def _call_flow(options: argparse.Namespace, params: Mapping[str, Json]) -> int:
     """A tool that is a flow is a run: what it gives is printed, and it can be looked at and resumed."""
-    from plait.app import flows
-    from plait.cli.lines import QuietView
+    from plait.app import runs as flows
     from plait.cli.run import show_rehearsal, watched
+    from plait.views.text import QuietView
 
     for name in ("locked", "timeout", "allow_env"):
         if getattr(options, name):
@@ -123,7 +123,7 @@ def _call_flow(options: argparse.Namespace, params: Mapping[str, Json]) -> int:
 
 def _begin_early() -> None:
     """What starts processes takes as long to begin as we do to load the rest: let both go on at once."""
-    from plait import app
+    from plait.app import api as app
 
     app.warm_up()
 
@@ -135,7 +135,7 @@ def _toolbox(options: argparse.Namespace) -> Toolbox:
     if options.timeout is None and not options.allow_env:
         return tools
     from plait.cli.arguments import seconds
-    from plait.records import replace
+    from plait.core.records import replace
 
     timeout = None if options.timeout is None else seconds(options.timeout)
     return replace(tools, timeout=timeout, dotenv_allowed=frozenset(options.allow_env))
@@ -143,7 +143,7 @@ def _toolbox(options: argparse.Namespace) -> Toolbox:
 
 def _trust_first(tools: Toolbox) -> None:
     """A folder that brings nothing is not remembered: it could bring something later."""
-    from plait.tools.trust import brought_along
+    from plait.tools.trust.decisions import brought_along
 
     if tools.trust.project is not None and brought_along(tools.trust.project):
         tools.trust.trust_project(origin="--trust")
@@ -286,6 +286,6 @@ def _show_dry_run(record: Mapping[str, Json], *, as_json: bool) -> None:
     if as_json:
         write_json(dict(record))
         return
-    from plait.cli.rehearsal import show
+    from plait.views.rehearsal import show
 
     show(record)

@@ -13,26 +13,26 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from plait.cli.consent import add_project, ask_for_trust, at_a_terminal
-from plait.cli.lines import Result, asked_line, clean, clean_block
-from plait.cli.output import paint_for
+from plait.agents.session import title_of
+from plait.cli.trust_prompt import add_project, ask_for_trust, at_a_terminal
+from plait.core.errors import InputError
+from plait.core.hints import TYPE_CHECKING, Final, TextIO
+from plait.core.records import replace
+from plait.core.values import Json, json_text
+from plait.engine.context import Stop
 from plait.engine.events import Noted, Spoken, StepFinished, StepStarted
 from plait.engine.journal import Stamped
 from plait.engine.limits import Limits
 from plait.engine.outcome import Done, Failure
-from plait.engine.run import Stop
-from plait.engine.run_parts import Tally
-from plait.errors import InputError
-from plait.hints import TYPE_CHECKING, Final, TextIO
-from plait.records import replace
-from plait.steps.conversation import title_of
-from plait.values import Json, json_text
+from plait.views.parts import Tally
+from plait.views.terminal import paint_for
+from plait.views.text import Result, asked_line, clean, clean_block
 
 if TYPE_CHECKING:
     import argparse
 
     from plait.cli.arguments import Parser
-    from plait.flows.loaded import Loaded
+    from plait.lang.loaded import Loaded
 
 EXAMPLES: Final = (
     "plait chat review.md -i file=src/app.py",
@@ -53,7 +53,7 @@ def configure(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from plait.app import flows
+    from plait.app import runs as flows
     from plait.cli.run import expect_folder, given_inputs
 
     expect_folder(options.project)
@@ -99,9 +99,9 @@ class Person:
 
         But not the time, since that is also the person's, and not what nobody has written.
         """
-        from plait.app.flow_files import CHAT
-        from plait.flows.directive import Directed
-        from plait.steps.chat import Chat
+        from plait.app.flow_source import CHAT
+        from plait.lang.directive.read import Directed
+        from plait.program.chat import Chat
 
         program = loaded.program
         if not isinstance(program, Directed):

@@ -8,12 +8,12 @@ from collections import Counter
 from collections.abc import Sequence
 
 from plait.cli.arguments import one_of
-from plait.cli.output import Paint, paint_for, painted_problem, problem_data, write_json
-from plait.flows.check import FILE_KINDS, check_file, flow_files
-from plait.flows.finding import Finding, Severity
-from plait.hints import TYPE_CHECKING, Final
-from plait.source import Span
-from plait.values import Json
+from plait.core.hints import TYPE_CHECKING, Final
+from plait.core.source import Span
+from plait.core.values import Json
+from plait.lang.check import FILE_KINDS, check_file, flow_files
+from plait.lang.findings import Finding, Severity
+from plait.views.terminal import Paint, paint_for, painted_problem, problem_data, write_json
 
 if TYPE_CHECKING:
     from plait.cli.arguments import Parser
@@ -68,7 +68,7 @@ def run(options: argparse.Namespace) -> int:
         case "json":
             write_json(_report(findings, files))
         case "sarif":
-            from plait.cli.sarif import sarif_log
+            from plait.views.sarif import sarif_log
 
             write_json(sarif_log(findings))
         case "github":

@@ -12,27 +12,18 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 
-from plait.cli.output import (
-    Paint,
-    cut,
-    paint_for,
-    painted_problem,
-    printable,
-    problem_data,
-    width,
-    write_json,
-)
 from plait.cli.sh import SHOWN
 from plait.cli.values import add_values, given_text, given_values
-from plait.errors import InputError, PlaitError, Problem, PromptTemplateError, nearest
-from plait.flows.fields import STEP_LISTS, Field, read_fields
-from plait.flows.names import Name, profile_of
-from plait.flows.shell_check import shell_pieces
-from plait.hints import TYPE_CHECKING, Final
-from plait.records import dataclass
+from plait.core.errors import InputError, PlaitError, Problem, PromptTemplateError, nearest
+from plait.core.hints import TYPE_CHECKING, Final
+from plait.core.records import dataclass
+from plait.core.source import Source, Span
+from plait.core.values import MASK, UNDEFINED, Json, Secret, json_text
+from plait.lang.analysis.names import Name, profile_of
+from plait.lang.analysis.scopes import STEP_LISTS, Field, read_fields
+from plait.lang.analysis.shell import shell_pieces
 from plait.scope import Scope
 from plait.scope.frames import ALIASES
-from plait.source import Source, Span
 from plait.template.nodes import (
     Computed,
     ContextHole,
@@ -52,14 +43,23 @@ from plait.template.nodes import (
 )
 from plait.template.profiles import profile_named
 from plait.template.program import Placed
-from plait.template.shell import bind, plan
-from plait.template.shell_lexer import Gap, Place, analyse
+from plait.template.shell.binding import bind, plan
+from plait.template.shell.lexer import Gap, Place, analyse
 from plait.template.template import Leaf, compile_template
-from plait.values import MASK, UNDEFINED, Json, Secret, json_text
+from plait.views.terminal import (
+    Paint,
+    cut,
+    paint_for,
+    painted_problem,
+    printable,
+    problem_data,
+    width,
+    write_json,
+)
 
 if TYPE_CHECKING:
     from plait.cli.arguments import Parser
-    from plait.documents.nodes import Node
+    from plait.core.documents.nodes import Node
 
 EXAMPLES: Final = (
     """plait explain 'Hello ${name:-you}' --values '{"name": "world"}'""",
@@ -207,10 +207,10 @@ MARKDOWN: Final = (".md", ".markdown")
 
 def _document(path: str) -> Node:
     if path.endswith(MARKDOWN):
-        from plait.flows.directive import directive_document
+        from plait.lang.directive.read import directive_document
 
         return directive_document(path)
-    from plait import documents
+    from plait.core import documents
 
     return documents.load(path)
 

@@ -10,17 +10,17 @@ import os
 import sys
 from collections.abc import Iterator
 
-from plait.cli.consent import add_project
-from plait.cli.lines import Line, clean, write_lines
+from plait.cli.trust_prompt import add_project
+from plait.core.hints import TYPE_CHECKING, Final
 from plait.engine.journal import Journal
 from plait.engine.outcome import Failed
-from plait.hints import TYPE_CHECKING, Final
+from plait.views.text import Line, clean, write_lines
 
 if TYPE_CHECKING:
     import argparse
 
     from plait.cli.arguments import Parser
-    from plait.flows.drawing import Picture
+    from plait.views.diagram.model import Picture
 
 EXAMPLES: Final = (
     "plait graph triage.yaml",
@@ -40,7 +40,7 @@ def run(options: argparse.Namespace) -> int:
     if options.svg is None:
         write_lines(text_lines(picture), sys.stdout)
         return 0
-    from plait.flows.drawing_svg import as_svg
+    from plait.views.diagram.svg import as_svg
 
     if options.svg == "-":
         sys.stdout.write(as_svg(picture))
@@ -51,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def text_lines(picture: Picture) -> Iterator[Line]:
-    from plait.flows.drawing_text import as_text
+    from plait.views.diagram.text import as_text
 
     for text, colour in as_text(picture):
         yield clean(text, None), colour
@@ -59,8 +59,8 @@ def text_lines(picture: Picture) -> Iterator[Line]:
 
 def picture_of_run(file: str, journal: Journal) -> Picture:
     """The picture of a flow with what a journal says of it."""
-    from plait.flows.drawing import tasks_of, visits_of, with_tasks, with_way
-    from plait.steps.graph import NODES
+    from plait.program.graph.walk import NODES
+    from plait.views.diagram.model import tasks_of, visits_of, with_tasks, with_way
 
     picture = _of_file(file)
     stays = visits_of(journal, NODES) or visits_of(journal, "steps") or list(_phases(journal))
@@ -68,9 +68,9 @@ def picture_of_run(file: str, journal: Journal) -> Picture:
 
 
 def _of_file(path: str | None) -> Picture:
-    from plait import documents
-    from plait.errors import InputError
-    from plait.flows.drawing import picture_of
+    from plait.core import documents
+    from plait.core.errors import InputError
+    from plait.views.diagram.model import picture_of
 
     if path is None:
         raise InputError("which flow is to be drawn?", fix="plait graph FILE, or --run RUN", code="arguments")
@@ -84,7 +84,7 @@ def _of_file(path: str | None) -> Picture:
 
 
 def _of_run(options: argparse.Namespace) -> Picture:
-    from plait.app import flows
+    from plait.app import runs as flows
 
     runs, name = flows.find_run(None if options.run == "last" else options.run, options.project)
     with runs.open(name, write=False) as opened:
@@ -102,7 +102,7 @@ def _phases(journal: Journal) -> Iterator[tuple[str, bool]]:
 
 
 def _write(path: str, text: str) -> None:
-    from plait.errors import InputError
+    from plait.core.errors import InputError
 
     try:
         with open(path, "w", encoding="utf-8") as file:

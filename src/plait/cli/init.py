@@ -6,9 +6,9 @@ import os
 import shlex
 
 from plait.cli.arguments import one_of
-from plait.cli.consent import trust_what_was_made
-from plait.errors import InputError
-from plait.hints import TYPE_CHECKING, Final
+from plait.cli.trust_prompt import trust_what_was_made
+from plait.core.errors import InputError
+from plait.core.hints import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     import argparse
@@ -32,9 +32,9 @@ def configure(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from plait import app
+    from plait.app import api as app
     from plait.cli.scaffold import STATE, ignore_state, project_files, write_new
-    from plait.tools.trust import brought_along
+    from plait.tools.trust.decisions import brought_along
 
     files = project_files(one_of("kind", options.kind, KINDS))
     root = os.path.realpath(options.folder)

@@ -16,21 +16,21 @@ import os
 import sys
 
 from plait.cli.arguments import one_of
-from plait.cli.consent import at_a_terminal
-from plait.cli.output import aligned, cut, paint_for, printable, width, write_bytes, write_json
 from plait.cli.signers import DEFAULT_KEY, OWN_KEY, asked_passphrase, key_folder, opened_key, trusted_key
+from plait.cli.trust_prompt import at_a_terminal
 from plait.cli.values import file_text, read_json
-from plait.errors import InputError
-from plait.hints import TYPE_CHECKING, Final
-from plait.tools.signing import ROTATION, fingerprint_of
-from plait.values import Json
+from plait.core.errors import InputError
+from plait.core.hints import TYPE_CHECKING, Final
+from plait.core.values import Json
+from plait.tools.trust.signatures import ROTATION, fingerprint_of
+from plait.views.terminal import aligned, cut, paint_for, printable, width, write_bytes, write_json
 
 if TYPE_CHECKING:
     import argparse
 
     from plait.cli.arguments import Parser
-    from plait.tools.trust import KeyFolder, TrustedKey, TrustStore
-    from plait.values import Secret
+    from plait.core.values import Secret
+    from plait.tools.trust.decisions import KeyFolder, TrustedKey, TrustStore
 
 EXAMPLES: Final = (
     "plait keys new",
@@ -55,7 +55,7 @@ def configure(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from plait import app
+    from plait.app import api as app
 
     action = one_of("action", options.action, ACTIONS)
     if action in _NAMED and options.name is None:
@@ -197,7 +197,7 @@ def _export(folder: KeyFolder, options: argparse.Namespace) -> None:
 
 def _rotate(store: TrustStore, folder: KeyFolder, options: argparse.Namespace) -> None:
     """The statement goes to standard output, to be given to all who trust the old key."""
-    from plait.tools.keys import rotate
+    from plait.tools.trust.keys import rotate
 
     name = options.name or DEFAULT_KEY
     begun = folder.rotation(name) is not None

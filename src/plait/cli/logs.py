@@ -9,8 +9,18 @@ from __future__ import annotations
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-from plait.cli.consent import add_project
-from plait.cli.lines import (
+from plait.cli.run import expect_folder
+from plait.cli.trust_prompt import add_project
+from plait.core.errors import InputError, nearest
+from plait.core.hints import TYPE_CHECKING, Final, Protocol
+from plait.core.records import dataclass
+from plait.core.values import Json, json_text
+from plait.engine.events import Event, RunStarted, StepFinished, StepRetrying, StepStarted, Used
+from plait.engine.journal import Journal, Stamped, is_below
+from plait.engine.outcome import Done, Failed, Failure, Outcome, Skipped, to_record
+from plait.views.parts import CALL, TURN
+from plait.views.progress import row_of
+from plait.views.text import (
     Line,
     asked_words,
     clean,
@@ -22,17 +32,7 @@ from plait.cli.lines import (
     row_state,
     write_lines,
 )
-from plait.cli.run import expect_folder
-from plait.engine.events import Event, RunStarted, StepFinished, StepRetrying, StepStarted, Used
-from plait.engine.journal import Journal, Stamped, is_below
-from plait.engine.outcome import Done, Failed, Failure, Outcome, Skipped, to_record
-from plait.engine.progress import row_of
-from plait.engine.run_parts import CALL, TURN
-from plait.engine.told import told
-from plait.errors import InputError, nearest
-from plait.hints import TYPE_CHECKING, Final, Protocol
-from plait.records import dataclass
-from plait.values import Json, json_text
+from plait.views.told import told
 
 if TYPE_CHECKING:
     import argparse
@@ -66,7 +66,7 @@ def configure(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from plait.app import flows
+    from plait.app import runs as flows
 
     expect_folder(options.project)
     runs, name = flows.find_run(options.run, options.project)

@@ -18,11 +18,11 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
-from plait.cli.output import error_data, json_line, write_json, write_value
 from plait.cli.values import add_values, expect_env, expect_map, given_text, given_values, read_json, scope_of
-from plait.errors import InputError, PlaitError
-from plait.hints import TYPE_CHECKING, BinaryIO, Final
-from plait.values import Json, Secret
+from plait.core.errors import InputError, PlaitError
+from plait.core.hints import TYPE_CHECKING, BinaryIO, Final
+from plait.core.values import Json, Secret
+from plait.views.terminal import error_data, json_line, write_json, write_value
 
 if TYPE_CHECKING:
     from plait.cli.arguments import Parser
@@ -100,7 +100,7 @@ def _without_secrets(value: Json, hidden: Json) -> Json:
     """What a person may see: a sink fills in a secret for the program that needs it."""
     if not hidden:
         return value
-    from plait.masking import Masker, masked
+    from plait.core.masking import Masker, masked
 
     return masked(value, Masker(_secret_texts(hidden)).mask)
 
@@ -125,7 +125,7 @@ def _filled(
     strict: bool,
     env: Mapping[str, str] | None,
 ) -> Json:
-    from plait import app
+    from plait.app import api as app
 
     if sink is None:
         return app.render(template, values, profile=profile, strict=strict, env=env)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from functools import partial
 
-from plait.cli.lines import clean_block
 from plait.cli.run import (
     add_inputs,
     add_watching,
@@ -18,7 +17,8 @@ from plait.cli.run import (
     view_for,
     watched,
 )
-from plait.hints import TYPE_CHECKING, Final
+from plait.core.hints import TYPE_CHECKING, Final
+from plait.views.text import clean_block
 
 if TYPE_CHECKING:
     import argparse
@@ -65,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _resume(options: argparse.Namespace) -> int:
-    from plait.app import flows
+    from plait.app import runs as flows
 
     load_all()
     expect_folder(options.project)

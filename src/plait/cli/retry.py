@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 
 from plait.cli.run import add_watching, expect_folder, load_all, parallel, reporting, view_for, watched
-from plait.errors import InputError
-from plait.hints import TYPE_CHECKING, Final
+from plait.core.errors import InputError
+from plait.core.hints import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     import argparse
@@ -41,7 +41,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _retry(options: argparse.Namespace) -> int:
-    from plait.app import flows
+    from plait.app import runs as flows
 
     load_all()
     expect_folder(options.project)

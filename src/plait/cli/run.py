@@ -14,23 +14,23 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
-from plait.cli.consent import add_project, ask_for_trust, at_a_terminal
-from plait.cli.lines import JsonView, PlainView, QuietView, Result, View, clean, clean_block, json_line
-from plait.cli.output import error_data, paint_for
+from plait.cli.trust_prompt import add_project, ask_for_trust, at_a_terminal
 from plait.cli.values import expect_map, file_text, given_text, read_json
-from plait.engine.run import Stop
-from plait.errors import InputError, PlaitError
-from plait.hints import TYPE_CHECKING, Final, Protocol, TextIO
-from plait.values import Json
+from plait.core.errors import InputError, PlaitError
+from plait.core.hints import TYPE_CHECKING, Final, Protocol, TextIO
+from plait.core.values import Json
+from plait.engine.context import Stop
+from plait.views.terminal import error_data, paint_for
+from plait.views.text import JsonView, PlainView, QuietView, Result, View, clean, clean_block, json_line
 
 if TYPE_CHECKING:
     import argparse
 
-    from plait.app.flows import Company, Options
+    from plait.app.runs import Company, Options
     from plait.cli.arguments import Parser
-    from plait.steps.hands import Rehearsed
-    from plait.tools.trust import Ask as AskTrust
-    from plait.tools.trust import Question
+    from plait.engine.hands import Rehearsed
+    from plait.tools.trust.decisions import Ask as AskTrust
+    from plait.tools.trust.decisions import Question
 
 EXAMPLES: Final = (
     "plait run flow.yaml",
@@ -83,8 +83,8 @@ def load_all() -> None:
     """Load what a run takes, while the guardian starts beside it; from then on there may be garbage."""
     import gc
 
-    from plait import app
-    from plait.app import flows
+    from plait.app import api as app
+    from plait.app import runs as flows
 
     app.warm_up()
     flows.load_all()
@@ -93,7 +93,7 @@ def load_all() -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from plait.app import flows
+    from plait.app import runs as flows
 
     load_all()
     expect_folder(options.project)
@@ -111,7 +111,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _show_prompt(options: argparse.Namespace, wanted: Options) -> int:
-    from plait.app import flows
+    from plait.app import runs as flows
 
     filled = flows.prompt_of(options.file, wanted, project=options.project)
     print(json_line(filled.record()) if options.json else filled.body)
@@ -167,7 +167,7 @@ def view_for(options: argparse.Namespace, stream: TextIO | None = None) -> View:
     if options.quiet:
         return QuietView(sys.stderr)
     if stream.isatty() and os.environ.get("TERM") not in ("dumb", None):
-        from plait.cli.live import LiveView
+        from plait.views.live import LiveView
 
         return LiveView()
     return PlainView(stream)
@@ -181,7 +181,7 @@ class Work(Protocol):
 
 def watched(work: Work, view: View) -> int:
     """Let a run go on until it ends or is stopped, and show it; its exit code."""
-    from plait.app.flows import Company
+    from plait.app.runs import Company
 
     stop = Stop()
     company = Company([view.watch], stop, _asking(view) if at_a_terminal() else None)
@@ -250,7 +250,7 @@ def _leave_at_once(number: int) -> None:
 
 
 def _options(options: argparse.Namespace) -> Options:
-    from plait.app.flows import Options
+    from plait.app.runs import Options
 
     return Options(
         inputs=given_inputs(options.inputs, options.input),
@@ -283,7 +283,7 @@ def _inputs_of_file(path: str) -> dict[str, Json]:
     text = given_text("-") if path == "-" else file_text(path)
     if not path.endswith((".yaml", ".yml")):
         return expect_map(read_json(text, place), place)
-    from plait.documents import parse
+    from plait.core.documents import parse
 
     return expect_map(parse(text, path).data(), place)
 
@@ -308,9 +308,9 @@ def expect_folder(project: str | None) -> None:
 
 
 def _trust_first(options: argparse.Namespace) -> None:
-    from plait import app
-    from plait.app import flows
-    from plait.tools.trust import brought_along
+    from plait.app import api as app
+    from plait.app import runs as flows
+    from plait.tools.trust.decisions import brought_along
 
     trust = app.toolbox(options.project or flows.project_of_file(options.file)).trust
     if trust.project is not None and not trust.project_trusted and brought_along(trust.project):

@@ -8,13 +8,13 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 
-from plait.cli.consent import add_project
-from plait.cli.lines import clean, clock
-from plait.cli.output import aligned, paint_for, width, write_json
 from plait.cli.run import expect_folder, whole
+from plait.cli.trust_prompt import add_project
+from plait.core.hints import TYPE_CHECKING, Final, Literal, Protocol, TextIO
+from plait.core.values import Json
 from plait.engine.events import Status
-from plait.hints import TYPE_CHECKING, Final, Literal, Protocol, TextIO
-from plait.values import Json
+from plait.views.terminal import aligned, paint_for, width, write_json
+from plait.views.text import clean, clock
 
 if TYPE_CHECKING:
     import argparse
@@ -66,8 +66,8 @@ def configure(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from plait import app
-    from plait.app import flows
+    from plait.app import api as app
+    from plait.app import runs as flows
 
     expect_folder(options.project)
     summaries = flows.flow_runs(options.project, whole("--limit", options.limit))

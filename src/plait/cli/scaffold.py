@@ -11,14 +11,14 @@ import re
 from collections.abc import Mapping
 
 from plait.cli.arguments import one_of
-from plait.cli.consent import trust_what_was_made
-from plait.errors import InputError, Problem
-from plait.hints import TYPE_CHECKING, Final
+from plait.cli.trust_prompt import trust_what_was_made
+from plait.core.errors import InputError, Problem
+from plait.core.hints import TYPE_CHECKING, Final
 from plait.tools.spaces import normal_id
-from plait.tools.trust import brought_along
+from plait.tools.trust.decisions import brought_along
 
 if TYPE_CHECKING:
-    from plait.steps.call import Toolbox
+    from plait.tools.call import Toolbox
 
 SCRIPT: Final = '''\
 """Greet somebody: parameters come as JSON on stdin, the result goes as JSON to stdout."""
@@ -50,7 +50,7 @@ if __name__ == "__main__":
 FUNCTION: Final = '''\
 """Greet somebody, in the process of Plait itself: quick, with Plait's own Python and modules."""
 
-from plait.hints import Any
+from plait.core.hints import Any
 
 __version__ = "0.1.0"
 __tool_type__ = "python"
@@ -314,7 +314,7 @@ def project_files(kind: str) -> dict[str, str]:
 def _schema(kind: str) -> str:
     import json
 
-    from plait.flows.format.schema import json_schema
+    from plait.schema.json_schema import json_schema
 
     return json.dumps(json_schema(kind), separators=(",", ":")) + "\n"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from plait.cli.arguments import one_of
-from plait.hints import TYPE_CHECKING, Final
+from plait.core.hints import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     import argparse
@@ -25,7 +25,7 @@ def configure(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from plait.flows.format.schema import json_schema
+    from plait.schema.json_schema import json_schema
 
     one_of("format", options.format, FORMATS)
     print(json.dumps(json_schema(options.format), indent=None if options.compact else 2, ensure_ascii=False))

@@ -11,10 +11,10 @@ import argparse
 import sys
 
 from plait.cli.arguments import one_of, seconds
-from plait.cli.output import error_data, paint_for, printable, write_bytes, write_json
 from plait.cli.values import add_values, directory_of, given_text, given_values, scope_of
-from plait.errors import PlaitError
-from plait.hints import TYPE_CHECKING, Any, Final
+from plait.core.errors import PlaitError
+from plait.core.hints import TYPE_CHECKING, Any, Final
+from plait.views.terminal import error_data, paint_for, printable, write_bytes, write_json
 
 if TYPE_CHECKING:
     from plait.cli.arguments import Parser
@@ -56,7 +56,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _show(options: argparse.Namespace) -> int:
-    from plait import app
+    from plait.app import api as app
 
     shell = one_of("shell", options.shell, SHELLS)
     scope = scope_of(given_values(options), directory=directory_of(options.cwd), commands=False)
@@ -72,7 +72,7 @@ def _show(options: argparse.Namespace) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from plait import app
+    from plait.app import api as app
 
     directory = directory_of(options.cwd)
     template = given_text(options.template)

@@ -6,8 +6,17 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
 
-from plait.cli.consent import add_project
-from plait.cli.lines import (
+from plait.cli.run import expect_folder
+from plait.cli.trust_prompt import add_project
+from plait.core.hints import TYPE_CHECKING, Final, Protocol
+from plait.core.values import Json
+from plait.engine.choice import chosen_at
+from plait.engine.events import Event, RunStarted, Status, StepFinished, StepRetrying
+from plait.engine.journal import Journal, Recorded, Stamped, is_item
+from plait.engine.outcome import Done, Failed, Skipped
+from plait.views.parts import AGENT, ASKING, ENSEMBLE, GRAPH, LISTED, FailedStep, Part
+from plait.views.progress import Progress
+from plait.views.text import (
     Line,
     asked_line,
     clean,
@@ -23,16 +32,7 @@ from plait.cli.lines import (
     why_ended,
     write_lines,
 )
-from plait.cli.run import expect_folder
-from plait.engine.choice import chosen_at
-from plait.engine.events import Event, RunStarted, Status, StepFinished, StepRetrying
-from plait.engine.journal import Journal, Recorded, Stamped, is_item
-from plait.engine.outcome import Done, Failed, Skipped
-from plait.engine.progress import Progress
-from plait.engine.run_parts import AGENT, ASKING, ENSEMBLE, GRAPH, LISTED, FailedStep, Part
-from plait.engine.told import told
-from plait.hints import TYPE_CHECKING, Final, Protocol
-from plait.values import Json
+from plait.views.told import told
 
 if TYPE_CHECKING:
     import argparse
@@ -64,8 +64,8 @@ def configure(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from plait.app import flows
-    from plait.app.flow_files import CHAT
+    from plait.app import runs as flows
+    from plait.app.flow_source import CHAT
 
     expect_folder(options.project)
     runs, name = flows.find_run(options.run, options.project)
@@ -99,7 +99,7 @@ def run(options: argparse.Namespace) -> int:
 def _way(file: str, journal: Journal) -> Iterator[Line]:
     """The way through a graph, as long as its file can be read."""
     from plait.cli.graph import picture_of_run, text_lines
-    from plait.errors import PlaitError
+    from plait.core.errors import PlaitError
 
     try:
         picture = picture_of_run(file, journal)
@@ -289,7 +289,7 @@ def _steps(part: Part, journal: Steps, tries: Tries) -> Iterator[Line]:
     if part.state == "waiting" and not part.group.ended:
         return  # what an earlier life did in it will be done again
     if part.kind in LISTED:
-        from plait.cli import show_rows
+        from plait.views import show_rows
 
         yield from show_rows.lines(part.kind, list(journal.recorded_in(part.name)), part.asked)
         return

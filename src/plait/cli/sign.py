@@ -14,21 +14,21 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import chain
 
-from plait.beneath import read_beneath
-from plait.cli.consent import add_project, toolbox_of
+from plait.agents.permissions import DIRECTIVE
 from plait.cli.signers import DEFAULT_KEY, key_folder, opened_key
-from plait.errors import InputError, TrustError
-from plait.hints import TYPE_CHECKING, Final
-from plait.records import dataclass
-from plait.steps.permissions import DIRECTIVE
-from plait.tools.signing import in_comment, read_signature, sign_bytes, sign_detached, time_text
+from plait.cli.trust_prompt import add_project, toolbox_of
+from plait.core.errors import InputError, TrustError
+from plait.core.hints import TYPE_CHECKING, Final
+from plait.core.records import dataclass
+from plait.core.safe_files import read_beneath
 from plait.tools.spaces import DIRECTIVES, EXTENSIONS, Space, Spaces
+from plait.tools.trust.signatures import in_comment, read_signature, sign_bytes, sign_detached, time_text
 
 if TYPE_CHECKING:
     import argparse
 
     from plait.cli.arguments import Parser
-    from plait.tools.signing import PrivateKey
+    from plait.tools.trust.signatures import PrivateKey
 
 EXAMPLES: Final = (
     "plait sign team/report",

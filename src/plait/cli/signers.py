@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import sys
 
-from plait.cli.consent import at_a_terminal
-from plait.errors import InputError
-from plait.hints import TYPE_CHECKING, Final
+from plait.cli.trust_prompt import at_a_terminal
+from plait.core.errors import InputError
+from plait.core.hints import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from plait.tools.signing import PrivateKey
-    from plait.tools.trust import KeyFolder, TrustedKey, TrustStore, Verdict
-    from plait.values import Secret
+    from plait.core.values import Secret
+    from plait.tools.trust.decisions import KeyFolder, TrustedKey, TrustStore, Verdict
+    from plait.tools.trust.signatures import PrivateKey
 
 OWN_KEY: Final = "your own key"
 """The origin, in the trust store, of keys that were made here."""
@@ -36,7 +36,7 @@ def signed_by(verdict: Verdict, store: TrustStore) -> str:
 
 
 def key_folder(store: TrustStore) -> KeyFolder:
-    from plait.tools.trust import KeyFolder
+    from plait.tools.trust.decisions import KeyFolder
 
     return KeyFolder(os.path.dirname(store.root))
 
@@ -54,7 +54,7 @@ def opened_key(folder: KeyFolder, name: str) -> PrivateKey:
 def asked_passphrase(prompt: str) -> Secret:
     from getpass import getpass
 
-    from plait.values import Secret
+    from plait.core.values import Secret
 
     return Secret(getpass(prompt, stream=sys.stderr))
 

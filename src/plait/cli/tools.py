@@ -13,26 +13,26 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from plait.cli.arguments import one_of
-from plait.cli.consent import add_project, toolbox_of
-from plait.cli.output import Paint, aligned, cut, error_data, paint_for, printable, width, write_json
 from plait.cli.signers import signed_by
-from plait.errors import InputError, PlaitError, listed
-from plait.hints import TYPE_CHECKING, Final
-from plait.records import dataclass
-from plait.tools.readers import NO_HEADER
+from plait.cli.trust_prompt import add_project, toolbox_of
+from plait.core.errors import InputError, PlaitError, listed
+from plait.core.hints import TYPE_CHECKING, Final
+from plait.core.records import dataclass
+from plait.core.values import Json, json_text
+from plait.tools.headers import NO_HEADER
 from plait.tools.rules import judge, short_id
 from plait.tools.spaces import Space, Spaces
-from plait.values import Json, json_text
+from plait.views.terminal import Paint, aligned, cut, error_data, paint_for, printable, width, write_json
 
 if TYPE_CHECKING:
     import argparse
 
     from plait.cli.arguments import Parser
-    from plait.steps.call import Toolbox
+    from plait.tools.call import Toolbox
     from plait.tools.chain import Chain
     from plait.tools.items import Item
     from plait.tools.spaces import Found
-    from plait.tools.trust import TrustStore, Verdict
+    from plait.tools.trust.decisions import TrustStore, Verdict
 
 EXAMPLES: Final = (
     "plait tools show core/file/read",
@@ -306,8 +306,8 @@ def _chain_record(chain: Chain, verdicts: Sequence[Verdict], hidden: Sequence[Fo
 
 def _lock(tools: Toolbox) -> None:
     from plait.cli.sign import replace_file
-    from plait.tools.lock import LOCK
-    from plait.tools.trust import Lock
+    from plait.tools.trust.decisions import Lock
+    from plait.tools.trust.lockfile import LOCK
 
     project = tools.trust.project or os.getcwd()
     lock = Lock.of(project)

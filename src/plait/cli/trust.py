@@ -19,21 +19,21 @@ import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 
-from plait.cli.consent import add_project, agreed, at_a_terminal, toolbox_of
 from plait.cli.keys import add_key, state_of
-from plait.cli.output import cut, folded, paint_for, printable, width, write_json
+from plait.cli.trust_prompt import add_project, agreed, at_a_terminal, toolbox_of
 from plait.cli.values import expect_map, read_json
-from plait.errors import InputError, PlaitError, TrustError, nearest
-from plait.hints import TYPE_CHECKING, Final
+from plait.core.errors import InputError, PlaitError, TrustError, nearest
+from plait.core.hints import TYPE_CHECKING, Final
+from plait.core.values import Json
 from plait.tools.spaces import normal_id
-from plait.tools.trust import brought_along
-from plait.values import Json
+from plait.tools.trust.decisions import brought_along
+from plait.views.terminal import cut, folded, paint_for, printable, width, write_json
 
 if TYPE_CHECKING:
     import argparse
 
     from plait.cli.arguments import Parser
-    from plait.steps.call import Prepared, Toolbox
+    from plait.tools.call import Prepared, Toolbox
     from plait.tools.invocation import McpCall
 
 EXAMPLES: Final = (
@@ -96,7 +96,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _trust(folder: str) -> None:
-    from plait import app
+    from plait.app import api as app
 
     if not os.path.isdir(folder):
         guess = nearest(folder, ACTIONS)
@@ -218,7 +218,7 @@ def _params(written: str | None) -> dict[str, Json]:
 
 def _approve(tools: Toolbox, server: str, tool: str, params: Mapping[str, Json]) -> int:
     """Show the tool as its server describes it now; typing this command, or a yes, approves it."""
-    from plait import app
+    from plait.app import api as app
 
     found = _mcp_calls(tools, server, tool, params)
     refused = False
@@ -274,7 +274,7 @@ def _prepared_calls(
     tools: Toolbox, params: Mapping[str, Json], refused: list[PlaitError]
 ) -> Iterator[tuple[Prepared, McpCall]]:
     """Every tool here that calls an MCP server; why others cannot be looked at goes to `refused`."""
-    from plait.steps.call import prepare
+    from plait.tools.call import prepare
     from plait.tools.invocation import McpCall
 
     for item_id in sorted(tools.spaces.ids()):

@@ -7,10 +7,10 @@ import os
 import sys
 from collections.abc import Mapping
 
-from plait.errors import InputError
-from plait.hints import TYPE_CHECKING
-from plait.machine import expect_room
-from plait.values import Json, Secret, finite_number, json_error, text
+from plait.core.errors import InputError
+from plait.core.hints import TYPE_CHECKING
+from plait.core.machine import expect_room
+from plait.core.values import Json, Secret, finite_number, json_error, text
 
 if TYPE_CHECKING:
     import argparse
@@ -68,7 +68,7 @@ def scope_of(
     An `env` that was given takes the place of the process's environment; without
     `commands`, `${cmd:…}` runs nothing and its value is not known.
     """
-    from plait import app
+    from plait.app import api as app
     from plait.scope import Scope
 
     scope = Scope(label="nothing", sources=app.sources(directory, commands=commands))

@@ -5,20 +5,20 @@ from __future__ import annotations
 import os
 import sys
 
-from plait.cli.consent import add_project, toolbox_of
-from plait.cli.output import cut, error_data, paint_for, show_error, write_json
 from plait.cli.sign import place_of
 from plait.cli.tools import Row, rows, status_of
-from plait.errors import PlaitError
-from plait.hints import TYPE_CHECKING, Final
-from plait.records import replace
+from plait.cli.trust_prompt import add_project, toolbox_of
+from plait.core.errors import PlaitError
+from plait.core.hints import TYPE_CHECKING, Final
+from plait.core.records import replace
+from plait.views.terminal import cut, error_data, paint_for, show_error, write_json
 
 if TYPE_CHECKING:
     import argparse
 
     from plait.cli.arguments import Parser
-    from plait.steps.call import Toolbox
-    from plait.values import Json
+    from plait.core.values import Json
+    from plait.tools.call import Toolbox
 
 EXAMPLES: Final = (
     "plait verify --json",
@@ -50,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _unlocked(tools: Toolbox, judged: list[Row]) -> list[dict[str, Json]]:
     """Files that are no tools of their own, or have gone, and so have no row, but differ from the lock."""
-    from plait.tools.trust import Lock
+    from plait.tools.trust.decisions import Lock
 
     project = tools.trust.project or os.getcwd()
     shown = {row.path for row in judged}
@@ -72,7 +72,7 @@ def _with_folder(tools: Toolbox, row: Row) -> Row:
     verdict = row.verdict
     if verdict is None or not verdict.allowed or row.shadowed_by is not None or row.runtime:
         return row
-    from plait.steps.call import refused_beside
+    from plait.tools.call import refused_beside
 
     try:
         refused = refused_beside(tools, row.id)

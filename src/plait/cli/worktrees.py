@@ -6,12 +6,12 @@ import os
 import sys
 from collections.abc import Sequence
 
-from plait.cli.consent import add_project
-from plait.cli.lines import clean
-from plait.cli.output import aligned, paint_for, width, write_json
 from plait.cli.run import expect_folder
-from plait.hints import TYPE_CHECKING, Final, Protocol, TextIO
-from plait.values import Json
+from plait.cli.trust_prompt import add_project
+from plait.core.hints import TYPE_CHECKING, Final, Protocol, TextIO
+from plait.core.values import Json
+from plait.views.terminal import aligned, paint_for, width, write_json
+from plait.views.text import clean
 
 if TYPE_CHECKING:
     import argparse
@@ -57,7 +57,7 @@ def configure(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from plait.app import flows
+    from plait.app import runs as flows
 
     expect_folder(options.project)
     found: Sequence[Left] = flows.left_worktrees(options.project, clean=options.clean)

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from plait.core.hints import TYPE_CHECKING, Final, Protocol
+from plait.core.records import dataclass
+from plait.core.values import Json
 from plait.engine.outcome import Outcome
-from plait.hints import TYPE_CHECKING, Final, Protocol
-from plait.records import dataclass
-from plait.values import Json
 
 if TYPE_CHECKING:
     from plait.engine.perform import Step, Turn
 
 BACKENDS: Final = {
-    "local": "plait.backends.local:LocalThreads",
-    "dask": "plait.backends.dask:Dask",
+    "local": "plait.adapters.local:LocalThreads",
+    "dask": "plait.adapters.dask.backend:Dask",
 }
 """What a file and `--backend` may name, and the class that does it: a new one is its module and a row.
 

@@ -6,8 +6,8 @@ recorded of items of an older choice stays in the journal, and means nothing any
 
 from __future__ import annotations
 
+from plait.core.hints import Final, Protocol
 from plait.engine.journal import Recorded, number_of
-from plait.hints import Final, Protocol
 
 CHOOSER: Final = "items"
 """The name, and the kind, of the step that chooses the items of a map."""

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from plait.core.hints import Literal, TypeAlias
+from plait.core.records import dataclass, field
+from plait.core.values import Json
 from plait.engine.outcome import Failure, Outcome
-from plait.hints import Literal, TypeAlias
-from plait.records import dataclass, field
-from plait.values import Json
 
 Status: TypeAlias = Literal["running", "done", "failed", "interrupted"]
 Used: TypeAlias = Mapping[str, float]

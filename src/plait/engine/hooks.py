@@ -28,6 +28,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from threading import Lock
 
+from plait.core.errors import ConditionError, nearest
+from plait.core.hints import TYPE_CHECKING, Final, Literal, TypeAlias
+from plait.core.masking import masked
+from plait.core.records import dataclass, field, replace
+from plait.core.values import Json
 from plait.engine.events import Owed
 from plait.engine.journal import Recorded, is_below, number_of
 from plait.engine.limits import NAMES as LIMITS
@@ -47,17 +52,12 @@ from plait.engine.outcome import (
     expect_done,
 )
 from plait.engine.perform import PLAIN, Policy, Skip, Step, Turn, act, perform, plans
-from plait.errors import ConditionError, nearest
-from plait.hints import TYPE_CHECKING, Final, Literal, TypeAlias
-from plait.masking import masked
-from plait.records import dataclass, field, replace
 from plait.scope import Scope
 from plait.template.program import FACTS
-from plait.values import Json
 
 if TYPE_CHECKING:
-    from plait.engine.expressions import Expression
-    from plait.source import Span
+    from plait.core.source import Span
+    from plait.scope.expressions import Expression
     from plait.template.template import Template
 
 Verb: TypeAlias = Literal["retry", "fail", "abort", "continue", "skip"]

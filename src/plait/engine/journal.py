@@ -11,10 +11,10 @@ import time
 from collections.abc import Collection, Iterable, Iterator
 from threading import Lock
 
+from plait.core.hints import Final, Protocol
+from plait.core.records import dataclass, field
 from plait.engine.events import Event, Owed, StepFinished, StepForgotten, StepRetrying, StepStarted, Used
 from plait.engine.outcome import Done, Failed, Outcome
-from plait.hints import Final, Protocol
-from plait.records import dataclass, field
 
 ITEM: Final = "item:"
 """The name of an item begins with it."""
@@ -213,7 +213,7 @@ class MemoryJournal:
         yield from self._events[max(after - self._before, 0) :]
 
     def keep(self, data: bytes) -> str:
-        from plait.digests import sha256_hex
+        from plait.core.digests import sha256_hex
 
         name = sha256_hex(data)
         self._data[name] = data

@@ -21,11 +21,11 @@ from operator import add, sub
 from sys import maxsize
 from threading import Condition, Lock
 
+from plait.core.hints import TYPE_CHECKING, Final, TypeAlias
+from plait.core.records import dataclass, field, replace
+from plait.core.values import Json
 from plait.engine.events import StepFinished, Used
 from plait.engine.outcome import LIMIT, Failure, StepError
-from plait.hints import TYPE_CHECKING, Final, TypeAlias
-from plait.records import dataclass, field, replace
-from plait.values import Json
 
 if TYPE_CHECKING:
     from plait.engine.journal import Journal

@@ -9,10 +9,10 @@ step is inside of.
 
 from __future__ import annotations
 
-from plait.errors import ValueRefusedError
-from plait.hints import TYPE_CHECKING, Final, TypeAlias
-from plait.records import dataclass, replace
-from plait.values import Json, expect_json
+from plait.core.errors import ValueRefusedError
+from plait.core.hints import TYPE_CHECKING, Final, TypeAlias
+from plait.core.records import dataclass, replace
+from plait.core.values import Json, expect_json
 
 if TYPE_CHECKING:
     from plait.engine.limits import Reached

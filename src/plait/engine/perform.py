@@ -13,6 +13,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import Lock
 
+from plait.core.errors import NO_OUTCOMES, JournalError, PlaitError
+from plait.core.hints import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias, TypeVar
+from plait.core.machine import REFUSALS, machine_error
+from plait.core.records import dataclass, field, replace
+from plait.core.values import Json
+from plait.engine.context import QUESTIONS
 from plait.engine.events import StepFinished, StepRetrying, StepStarted, Used
 from plait.engine.journal import is_inside
 from plait.engine.outcome import (
@@ -31,17 +37,11 @@ from plait.engine.outcome import (
     too_long,
 )
 from plait.engine.retry import ONCE_ONLY, Retry
-from plait.engine.run import QUESTIONS
-from plait.errors import NO_OUTCOMES, JournalError, PlaitError
-from plait.hints import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias, TypeVar
-from plait.machine import REFUSALS, machine_error
-from plait.records import dataclass, field, replace
-from plait.values import Json
 
 if TYPE_CHECKING:
     _Run = TypeVar("_Run", bound=Callable[..., Json])
+    from plait.engine.context import Run
     from plait.engine.journal import Recorded
-    from plait.engine.run import Run
     from plait.scope import Scope
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from plait.core.hints import Final
+from plait.core.records import dataclass, field
 from plait.engine.journal import starred
-from plait.hints import Final
-from plait.records import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import islice
 
+from plait.core.hints import TYPE_CHECKING, Literal, TypeAlias
+from plait.core.records import dataclass
 from plait.engine.outcome import LIMIT, Failure
-from plait.hints import TYPE_CHECKING, Literal, TypeAlias
-from plait.records import dataclass
 
 if TYPE_CHECKING:
     from random import Random

@@ -17,21 +17,21 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from copy import copy
 
-from plait.beneath import OutsideError, open_beneath
-from plait.errors import InputError, LimitError
-from plait.hints import TYPE_CHECKING, Final, TypeAlias
-from plait.machine import expect_room
-from plait.records import dataclass
-from plait.source import Source
+from plait.core.errors import InputError, LimitError
+from plait.core.hints import TYPE_CHECKING, Final, TypeAlias
+from plait.core.machine import expect_room
+from plait.core.records import dataclass
+from plait.core.safe_files import OutsideError, open_beneath
+from plait.core.source import Source
+from plait.core.values import NOT_KNOWN, UNDEFINED, Secret
 from plait.template.filters import holds_secret
 from plait.template.program import Answer, Piece, Placed
-from plait.values import NOT_KNOWN, UNDEFINED, Secret
 
 if TYPE_CHECKING:
     # Slow to import, and only a run with dates or commands needs them.
     from datetime import datetime
 
-    from plait.template.shell import BoundScript
+    from plait.template.shell.binding import BoundScript
 
 CAPACITY: Final = 100
 MAX_FILE: Final = 4 << 20

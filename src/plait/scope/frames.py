@@ -13,15 +13,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from plait.errors import InputError
-from plait.hints import Final
-from plait.records import dataclass
+from plait.core.errors import InputError
+from plait.core.hints import Final
+from plait.core.records import dataclass
+from plait.core.source import Source
+from plait.core.values import UNDEFINED, Json
 from plait.scope.computed import Sources
-from plait.source import Source
 from plait.template.grammar import parse_path
 from plait.template.nodes import Path
 from plait.template.program import FACTS, Answer, Piece, walk
-from plait.values import UNDEFINED, Json
 
 LEVELS: Final = ("captures", "phase", "step", "workflow", "outputs", "env")
 """Highest first; the seventh level, computed values, belongs to no frame."""

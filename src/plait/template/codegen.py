@@ -14,9 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from plait.errors import PlaitError, ValueRefusedError
-from plait.hints import Final, cast
-from plait.source import Source
+from plait.core.errors import PlaitError, ValueRefusedError
+from plait.core.hints import Final, cast
+from plait.core.source import Source
+from plait.core.values import UNDEFINED, Json, holds_unknown, text
 from plait.template.grammar import MAX_TEXT
 from plait.template.nodes import (
     ContextHole,
@@ -41,7 +42,6 @@ from plait.template.program import (
     walk,
 )
 from plait.template.template import Branch, Constant, Leaf, Node, Template
-from plait.values import UNDEFINED, Json, holds_unknown, text
 
 FORMATTED: Final = 8
 """Up to this many pieces an f-string that looks at each value is as fast as `join`, and never surprised."""

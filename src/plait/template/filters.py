@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 
-from plait.errors import LimitError, ValueRefusedError
-from plait.hints import Final
-from plait.values import UNDEFINED, Json, Secret, Undefined, json_text, revealed_text, text
+from plait.core.errors import LimitError, ValueRefusedError
+from plait.core.hints import Final
+from plait.core.values import UNDEFINED, Json, Secret, Undefined, json_text, revealed_text, text
 
 MAX_INTEGER_DIGITS: Final = 4000
 MAX_OUTPUT: Final = 16 << 20

@@ -23,10 +23,11 @@ from collections.abc import Iterator
 from contextlib import suppress
 from functools import lru_cache
 
-from plait.errors import InputError, LimitError, nearest
-from plait.hints import Any, Final
-from plait.records import dataclass, replace
-from plait.source import Source, Span
+from plait.core.errors import InputError, LimitError, nearest
+from plait.core.hints import Any, Final
+from plait.core.records import dataclass, replace
+from plait.core.source import Source, Span
+from plait.core.values import Json
 from plait.template.filters import FILTERS, FORMATS
 from plait.template.nodes import (
     Alternative,
@@ -48,7 +49,6 @@ from plait.template.nodes import (
     Text,
 )
 from plait.template.profiles import Profile, profile_named
-from plait.values import Json
 
 MAX_TEXT: Final = 1 << 20
 MAX_DEPTH: Final = 64

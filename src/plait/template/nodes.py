@@ -7,9 +7,9 @@ answered: its value is inert, no later stage looks into it.
 
 from __future__ import annotations
 
-from plait.hints import ClassVar, TypeAlias
-from plait.records import dataclass, field
-from plait.values import Json
+from plait.core.hints import ClassVar, TypeAlias
+from plait.core.records import dataclass, field
+from plait.core.values import Json
 
 
 @dataclass(frozen=True, slots=True)

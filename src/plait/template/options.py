@@ -11,8 +11,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from plait.hints import Final, Literal
-from plait.records import dataclass, field
+from plait.core.hints import Final, Literal
+from plait.core.records import dataclass, field
 
 _NUMBER: Final = re.compile(r"-(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
 _ASSIGNMENT: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")

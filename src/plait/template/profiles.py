@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from plait.errors import InputError, nearest
-from plait.hints import Final, Literal, TypeAlias
-from plait.records import dataclass
+from plait.core.errors import InputError, nearest
+from plait.core.hints import Final, Literal, TypeAlias
+from plait.core.records import dataclass
 
 ProfileName: TypeAlias = Literal["prompt", "directive", "graph", "workflow", "config"]
 

@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from functools import lru_cache
 
-from plait.errors import (
+from plait.core.errors import (
     LimitError,
     MissingNamesError,
     PlaitError,
@@ -20,9 +20,22 @@ from plait.errors import (
     listed,
     nearest,
 )
-from plait.hints import Final, Protocol, TypeAlias
-from plait.records import dataclass
-from plait.source import Source, Span
+from plait.core.hints import Final, Protocol, TypeAlias
+from plait.core.records import dataclass
+from plait.core.source import Source, Span
+from plait.core.values import (
+    NOT_KNOWN,
+    UNDEFINED,
+    Json,
+    Secret,
+    Undefined,
+    Unknown,
+    holds_unknown,
+    least_text,
+    revealed_text,
+    text,
+    written_size,
+)
 from plait.template.filters import FILTERS, FORMATS, holds_secret, matching
 from plait.template.filters import MAX_OUTPUT as MAX_OUTPUT
 from plait.template.grammar import SMALL_TEXT, parse
@@ -48,19 +61,6 @@ from plait.template.nodes import (
     holes,
 )
 from plait.template.profiles import PROFILES, Profile
-from plait.values import (
-    NOT_KNOWN,
-    UNDEFINED,
-    Json,
-    Secret,
-    Undefined,
-    Unknown,
-    holds_unknown,
-    least_text,
-    revealed_text,
-    text,
-    written_size,
-)
 
 FEW_HOLES: Final = 64
 """Of so few holes generated code looks at each value that stands twice; more are counted one by one."""
@@ -593,7 +593,7 @@ def _command(computed: Computed, profile: Profile) -> Getter:
 
     def find(rendering: Rendering) -> Answer:
         if not known:
-            from plait.template.script import without_own_holes
+            from plait.template.shell.script import without_own_holes
 
             known.append(Program(without_own_holes(argument, rendering.source), profile))
         return rendering.lookup.command(known[0].pieces(rendering), rendering.source)

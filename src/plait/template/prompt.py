@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from plait.errors import InputError
+from plait.core.errors import InputError
+from plait.core.values import Json, text
 from plait.template.template import compile_template
-from plait.values import Json, text
 
 
 def resolve(template: str | None, inputs: Mapping[str, Json] | None) -> str | None:

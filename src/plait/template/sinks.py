@@ -13,9 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from plait.errors import InputError, ValueRefusedError, nearest
-from plait.hints import TYPE_CHECKING, Final, Literal
-from plait.source import Source, Span
+from plait.core.errors import InputError, ValueRefusedError, nearest
+from plait.core.hints import TYPE_CHECKING, Final, Literal
+from plait.core.source import Source, Span
+from plait.core.values import Json, Secret, Unknown, json_text, revealed_text, text
 from plait.template.filters import holds_secret
 from plait.template.nodes import (
     ContextHole,
@@ -29,10 +30,9 @@ from plait.template.nodes import (
 )
 from plait.template.program import Budget, Lookup, Piece, Placed, expect_bounded, unknown_text
 from plait.template.template import Branch, Constant, Leaf, Node, Template
-from plait.values import Json, Secret, Unknown, json_text, revealed_text, text
 
 if TYPE_CHECKING:
-    from plait.template.shell import BoundScript
+    from plait.template.shell.binding import BoundScript
 
 Values = Mapping[str, Json] | Lookup
 Env = Mapping[str, str] | None
@@ -166,8 +166,10 @@ def as_shell(
     template: Template, values: Values, *, strict: bool = False, env: Env = None, dialect: Dialect = "sh"
 ) -> BoundScript:
     """Shell text with its values bound to variables; see `shell`."""
-    from plait.template.script import script_of  # few templates are scripts, and a call without one is quick
-    from plait.template.shell import bind
+    from plait.template.shell.binding import bind
+    from plait.template.shell.script import (
+        script_of,  # few templates are scripts, and a call without one is quick
+    )
 
     lookup = template.lookup(values, env)
     script = script_of(template, dialect, lookup.names)
@@ -182,8 +184,8 @@ def as_shell(
 def bound_shell(
     pieces: Sequence[Piece], source: Source, *, dialect: Dialect, lookup: Lookup | None = None
 ) -> BoundScript:
-    from plait.template.script import gap_of
-    from plait.template.shell import bind, plan
+    from plait.template.shell.binding import bind, plan
+    from plait.template.shell.script import gap_of
 
     placed = [piece for piece in pieces if isinstance(piece, Placed)]
     numbers = iter(range(len(placed)))

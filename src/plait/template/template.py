@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from plait.errors import InputError, LimitError, PromptTemplateError, nearest
-from plait.hints import Final, TypeAlias
-from plait.records import dataclass, replace
-from plait.source import Source, Span
+from plait.core.errors import InputError, LimitError, PromptTemplateError, nearest
+from plait.core.hints import Final, TypeAlias
+from plait.core.records import dataclass, replace
+from plait.core.source import Source, Span
+from plait.core.values import UNDEFINED, Json
 from plait.template.nodes import (
     Computed,
     ContextHole,
@@ -45,7 +46,6 @@ from plait.template.program import (
     known_names,
     program,
 )
-from plait.values import UNDEFINED, Json
 
 RENDERINGS_UNTIL_HOT: Final = 200
 SURPRISES_UNTIL_CAUTIOUS: Final = 50

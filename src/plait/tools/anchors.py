@@ -15,9 +15,9 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
-from plait.errors import InputError, LimitError
-from plait.hints import Final
-from plait.records import dataclass
+from plait.core.errors import InputError, LimitError
+from plait.core.hints import Final
+from plait.core.records import dataclass
 from plait.tools.chain import Chain
 from plait.tools.environment import EnvValue, author_template
 from plait.tools.items import Anchor, Item, VerifyDeps

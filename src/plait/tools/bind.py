@@ -6,9 +6,10 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 
-from plait.errors import InputError, LimitError, Problem, ShellRefusedError, ValueRefusedError, nearest
-from plait.hints import TYPE_CHECKING, Any, Final
-from plait.records import dataclass, field, field_names, replace
+from plait.core.errors import InputError, LimitError, Problem, ShellRefusedError, ValueRefusedError, nearest
+from plait.core.hints import TYPE_CHECKING, Any, Final
+from plait.core.records import dataclass, field, field_names, replace
+from plait.core.values import Json, Secret, detached, json_text, revealed_text, text
 from plait.template import sinks
 from plait.template.nodes import Text
 from plait.template.program import Budget, Piece, Placed
@@ -29,11 +30,10 @@ from plait.tools.invocation import (
     Retry,
     Verified,
 )
-from plait.values import Json, Secret, detached, json_text, revealed_text, text
 
 if TYPE_CHECKING:
-    from plait.template.shell import BoundScript
-    from plait.template.shell_rules import Code
+    from plait.template.shell.binding import BoundScript
+    from plait.template.shell.rules import Code
 
 
 @dataclass(frozen=True, slots=True)
@@ -390,7 +390,7 @@ def _surely_data(template: Template, before: Sequence[str]) -> bool:
 
 def _code_at(place: int, argv: Sequence[str], where: _Where) -> Code | None:
     """What reads the word at this place, or one behind it, as code."""
-    from plait.template.shell_rules import code_in
+    from plait.template.shell.rules import code_in
 
     found = [code for code in code_in(_by_real_names(argv, where)) if code.place >= place]
     return min(found, key=lambda code: code.place, default=None)
@@ -398,7 +398,7 @@ def _code_at(place: int, argv: Sequence[str], where: _Where) -> Code | None:
 
 def _by_real_names(argv: Sequence[str], where: _Where) -> list[str]:
     """The same words, with the names of programs under which we know them: a link to bash is bash."""
-    from plait.template.shell_rules import is_interpreter, runs_another
+    from plait.template.shell.rules import is_interpreter, runs_another
 
     named = list(argv)
     for at, word in enumerate(argv):
@@ -438,7 +438,7 @@ def _expect_no_code_in_input(argv: Sequence[str], config: Config, where: _Where)
     """Nobody's value is part of what an interpreter reads from its standard input as its program."""
     if not config.has("input_data") or config.only_of_author(config.template(config.written["input_data"])):
         return
-    from plait.template.shell_rules import reader_of_input
+    from plait.template.shell.rules import reader_of_input
 
     name = reader_of_input(_by_real_names(argv, where))
     if name is not None:

@@ -12,9 +12,9 @@ import time
 from _thread import allocate_lock
 from collections.abc import Callable, Iterable
 
-from plait.errors import InputError, LimitError, nearest
-from plait.hints import Final, Protocol, TypeAlias
-from plait.records import dataclass, field
+from plait.core.errors import InputError, LimitError, nearest
+from plait.core.hints import Final, Protocol, TypeAlias
+from plait.core.records import dataclass, field
 from plait.tools.items import Item, digest_of
 from plait.tools.spaces import Found, Space, Spaces, normal_id, renamed
 

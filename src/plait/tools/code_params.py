@@ -13,15 +13,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from plait.errors import Problem, ShellRefusedError
-from plait.hints import TYPE_CHECKING, Final, TypeAlias
-from plait.records import dataclass
-from plait.source import Span
+from plait.core.errors import Problem, ShellRefusedError
+from plait.core.hints import TYPE_CHECKING, Final, TypeAlias
+from plait.core.records import dataclass
+from plait.core.source import Span
+from plait.core.values import Json
 from plait.template.nodes import ContextHole, Filled, Hole, Text
 from plait.template.program import Placed
 from plait.template.sinks import as_json_value, as_written, is_own_word
 from plait.template.template import Branch, Constant, Leaf, Node, Template
-from plait.values import Json
 
 if TYPE_CHECKING:
     from plait.template.program import Lookup, Piece
@@ -343,7 +343,7 @@ def _pieces(
     own = Template(place.leaf, template.profile)
     if place.mark.language not in SHELLS:
         return own.pieces(lookup, strict=strict)
-    from plait.template.script import script_of
+    from plait.template.shell.script import script_of
 
     # What the script sets itself is the script's, as in a `shell:` step.
     script = script_of(own, dialect_of(place.mark, filled), lookup.names)

@@ -14,20 +14,20 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 
-from plait.beneath import read_beneath
-from plait.errors import InputError, Problem
-from plait.hints import Any, Final
-from plait.records import dataclass
-from plait.source import Source, Span
+from plait.core.errors import InputError, Problem
+from plait.core.hints import Any, Final
+from plait.core.json_schema import surely_meets, validator
+from plait.core.records import dataclass
+from plait.core.safe_files import read_beneath
+from plait.core.source import Source, Span
+from plait.core.values import Json, Secret, detached, holds_unknown
 from plait.template.nodes import ParamHole, holes
 from plait.template.program import Budget
 from plait.template.sinks import as_json_value, is_unresolved
 from plait.template.template import Template, compile_template
 from plait.tools.chain import Chain
 from plait.tools.items import ConfigResolve, Header, Item, digest_of
-from plait.tools.schemas import surely_meets, validator
 from plait.tools.spaces import Space, Spaces
-from plait.values import Json, Secret, detached, holds_unknown
 
 EXECUTION_KEYS: Final = frozenset(
     {
@@ -483,7 +483,7 @@ def _config_file(space: Space, path: str) -> Item | None:
 
 
 def _resolved(spec: ConfigResolve, files: Sequence[Item]) -> Json:
-    from plait.documents import merge, parse  # few tools ask for files of config/
+    from plait.core.documents import merge, parse  # few tools ask for files of config/
 
     nodes = [
         parse(file.data.decode("utf-8", "surrogateescape"), file.path)

@@ -13,15 +13,15 @@ import re
 from collections.abc import Iterable, Mapping, Set
 from functools import lru_cache
 
-from plait.hints import Final
-from plait.records import dataclass, field, replace
-from plait.secret_names import is_secret
+from plait.core.hints import Final
+from plait.core.records import dataclass, field, replace
+from plait.core.secret_names import is_secret
+from plait.core.values import MASK, Secret
 from plait.template.sinks import is_unresolved
 from plait.template.template import Template, compile_template
 from plait.tools.chain import Chain
 from plait.tools.interpreters import Surroundings, locate
 from plait.tools.items import EnvConfig
-from plait.values import MASK, Secret
 
 FIXED: Final = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "TERM")
 

@@ -9,9 +9,9 @@ import os
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from plait.errors import InputError
-from plait.hints import Final
-from plait.records import dataclass, field
+from plait.core.errors import InputError
+from plait.core.hints import Final
+from plait.core.records import dataclass, field
 from plait.tools.items import Interpreter
 
 Ask = Callable[[Sequence[str]], str | None]

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from plait.hints import Final, Literal, TypeAlias
-from plait.records import dataclass, field
-from plait.values import MASK, Json
+from plait.core.hints import Final, Literal, TypeAlias
+from plait.core.records import dataclass, field
+from plait.core.values import MASK, Json
 
 DEFAULT_TIMEOUT = 300.0
 DEFAULT_MAX_OUTPUT = 16 << 20

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from plait.digests import sha256
-from plait.errors import DocumentError, Problem, nearest
-from plait.hints import Any, Final, Literal
-from plait.records import dataclass, field, field_names
-from plait.source import Span
+from plait.core.digests import sha256
+from plait.core.errors import DocumentError, Problem, nearest
+from plait.core.hints import Any, Final, Literal
+from plait.core.records import dataclass, field, field_names
+from plait.core.source import Span
+from plait.core.values import Json
 from plait.tools.spaces import Space
-from plait.values import Json
 
 
 @dataclass(frozen=True, slots=True)

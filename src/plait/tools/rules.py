@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
-from plait.errors import InputError, Problem
-from plait.records import dataclass, field
+from plait.core.errors import InputError, Problem
+from plait.core.records import dataclass, field
+from plait.core.values import Json
 from plait.tools.chain import Chain
 from plait.tools.items import Constraint, Item
-from plait.values import Json
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,11 +22,11 @@ from _thread import allocate_lock
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
-from plait.digests import sha256
-from plait.errors import InputError
-from plait.hints import Final
-from plait.machine import expect_room
-from plait.records import dataclass
+from plait.core.digests import sha256
+from plait.core.errors import InputError
+from plait.core.hints import Final
+from plait.core.machine import expect_room
+from plait.core.records import dataclass
 from plait.tools.anchors import Anchored
 from plait.tools.items import Item
 

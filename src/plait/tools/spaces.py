@@ -14,10 +14,10 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 
-from plait.beneath import Stamp, read_beneath, stamp_beneath
-from plait.errors import InputError, nearest
-from plait.hints import Final, Literal
-from plait.records import dataclass
+from plait.core.errors import InputError, nearest
+from plait.core.hints import Final, Literal
+from plait.core.records import dataclass
+from plait.core.safe_files import Stamp, read_beneath, stamp_beneath
 
 SpaceName = Literal["project", "user", "system"]
 PRECEDENCE: Final[Mapping[str, int]] = {"project": 3, "user": 2, "system": 1}

@@ -11,16 +11,16 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 
-from plait.errors import PlaitError, Problem
-from plait.hints import Final
+from plait.core.errors import PlaitError, Problem
+from plait.core.hints import Final
+from plait.core.json_schema import surely_meets, validator
+from plait.core.values import Json, holds_unknown
 from plait.tools.anchors import find_anchor, tool_folder
 from plait.tools.bind import Binding
 from plait.tools.chain import FLOW, Chain
 from plait.tools.config import CONTEXT, EXECUTION_KEYS, Config, with_defaults
 from plait.tools.environment import Environment
 from plait.tools.rules import judge
-from plait.tools.schemas import surely_meets, validator
-from plait.values import Json, holds_unknown
 
 SAMPLES: Final[tuple[Json, ...]] = ("x", 1, {}, [])
 """For a parameter of which nobody says what it is."""

@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 import plait
-from plait.errors import ProcessError
+from plait.core.errors import ProcessError
 from plait.tools.environment import FIXED
 
 __executor_id__ = "core/runtimes/python/function"

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Final
 
-from plait.beneath import OutsideError, read_beneath
-from plait.errors import InputError
-from plait.guarded import guarded_folder
-from plait.values import Json
+from plait.core.errors import InputError
+from plait.core.guarded import guarded_folder
+from plait.core.safe_files import OutsideError, read_beneath
+from plait.core.values import Json
 
 GUARDED_FILES: Final = (
     ".env", ".env.*", ".envrc", "plait.lock", "*.pth", "sitecustomize.py", "usercustomize.py",

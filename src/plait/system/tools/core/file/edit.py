@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from plait.errors import InputError
+from plait.core.errors import InputError
 from plait.system.tools.core.file import _tree
 
 __executor_id__ = "core/runtimes/python/function"

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from plait.beneath import MAX_FILE, read_beneath
-from plait.errors import InputError
+from plait.core.errors import InputError
+from plait.core.safe_files import MAX_FILE, read_beneath
+from plait.core.values import text as value_text
 from plait.system.tools.core._values import with_values as put_values
 from plait.system.tools.core.file import _tree
-from plait.values import text as value_text
 
 __executor_id__ = "core/runtimes/python/function"
 __version__ = "1.0.0"

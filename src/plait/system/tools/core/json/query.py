@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from plait.errors import InputError
+from plait.core.errors import InputError
 from plait.system.tools.core._values import with_values as put_values
 from plait.system.tools.core.file import _tree
 
@@ -42,7 +42,7 @@ CONFIG_SCHEMA = {
 
 
 def execute(params: dict[str, Any], project_path: str | None) -> dict[str, Any]:
-    from plait.engine.json_paths import compile_query
+    from plait.template.json_paths import compile_query
 
     data = _data(params, project_path)
     written = with_values(params["query"], params.get("values", {}))

@@ -1,0 +1,221 @@
+"""A Dask cluster: of our own, or at an address; whether one is there, and ways to its workers.
+
+Nothing here waits for ever: who listens at an address is asked first whether it speaks as Dask does, since
+a client of Dask waits without end for what is accepted and never answered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+from plait.adapters.dask.patience import Call, GaveWay
+from plait.core.errors import InputError
+from plait.core.hints import Any, Final
+from plait.core.records import dataclass, field
+
+CONNECT: Final = 6.0
+"""Seconds until there is no cluster at an address."""
+DIRECT: Final = 2.0
+"""Seconds until a worker cannot be reached without its scheduler."""
+LOUD: Final = frozenset({"asyncio", "distributed", "tornado"})
+SILENT: Final = 100
+"""A level above all that is logged."""
+NOBODY_THERE: Final = (
+    "look whether its scheduler runs, and can be reached from this host; or run elsewhere: --backend"
+)
+NO_ADDRESS: Final = "write dask://HOST:PORT; a scheduler of Dask listens at port 8786, if nobody said another"
+
+GivesWay = Callable[[], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """What workers handed over: all that was asked for, or what is missing and nothing else."""
+
+    replies: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+    missing: frozenset[str] = frozenset()
+    error: BaseException | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    address: str
+    """As the user wrote it; empty if it is our own."""
+    scheduler: str
+
+    @property
+    def is_ours(self) -> bool:
+        return not self.address
+
+    @property
+    def shown(self) -> str:
+        return f"dask://{self.address}" if self.address else "dask"
+
+    def client(self, seconds: float = CONNECT, *, gives_way: GivesWay) -> Any:
+        """A client that has found its scheduler; an InputError if there is none."""
+        if not self.is_ours:
+            self._await(lambda: _find_speaker(self.scheduler, seconds), seconds, gives_way)
+        return self._await(lambda: _client(self.scheduler, seconds), seconds, gives_way)
+
+    def expect_there(self, *, gives_way: GivesWay) -> None:
+        self._await(lambda: _find_speaker(self.scheduler, CONNECT), CONNECT, gives_way)
+
+    def _await(self, function: Callable[[], Any], seconds: float, gives_way: GivesWay) -> Any:
+        # A moment more than it takes itself, since it knows better what was wrong.
+        call = Call(function)
+        if not call.is_over(seconds + 1.0, gives_way=gives_way) and gives_way():
+            raise GaveWay
+        if call.is_over() and call.error is None:
+            return call.value
+        raise InputError(
+            f"there is no Dask cluster at {self.shown}: {_reason(call.error)}",
+            fix=NO_ADDRESS if isinstance(call.error, ValueError) else NOBODY_THERE,
+            code="no-cluster",
+        )
+
+    def fetch(self, client: Any, keys: list[str], told: Callable[[Fetched], None]) -> None:
+        """Have the scheduler fetch the results of tasks; `told` is called by a thread of Dask's, if at all.
+
+        Not by `client.gather`: that waits for ever for a result that was lost, and keeps back the others.
+        """
+        from tornado.gen import convert_yielded
+
+        def begin() -> None:
+            try:
+                asked: Any = convert_yielded(client.scheduler.gather(keys=keys))
+            except Exception as error:  # a client that was closed meanwhile: told as what it is
+                told(Fetched(error=error))
+            else:
+                asked.add_done_callback(lambda over: told(_fetched(over)))
+
+        client.loop.add_callback(begin)
+
+    def directly(self, client: Any, worker: str, function: Callable[..., Any], *args: object) -> Any:
+        """What a worker says without its scheduler, which may be stuck; not every network lets us."""
+        from distributed.protocol import pickle
+
+        dumps: Any = pickle.dumps
+        message = {"function": dumps(function), "args": dumps(args), "kwargs": dumps({}), "wait": True}
+        reply = client.sync(client.rpc(worker).run, callback_timeout=DIRECT, **message)
+        return reply["result"]
+
+
+def _fetched(over: Any) -> Fetched:
+    try:
+        answer = over.result()
+    except BaseException as error:  # a broken connection, or a call that was cancelled, which is no Exception
+        return Fetched(error=error)
+    if answer["status"] == "OK":
+        return Fetched(answer["data"])
+    return Fetched(missing=frozenset(answer["keys"]))
+
+
+def _find_speaker(address: str, seconds: float) -> None:
+    """Somebody is at the address who greets as Dask does."""
+    from distributed import security, utils
+    from distributed.comm import core
+
+    _expect_host(address)
+    make_security: Any = security.Security
+    settings = make_security().get_connection_args("client")
+    make_runner: Any = utils.LoopRunner
+    runner = make_runner()
+    runner.start()
+    try:
+        # Its own limit is for the way there alone, and not for the greeting.
+        limits = {"timeout": seconds * 0.75, "callback_timeout": seconds}
+        found: Any = utils.sync(runner.loop, core.connect, address, **limits, **settings)
+        runner.run_sync(found.close)
+    finally:
+        runner.stop()
+
+
+def _expect_host(address: str) -> None:
+    """Dask asks again for a name that nobody knows until its time is over, and then speaks of that."""
+    from socket import gaierror, getaddrinfo
+
+    from distributed.comm import addressing
+
+    find: Any = addressing.get_address_host
+    host = find(address)
+    try:
+        getaddrinfo(host, None)
+    except (gaierror, UnicodeError) as error:
+        raise OSError(f"nobody knows a host '{host}'") from error
+
+
+def _client(address: str, seconds: float) -> Any:
+    from distributed import Client
+
+    make: Any = Client
+    return make(address, timeout=seconds, set_as_default=False, name="plait")
+
+
+def _reason(error: BaseException | None) -> str:
+    from distributed.comm.core import CommClosedError
+
+    is_foreign = isinstance(error, TimeoutError | CommClosedError)
+    if is_foreign or not isinstance(error, OSError | ValueError | ImportError):
+        return "what listens there does not answer as a scheduler of Dask does"
+    first = str(error).strip().splitlines()
+    return first[0].rstrip(":") if first else type(error).__name__
+
+
+@contextmanager
+def opened_cluster(address: str, parallel: int) -> Iterator[Cluster]:
+    """The cluster at an address, or one of processes of this host, which lives as long as this."""
+    expect_installed()
+    if address:
+        yield Cluster(address, address)
+        return
+    import os
+
+    from dask import config
+    from distributed import LocalCluster
+
+    settings: Any = config.set({"distributed.worker.profile.enabled": False})  # nobody looks at it
+    workers = max(1, min(parallel, len(os.sched_getaffinity(0))))
+    make: Any = LocalCluster
+    with (
+        settings,
+        make(
+            n_workers=workers,
+            threads_per_worker=-(-parallel // workers),
+            processes=True,
+            host="127.0.0.1",
+            dashboard_address="127.0.0.1:0",
+            worker_dashboard_address="127.0.0.1:0",
+            silence_logs=SILENT,
+        ) as cluster,
+    ):
+        yield Cluster("", str(cluster.scheduler_address))
+
+
+def expect_installed() -> None:
+    try:
+        import distributed  # noqa: F401 - only whether it is there
+    except ImportError:
+        raise InputError(
+            "the Dask backend needs a package that is not installed: distributed",
+            fix="pip install 'plait[dask]'",
+            code="no-package",
+        ) from None
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """What Dask logs about lost connections, we say ourselves."""
+    import logging
+
+    expect_installed()  # which gives its loggers levels of their own when it is loaded first
+    known = (logging.getLogger(name) for name in list(logging.root.manager.loggerDict))
+    loggers = [one for one in known if one.name.partition(".")[0] in LOUD]
+    before = [one.level for one in loggers]
+    for one in loggers:
+        one.setLevel(SILENT)
+    try:
+        yield
+    finally:
+        for one, level in zip(loggers, before, strict=True):
+            one.setLevel(level)

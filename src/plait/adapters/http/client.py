@@ -1,0 +1,409 @@
+"""Send an HTTP request, and trust nobody on the way: not the URL, the name server, a redirect, the answer.
+
+A call has one deadline for all it does: looking up, connecting, sending,
+redirects, pauses between attempts, an answer that drips.  A URL that comes from
+data, be it a value or a redirect to another origin, never leads to a private
+address; what the caller wrote into headers never reaches another origin.
+
+An answer is `Returned`, welcome (2xx) or not.  No complete answer is a `RequestError`,
+whose `.code` says which kind:
+
+    bad-url bad-method bad-header     refused before anything was sent
+    address-refused redirect          refused on the way
+    name-not-found unreachable tls    no connection; the server knows nothing of the call
+    connection-lost                   broken off; the server may have acted
+    deadline too-large encoding       the answer took too long, is too big, cannot be unpacked
+"""
+
+from __future__ import annotations
+
+import atexit
+import random
+import re
+import ssl
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from datetime import UTC
+from email.utils import parsedate_to_datetime
+from http import HTTPStatus
+from threading import Lock
+
+from plait.adapters.http import response as answers
+from plait.adapters.http.connect import Deadline, Dial, Dialler, Resolve, dial, look_up
+from plait.core.errors import Problem, RequestError
+from plait.core.hints import TYPE_CHECKING, Final
+from plait.core.records import dataclass, field, replace
+from plait.core.values import Json
+from plait.tools.invocation import RequestCall, Retry, Returned
+
+if TYPE_CHECKING:  # the module below loads httpx2, which takes longer than all of Plait's own start
+    from httpcore2 import Response
+
+    from plait.adapters.http.wire import Pool, Target
+
+USER_AGENT: Final = "plait"
+IDEMPOTENT: Final = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"})
+# The server says that it has not acted on the request, so that any method may be repeated.
+NOT_ACTED_ON: Final = frozenset({408, 425, 429, 503})
+REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
+CROSSES_ORIGINS: Final = frozenset({"accept", "accept-language", "user-agent", "content-type"})
+# Where the message ends, and to whom it goes, is said by whoever writes it to the wire.
+FRAMING: Final = frozenset(
+    {"connection", "content-length", "expect", "host", "keep-alive", "proxy-connection", "te", "trailer"}
+    | {"transfer-encoding", "upgrade"}
+)
+
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_NOT_IN_A_VALUE = re.compile(r"[\x00-\x08\x0a-\x1f\x7f\ud800-\udfff]")
+
+
+def send(call: RequestCall, *, client: Client | None = None) -> Returned:
+    """The whole answer to a request."""
+    return (client or _CLIENT).send(call)
+
+
+def stream(call: RequestCall, *, client: Client | None = None) -> AbstractContextManager[Answer]:
+    """An answer as it arrives: `with stream(call) as answer: for piece in answer: …`."""
+    return (client or _CLIENT).stream(call)
+
+
+class Answer:
+    """The head of an answer, and its body piece by piece, unpacked; an answer is read once."""
+
+    def __init__(self, hop: Hop, response: Response, limit: int) -> None:
+        from plait.adapters.http.wire import header_map
+
+        self.status = response.status
+        self.headers: Mapping[str, str] = header_map(response)
+        self.url = str(hop.target.url)
+        self.body = b""
+        self.attempts = 1
+        self._hop = hop
+        self._response = response
+        self._limit = limit
+
+    def __iter__(self) -> Iterator[bytes]:
+        from plait.adapters.http.wire import body_of
+
+        with _blaming(self._hop):
+            packed = body_of(self._response)
+            pieces = answers.unpacked(packed, self.headers.get("content-encoding", ""))
+            yield from answers.at_most(pieces, self._limit)
+
+    def read(self) -> None:
+        self.body = b"".join(self)
+
+    def close(self) -> None:
+        self._response.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Hop:
+    """One request of a call; a redirect makes the next."""
+
+    method: str
+    target: Target = field(repr=False)
+    headers: tuple[tuple[str, str], ...] = field(repr=False)
+    body: bytes | None = field(repr=False)
+    public_only: bool
+
+    @property
+    def where(self) -> str:
+        return f"{self.method} {self.target.authority}"
+
+
+class Client:
+    """Connections that are kept between calls, and the world they lead into.  Threads may share it."""
+
+    def __init__(
+        self,
+        *,
+        resolve: Resolve = look_up,
+        dial: Dial = dial,
+        clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], float] = time.time,
+        sleep: Callable[[float], None] = time.sleep,
+        jitter: Callable[[], float] = random.random,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self._resolve = resolve
+        self._dial = dial
+        self._clock = clock
+        self._now = now
+        self._sleep = sleep
+        self._jitter = jitter
+        self._tls = tls
+        self._pools: dict[tuple[str, bool], Pool] = {}
+        self._lock = Lock()
+
+    def send(self, call: RequestCall) -> Returned:
+        started = self._clock()
+        answer = self._persist(call, self._whole)
+        return _returned(call, answer, duration=self._clock() - started)
+
+    @contextmanager
+    def stream(self, call: RequestCall) -> Iterator[Answer]:
+        answer = self._persist(call, self._open)
+        try:
+            yield answer
+        finally:
+            answer.close()
+
+    def close(self) -> None:
+        with self._lock:
+            pools, self._pools = list(self._pools.values()), {}
+        for pool in pools:
+            pool.close()
+
+    def _persist(self, call: RequestCall, ask: Callable[[RequestCall, Hop, Deadline], Answer]) -> Answer:
+        """Ask until there is an answer to keep, or no attempt or no time is left."""
+        deadline = Deadline(self._clock() + call.limits.timeout, self._clock)
+        first = _first_hop(call)
+        attempt = 0
+        while True:
+            attempt += 1
+            try:
+                answer = ask(call, first, deadline)
+                answer.attempts = attempt
+                if not _may_repeat_on(answer.status, call):
+                    return answer
+                asked = _retry_after(answer.headers.get("retry-after", ""), self._now())
+                pause = self._pause(call.retry, attempt, deadline, asked=asked)
+                if pause is None:
+                    return answer
+                answer.close()
+            except RequestError as error:
+                pause = self._pause(call.retry, attempt, deadline)
+                if pause is None or not _may_repeat_after(error, call):
+                    raise _after_attempts(error, attempt) from None
+            self._sleep(pause)
+
+    def _whole(self, call: RequestCall, first: Hop, deadline: Deadline) -> Answer:
+        answer = self._open(call, first, deadline)
+        try:
+            answer.read()
+        finally:
+            answer.close()
+        return answer
+
+    def _open(self, call: RequestCall, first: Hop, deadline: Deadline) -> Answer:
+        """The head of the answer, redirects followed as far as the call allows."""
+        hop, followed = first, 0
+        while True:
+            with _blaming(hop):
+                answer = Answer(hop, self._exchange(hop, deadline), call.limits.max_output)
+            if not call.max_redirects or answer.status not in REDIRECTS or "location" not in answer.headers:
+                return answer
+            answer.close()
+            with _blaming(hop):
+                _expect_fewer_redirects(followed, call.max_redirects)
+                hop = _next_hop(hop, answer.status, answer.headers["location"])
+            followed += 1
+
+    def _exchange(self, hop: Hop, deadline: Deadline) -> Response:
+        pool = self._pool(hop.target.scheme, public_only=hop.public_only)
+        return pool.open(hop.method, hop.target, _headers_on_the_wire(hop), hop.body, deadline)
+
+    def _pool(self, scheme: str, *, public_only: bool) -> Pool:
+        from plait.adapters.http.wire import Pool, system_tls
+
+        # A pool per policy: a connection that was opened to a private address is no way for a URL from data.
+        with self._lock:
+            if (scheme, public_only) not in self._pools:
+                tls = (self._tls or system_tls()) if scheme == "https" else None
+                dialler = Dialler(self._resolve, self._dial, public_only)
+                self._pools[scheme, public_only] = Pool(dialler, tls)
+            return self._pools[scheme, public_only]
+
+    def _pause(self, retry: Retry, attempt: int, deadline: Deadline, *, asked: float = 0.0) -> float | None:
+        """Seconds before the next attempt; None when there is none."""
+        if attempt >= retry.attempts:
+            return None
+        pause = asked if asked > 0 else _backoff(retry, attempt) * (0.5 + self._jitter() / 2)
+        return pause if pause < deadline.remaining else None
+
+
+def _first_hop(call: RequestCall) -> Hop:
+    from plait.adapters.http.wire import Target
+
+    method = call.method.upper()
+    if not _TOKEN.fullmatch(method) or method == "CONNECT":
+        raise RequestError(
+            "the HTTP method cannot be used",
+            fix="use GET, POST, PUT, PATCH, DELETE, HEAD or OPTIONS",
+            code="bad-method",
+        )
+    try:
+        target = Target.parse(call.url)
+    except RequestError as error:
+        raise _placed(error, method) from None
+    hop = Hop(method, target, call.headers, call.body, call.url_from_data)
+    _expect_headers(hop)
+    return hop
+
+
+def _expect_headers(hop: Hop) -> None:
+    problems = [
+        Problem(what, hop.where, fix, code="bad-header")
+        for position, (name, value) in enumerate(hop.headers, 1)
+        for what, fix in _header_problems(position, name, value)
+    ]
+    if problems:
+        raise RequestError.together(problems)
+
+
+def _header_problems(position: int, name: str, value: str) -> Iterator[tuple[str, str]]:
+    if not _TOKEN.fullmatch(name):
+        yield f"header {position} has a name that HTTP does not allow", "use letters, digits and '-'"
+    elif name.lower() in FRAMING:
+        yield f"the header '{name}' is written by Plait itself", "remove it"
+    elif _NOT_IN_A_VALUE.search(value):
+        yield f"the value of the header '{name}' holds a line break or control character", "remove that"
+
+
+def _headers_on_the_wire(hop: Hop) -> list[tuple[str, str]]:
+    headers = [("host", hop.target.authority)]
+    given = {name.lower() for name, _ in hop.headers}
+    defaults = [("accept", "*/*"), ("accept-encoding", "gzip"), ("user-agent", USER_AGENT)]
+    headers += [(name, value) for name, value in defaults if name not in given]
+    headers += [(name, value.strip(" \t")) for name, value in hop.headers]
+    if hop.body is not None or hop.method in ("POST", "PUT", "PATCH"):
+        headers.append(("content-length", str(len(hop.body or b""))))
+    return headers
+
+
+def _expect_fewer_redirects(followed: int, most: int) -> None:
+    if followed >= most:
+        raise RequestError(
+            f"the server redirects more than {most} times",
+            fix="give the URL at which the redirects end, or raise `max_redirects`",
+            code="redirect",
+        )
+
+
+def _next_hop(hop: Hop, status: int, location: str) -> Hop:
+    target = _redirect_target(hop, location)
+    if (hop.target.scheme, target.scheme) == ("https", "http"):
+        raise RequestError(
+            "the server redirects from https to http, where anybody could read and change what is sent",
+            fix="give the https URL at which the redirects end",
+            code="redirect",
+        )
+    hop = _as_redirected(hop, status)
+    if target.origin == hop.target.origin:
+        return replace(hop, target=target)
+    return replace(
+        hop,
+        target=target,
+        headers=tuple((name, value) for name, value in hop.headers if name.lower() in CROSSES_ORIGINS),
+        # Another origin is the server's word, not the author's; https of the same host is still the latter.
+        public_only=hop.public_only or not _is_upgrade(hop.target, target),
+    )
+
+
+def _redirect_target(hop: Hop, location: str) -> Target:
+    try:
+        return hop.target.join(location)
+    except RequestError as error:
+        raise RequestError(
+            f"the server redirects, and {error.what}",
+            fix="give the URL at which the redirects should end",
+            code="redirect",
+        ) from None
+
+
+def _as_redirected(hop: Hop, status: int) -> Hop:
+    """The method that follows, and without its body all that describes one."""
+    becomes_get = status == 303 or (status in (301, 302) and hop.method == "POST")
+    if not becomes_get or hop.method in ("GET", "HEAD"):
+        return hop
+    headers = tuple((name, value) for name, value in hop.headers if not name.lower().startswith("content-"))
+    return replace(hop, method="GET", body=None, headers=headers)
+
+
+def _is_upgrade(old: Target, new: Target) -> bool:
+    return (old.scheme, old.port) == ("http", 80) and new.origin == ("https", old.host, 443)
+
+
+def _may_repeat_after(error: RequestError, call: RequestCall) -> bool:
+    return error.code == "unreachable" or (error.code == "connection-lost" and _is_repeatable(call))
+
+
+def _may_repeat_on(status: int, call: RequestCall) -> bool:
+    return status in call.retry.statuses and (status in NOT_ACTED_ON or _is_repeatable(call))
+
+
+def _is_repeatable(call: RequestCall) -> bool:
+    return call.method.upper() in IDEMPOTENT or call.retry.any_method
+
+
+def _backoff(retry: Retry, attempt: int) -> float:
+    match retry.backoff:
+        case "fixed":
+            factor = 1
+        case "linear":
+            factor = attempt
+        case "exponential":
+            factor = 1 << min(attempt - 1, 30)
+    return min(retry.initial_delay * factor, retry.max_delay)
+
+
+def _retry_after(written: str, now: float) -> float:
+    """Seconds that the server asks us to wait: a number, or a date; 0 when it says nothing of use."""
+    if re.fullmatch(r"[0-9]{1,9}", written):
+        return float(written)
+    try:
+        moment = parsedate_to_datetime(written)
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() - now
+    except (ValueError, TypeError, OverflowError, IndexError):
+        return 0.0
+
+
+def _returned(call: RequestCall, answer: Answer, *, duration: float) -> Returned:
+    content = answers.content(answer.body, answer.headers.get("content-type", ""))
+    welcome = 200 <= answer.status < 300
+    metadata: dict[str, Json] = {
+        "status": answer.status,
+        "headers": answers.shown_headers(answer.headers),
+        "url": answers.shown_url(answer.url),
+        "attempts": answer.attempts,
+        "base64": content.base64,
+    }
+    return Returned(
+        success=welcome and content.broken is None,
+        data=content.data,
+        error=content.broken if welcome else _complaint(call, answer.status),
+        duration=duration,
+        metadata=metadata,
+    )
+
+
+def _complaint(call: RequestCall, status: int) -> str:
+    # The phrase of the standard, not the server's own: that one may hold anything.
+    phrase = next((f" {known.phrase}" for known in HTTPStatus if known == status), "")
+    off = "; redirects are off for this call" if status in REDIRECTS and not call.max_redirects else ""
+    return f"the server answered {status}{phrase}{off}"
+
+
+@contextmanager
+def _blaming(hop: Hop) -> Iterator[None]:
+    """Say of an error from further in at which request it happened."""
+    try:
+        yield
+    except RequestError as error:
+        raise _placed(error, hop.where) from None
+
+
+def _placed(error: RequestError, where: str) -> RequestError:
+    return RequestError(error.what, where, error.fix, code=error.code)
+
+
+def _after_attempts(error: RequestError, attempts: int) -> RequestError:
+    if attempts == 1:
+        return error
+    return RequestError(f"{error.what} ({attempts} attempts)", error.where, error.fix, code=error.code)
+
+
+_CLIENT = Client()
+atexit.register(_CLIENT.close)

@@ -1,0 +1,79 @@
+"""Items in threads of this process; they wait outside the GIL for processes and servers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+from plait.core.machine import machine_error
+from plait.engine.backend import Fanned, Finished, ItemWork, Perform
+
+
+class LocalThreads:
+    """Each thread takes the next item when it has finished one: nothing waits in a queue."""
+
+    def run_items(
+        self,
+        items: Iterator[ItemWork],
+        perform: Perform,
+        finished: Finished,
+        *,
+        parallel: int,
+        fanned: Fanned | None = None,
+    ) -> None:
+        crew = _Crew(items, perform, finished)
+        if parallel == 1:
+            crew.work()
+        else:
+            threads = [
+                threading.Thread(target=crew.work, name=f"plait-item-{number}", daemon=True)
+                for number in range(parallel)
+            ]
+            started = _start(threads)
+            if started < parallel and fanned is not None:
+                fanned.turn.run.note(
+                    fanned.turn.path,
+                    f"the machine has room for {started} threads: so many items are done at a time, "
+                    f"not {parallel}",
+                )
+            if not started:
+                crew.work()
+            for thread in threads[:started]:
+                thread.join()
+        if crew.error is not None:
+            raise crew.error
+
+
+def _start(threads: list[threading.Thread]) -> int:
+    """Start as many as there is room for; how many that were."""
+    for number, thread in enumerate(threads):
+        try:
+            thread.start()
+        except RuntimeError as error:
+            if machine_error(error) is None:
+                raise
+            return number
+    return len(threads)
+
+
+class _Crew:
+    def __init__(self, items: Iterator[ItemWork], perform: Perform, finished: Finished) -> None:
+        self._items = items
+        self._perform = perform
+        self._finished = finished
+        self._taking = threading.Lock()
+        self._giving = threading.Lock()
+        self.error: BaseException | None = None
+
+    def work(self) -> None:
+        try:
+            while (item := self._next()) is not None:
+                outcome = self._perform(item)
+                with self._giving:
+                    self._finished(item, outcome)
+        except BaseException as error:  # raised again by the thread that waits for all
+            self.error = self.error or error
+
+    def _next(self) -> ItemWork | None:
+        with self._taking:
+            return next(self._items, None) if self.error is None else None

@@ -1,0 +1,128 @@
+"""What a process prints on one stream, as far as it is kept.
+
+The beginning stays in memory.  What goes beyond the limit is dropped, or put into
+a file together with the beginning, so memory does not grow with output.  A file in
+which something is missing says why, and is never taken for the whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable
+
+from plait.core.hints import IO, Final, Literal, TypeAlias
+
+MAX_OVERFLOW: Final = 1024 * 1024 * 1024
+"""Bytes of each stream that are kept in a file."""
+MOST_FILES: Final = 20
+"""How many such files a folder for them holds; the oldest go first."""
+FILE_AGE: Final = 7 * 24 * 3600
+"""Seconds after which such a file goes when the next one comes."""
+
+Stream: TypeAlias = Literal["stdout", "stderr"]
+OnOutput = Callable[[Stream, bytes], None]
+
+
+class Printed:
+    """What came from one stream: the beginning in memory, and all of it in a file if it is long."""
+
+    __slots__ = (
+        "file", "folder", "kept", "lost", "max_output", "most_in_file", "name", "on_output", "room_in_file",
+        "truncated", "wants_file",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        name: Stream,
+        max_output: int,
+        *,
+        overflow: bool | str,
+        on_output: OnOutput | None,
+        most_in_file: int = MAX_OVERFLOW,
+    ) -> None:
+        """`overflow`: is output beyond the limit kept, and if so, in a folder of this name?"""
+        self.name = name
+        self.on_output = on_output
+        self.max_output = max_output
+        self.kept = bytearray()
+        self.truncated = False
+        self.file: IO[bytes] | None = None
+        self.folder = overflow if isinstance(overflow, str) else None
+        self.wants_file = bool(overflow)
+        self.room_in_file = self.most_in_file = most_in_file
+        self.lost = ""
+        """Why the file has not all of it, if something of it is missing there."""
+
+    def add(self, data: bytes) -> None:
+        if self.on_output is not None:
+            self.on_output(self.name, data)
+        room = self.max_output - len(self.kept)
+        if len(data) > room:
+            self.truncated = True
+            self.put_into_file(data)
+        if room > 0:
+            self.kept += data[:room]
+
+    def put_into_file(self, data: bytes) -> None:
+        if self.lost or not self.wants_file:
+            return
+        try:
+            self._write(data)
+        except OSError as error:  # the disk is full: what is there is worth having, what follows is dropped
+            self._lose(error)
+
+    def _write(self, data: bytes) -> None:
+        if self.file is None:
+            import tempfile  # few calls need it, and it is slow to load
+
+            if self.folder is not None:
+                _make_room(self.folder)
+            self.file = tempfile.NamedTemporaryFile(  # noqa: SIM115 - closed with the stream
+                prefix=f"plait-{self.name}-", dir=self.folder, delete=False
+            )
+            self.file.write(self.kept)
+            self.room_in_file -= len(self.kept)
+        self.file.write(data[: self.room_in_file])
+        if len(data) > self.room_in_file:
+            self.lost = f"no more than {self.most_in_file:,} bytes are kept"
+        self.room_in_file -= len(data)
+
+    def _lose(self, error: OSError) -> None:
+        self.lost = self.lost or not_written(error)
+
+    def forget(self) -> None:
+        """Nobody will ask for it."""
+        self.on_output = None
+        self.wants_file = False
+        self.max_output = 0
+        if (path := self.close()) is not None:
+            os.unlink(path)
+
+    def close(self) -> str | None:
+        """The file, if there is one; only now is it known whether all of it is there."""
+        if self.file is None:
+            return None
+        try:
+            self.file.close()
+        except OSError as error:  # what was buffered did not fit
+            self._lose(error)
+        return self.file.name
+
+
+def not_written(error: OSError) -> str:
+    """Why output could not be put into a file."""
+    return f"it could not be written: {error.strerror or error}"
+
+
+def _make_room(folder: str) -> None:
+    """A folder for long outputs, without those that are old or too many."""
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    with os.scandir(folder) as entries:
+        files = sorted((entry.stat(follow_symlinks=False).st_mtime, entry.path) for entry in entries)
+    oldest = time.time() - FILE_AGE
+    for number, (modified, path) in enumerate(reversed(files), start=1):
+        if number >= MOST_FILES or modified < oldest:
+            with contextlib.suppress(OSError):  # another process was first
+                os.unlink(path)

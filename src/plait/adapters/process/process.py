@@ -1,0 +1,810 @@
+"""Runs programs to their end; nothing else in Plait starts one.
+
+Every process is started by the guardian (see `guardian`), in a process group of
+its own, with exactly the environment and descriptors it is given.  One loop
+feeds it, reads it and keeps the time, so that neither side can block the other.
+Memory does not grow with output: what goes beyond a limit is put into a file or
+dropped, and the process goes on.  When time is up, a call is cancelled, the user
+interrupts or Plait dies, the process ends and all that it has started: asked
+first, then forced, daemons too.  (Where there is no /proc: its process group.)
+
+What a finished program has left running in the background stays until Plait
+ends, unless it holds the program's output open: then it is ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import itertools
+import os
+import select
+import sys
+import time
+from _thread import LockType, allocate_lock
+from collections.abc import Iterator, Mapping, Sequence
+
+from plait.adapters.process import guardian, jobs
+from plait.adapters.process.jobs import FIRST_FILE, Job, Report, Stdio, encoded, end_all, warm_up
+from plait.adapters.process.output import MAX_OVERFLOW, OnOutput, Printed
+from plait.core.errors import GuardianError, PlaitError, ProcessError
+from plait.core.grace import grace_seconds
+from plait.core.hints import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
+from plait.core.machine import start_error
+from plait.core.records import dataclass, field
+from plait.core.values import UNDEFINED, Json, json_value
+from plait.tools.invocation import Limits, ProcessCall, Returned
+
+if TYPE_CHECKING:
+    import signal
+
+    from plait.template.shell.binding import BoundScript
+else:
+    import _signal as signal  # the names that `signal` gives to numbers take long to make
+
+__all__ = [
+    "MAX_OUTPUT",
+    "MAX_OVERFLOW",
+    "Finished",
+    "call_process",
+    "end_all",
+    "run",
+    "run_shell",
+    "warm_up",
+]
+
+MAX_OUTPUT: Final = 16 * 1024 * 1024
+"""Bytes of each stream that are kept in memory."""
+MAX_LOG: Final = 16384
+"""Characters of what a tool prints before its result."""
+EOF_GRACE: Final = 2.0
+"""Seconds that output which others hold open is awaited after the process has ended."""
+MAX_ARGUMENT: Final = 100 * 1024
+"""Bytes of a script on the command line; Linux ends at 128 KiB."""
+LAST_READS: Final = 17
+"""More than a pipe holds, at 64 KiB each."""
+MOST_STARTING: Final = 8
+"""Threads that start a process at the same time."""
+SPARE_DESCRIPTORS: Final = 64
+"""Left to the journal, to files and to servers while processes wait for room."""
+_SEEMS_MANY: Final = 100
+"""Below this number of a descriptor nobody asks how many there may be."""
+CANCEL_PAUSE: Final = 0.05
+"""Seconds between two looks whether the call is cancelled."""
+ERROR_LINES: Final = 12
+"""Lines of stderr that say why a tool failed."""
+
+Environment = Mapping[str, str]
+Files = Sequence[tuple[str, bytes]]
+Why: TypeAlias = Literal["ended", "timeout", "cancelled"]
+
+
+class Cancel(Protocol):
+    """A `threading.Event`, or whatever else can say that the call is no longer wanted.
+
+    If it has `at_once`, and that becomes true, what still runs gets no more grace.
+    """
+
+    def is_set(self) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """How a process ended, and what it printed."""
+
+    exit_code: int
+    """128 + signal if a signal ended it, as a shell would say."""
+    signal: int | None
+    stdout: bytes = field(repr=False)
+    stderr: bytes = field(repr=False)
+    duration: float
+    """Seconds, by a clock that nobody can set."""
+    truncated: bool
+    """Some output is not in `stdout` or `stderr` because it went beyond the limit."""
+    stdout_truncated: bool = False
+    peak_rss: int = 0
+    """KiB of the process, or of the largest of those it waited for; never below the guardian's own 10 MB."""
+    stdout_file: str | None = None
+    """The stream from its beginning, if it was too long and a file was asked for; yours to remove."""
+    stderr_file: str | None = None
+    stdout_lost: str = ""
+    """Why the file is missing or has only the beginning, if one was asked for."""
+    stderr_lost: str = ""
+
+    def remove_files(self) -> None:
+        for path in filter(None, (self.stdout_file, self.stderr_file)):
+            os.unlink(path)
+
+
+def run(
+    argv: Sequence[str],
+    *,
+    cwd: str | os.PathLike[str] | None = None,
+    env: Environment | None = None,
+    stdin: bytes | None = b"",
+    timeout: float | None = None,
+    files: Files = (),
+    max_output: int = MAX_OUTPUT,
+    overflow: bool = False,
+    on_output: OnOutput | None = None,
+    cancel: Cancel | None = None,
+    grace: float | None = None,
+) -> Finished:
+    """Run a program to its end.
+
+    `env` is the whole environment; None: our own.  Each of `files` is a name of
+    an environment variable and a content: the child finds the path of an open
+    file with that content there.  `overflow`: output beyond `max_output` goes to
+    a file instead of being dropped.  `on_output` gets each piece of output as it
+    comes.  A program that cannot be started, takes too long or is cancelled is a
+    `ProcessError`; one that fails is not.  One that takes too long has printed
+    something by then: that is `.ended` of the error, its files included.
+    """
+    wanted = _Wanted(max_output, overflow, on_output, cancel, timeout, grace)
+    program = _Program(argv, cwd, os.environ if env is None else env, stdin or b"", files)
+    return _run_to_end(program, wanted)
+
+
+def run_shell(
+    bound: BoundScript,
+    *,
+    shell: str = "sh",
+    cwd: str | os.PathLike[str] | None = None,
+    env: Environment | None = None,
+    stdin: bytes | None = b"",
+    timeout: float | None = None,
+    max_output: int = MAX_OUTPUT,
+    overflow: bool = False,
+    on_output: OnOutput | None = None,
+    cancel: Cancel | None = None,
+    grace: float | None = None,
+    passthrough: bool = False,
+) -> Finished:
+    """Run a bound script in `sh`, `dash` or `bash`.
+
+    `passthrough`: it reads and writes our own standard streams, and belongs to
+    our process group, so that a terminal's keys reach it; `stdin` and what says
+    how to treat output are not used then.
+    """
+    environment = {**_without_start_files(os.environ if env is None else env), **bound.env}
+    options = ["--norc", "--noprofile"] if os.path.basename(shell) == "bash" else []
+    script, files = bound.script, bound.files
+    if len(encoded(script)) > MAX_ARGUMENT:
+        files = (*files, ("PLAIT_SCRIPT", encoded(f"unset PLAIT_SCRIPT; {script}")))
+        script = '. "$PLAIT_SCRIPT"'
+    # `--`, or a script that starts with a dash would be taken for options.
+    argv = [shell, *options, "-c", "--", script]
+    wanted = _Wanted(max_output, overflow, on_output, cancel, timeout, grace, passthrough)
+    return _run_to_end(_Program(argv, cwd, environment, stdin or b"", files), wanted)
+
+
+def call_process(call: ProcessCall, *, cancel: Cancel | None = None) -> Returned:
+    """Run a tool: exit code 0 is success, and what it prints is data, of whatever type if it is JSON.
+
+    Output that goes beyond the limit is no data: half of an answer looks like a whole one.
+    """
+    limits = call.limits
+    wanted = _Wanted(limits.max_output, limits.overflow or False, None, cancel, limits.timeout)
+    why, finished = _run(_Program(call.argv, call.cwd, call.env, call.stdin), wanted)
+    cut = finished.stdout_truncated
+    data, log = (None, "") if cut else _data(finished.stdout)
+    error = _printed_too_much(finished, limits) if cut else _failure(finished, data)
+    metadata: dict[str, Json] = {"peak_rss_kib": finished.peak_rss}
+    if log:
+        metadata["log"] = log
+    if why != "ended":
+        ended = _had_to_end(call.argv[0], why, limits.timeout)
+        error = f"{ended.what} ({ended.fix})" if ended.fix else ended.what
+        metadata["timed_out" if why == "timeout" else "cancelled"] = True
+    if finished.stdout_file and finished.stderr_file:
+        metadata["stderr_overflow"] = finished.stderr_file
+    return Returned(
+        success=error is None,
+        data=data,
+        error=error,
+        exit_code=finished.exit_code,
+        signal=None if finished.signal is None else _signal_name(finished.signal),
+        stderr=finished.stderr.decode("utf-8", "replace"),
+        duration=finished.duration,
+        overflow=finished.stdout_file or finished.stderr_file,
+        metadata=metadata,
+        printed=None if cut else finished.stdout.decode("utf-8", "surrogateescape"),
+    )
+
+
+def _without_start_files(env: Environment) -> Environment:
+    """The environment without what a shell would run, define or switch on before the script."""
+    if _START_FILES.isdisjoint(env) and "BASH_FUNC_" not in "\0".join(env):
+        return env  # as nearly always
+    return {k: v for k, v in env.items() if k not in _START_FILES and not k.startswith("BASH_FUNC_")}
+
+
+_START_FILES = frozenset({"ENV", "BASH_ENV", "SHELLOPTS", "BASHOPTS", "PS4"})
+
+
+# ── what a tool's output means ──────────────────────────────────────────────
+
+
+def _data(stdout: bytes) -> tuple[Json, str]:
+    """The JSON value that a tool printed, or else its text; and what it printed before its result.
+
+    A tool that prints lines for people first and then, on the last line, an object that says
+    `success`, has said how it ended.  Any other last line is text like the rest: of a file of
+    JSON lines that a tool shows, all of them are data.
+    """
+    text = stdout.decode("utf-8", "replace")
+    whole = _parsed(text)
+    if whole is not UNDEFINED:
+        return whole, ""
+    log, _, last = text.rstrip().rpartition("\n")
+    result = _parsed(last) if last.startswith("{") and '"success"' in last else UNDEFINED
+    if isinstance(result, dict) and isinstance(result.get("success"), bool):
+        return result, log[-MAX_LOG:]
+    return text, ""
+
+
+def _parsed(text: str) -> Json:
+    try:
+        return json_value(text)
+    except (ValueError, RecursionError):
+        return UNDEFINED
+
+
+def _failure(finished: Finished, data: Json) -> str | None:
+    """Why a tool failed, in its own words if it has any."""
+    if isinstance(data, dict) and data.get("success") is False:
+        said = data.get("error")
+        if isinstance(said, str) and said:
+            return said
+        return _last_lines(finished.stderr) or "the tool reports that it failed"
+    if finished.exit_code == 0:
+        return None
+    if finished.signal is not None:
+        return _last_lines(finished.stderr) or f"ended by {_signal_name(finished.signal)}"
+    return _last_lines(finished.stderr) or f"exit code {finished.exit_code}"
+
+
+def _printed_too_much(finished: Finished, limits: Limits) -> str:
+    kept = "what it printed was dropped"
+    if (path := finished.stdout_file) is not None:
+        lost = finished.stdout_lost
+        kept = f"its beginning is in {path} ({lost})" if lost else f"all of it is in {path}"
+    fix = "raise config.max_output, or let it print less"
+    return f"it printed more than {limits.max_output:,} bytes; {kept} ({fix})"
+
+
+def _last_lines(stderr: bytes) -> str:
+    lines = stderr[-16384:].decode("utf-8", "replace").strip().splitlines()
+    return "\n".join(lines[-ERROR_LINES:])
+
+
+def _signal_name(number: int) -> str:
+    from signal import Signals
+
+    try:
+        return Signals(number).name
+    except ValueError:  # a real-time signal
+        return f"signal {number}"
+
+
+# ── one run ─────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class _Program:
+    """What is to be run."""
+
+    argv: Sequence[str]
+    cwd: str | os.PathLike[str] | None
+    env: Environment
+    stdin: bytes = field(repr=False)
+    files: Files = field(default=(), repr=False)
+
+    @property
+    def name(self) -> str:
+        return self.argv[0] if self.argv else ""  # whoever starts it refuses that
+
+    @property
+    def whole_env(self) -> Environment:
+        """With the paths by which the child finds its files."""
+        if not self.files:
+            return self.env
+        paths = {name: f"/dev/fd/{place}" for place, (name, _) in enumerate(self.files, FIRST_FILE)}
+        return {**self.env, **paths}
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """How it is to be treated."""
+
+    max_output: int
+    overflow: bool | str
+    """Is output beyond the limit kept, and if so, in a folder of this name?"""
+    on_output: OnOutput | None
+    cancel: Cancel | None
+    timeout: float | None
+    grace: float | None = None
+    """Seconds between being asked to end and being forced; None: as everywhere."""
+    passthrough: bool = False
+
+
+def _run_to_end(program: _Program, wanted: _Wanted) -> Finished:
+    why, finished = _run(program, wanted)
+    if why == "ended":
+        return finished
+    error = _had_to_end(program.name, why, wanted.timeout)
+    if why == "timeout":
+        error.ended = finished  # what it printed is all that tells where it hung
+    else:
+        finished.remove_files()
+    raise error
+
+
+def _run(program: _Program, wanted: _Wanted) -> tuple[Why, Finished]:
+    if not wanted.passthrough:
+        return _watched(program, wanted)
+    with _left_to_the_child():
+        return _watched(program, wanted)
+
+
+def _watched(program: _Program, wanted: _Wanted) -> tuple[Why, Finished]:
+    started = time.monotonic()
+    ours = _Ours()
+    try:
+        watch = _Watch(_start(program, ours, wanted), ours, program.stdin, wanted)
+        why = watch.see_through(wanted)
+        if watch.refused is not None:
+            raise _not_started(program, watch.refused)
+        return why, watch.finished(time.monotonic() - started)
+    finally:
+        ours.close()
+
+
+def _had_to_end(program: str, why: Why, timeout: float | None) -> ProcessError:
+    if why == "cancelled":
+        return ProcessError(f"'{program}' was ended: the call was cancelled", code="cancelled")
+    return ProcessError(
+        f"'{program}' was ended: it took longer than {timeout or 0:.3g} s",
+        fix="give it more time, or find out what it waits for",
+        code="timeout",
+    )
+
+
+def _not_started(started: _Program, number: int) -> PlaitError:
+    program, cwd = started.name, started.cwd or "."
+    if (limit := start_error(program, number)) is not None:
+        return limit
+    if number == errno.EACCES and not os.access(cwd, os.X_OK):
+        return ProcessError(
+            f"'{program}' cannot be started in '{os.fspath(cwd)}': {os.strerror(number)}",
+            fix="allow yourself to enter the directory, or name another",
+            code="no-directory",
+        )
+    if number == errno.E2BIG:
+        return ProcessError(
+            f"'{program}' cannot be started: its arguments and environment are too large for this system",
+            fix="pass large data through a file or standard input",
+            code="too-large",
+        )
+    if number == errno.ENOENT and "/" not in program:
+        return ProcessError(
+            f"the program '{program}' was not found",
+            fix=f"install it, or correct its name; looked in {started.env.get('PATH', os.defpath)}",
+            code="no-program",
+        )
+    if number == errno.ENOENT and os.path.exists(os.path.join(cwd, program)):
+        return ProcessError(
+            f"the program '{program}' cannot be started: the interpreter in its first line was not found",
+            fix="install the interpreter, or correct the line that begins with #!",
+            code="no-program",
+        )
+    if number == errno.ENOEXEC:
+        return ProcessError(
+            f"the program '{program}' cannot be started: it is neither a program nor says what runs it",
+            fix="let its first line name an interpreter, such as #!/bin/sh",
+            code="no-program",
+        )
+    return ProcessError(
+        f"the program '{program}' cannot be started: {os.strerror(number)}",
+        fix=f"check that '{program}' exists and may be executed",
+        code="no-program",
+    )
+
+
+# ── starting ────────────────────────────────────────────────────────────────
+
+
+def _start(program: _Program, ours: _Ours, wanted: _Wanted) -> Job:
+    """Start it; if there are no descriptors for one more, when another has ended."""
+    sparing = True
+    while True:
+        try:
+            job = _start_now(program, ours, passthrough=wanted.passthrough, sparing=sparing)
+        except jobs.NoDescriptors:
+            ours.close()
+            if _more_descriptors():
+                continue
+            if not sparing:
+                raise
+            try:
+                sparing = _RUNNING.until_one_ends(wanted.cancel)
+            except InterruptedError:
+                raise _had_to_end(program.name, "cancelled", None) from None
+        else:
+            ours.counts = _RUNNING
+            ours.counts.begin()
+            return job
+
+
+def _start_now(program: _Program, ours: _Ours, *, passthrough: bool, sparing: bool) -> Job:
+    # A few at a time: two hundred threads that each hold both ends of all pipes run out of descriptors.
+    with next(_STARTING):
+        theirs: list[int] = []
+        try:
+            stdio, files = _descriptors(program, ours, theirs, passthrough=passthrough)
+            if sparing and theirs and theirs[-1] >= _SEEMS_MANY:
+                _expect_spare(program.name, theirs[-1])
+            ours.job = jobs.start(
+                program.argv,
+                cwd=program.cwd,
+                env=program.whole_env,
+                stdio=stdio,
+                files=files,
+                in_our_group=passthrough,
+                awaited=not passthrough,
+            )
+        finally:
+            for fd in theirs:
+                os.close(fd)
+        return ours.job
+
+
+def _expect_spare(program: str, newest: int) -> None:
+    """The lowest free number is taken first, so the newest tells how many are in use."""
+    import resource
+
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and newest + SPARE_DESCRIPTORS >= soft:
+        raise jobs.no_room(program, OSError(errno.EMFILE, ""))
+
+
+def _more_descriptors() -> bool:
+    """Take what the system would give us, if that is more than we have."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == hard:
+        return False
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    except (ValueError, OSError):  # more than the kernel knows of
+        return False
+    return True
+
+
+class _Running:
+    """How many processes run, and who waits until one of them ends."""
+
+    __slots__ = ("count", "lock", "waiting")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.lock = allocate_lock()
+        self.waiting: list[LockType] = []
+
+    def begin(self) -> None:
+        with self.lock:
+            self.count += 1
+
+    def end(self) -> None:
+        with self.lock:
+            self.count -= 1
+            if self.waiting:
+                self.waiting.pop(0).release()
+
+    def until_one_ends(self, cancel: Cancel | None) -> bool:
+        """Wait for it; false if none runs.  An InterruptedError if the call is cancelled meanwhile."""
+        ended = allocate_lock()
+        ended.acquire()
+        with self.lock:
+            if not self.count:
+                return False
+            self.waiting.append(ended)
+        # Not only woken: one that was woken and cancelled at once may have taken the turn of another.
+        while not ended.acquire(timeout=CANCEL_PAUSE) and self.count:
+            if cancel is not None and cancel.is_set():
+                self._leave(ended)
+                raise InterruptedError
+        self._leave(ended)
+        return True
+
+    def _leave(self, ended: LockType) -> None:
+        with self.lock, contextlib.suppress(ValueError):
+            self.waiting.remove(ended)
+
+
+_RUNNING: _Running
+_STARTING: Iterator[LockType]
+
+
+def _begin_anew() -> None:
+    """Also after a fork: whoever held a lock, or ran something, is in our parent alone."""
+    global _RUNNING, _STARTING
+    _RUNNING = _Running()
+    _STARTING = itertools.cycle([allocate_lock() for _ in range(MOST_STARTING)])
+
+
+_begin_anew()
+os.register_at_fork(after_in_child=_begin_anew)
+
+
+def _descriptors(
+    program: _Program, ours: _Ours, theirs: list[int], *, passthrough: bool
+) -> tuple[Stdio, list[int]]:
+    """The child's standard streams and files; its ends of pipes, and ours, are noted to be closed."""
+    try:
+        stdio = _inherited(theirs) if passthrough else _pipes(ours, theirs, with_input=bool(program.stdin))
+        return stdio, [_file_with(content, theirs) for _, content in program.files]
+    except OSError as error:
+        raise jobs.no_room(program.name, error) from None
+
+
+class _Ours:
+    """Our ends of a process: a job, and pipes; -1 where there is none."""
+
+    __slots__ = ("counts", "job", "stderr", "stdin", "stdout")
+
+    def __init__(self) -> None:
+        self.job: Job | None = None
+        self.counts: _Running | None = None
+        self.stdin = self.stdout = self.stderr = -1
+
+    def close(self) -> None:
+        for fd in (self.stdin, self.stdout, self.stderr):
+            if fd >= 0:
+                os.close(fd)
+        self.stdin = self.stdout = self.stderr = -1
+        if self.job is not None:
+            self.job.close()
+        if self.counts is not None:
+            self.counts.end()
+
+
+def _pipes(ours: _Ours, theirs: list[int], *, with_input: bool) -> Stdio:
+    read = None
+    if with_input:
+        read, ours.stdin = os.pipe()
+        theirs.append(read)
+    ours.stdout, out = os.pipe()
+    theirs.append(out)
+    ours.stderr, err = os.pipe()
+    theirs.append(err)
+    return read, out, err
+
+
+def _inherited(theirs: list[int]) -> Stdio:
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.flush()
+    return _ours_or_nothing(0, theirs), _ours_or_nothing(1, theirs), _ours_or_nothing(2, theirs)
+
+
+def _ours_or_nothing(fd: int, theirs: list[int]) -> int:
+    try:
+        os.fstat(fd)
+    except OSError:  # we were started without it
+        fd = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        theirs.append(fd)
+    return fd
+
+
+def _file_with(content: bytes, theirs: list[int]) -> int:
+    """An open file that no directory lists, so that nothing is left of it afterwards."""
+    if hasattr(os, "memfd_create"):
+        fd = os.memfd_create("plait")
+    else:
+        import tempfile
+
+        with tempfile.TemporaryFile() as file:
+            fd = os.dup(file.fileno())
+    theirs.append(fd)
+    with open(fd, "wb", closefd=False) as file:
+        file.write(content)
+    return fd
+
+
+@contextlib.contextmanager
+def _left_to_the_child() -> Iterator[None]:
+    """Ctrl-C and Ctrl-\\ reach the child as well as us: it decides, and we wait."""
+    import threading
+
+    in_front = threading.current_thread() is threading.main_thread() and _has_terminal()
+    numbers = (signal.SIGINT, signal.SIGQUIT) if in_front else ()
+    before = {number: signal.signal(number, lambda *_: None) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _has_terminal() -> bool:
+    """Are we in front, at a terminal whose keys send signals to our group?"""
+    try:
+        return os.tcgetpgrp(0) == os.getpgrp()
+    except OSError:
+        return False
+
+
+# ── watching ────────────────────────────────────────────────────────────────
+
+
+class _Watch:
+    """Feeds a process, reads what it prints, and notices its end."""
+
+    __slots__ = (
+        "cancel", "err", "exit", "job", "lost", "open", "ours", "out", "over", "poll", "refused", "unsent"
+    )  # fmt: skip
+
+    def __init__(self, job: Job, ours: _Ours, stdin: bytes, wanted: _Wanted) -> None:
+        self.job = job
+        self.ours = ours
+        self.unsent = memoryview(stdin)
+        self.cancel = wanted.cancel
+        self.exit: Report | None = None
+        self.refused: int | None = None
+        self.lost: GuardianError | None = None
+        self.over = False
+        self.poll = select.poll()
+        self.poll.register(job, select.POLLIN)
+        limit, overflow, on_output = wanted.max_output, wanted.overflow, wanted.on_output
+        self.out = Printed("stdout", limit, overflow=overflow, on_output=on_output)
+        self.err = Printed("stderr", limit, overflow=overflow, on_output=on_output)
+        self.open: dict[int, Printed] = {}
+        for fd, printed in ((ours.stdout, self.out), (ours.stderr, self.err)):
+            if fd >= 0:
+                os.set_blocking(fd, False)
+                self.poll.register(fd, select.POLLIN)
+                self.open[fd] = printed
+        if ours.stdin >= 0:
+            os.set_blocking(ours.stdin, False)
+            self.send()
+            if ours.stdin >= 0:
+                self.poll.register(ours.stdin, select.POLLOUT)
+
+    def see_through(self, wanted: _Wanted) -> Why:
+        """Until it ends, or has to be ended."""
+        why: Why | None = None
+        try:
+            why = self.until_end(wanted.timeout)
+        finally:  # time is up, or somebody interrupts us: nobody else would end it
+            if why is None:
+                self.tell_nobody()
+            if why != "ended":
+                self.end(wanted.grace)
+        if self.open:
+            self.end(wanted.grace)  # those who still hold the output open
+        return why
+
+    def until_end(self, timeout: float | None) -> Why:
+        """Serve the process until it has ended and all is read, or is read for long enough."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while self.refused is None and (self.exit is None or self.open):
+            if self.cancel is not None and self.cancel.is_set():
+                self.serve(0.0)  # what ended before we asked it to has ended by itself
+                return "ended" if self.exit is not None else "cancelled"
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                return "ended" if self.exit is not None else "timeout"
+            exited = self.exit is not None
+            self.serve(left)
+            if self.lost is not None:
+                raise self.lost
+            if self.exit is not None and not exited:
+                self.read_what_is_there()  # nearly always to the end, as nobody else is left who could print
+                until_eof = time.monotonic() + EOF_GRACE
+                deadline = until_eof if deadline is None else min(deadline, until_eof)
+        return "ended"
+
+    def end(self, grace: float | None) -> None:
+        """End whatever is left of the job, reading on, so that nobody blocks on a full pipe."""
+        grace = grace_seconds() if grace is None else grace
+        cancel, self.cancel = self.cancel, None
+        self.job.end(grace)
+        deadline = time.monotonic() + grace + guardian.GIVE_UP + 1
+        while not (self.over or self.lost or self.refused) and (left := deadline - time.monotonic()) > 0:
+            hurried = cancel is not None and getattr(cancel, "at_once", False)
+            if hurried:
+                self.job.end(0.0)
+                cancel = None
+            self.serve(left if cancel is None else min(left, CANCEL_PAUSE))
+        self.read_what_is_there()
+
+    def read_what_is_there(self) -> None:
+        """What they printed to the last; not more, as somebody who is not of the job may print for ever."""
+        for fd in list(self.open):
+            for _ in range(LAST_READS):
+                if fd not in self.open or not self.receive(fd):
+                    break
+
+    def tell_nobody(self) -> None:
+        self.out.forget()
+        self.err.forget()
+
+    def serve(self, seconds: float | None) -> None:
+        """Wait for something to happen, and see to it."""
+        if self.cancel is not None:
+            seconds = CANCEL_PAUSE if seconds is None else min(seconds, CANCEL_PAUSE)
+        seconds = jobs.LOOK if seconds is None else min(seconds, jobs.LOOK)
+        # Upwards: a wait that ends a moment too early would be followed by a wait of nothing.
+        found = self.poll.poll(seconds * 1000 + 1)
+        if not found:
+            self.job.look_after_guardian()
+        for fd, _ in found:
+            if fd == self.job.fileno():
+                self.hear()
+            elif fd == self.ours.stdin:
+                self.send()
+            else:
+                self.receive(fd)
+
+    def hear(self) -> None:
+        try:
+            reports = self.job.reports()
+        except GuardianError as error:
+            self.lost = error
+            self.poll.unregister(self.job)
+            return
+        for report in reports:
+            if report.kind == guardian.EXITED:
+                self.exit = report
+            elif report.kind == guardian.REFUSED:
+                self.refused = report.number
+            elif report.kind == guardian.OVER:
+                self.over = True
+
+    def send(self) -> None:
+        try:
+            self.unsent = self.unsent[os.write(self.ours.stdin, self.unsent[:1048576]) :]
+        except BlockingIOError:
+            return
+        except BrokenPipeError:
+            self.unsent = self.unsent[:0]  # it does not want more, which is its right
+        if not self.unsent:
+            with contextlib.suppress(KeyError):  # not registered yet, if all went at once
+                self.poll.unregister(self.ours.stdin)
+            os.close(self.ours.stdin)
+            self.ours.stdin = -1
+
+    def receive(self, fd: int) -> bool:
+        """Read once; false if there is nothing to read for now."""
+        try:
+            data = os.read(fd, 65536)
+        except BlockingIOError:
+            return False
+        if data:
+            self.open[fd].add(data)
+        else:
+            self.poll.unregister(fd)
+            del self.open[fd]  # closed with the others, when we leave
+        return True
+
+    def finished(self, duration: float) -> Finished:
+        out, err = self.out, self.err
+        # No report: it could not even be killed.
+        status, peak = (self.exit.number, self.exit.peak_rss) if self.exit else (signal.SIGKILL, 0)
+        code = os.waitstatus_to_exitcode(status)
+        return Finished(
+            exit_code=128 - code if code < 0 else code,
+            signal=-code if code < 0 else None,
+            stdout=bytes(out.kept),
+            stderr=bytes(err.kept),
+            duration=duration,
+            truncated=out.truncated or err.truncated,
+            stdout_truncated=out.truncated,
+            peak_rss=peak,
+            stdout_file=out.close(),
+            stderr_file=err.close(),
+            stdout_lost=out.lost,
+            stderr_lost=err.lost,
+        )

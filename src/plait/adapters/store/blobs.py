@@ -1,0 +1,50 @@
+"""Large data beside the journal, each in a file that is named by the SHA-256 of what it holds.
+
+A file is written whole before anything refers to it, and is checked against its
+name when it is read: data that was torn or changed is refused, never believed.
+"""
+
+from __future__ import annotations
+
+import os
+
+from plait.adapters.store.faults import explained
+from plait.adapters.store.files import make_own_folder, write_whole
+from plait.core.digests import sha256_hex
+from plait.core.errors import JournalError
+from plait.core.safe_files import open_at_once
+
+
+class Blobs:
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+
+    def keep(self, data: bytes) -> str:
+        """The name under which `kept` gives it back."""
+        name = sha256_hex(data)
+        make_own_folder(self._folder)
+        if not os.path.exists(os.path.join(self._folder, name)):
+            write_whole(self._folder, name, data)
+        return name
+
+    def kept(self, name: str) -> bytes:
+        path = os.path.join(self._folder, os.path.basename(name))
+        try:
+            with explained(path), open(path, "rb", opener=open_at_once) as file:
+                data = file.read()
+        except JournalError as error:
+            if isinstance(error.__cause__, FileNotFoundError):
+                raise _damaged(path, "is missing") from None
+            raise
+        if sha256_hex(data) != name:
+            raise _damaged(path, "is not what was put there")
+        return data
+
+
+def _damaged(path: str, why: str) -> JournalError:
+    return JournalError(
+        f"data that belongs to the journal {why}",
+        path,
+        "restore the file from a backup, or remove the run's folder and run the flow again",
+        code="damaged",
+    )

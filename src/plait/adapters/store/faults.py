@@ -1,0 +1,133 @@
+"""What the system says when a journal cannot be written or read, as an error that says what to do.
+
+Whatever the fault, the file holds what it held before: a record is in it whole
+or not at all.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from plait.core.errors import JournalError
+from plait.core.hints import Final
+
+RESUME: Final = "what was recorded is safe, and plait resume continues from there"
+_WRITTEN_AT_ONCE: Final = 1 << 16
+"""Bytes, about."""
+_OPEN_AT_ONCE: Final = 4
+"""Descriptors of SQLite: of the database, its log, the index of that, and their folder."""
+NOT_BEGUN: Final = "no run was begun"
+
+_MEANING: Final = {
+    # code        what it says                            what to do
+    "disk-full": ("the disk is full", f"make room; {RESUME}"),
+    "too-large": ("a file may not grow further", f"raise the limit on file sizes (ulimit -f); {RESUME}"),
+    "open-files": ("too many files are open", f"allow more (ulimit -n); {RESUME}"),
+    "read-only": ("it may not be written", f"look at the permissions of its folder; {RESUME}"),
+    "cannot-open": ("it cannot be opened", f"look at what is there, and at its permissions; {RESUME}"),
+    "damaged": ("it is damaged", "restore its folder from a backup, or remove it and run the flow again"),
+    "busy": ("another process keeps it locked", f"end that process; {RESUME}"),
+    "input-output": ("the disk or file system reports an error", f"look at both; {RESUME}"),
+}
+_OF_SYSTEM: Final = {
+    errno.ENOSPC: "disk-full",
+    errno.EDQUOT: "disk-full",
+    errno.EFBIG: "too-large",
+    errno.EMFILE: "open-files",
+    errno.ENFILE: "open-files",
+    errno.EROFS: "read-only",
+    errno.EACCES: "read-only",
+    errno.EPERM: "read-only",
+    errno.EISDIR: "cannot-open",
+    errno.ENOTDIR: "cannot-open",
+    errno.ENOENT: "cannot-open",
+    errno.ELOOP: "cannot-open",
+}
+_OF_SQLITE: Final = {
+    sqlite3.SQLITE_FULL: "disk-full",
+    sqlite3.SQLITE_READONLY: "read-only",
+    sqlite3.SQLITE_CANTOPEN: "cannot-open",
+    sqlite3.SQLITE_PERM: "read-only",
+    sqlite3.SQLITE_CORRUPT: "damaged",
+    sqlite3.SQLITE_NOTADB: "damaged",
+    # Of ours each statement is right: another file than the one that we made answers it.
+    sqlite3.SQLITE_ERROR: "damaged",
+    sqlite3.SQLITE_CONSTRAINT: "damaged",
+    sqlite3.SQLITE_MISMATCH: "damaged",
+    sqlite3.SQLITE_TOOBIG: "damaged",
+    sqlite3.SQLITE_BUSY: "busy",
+    sqlite3.SQLITE_LOCKED: "busy",
+}
+
+
+def fault_of(error: sqlite3.Error | OSError, where: str) -> JournalError:
+    if isinstance(error, OSError):
+        return fault(_OF_SYSTEM.get(error.errno or 0, "input-output"), where)
+    # The low byte is the kind of error; the rest says more than a person needs.
+    # None has one who cannot read a text as Unicode.
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
+    if code == sqlite3.SQLITE_IOERR and _is_at_limit(where):
+        return fault("too-large", where)
+    if code == sqlite3.SQLITE_CANTOPEN and not _can_open():
+        return fault("open-files", where)
+    return fault(_OF_SQLITE.get(code, "input-output"), where)
+
+
+def _is_at_limit(where: str) -> bool:
+    """SQLite does not say that a file may not grow: is the journal about as large as it may be?"""
+    import resource
+
+    limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if limit == resource.RLIM_INFINITY:
+        return False
+    sizes = [os.path.getsize(file) for file in (where, f"{where}-wal") if os.path.exists(file)]
+    return max(sizes, default=0) + _WRITTEN_AT_ONCE > limit
+
+
+def _can_open() -> bool:
+    """SQLite does not say why a file cannot be opened, and has closed those that it had opened before."""
+    opened: list[int] = []
+    try:
+        for _ in range(_OPEN_AT_ONCE):
+            opened.append(os.open(os.devnull, os.O_RDONLY))
+    except OSError:
+        return False
+    finally:
+        for fd in opened:
+            os.close(fd)
+    return True
+
+
+def fault(code: str, where: str) -> JournalError:
+    what, fix = _MEANING[code]
+    return JournalError(f"the journal cannot be used: {what}", where, fix, code=code)
+
+
+@contextmanager
+def not_begun() -> Iterator[None]:
+    """While a run is being made: if it cannot be, there is none to resume."""
+    try:
+        yield
+    except JournalError as error:
+        fix = error.fix.replace(RESUME, NOT_BEGUN) if error.fix else error.fix
+        raise JournalError(error.what, error.where, fix, code=error.code) from error
+
+
+def same(error: JournalError) -> JournalError:
+    """The error once more, for another call that meets it."""
+    return JournalError(error.what, error.where, error.fix, code=error.code)
+
+
+@contextmanager
+def explained(where: str) -> Iterator[None]:
+    """Errors of the system and of SQLite become ours."""
+    try:
+        yield
+    except UnicodeError as error:  # SQLite quotes what it has found, whatever that is
+        raise fault("damaged", where) from error
+    except (sqlite3.Error, OSError) as error:
+        raise fault_of(error, where) from error

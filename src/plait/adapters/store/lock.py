@@ -1,0 +1,96 @@
+"""One engine for each run: a lock that the system itself takes back when its holder dies.
+
+The file stays for ever, so that all who lock it lock the same one.  What it says
+of its holder is for people; only the lock counts, so a number of a process that
+is used again means nothing.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from contextlib import suppress
+
+from plait.adapters.store.faults import explained
+from plait.core.errors import InputError
+from plait.core.hints import Final
+
+_ATTEMPTS: Final = 1000
+"""Whoever looks whether a run is going on holds its lock for a moment, together with others who look."""
+
+
+class RunLock:
+    """The lock of a run, held until `release` or the death of this process."""
+
+    def __init__(self, path: str, handle: int) -> None:
+        self._path = path
+        self._handle: int | None = handle
+
+    @classmethod
+    def take(cls, path: str, run: str, *, now: float) -> RunLock:
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        with explained(path):
+            handle = os.open(path, flags, 0o600)
+            try:
+                if not _is_locked(handle):
+                    raise _refused(run, os.pread(handle, 1000, 0))
+                _say_who(handle, now)
+            except BaseException:
+                os.close(handle)
+                raise
+        return cls(path, handle)
+
+    def release(self) -> None:
+        if self._handle is not None:
+            os.close(self._handle)
+            self._handle = None
+
+
+def is_held(path: str) -> bool:
+    """Does an engine hold this lock just now?"""
+    try:
+        # Something else than a file may lie there, and make whoever opens it wait.
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        return not _locked(handle, fcntl.LOCK_SH)
+    finally:
+        os.close(handle)
+
+
+def _is_locked(handle: int) -> bool:
+    """Lock it for us alone, unless another engine has done so."""
+    for _ in range(_ATTEMPTS):
+        if _locked(handle, fcntl.LOCK_EX):
+            return True
+        if not _locked(handle, fcntl.LOCK_SH):
+            return False  # not somebody who looks: an engine
+        fcntl.flock(handle, fcntl.LOCK_UN)
+    return False
+
+
+def _locked(handle: int, how: int) -> bool:
+    try:
+        fcntl.flock(handle, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _say_who(handle: int, now: float) -> None:
+    since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(now))
+    os.ftruncate(handle, 0)
+    os.pwrite(handle, json.dumps({"pid": os.getpid(), "since": since}).encode(), 0)
+
+
+def _refused(run: str, said: bytes) -> InputError:
+    what, fix = f"another process began to work on run {run} a moment ago", "wait until it has ended"
+    with suppress(ValueError, KeyError, TypeError):
+        holder = json.loads(said)
+        pid, since = int(holder["pid"]), str(holder["since"])
+        what = f"process {pid} has been working on run {run} since {since}"
+        fix = f"wait until it has ended, or end it: kill {pid}"
+    return InputError(what, fix=fix, code="run-locked")

@@ -1,0 +1,143 @@
+"""What was stored is input: of which types it is has to be seen before it is believed.
+
+SQLite takes any value in any column, and JSON any value in any place.  Whoever reads a run
+raises JournalError for what nobody can have written, and nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from plait.adapters.store.faults import fault
+from plait.core.errors import JournalError
+from plait.core.hints import Any, Final, TypeAlias
+from plait.core.values import Json
+
+MISREAD: Final = (
+    ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError, OverflowError, MemoryError,
+)  # fmt: skip
+"""What Python raises when something is not what it was taken for."""
+DEEPEST: Final = 400
+"""Levels of a value: what is deeper could be read, and then not be shown or written any more."""
+
+Shape: TypeAlias = Callable[[Any], bool]
+
+
+def damaged(where: str) -> JournalError:
+    return fault("damaged", where)
+
+
+def json_of(text: str | bytes) -> Any:
+    """A value; ValueError also for one that is too deep to be worked with."""
+    value = json.loads(text)
+    if _openings(text) > DEEPEST and _is_deeper(value, DEEPEST):
+        raise ValueError("too deep")
+    return value
+
+
+def _openings(text: str | bytes) -> int:
+    return text.count("[") + text.count("{") if isinstance(text, str) else text.count(b"[") + text.count(b"{")
+
+
+def _is_deeper(value: Json, levels: int) -> bool:
+    some: list[Json] = [value]
+    while some and levels:
+        levels -= 1
+        some = [inner for one in some for inner in _inside(one)]
+    return bool(some)
+
+
+def _inside(value: Json) -> Iterable[Json]:
+    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+
+
+def expect_each(types: Sequence[tuple[type | None, ...]], row: Sequence[object]) -> None:
+    """TypeError unless each value of a row has one of its types; None stands for None."""
+    for known, value in zip(types, row, strict=True):
+        if (None if value is None else value.__class__) not in known and not (value is True and int in known):
+            raise TypeError("a value of another type")
+
+
+def expect_shape(value: Any, shape: Shape) -> Any:
+    if not shape(value):
+        raise TypeError("a value of another form")
+    return value
+
+
+# ── forms ────────────────────────────────────────────────────────────────
+
+
+def is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def is_map(value: object) -> bool:
+    return isinstance(value, dict)
+
+
+def _is_whole(value: object) -> bool:
+    return type(value) is int
+
+
+def optional(shape: Shape) -> Shape:
+    return lambda value: value is None or shape(value)
+
+
+def list_of(shape: Shape) -> Shape:
+    return lambda value: isinstance(value, list) and all(map(shape, value))
+
+
+def map_of(shape: Shape) -> Shape:
+    return lambda value: isinstance(value, dict) and all(map(shape, value.values()))
+
+
+def fields(needed: Mapping[str, Shape] | None = None, /, **known: Shape) -> Shape:
+    """A map that has these, `needed` among them, each of its form; others may be in it."""
+    every = {**(needed or {}), **known}
+
+    def fits(value: object) -> bool:
+        return (
+            isinstance(value, dict)
+            and all(name in value for name in needed or ())
+            and all(shape(value[name]) for name, shape in every.items() if name in value)
+        )
+
+    return fits
+
+
+def _is_hex(value: object) -> bool:
+    if not isinstance(value, str):
+        return False
+    try:
+        return bool(bytes.fromhex(value))
+    except ValueError:
+        return False
+
+
+_is_env_files: Final = fields({"names": list_of(is_text), "salt": _is_hex, "digest": is_text})
+is_used: Final = map_of(lambda value: type(value) in (int, float))
+is_counts: Final = map_of(lambda value: type(value) is int)
+is_phases: Final = list_of(lambda value: isinstance(value, list) and list(map(type, value)) == [str, int])
+is_failure: Final = fields({"message": is_text}, kind=is_text, path=is_text, exit_code=optional(_is_whole))
+is_facts: Final = fields(
+    tool=optional(is_text),
+    kind=is_text,
+    flow=is_text,
+    file=is_text,
+    project=is_text,
+    started=is_text,
+    options=fields(
+        inputs=is_map,
+        strict=optional(lambda value: isinstance(value, bool)),
+        max_parallel=optional(lambda value: _is_whole(value) and value > 0),
+        profile=optional(is_text),
+        backend=optional(is_text),
+    ),
+    withheld=list_of(is_text),
+    env_files=lambda value: value == {} or _is_env_files(value),
+    accepted=optional(is_text),
+    said_done=list_of(is_text),
+    retried=fields({"items": list_of(is_text), "fingerprints": map_of(is_text)}, asked=list_of(is_text)),
+)
+"""What is said of a run when it is made, and later."""

@@ -1,0 +1,117 @@
+"""Modules that lie beside a function's file, imported from verified bytes and for one call.
+
+`import helper` in a function means the file beside it, as in a script.  The module belongs to
+the call: its name stands below the module of the tool, so that two tools may have two helpers of
+one name, and it goes when the call ends.  Only import statements of the tool and of what it
+imported look here; an installed module that imports something finds what it always finds.
+
+As for a script, a file or package beside the tool comes before an installed one of its name, and
+a folder without `__init__.py` after it.
+"""
+
+from __future__ import annotations
+
+import builtins
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import CodeType, ModuleType
+
+from plait.core.hints import Any, Final
+from plait.tools.invocation import FunctionCall, Verified
+
+MAX_COMPILED: Final = 256
+
+
+@lru_cache(MAX_COMPILED)
+def compiled(path: str, code: bytes) -> CodeType:
+    # Found by the bytes themselves: a digest that does not fit them could name other code.
+    return compile(code, path, "exec", dont_inherit=True)
+
+
+@contextmanager
+def imports_of(call: FunctionCall, module: ModuleType) -> Iterator[None]:
+    """Let a module of this call import what lies beside it; afterwards nothing of it is left."""
+    root = module.__name__  # which the tool may change
+    if call.beside:
+        _CALLS[root] = beside = _Beside(root, call.beside)
+        module.__dict__.update(__path__=[], __package__=root, __builtins__=beside.builtins)
+        if _FINDER not in sys.meta_path:
+            sys.meta_path.append(_FINDER)
+    try:
+        yield
+    finally:
+        sys.modules.pop(root, None)
+        if _CALLS.pop(root, None) is not None:
+            # A list at once: other threads import meanwhile.
+            for name in list(sys.modules):
+                if name.startswith(f"{root}."):
+                    sys.modules.pop(name, None)
+
+
+class _Beside:
+    """The files beside one tool, for one call."""
+
+    def __init__(self, root: str, files: Mapping[str, Verified]) -> None:
+        self.root = root
+        self.files = files
+        self.builtins = {**vars(builtins), "__import__": self._import}
+
+    def _import(
+        self,
+        name: str,
+        globals: Mapping[str, Any] | None = None,
+        locals: Mapping[str, Any] | None = None,
+        fromlist: Sequence[str] | None = (),
+        level: int = 0,
+    ) -> ModuleType:
+        top = name.partition(".")[0]
+        if level == 0 and (f"{top}.py" in self.files or f"{top}/__init__.py" in self.files):
+            return self._own(name, globals, locals, fromlist)
+        try:
+            return builtins.__import__(name, globals, locals, fromlist or (), level)
+        except ModuleNotFoundError as error:
+            if level or error.name != top or not self.has_folder(top):
+                raise
+        return self._own(name, globals, locals, fromlist)
+
+    def _own(self, name: str, globals: Any, locals: Any, fromlist: Sequence[str] | None) -> ModuleType:
+        # Who asks for nothing of a module would get the first part of its name, which here is the tool.
+        found = builtins.__import__(f"{self.root}.{name}", globals, locals, fromlist or ("__name__",), 0)
+        return found if fromlist else sys.modules[f"{self.root}.{name.partition('.')[0]}"]
+
+    def has_folder(self, relative: str) -> bool:
+        return any(path.startswith(f"{relative}/") for path in self.files)
+
+    def spec(self, fullname: str) -> ModuleSpec | None:
+        inside = fullname.removeprefix(f"{self.root}.").replace(".", "/")
+        for path in (f"{inside}/__init__.py", f"{inside}.py"):
+            if (file := self.files.get(path)) is not None:
+                loader = _Loader(file, self.builtins)
+                return ModuleSpec(fullname, loader, origin=file.path, is_package=path != f"{inside}.py")
+        return ModuleSpec(fullname, None, is_package=True) if self.has_folder(inside) else None
+
+
+_CALLS: dict[str, _Beside] = {}
+
+
+class _Finder(MetaPathFinder):
+    def find_spec(self, fullname: str, path: object, target: object = None) -> ModuleSpec | None:  # noqa: ARG002
+        beside = _CALLS.get(fullname.partition(".")[0])
+        return None if beside is None else beside.spec(fullname)
+
+
+_FINDER: Final = _Finder()
+
+
+class _Loader(Loader):
+    def __init__(self, file: Verified, names: Mapping[str, Callable[..., Any]]) -> None:
+        self._file = file
+        self._names = names
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__dict__.update(__file__=self._file.file, __builtins__=self._names)
+        exec(compiled(self._file.path, self._file.code), module.__dict__)

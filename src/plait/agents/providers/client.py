@@ -1,0 +1,499 @@
+"""One question to a server: the key, the attempts, one deadline, and an ear for the wish to stop.
+
+A request is sent again only if the server did not act on it (it says so by its status, or
+nobody was there): an answer that may have been begun was perhaps paid for.  Half an answer is
+none; what came of it is kept in the failure.  The key goes into one header, to the address
+that the provider's file names, over no redirect; wherever else it turns up it is masked.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from datetime import UTC
+from functools import partial
+from http import HTTPStatus
+from math import ceil
+from queue import Empty, SimpleQueue
+from random import Random
+from threading import Event, Thread
+
+from plait.agents.messages import Answer, Ask, OnText, Usage
+from plait.agents.providers import sse
+from plait.agents.providers.families import (
+    RESERVED,
+    Family,
+    FaultError,
+    Shape,
+    UnendedError,
+    UnreadableError,
+    fault_text,
+    fault_word,
+)
+from plait.agents.providers.families.anthropic_messages import AnthropicMessages
+from plait.agents.providers.families.chat_completions import ChatCompletions
+from plait.agents.providers.spec import Spec
+from plait.agents.reckoning import with_estimate
+from plait.core.errors import InternalError, PlaitError, RequestError, listed, nearest
+from plait.core.hints import Final, Protocol, TypeAlias
+from plait.core.masking import Masker, masked
+from plait.core.records import dataclass, replace
+from plait.core.secret_names import looks_secret
+from plait.core.values import MASK, Json
+from plait.engine.context import Stop
+from plait.engine.outcome import Failure, Interrupted, StepError
+from plait.program.actions.http import kind_of_error, kind_of_status
+from plait.template.sinks import as_header, as_json, as_url
+from plait.tools.invocation import Limits, RequestCall
+
+LOOK: Final = 0.05
+"""Seconds between two looks whether the run is to stop, while a server is silent."""
+MOST_SAID: Final = 2000
+"""Characters of what a server says about an error that are kept."""
+MOST_TOLD: Final = 300
+"""Characters of it that are told where the error is."""
+FIXES: Final[Mapping[str, str | None]] = {
+    "too-large": "no answer of a model is that long: look at base_url and path of the provider",
+    "encoding": "look at the server, or at what stands between",
+}
+"""What to do about answers that cannot be read; a provider has no fields for it."""
+FAMILIES: Final[Mapping[str, Family]] = {
+    "chat_completions": ChatCompletions(),
+    "anthropic_messages": AnthropicMessages(),
+}
+
+
+class Received(Protocol):
+    """An answer of a server: its head, and its body piece by piece."""
+
+    @property
+    def status(self) -> int: ...
+    @property
+    def headers(self) -> Mapping[str, str]: ...
+    def __iter__(self) -> Iterator[bytes]: ...
+
+
+Open: TypeAlias = Callable[[RequestCall], AbstractContextManager[Received]]
+"""Sends a request; RequestError if there is no answer."""
+_Broken: TypeAlias = Callable[[Answer, str, str], StepError]
+"""The failure of a question of which half an answer came: that, the kind, and why."""
+
+
+class HttpModel:
+    def __init__(
+        self,
+        spec: Spec,
+        open: Open,
+        *,
+        environ: Mapping[str, str],
+        now: Callable[[], float] = time.time,
+        random: Random | None = None,
+    ) -> None:
+        self.name = spec.name
+        self.fingerprint = spec.fingerprint
+        self.price = spec.price
+        self._spec = spec
+        self._open = open
+        self._environ = environ
+        self._now = now
+        self._random = random or Random()
+        self._family = FAMILIES[spec.family]
+        self._key = environ.get(spec.auth.env, "").strip() if spec.auth.env else ""
+        self._secrets = tuple(_secrets(spec, environ))
+        self.mask = Masker(self._secrets).mask if self._secrets else str
+
+    def once(self, ask: Ask, *, timeout: float | None, stop: Stop, on_text: OnText | None = None) -> Answer:
+        spec = self._spec
+        deadline = time.monotonic() + (spec.timeout if timeout is None else min(timeout, spec.timeout))
+        model = self._model(ask)
+        call = self._call(ask, model)
+        told = None if on_text is None else _Told(on_text, self._secrets)
+        with self._answered(call, deadline, stop) as exchange:
+            answer = self._read(exchange, told, partial(self._broken, ask, model))
+        if self._secrets:
+            answer = Answer.of(masked(answer.record(), self.mask))
+        usage = self._priced(with_estimate(answer, ask), model, answer.model or model)
+        return replace(answer, usage=usage, model=answer.model or model)
+
+    def _priced(self, usage: Usage, *names: str) -> Usage:
+        """By the first of these names that has a price: servers often answer with an exact one."""
+        known = (self._spec.price(name, usage) for name in names)
+        return replace(usage, cost=next((one for one in known if one is not None), None))
+
+    # ── the request ──────────────────────────────────────────────────────
+
+    def _model(self, ask: Ask) -> str:
+        model = self._spec.model_id(ask.model)
+        if model is None:
+            variables = self._spec.model_variables
+            or_so = f", or put its name into the variable {listed(variables)}" if variables else ""
+            raise _refused(f"the provider '{self.name}' has no default_model: name a model{or_so}")
+        return model
+
+    def _call(self, ask: Ask, model: str) -> RequestCall:
+        spec = self._spec
+        shape = Shape(model, spec.structured, spec.stream)
+        values = self._family.values(replace(ask, options=self._options(ask)), shape)
+        body = as_json(spec.body, values, env=self._environ)
+        headers = [(name, as_header(value, {}, env=self._environ)) for name, value in spec.headers]
+        return RequestCall(
+            "POST",
+            self._url(model),
+            (*headers, *self._key_header(), ("content-type", "application/json")),
+            # Bytes that a command printed and that are no text cannot be said in JSON.
+            body.encode("utf-8", "surrogatepass").decode("utf-8", "replace").encode(),
+        )
+
+    def _options(self, ask: Ask) -> dict[str, Json]:
+        """The options, if the body has a place for each."""
+        most = self._spec.max_tokens
+        options = {**({} if most is None else {"max_tokens": most}), **ask.options}
+        places = {str(hole) for hole in self._spec.body.placeholders if hole.kind == "param"} - RESERVED
+        for name in ask.options:
+            if name not in places:
+                guess = nearest(name, places)
+                meant = f"did you mean '{guess}'?" if guess else f"it takes {listed(sorted(places))}"
+                raise _refused(f"the provider '{self.name}' takes no option '{name}': {meant}")
+        asked = options.get("max_tokens")
+        if most is not None and isinstance(asked, int | float) and asked > most:
+            options["max_tokens"] = most
+        return options
+
+    def _url(self, model: str) -> str:
+        base = as_url(self._spec.base_url, {}, env=self._environ, host_from_value=True)
+        return base.rstrip("/") + as_url(self._spec.path, {"model": model}, env=self._environ)
+
+    def _key_header(self) -> list[tuple[str, str]]:
+        auth = self._spec.auth
+        if auth.type == "none" or (auth.optional and not self._key):
+            return []
+        if not self._key:
+            raise _refused(f"the provider '{self.name}' needs a key: put it into the variable {auth.env}")
+        if not self._key.isascii() or not self._key.isprintable() or " " in self._key:
+            raise _refused(f"the variable {auth.env} holds characters that no key has: look for line breaks")
+        if auth.type == "bearer":
+            return [("authorization", f"Bearer {self._key}")]
+        return [(auth.header, self._key)]
+
+    # ── attempts ─────────────────────────────────────────────────────────
+
+    def _answered(self, call: RequestCall, deadline: float, stop: Stop) -> _Exchange:
+        """An exchange whose head is welcome; or the failure after which nothing more is tried."""
+        pauses = self._spec.retry.delays(self._random)
+        attempt = 0
+        while True:
+            attempt += 1
+            exchange = self._attempt(call, deadline, stop)
+            try:
+                head = exchange.head()
+                if 200 <= head.status < 300:
+                    return exchange
+                pause = self._pause_after(head, pauses)
+                failure = self._unwelcome(exchange, head, attempt)
+            except RequestError as error:
+                pause = next(pauses, None) if error.code == "unreachable" else None
+                failure = self._unanswered(error, attempt)
+            except BaseException:
+                exchange.close()
+                raise
+            exchange.close()
+            if pause is None or time.monotonic() + pause >= deadline:
+                raise StepError(failure)
+            if stop.wait(pause):
+                raise Interrupted
+
+    def _attempt(self, call: RequestCall, deadline: float, stop: Stop) -> _Exchange:
+        if stop.is_set():
+            raise Interrupted
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise StepError(Failure(f"the provider '{self.name}' did not answer in time", "timeout"))
+        return _Exchange(self._open, replace(call, limits=Limits(timeout=left)), stop)
+
+    def _pause_after(self, head: Head, pauses: Iterator[float]) -> float | None:
+        if head.status not in self._spec.statuses:
+            return None
+        pause = next(pauses, None)
+        asked = None if pause is None else pause_asked(head.headers, self._now())
+        return pause if asked is None else asked
+
+    def _unwelcome(self, exchange: _Exchange, head: Head, attempt: int) -> Failure:
+        """What an answer means that is none."""
+        try:
+            body = b"".join(exchange.pieces())
+        except RequestError:
+            body = b""
+        data = _json(body)
+        kind, todo = self._meaning(head)
+        said = self.mask(_said(data, body))[:MOST_SAID]  # in this order: half a secret cannot be masked
+        word = fault_word(data)
+        phrase = next((f" {known.phrase}" for known in HTTPStatus if known == head.status), "")
+        named = f" ({word})" if word else ""
+        told = f", and says {quoted}" if (quoted := _quoted(said)) else ""
+        what = (
+            f"the provider '{self.name}' answered {head.status}{phrase}{named}{_after(attempt)}{told}{todo}"
+        )
+        return Failure(what, kind, output={"said": said, "status": head.status})
+
+    def _meaning(self, head: Head) -> tuple[str, str]:
+        """The kind of failure, and what to do about it."""
+        status, variable = head.status, self._spec.auth.env
+        pause = ceil(pause_asked(head.headers, self._now()) or 0)
+        wait = f": wait {pause} second{'' if pause == 1 else 's'}" if pause else ""
+        if status in (401, 403):
+            look = f"look at the key in {variable}" if variable else "it wants a key: see auth in its file"
+            return "refused", f": {look}, and what it may do"
+        if status == 404:
+            return "refused", ": look at the name of the model, and at base_url and path of the provider"
+        if status == 429:
+            return (
+                "rate_limit",
+                f"{wait or ': wait'}, or look at the limits and the credit of your account there",
+            )
+        if 300 <= status < 400:
+            return (
+                "refused",
+                ": it redirects, which a key does not follow; write the last address as base_url",
+            )
+        kind = kind_of_status(status)
+        return ("refused", ": it does not take this question") if kind == "failed" else (kind, wait)
+
+    def _unanswered(self, error: RequestError, attempt: int) -> Failure:
+        what = f"the provider '{self.name}' gave no answer: {error.what}{_after(attempt)}"
+        fix = FIXES.get(error.code or "", error.fix)
+        return Failure(f"{what}; {fix}" if fix else what, _kind_of(error))
+
+    # ── the answer ───────────────────────────────────────────────────────
+
+    def _read(self, exchange: _Exchange, told: _Told | None, broken: _Broken) -> Answer:
+        kind = exchange.head().headers.get("content-type", "").partition(";")[0].strip().lower()
+        # A server that does not stream, although it was asked to, answers at once.
+        if kind == "text/event-stream":
+            return self._streamed(exchange, told, broken)
+        return self._whole(exchange, told, broken)
+
+    def _whole(self, exchange: _Exchange, told: _Told | None, broken: _Broken) -> Answer:
+        try:
+            body = b"".join(exchange.pieces())
+            answer = self._family.answer(_json(body))
+        except RequestError as error:
+            paid = broken(Answer(), "", "").failure.output  # its head was welcome: the question was taken
+            raise StepError(replace(self._unanswered(error, 1), output=paid)) from None
+        except UnreadableError as error:
+            output = {"said": self.mask(body.decode("utf-8", "replace"))[:MOST_SAID]}
+            raise StepError(Failure(self._unreadable(error), "server_error", output=output)) from None
+        except UnendedError as error:
+            raise broken(error.half, "server_error", "it does not say why it ends") from None
+        if told is not None:
+            told.hear(answer.text)
+            told.end()
+        return answer
+
+    def _streamed(self, exchange: _Exchange, told: _Told | None, broken: _Broken) -> Answer:
+        reading = self._family.reading()
+        try:
+            for data in sse.events(exchange.pieces()):
+                text = reading.take(data)
+                if told is not None and text:
+                    told.hear(text)
+                if reading.is_last:
+                    break
+        except RequestError as error:
+            raise broken(reading.answer(), _kind_of(error), error.what) from None
+        except FaultError as error:
+            named = f" ({error.word})" if error.word else ""
+            words = f", {quoted}" if (quoted := _quoted(self.mask(error.text))) else ""
+            raise broken(reading.answer(), "server_error", f"{error}{named}{words}") from None
+        except UnreadableError as error:
+            raise broken(reading.answer(), "server_error", self._unreadable(error)) from None
+        if not reading.is_over:
+            raise broken(reading.answer(), "network", "the stream ended before the answer did")
+        if told is not None:
+            told.end()
+        return reading.answer()
+
+    def _broken(self, ask: Ask, model: str, half: Answer, kind: str, why: str) -> StepError:
+        usage = self._priced(with_estimate(half, ask, broke_off=True), model, half.model or model)
+        output: dict[str, Json] = {
+            "text": self.mask(half.text),
+            "usage": usage.record(),
+            "model": half.model or model,
+        }
+        return StepError(
+            Failure(
+                f"the answer of '{self.name}' broke off: {why}; nothing of it counts", kind, output=output
+            )
+        )
+
+    def _unreadable(self, error: UnreadableError) -> str:
+        return f"the provider '{self.name}' does not speak {self._spec.family}: expected {error}"
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    status: int
+    headers: Mapping[str, str]
+
+
+class _Exchange:
+    """A request that a thread of its own carries out: whoever waits can leave at any time.
+
+    A silent server cannot keep a run that is to stop; the thread ends with the next byte or
+    with the deadline, and nobody hears what it still brings.
+    """
+
+    def __init__(self, open: Open, call: RequestCall, stop: Stop) -> None:
+        self._open = open
+        self._stop = stop
+        self._queue: SimpleQueue[Head | bytes | PlaitError | None] = SimpleQueue()
+        self._left = Event()
+        self._head: Head | None = None
+        self._ended = False
+        Thread(target=self._carry_out, args=(call,), name="plait-provider", daemon=True).start()
+
+    def __enter__(self) -> _Exchange:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._left.set()
+
+    def head(self) -> Head:
+        if self._head is None:
+            got = self._next()
+            assert isinstance(got, Head)
+            self._head = got
+        return self._head
+
+    def pieces(self) -> Iterator[bytes]:
+        while not self._ended:
+            got = self._next()
+            if isinstance(got, bytes):
+                yield got
+            else:
+                self._ended = True
+
+    def _next(self) -> Head | bytes | None:
+        while True:
+            if self._stop.is_set():
+                self.close()
+                raise Interrupted
+            try:
+                got = self._queue.get(timeout=LOOK)
+            except Empty:
+                continue
+            if isinstance(got, PlaitError):
+                raise got
+            return got
+
+    def _carry_out(self, call: RequestCall) -> None:
+        end: PlaitError | None = InternalError("a request ended without a word")
+        try:
+            with self._open(call) as answer:
+                self._queue.put(Head(answer.status, answer.headers))
+                for piece in answer:
+                    if self._left.is_set():
+                        return
+                    self._queue.put(piece)
+            end = None
+        except PlaitError as error:
+            end = error
+        finally:
+            self._queue.put(end)
+
+
+class _Told:
+    """Passes text on as it comes, but never a key, also not in two pieces."""
+
+    def __init__(self, on_text: OnText, secrets: Sequence[str]) -> None:
+        self._on_text = on_text
+        self._secrets = secrets
+        self._kept = ""
+
+    def hear(self, text: str) -> None:
+        whole = self._kept + text
+        for secret in self._secrets:
+            whole = whole.replace(secret, MASK)
+        end = len(whole) - max((_begun(secret, whole) for secret in self._secrets), default=0)
+        self._kept = whole[end:]
+        if end:
+            self._on_text(whole[:end])
+
+    def end(self) -> None:
+        if self._kept:
+            self._on_text(self._kept)
+            self._kept = ""
+
+
+# ── helpers, in order of use ─────────────────────────────────────────────
+
+
+def _secrets(spec: Spec, environ: Mapping[str, str]) -> Iterator[str]:
+    """The values of the variables that hold keys: the one of `auth`, and those whose names say so."""
+    templates = (spec.body, *(value for _, value in spec.headers))
+    named = {str(hole) for one in templates for hole in one.placeholders if hole.kind == "env"}
+    for name in sorted({spec.auth.env, *filter(looks_secret, named)}):
+        if value := environ.get(name, "").strip():
+            yield value
+
+
+def _begun(secret: str, text: str) -> int:
+    """How many of the last characters of a text could be the first of a secret."""
+    longest = min(len(text), len(secret) - 1)
+    return next((n for n in range(longest, 0, -1) if text.endswith(secret[:n])), 0)
+
+
+def pause_asked(headers: Mapping[str, str], now: float) -> float | None:
+    """Seconds that a server asks to wait, by a number or a date; None if it says nothing of use."""
+    from email.utils import parsedate_to_datetime
+
+    if re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", exact := headers.get("retry-after-ms", "")):
+        return float(exact) / 1000
+    written = headers.get("retry-after", "").strip()
+    if re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", written):
+        return float(written)
+    try:
+        moment = parsedate_to_datetime(written)
+        moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+        return max(0.0, moment.timestamp() - now)
+    except (ValueError, TypeError, OverflowError, IndexError):
+        return None
+
+
+def _kind_of(error: RequestError) -> str:
+    """An answer that cannot be read is the fault of the server."""
+    return "server_error" if error.code in FIXES else kind_of_error(error)
+
+
+def _refused(what: str) -> StepError:
+    return StepError(Failure(what, "refused"))
+
+
+def _after(attempts: int) -> str:
+    return "" if attempts == 1 else f", after {attempts} attempts"
+
+
+def _json(body: bytes) -> Json:
+    try:
+        return json.loads(body.decode("utf-8", "replace"))
+    except (ValueError, RecursionError):
+        return None
+
+
+def _said(data: Json, body: bytes) -> str:
+    """What a server says about an error, for the record."""
+    text = fault_text(data)
+    return body.decode("utf-8", "replace") if text is None else text
+
+
+def _quoted(said: str) -> str:
+    """The same on one line, for people; empty if it is no text for them: markup, or data."""
+    line = " ".join(said.split())
+    if not line or line[0] in "<{[":
+        return ""
+    return f'"{line if len(line) <= MOST_TOLD else line[: MOST_TOLD - 1] + "…"}"'

@@ -1,0 +1,227 @@
+"""Anthropic messages: content in blocks, the system text beside them, results of tools in a user's turn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from plait.agents.messages import Answer, Ask, Ending, Message, ToolUse, Usage
+from plait.agents.providers.families import (
+    ANSWER_TOOL,
+    FaultError,
+    Shape,
+    UnreadableError,
+    arguments_of,
+    ended,
+    event_map,
+    in_words,
+    number,
+    part,
+    piece,
+    whole_text,
+    word,
+)
+from plait.agents.structured_output import is_plain
+from plait.core.hints import Final
+from plait.core.values import Json
+
+ENDINGS: Final[dict[str, Ending]] = {
+    "end_turn": "end",
+    "stop_sequence": "end",
+    "tool_use": "tools",
+    "max_tokens": "length",
+    "model_context_window_exceeded": "length",
+    "refusal": "refused",
+}
+SAID: Final = ("text", "tool_use")
+"""Kinds of blocks that text and uses say all of."""
+WRITTEN: Final = "partial_json"
+DELTAS: Final = {
+    "text_delta": "text",
+    "input_json_delta": WRITTEN,
+    "thinking_delta": "thinking",
+    "signature_delta": "signature",
+}
+"""What goes on in a stream, and the field in which it stands."""
+
+
+class AnthropicMessages:
+    def values(self, ask: Ask, shape: Shape) -> dict[str, Json]:
+        as_tool = ask.schema is not None and shape.structured == "tool"
+        as_field = ask.schema is not None and shape.structured == "json_schema"
+        system = ask.system if as_tool or as_field else in_words(ask)
+        values: dict[str, Json] = {**ask.options, "model": shape.model, "messages": _turns(ask.messages)}
+        tools = [_tool(offer.name, offer.description, offer.schema) for offer in ask.tools]
+        if as_tool:
+            tools.append(_tool(ANSWER_TOOL, "Gives the answer.", ask.schema))
+            values["tool_choice"] = {"type": "any"} if ask.tools else {"type": "tool", "name": ANSWER_TOOL}
+        if as_field:
+            values["output_config"] = {"format": {"type": "json_schema", "schema": ask.schema}}
+        optional = {"system": system, "tools": tools, "stream": shape.stream}
+        return {**values, **{name: value for name, value in optional.items() if value}}
+
+    def answer(self, body: Json) -> Answer:
+        blocks = part(body, "content", list)
+        if blocks is None:
+            raise UnreadableError("a message with blocks of content")
+        read = [_block_of(block) for block in blocks]
+        reason = word(body, "stop_reason")
+        return ended(_answer(read, _usage(body), word(body, "model"), reason), reason)
+
+    def reading(self) -> MessageReading:
+        return MessageReading()
+
+
+class MessageReading:
+    def __init__(self) -> None:
+        self._blocks: dict[int, dict[str, Json]] = {}
+        self._pieces: dict[int, dict[str, list[str]]] = {}
+        """Of blocks, by field: what came of them."""
+        self._counts: dict[str, Json] = {}
+        self._usage = Usage()
+        self._model = ""
+        self._reason = ""
+        self._done = False
+
+    def take(self, data: str) -> str:
+        event = event_map(data)
+        match event.get("type"):
+            case "message_start":
+                message = part(event, "message", dict) or {}
+                self._model = word(message, "model")
+                self._count(message)
+            case "content_block_start":
+                return self._start(number(event, "index"), _block_of(event.get("content_block")))
+            case "content_block_delta":
+                return self._take_delta(number(event, "index"), part(event, "delta", dict))
+            case "message_delta":
+                self._reason = word(part(event, "delta", dict), "stop_reason") or self._reason
+                self._count(event)
+            case "message_stop":
+                self._done = True
+            case "error":
+                raise FaultError(event)
+        return ""
+
+    def _start(self, place: int, block: dict[str, Json]) -> str:
+        self._blocks[place] = block
+        self._pieces[place] = {}
+        return piece(block, "text") if block["type"] == "text" else ""
+
+    def _take_delta(self, place: int, delta: Json) -> str:
+        if place not in self._blocks or delta is None:
+            raise UnreadableError("blocks that begin before they go on")
+        kind = word(delta, "type")
+        if kind not in DELTAS:
+            return ""
+        said = piece(delta, DELTAS[kind])
+        self._pieces[place].setdefault(DELTAS[kind], []).append(said)
+        return said if kind == "text_delta" else ""
+
+    def _count(self, event: dict[str, Json]) -> None:
+        # Counts are of all until now, so that later ones take the place of earlier ones.
+        counts = part(event, "usage", dict) or {}
+        counts = self._counts | {name: count for name, count in counts.items() if count is not None}
+        self._usage = _usage({"usage": counts})
+        self._counts = counts
+
+    @property
+    def is_over(self) -> bool:
+        # A server that breaks off may still say that this was all: only a reason tells that it is whole.
+        return self._done and bool(self._reason)
+
+    @property
+    def is_last(self) -> bool:
+        return self._done
+
+    def answer(self) -> Answer:
+        blocks = [self._block(place) for place in sorted(self._blocks)]
+        return _answer(blocks, self._usage, self._model, self._reason)
+
+    def _block(self, place: int) -> dict[str, Json]:
+        block = dict(self._blocks[place])
+        for name, pieces in self._pieces[place].items():
+            if name == WRITTEN:
+                block["input"] = arguments_of("".join(pieces))
+            else:
+                block[name] = whole_text((block.get(name) or "") + "".join(pieces))
+        return block
+
+
+# ── helpers, in order of use ─────────────────────────────────────────────
+
+
+def _turns(messages: Iterable[Message]) -> list[Json]:
+    """Turns of user and assistant, one after the other: what a side says at once is one turn."""
+    turns: list[dict[str, Json]] = []
+    for message in messages:
+        role = "assistant" if message.role == "assistant" else "user"
+        blocks = _blocks(message)
+        if turns and turns[-1]["role"] == role:
+            turns[-1]["content"] += blocks
+        else:
+            turns.append({"role": role, "content": blocks})
+    return [*turns]
+
+
+def _blocks(message: Message) -> list[Json]:
+    if message.role == "tool":
+        result = {"type": "tool_result", "tool_use_id": message.answers, "content": message.text}
+        return [{**result, "is_error": True} if message.failed else result]
+    if isinstance(message.blocks, list):
+        return [_said_again(block) for block in message.blocks]
+    said: list[Json] = [{"type": "text", "text": message.text}] if message.text or not message.uses else []
+    return [*said, *(_use_block(use) for use in message.uses)]
+
+
+def _said_again(block: Json) -> Json:
+    is_use = isinstance(block, dict) and block.get("type") == "tool_use"
+    return {**block, "input": _map_of(block.get("input"))} if is_use else block
+
+
+def _use_block(use: ToolUse) -> dict[str, Json]:
+    return {"type": "tool_use", "id": use.id, "name": use.name, "input": _map_of(use.arguments)}
+
+
+def _map_of(arguments: Json) -> Json:
+    """The format wants a map; what a model wrote instead of one was refused, and says so in its result."""
+    return arguments if isinstance(arguments, dict) else {"not_a_map": arguments}
+
+
+def _tool(name: str, description: str, schema: Json) -> dict[str, Json]:
+    return {"name": name, "description": description, "input_schema": schema}
+
+
+def _usage(body: Json) -> Usage:
+    cached = number(body, "usage", "cache_read_input_tokens")
+    written = number(body, "usage", "cache_creation_input_tokens")
+    # Their count of the input is without what the cache has to do with.
+    whole = number(body, "usage", "input_tokens") + cached + written
+    return Usage(whole, number(body, "usage", "output_tokens"), cached)
+
+
+def _block_of(said: Json) -> dict[str, Json]:
+    """A block whose parts are what they have to be; kinds that are not known here are kept as they are."""
+    if not isinstance(said, dict) or not word(said, "type"):
+        raise UnreadableError("blocks of content as maps with a type")
+    match said["type"]:
+        case "text" if part(said, "text", str) is None:
+            raise UnreadableError("blocks of text with their text")
+        case "tool_use":
+            if not word(said, "id") or not word(said, "name"):
+                raise UnreadableError("calls of tools with an id and a name")
+            named = {name: word(said, name) for name in ("id", "name")}
+            return {**said, **named, "input": arguments_of(said.get("input", {}))}
+        case "thinking":
+            return {**said, **{name: piece(said, name) for name in ("thinking", "signature") if name in said}}
+    return dict(said)
+
+
+def _answer(blocks: list[dict[str, Json]], usage: Usage, model: str, reason: str) -> Answer:
+    text = whole_text("".join(block["text"] for block in blocks if block["type"] == "text"))
+    uses = tuple(
+        ToolUse(block["id"], block["name"], block["input"]) for block in blocks if block["type"] == "tool_use"
+    )
+    ending = ENDINGS.get(reason, "tools" if uses else "end")
+    more = any(block["type"] not in SAID for block in blocks)
+    # What cannot be written down cannot be said again.
+    return Answer(text, uses, usage, model, ending, blocks=blocks if more and is_plain(blocks) else None)

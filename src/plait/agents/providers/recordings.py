@@ -1,0 +1,320 @@
+"""Conversations that were had before: written down, and played back without a server or a key.
+
+A file holds exchanges, as a YAML list or as JSON lines: `ask`, a question or only the text of
+its last message, and `answer`, an answer or only its text.  Played back, an answer is found by
+its question, or they are given in their order.  A question that nobody asked before is refused;
+the refusal says where it differs from the one most like it, and quotes neither.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from threading import Lock
+
+from plait.agents.messages import Answer, Ask, Message, Offer, OnText, ToolUse, Usage
+from plait.agents.providers.structured import Model
+from plait.core import documents
+from plait.core.digests import sha256_hex
+from plait.core.errors import InputError, Problem
+from plait.core.hints import Final, Literal
+from plait.core.masking import masked
+from plait.core.records import dataclass
+from plait.core.values import Json, json_text
+from plait.engine.context import Stop
+from plait.engine.outcome import Failure, Interrupted, StepError
+
+LINES: Final = (".jsonl", ".ndjson")
+ENTRY: Final = ("ask", "answer")
+ANSWER: Final = ("text", "uses", "usage", "model", "ending", "data", "blocks")
+USE: Final = ("id", "name", "arguments")
+ENDINGS: Final = ("end", "tools", "length", "refused")
+
+
+# ── questions and answers as data ────────────────────────────────────────
+
+
+def question(ask: Ask) -> dict[str, Json]:
+    """What makes a question the one it is: all that a model hears, without what is not said."""
+    said: dict[str, Json] = {
+        "model": ask.model,
+        "system": ask.system,
+        "messages": [_message(message) for message in ask.messages],
+        "tools": [_offer(offer) for offer in ask.tools],
+        "schema": None if ask.schema is None else dict(ask.schema),
+    }
+    return {name: value for name, value in said.items() if value}
+
+
+def digest(said: Json) -> str:
+    """The same for the same question, whatever the order of its keys."""
+    canonical = json.dumps(said, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
+    return sha256_hex(canonical.encode())
+
+
+def _message(message: Message) -> dict[str, Json]:
+    said: dict[str, Json] = {
+        "text": message.text,
+        "uses": [use.record() for use in message.uses],
+        "answers": message.answers,
+        "failed": message.failed,
+        "blocks": message.blocks,
+    }
+    return {"role": message.role, **{name: value for name, value in said.items() if value}}
+
+
+def _offer(offer: Offer) -> dict[str, Json]:
+    return {"name": offer.name, "description": offer.description, "schema": dict(offer.schema)}
+
+
+# ── files ────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An exchange of a file; `ask` is None if it says nothing of its question."""
+
+    ask: Json
+    answer: Answer
+
+    def fits(self, said: Mapping[str, Json]) -> bool:
+        return not any(_differences(self.ask, said))
+
+
+def load(path: str) -> list[Entry]:
+    """The exchanges of a file; InputError with everything that is wrong with it."""
+    found = list(_lines(path) if path.endswith(LINES) else _items(path))
+    entries: list[Entry] = []
+    problems: list[Problem] = []
+    for number, said in enumerate(found, 1):
+        wrong = list(_wrong(said))
+        problems += [_problem(path, number, one) for one in wrong]
+        if not wrong:
+            entries.append(Entry(said.get("ask"), _answer(said["answer"])))
+    if problems:
+        raise InputError.together(problems)
+    return entries
+
+
+def _items(path: str) -> Iterator[Json]:
+    data = documents.load(path).data()
+    if not isinstance(data, list):
+        raise InputError(
+            "a replay file is a list of exchanges", path, "write - ask: … and answer: …", code="replay"
+        )
+    yield from data
+
+
+def _lines(path: str) -> Iterator[Json]:
+    try:
+        with open(path, encoding="utf-8") as file:
+            for line in file:
+                if line.strip():
+                    yield documents.parse_json(line, path)
+    except FileNotFoundError:
+        raise InputError(
+            "there is no such file", path, "record it first, or check the path", code="no-file"
+        ) from None
+    except (OSError, UnicodeDecodeError):
+        raise InputError(
+            "this file cannot be read", path, "check that it is UTF-8 text", code="no-file"
+        ) from None
+
+
+def _problem(path: str, number: int, what: str) -> Problem:
+    fix = "an exchange has ask and answer; an answer is text, or a map: text, uses, usage, model, ending"
+    return Problem(f"exchange {number}: {what}", path, fix, code="replay")
+
+
+def _wrong(said: Json) -> Iterator[str]:
+    if not isinstance(said, dict) or "answer" not in said:
+        yield "it has no answer"
+        return
+    yield from (f"it has no field '{name}'" for name in said if name not in ENTRY)
+    if not isinstance(said.get("ask"), str | dict | None):
+        yield "'ask' is text or a map"
+    answer = said["answer"]
+    if isinstance(answer, dict):
+        yield from _wrong_answer(answer)
+    elif not isinstance(answer, str):
+        yield "'answer' is text or a map"
+
+
+def _wrong_answer(answer: dict[str, Json]) -> Iterator[str]:
+    yield from (f"an answer has no field '{name}'" for name in answer if name not in ANSWER)
+    if not isinstance(answer.get("text") or "", str):
+        yield "'text' is text"
+    if answer.get("ending", "end") not in ENDINGS:
+        yield f"'ending' is one of {', '.join(ENDINGS)}"
+    uses = answer.get("uses") or []
+    if not isinstance(uses, list) or not all(_is_use(use) for use in uses):
+        yield "'uses' is a list of maps: name, arguments, id"
+    counts = answer.get("usage") or {}
+    known = list(Usage(estimated=1).record())
+    if not isinstance(counts, dict) or not all(
+        name in known and (isinstance(count, int | float) or (count is None and name == "cost"))
+        for name, count in counts.items()
+    ):
+        yield f"'usage' is a map of numbers: {', '.join(known)}"
+
+
+def _is_use(use: Json) -> bool:
+    return isinstance(use, dict) and isinstance(use.get("name"), str) and all(name in USE for name in use)
+
+
+def _answer(said: Json) -> Answer:
+    if isinstance(said, str):
+        return Answer(said)
+    uses = [
+        ToolUse(use.get("id") or f"call_{place}", use["name"], use.get("arguments", {}))
+        for place, use in enumerate(said.get("uses") or [], 1)
+    ]
+    usage = Usage(**(said.get("usage") or {}))
+    ending: Json = said.get("ending") or ("tools" if uses else "end")
+    text, model = said.get("text") or "", said.get("model") or ""
+    return Answer(text, tuple(uses), usage, model, ending, said.get("data"), said.get("blocks"))
+
+
+# ── playing ──────────────────────────────────────────────────────────────
+
+
+class Playing:
+    def __init__(self, name: str, path: str, match: Literal["exact", "order"] = "exact") -> None:
+        self.name = name
+        self._path = path
+        self._match = match
+        self._entries = load(path)
+        self._given: Counter[int] = Counter()
+        self._lock = Lock()
+        said = [[entry.ask, entry.answer.record()] for entry in self._entries]
+        self.fingerprint = digest([name, match, said])
+
+    def once(
+        self,
+        ask: Ask,
+        *,
+        timeout: float | None,  # noqa: ARG002 - it waits for nobody
+        stop: Stop,
+        on_text: OnText | None = None,
+    ) -> Answer:
+        if stop.is_set():
+            raise Interrupted
+        with self._lock:
+            answer = (self._next if self._match == "order" else self._found)(question(ask))
+        if on_text is not None and answer.text:
+            on_text(answer.text)
+        return answer
+
+    def price(self, model: str | None, usage: Usage) -> float | None:  # noqa: ARG002 - as it was paid then
+        return usage.cost or 0.0
+
+    def _found(self, said: dict[str, Json]) -> Answer:
+        """A question that was asked several times gets its answers in turn, and then the last one again."""
+        fitting = [place for place, entry in enumerate(self._entries) if entry.fits(said)]
+        if not fitting:
+            raise self._unknown(said)
+        fresh = [place for place in fitting if not self._given[place]]
+        place = fresh[0] if fresh else fitting[-1]
+        self._given[place] += 1
+        return self._entries[place].answer
+
+    def _next(self, said: dict[str, Json]) -> Answer:
+        place = self._given.total()
+        if place >= len(self._entries):
+            told = f"{self._path} holds {len(self._entries)} answers, and one more is asked for"
+            raise _refused(f"the provider '{self.name}' knows no answer: {told}; record it, or add it there")
+        entry = self._entries[place]
+        if not entry.fits(said):
+            where = next(_differences(entry.ask, said))
+            told = f"exchange {place + 1} of {self._path} is another question: it differs in {where}"
+            raise _refused(f"the provider '{self.name}' knows no answer: {told}")
+        self._given[place] += 1
+        return entry.answer
+
+    def _unknown(self, said: dict[str, Json]) -> StepError:
+        count = len(self._entries)
+        alike = [list(_differences(entry.ask, said)) for entry in self._entries]
+        told = f"none of the {count} questions in {self._path} is this one"
+        if alike:
+            place = min(range(count), key=lambda one: len(alike[one]))
+            told += f"; exchange {place + 1} is most like it, and differs in {', '.join(alike[place][:3])}"
+        messages, tools = (len(said.get(part, [])) for part in ("messages", "tools"))
+        shape = f"messages: {messages}, tools: {tools}, digest {digest(said)[:12]}"
+        told += f" ({shape}); record it, or add it there"
+        return _refused(f"the provider '{self.name}' knows no answer: {told}")
+
+
+def _differences(wanted: Json, said: Mapping[str, Json]) -> Iterator[str]:
+    """The places in which a question is not the one that an exchange has."""
+    match wanted:
+        case None:
+            return
+        case str():
+            messages = said.get("messages") or [{}]
+            if messages[-1].get("text", "") != wanted:
+                yield f"messages[{len(messages) - 1}].text"
+        case _:
+            yield from _unlike(wanted, said, "")
+
+
+def _unlike(one: Json, other: Json, place: str) -> Iterator[str]:
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        for name in dict.fromkeys([*one, *other]):
+            yield from _unlike(one.get(name), other.get(name), f"{place}.{name}" if place else name)
+    elif isinstance(one, list) and isinstance(other, list):
+        for at in range(max(len(one), len(other))):
+            yield from _unlike(_item(one, at), _item(other, at), f"{place}[{at}]")
+    elif one != other:
+        yield place or "all"
+
+
+def _item(items: Sequence[Json], at: int) -> Json:
+    return items[at] if at < len(items) else None
+
+
+# ── recording ────────────────────────────────────────────────────────────
+
+
+class Recording:
+    """Asks another model, and writes down every exchange: no key, no header, nothing that is secret."""
+
+    def __init__(self, name: str, path: str, inner: Model, *, mask: Callable[[str], str] = str) -> None:
+        self.name = name
+        self.fingerprint = inner.fingerprint
+        self.price = inner.price
+        self._path = path
+        self._inner = inner
+        self._mask = mask
+        self._lock = Lock()
+
+    def once(self, ask: Ask, *, timeout: float | None, stop: Stop, on_text: OnText | None = None) -> Answer:
+        answer = self._inner.once(ask, timeout=timeout, stop=stop, on_text=on_text)
+        exchange = {"ask": question(ask), "answer": _sparse(answer)}
+        self._write(json_text(masked(exchange, self._mask)) + "\n")
+        return answer
+
+    def _write(self, line: str) -> None:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+        try:
+            with self._lock:
+                descriptor = os.open(self._path, flags, 0o600)
+                with open(descriptor, "ab") as file:
+                    file.write(line.encode("utf-8", "replace"))
+        except OSError as error:
+            why = (error.strerror or "it cannot be written").lower()
+            raise InputError(
+                f"the exchange cannot be written down: {why}",
+                self._path,
+                "choose another file",
+                code="replay",
+            ) from None
+
+
+def _sparse(answer: Answer) -> dict[str, Json]:
+    return {name: value for name, value in answer.record().items() if value or name in ("text", "usage")}
+
+
+def _refused(what: str) -> StepError:
+    return StepError(Failure(what, "refused"))

@@ -1,0 +1,173 @@
+"""Which file a provider's name means, and whether that file may be used.
+
+    project   <project>/.ai/config/providers/NAME.yaml
+    user      <user space>/config/providers/NAME.yaml
+    system    providers/NAME.yaml of the installation, and of bundles
+
+A file decides to which host a key goes.  So it is judged like a tool before it is used,
+together with all that it extends: one that a project brings along counts only in a project
+that you trust, or signed by a key that you trust.  The variables that it names are those of
+the environment that Plait was started in, not those of a flow.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from threading import Lock
+
+from plait.agents.providers.spec import Spec, read_spec
+from plait.agents.providers.structured import Asking, Model
+from plait.core import documents
+from plait.core.documents.nodes import Mapping as MappingNode
+from plait.core.documents.nodes import Node, Scalar
+from plait.core.errors import InputError, PlaitError, Problem, listed, nearest
+from plait.core.hints import TYPE_CHECKING, Final
+from plait.core.safe_files import read_beneath
+from plait.lang.provider_check import file_problems
+from plait.schema.provider_tables import PROVIDER_NAME
+from plait.template.sinks import as_text
+from plait.tools.items import Header, Item, digest_of
+from plait.tools.spaces import Space, Spaces
+
+if TYPE_CHECKING:
+    from plait.agents.providers.client import Open
+    from plait.tools.trust.decisions import Trust
+
+CHOICE: Final = "PLAIT_PROVIDER"
+"""The variable that names the provider for whoever names none."""
+DEFAULT: Final = "default"
+"""The provider that is used if nobody names one at all."""
+
+
+class Providers:
+    """The providers of a project, each made once."""
+
+    def __init__(
+        self, spaces: Spaces, trust: Trust, open: Open, *, environ: Mapping[str, str], project: str
+    ) -> None:
+        self._spaces = spaces
+        self._trust = trust
+        self._open = open
+        self._environ = environ
+        self._project = project
+        self._made: dict[str, Asking] = {}
+        self._lock = Lock()
+
+    def get(self, name: str | None) -> Asking | None:
+        """The provider of that name, or the one that was chosen; None if nobody chose one."""
+        named = name or self._environ.get(CHOICE) or ""
+        if not named and not _files(DEFAULT, self._spaces):
+            return None
+        with self._lock:
+            wanted = named or DEFAULT
+            if wanted not in self._made:
+                self._made[wanted] = Asking(self._model(wanted))
+            return self._made[wanted]
+
+    def _model(self, name: str, *, recording: tuple[str, ...] = ()) -> Model:
+        spec = self._spec(name)
+        if spec.family != "replay":
+            from plait.agents.providers.client import HttpModel
+
+            return HttpModel(spec, self._open, environ=self._environ)
+        from plait.agents.providers.recordings import Playing, Recording
+
+        path = os.path.join(self._project, as_text(spec.file, {}, env=self._environ))
+        if spec.record is None:
+            return Playing(name, path, spec.match)
+        if spec.record in (name, *recording):
+            raise InputError(f"the provider '{name}' records itself", fix="record another one", code="circle")
+        inner = self._model(spec.record, recording=(name, *recording))
+        return Recording(name, path, inner, mask=getattr(inner, "mask", str))
+
+    def _spec(self, name: str) -> Spec:
+        layers = list(_layers(name, self._spaces))
+        self._trust.require([item for item, _ in layers])
+        if wrong := [problem for _, node in layers for problem in file_problems(node)]:
+            raise InputError.together(wrong)
+        return read_spec(name, documents.merge([node for _, node in reversed(layers)]), self._environ)
+
+
+def provider_problems(name: str | None, spaces: Spaces, environ: Mapping[str, str]) -> Sequence[Problem]:
+    """Why a provider cannot be asked, as far as that stands in files; nobody is asked for trust."""
+    named = name or environ.get(CHOICE) or ""
+    if not named and not _files(DEFAULT, spaces):
+        fix = f"name one (provider: openai), set {CHOICE}, or write .ai/config/providers/{DEFAULT}.yaml"
+        return (Problem("no model provider is configured", fix=fix, code="no-provider"),)
+    try:
+        layers = list(_layers(named or DEFAULT, spaces))
+    except PlaitError as error:
+        return error.problems
+    return [problem for _, node in layers for problem in file_problems(node)]
+
+
+def names(spaces: Spaces) -> list[str]:
+    """Every provider that there is."""
+    found: set[str] = set()
+    for space in spaces.all:
+        folder = os.path.join(space.root, _folder(space))
+        if os.path.isdir(folder):
+            found |= {name.removesuffix(".yaml") for name in os.listdir(folder) if name.endswith(".yaml")}
+    return sorted(found)
+
+
+def _layers(name: str, spaces: Spaces) -> Iterator[tuple[Item, Node]]:
+    """The file of a provider, the one that it extends, and so on."""
+    seen: set[str] = set()
+    where: Scalar | None = None
+    while True:
+        # A file that extends its own name extends the one that it hides.
+        item = next((one for one in _files(name, spaces) if one.path not in seen), None)
+        if item is None:
+            raise _missing(name, spaces, where, circular=bool(_files(name, spaces)))
+        seen.add(item.path)
+        node = documents.parse(item.data.decode("utf-8", "surrogateescape"), item.path)
+        yield item, node
+        where = _extended(node)
+        if where is None:
+            return
+        name = str(where.value)
+
+
+def _extended(node: Node) -> Scalar | None:
+    found = node.get("extends") if isinstance(node, MappingNode) else None
+    return found if isinstance(found, Scalar) and isinstance(found.value, str) else None
+
+
+def _files(name: str, spaces: Spaces) -> list[Item]:
+    """The files of that name, the answering one first."""
+    if not re.fullmatch(PROVIDER_NAME.pattern, name):
+        return []
+    found = (_file(space, name) for space in spaces.all)
+    return [item for item in found if item is not None]
+
+
+def _file(space: Space, name: str) -> Item | None:
+    relative = f"{_folder(space)}/{name}.yaml"
+    contents = read_beneath(space.root, relative)
+    if contents is None:
+        return None
+    data = contents[0]
+    stem = relative.removesuffix(".yaml")
+    return Item("config", stem, space, os.path.join(space.root, relative), data, digest_of(data), Header())
+
+
+def _folder(space: Space) -> str:
+    return "providers" if space.name == "system" else "config/providers"
+
+
+def _missing(name: str, spaces: Spaces, extends: Scalar | None, *, circular: bool) -> InputError:
+    where = None if extends is None else extends.span
+    if circular:
+        return InputError(f"the provider '{name}' extends itself", where, "extend another one", code="circle")
+    known = names(spaces)
+    guess = nearest(name, known)
+    return InputError(
+        f"there is no provider '{name}'",
+        where,
+        (f"did you mean '{guess}'? " if guess else "")
+        + f"there are {listed(known)}; or write .ai/config/providers/{name}.yaml",
+        code="unknown-provider",
+    )

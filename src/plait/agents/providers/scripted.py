@@ -1,0 +1,95 @@
+"""Answers that a program gives: a list of them, one after the other, a function of the question, or an
+object that is asked.
+
+Whatever the program does instead of answering is a failure of the question that it was asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from threading import Lock
+
+from plait.agents.messages import Answer, Ask, OnText, Usage
+from plait.agents.providers.structured import Asking
+from plait.core.hints import Any, TypeAlias
+from plait.engine.authored import by_author
+from plait.engine.context import Stop
+from plait.engine.outcome import Failure, Interrupted, StepError
+
+Said: TypeAlias = Answer | str
+"""An answer, or its text alone."""
+Script: TypeAlias = Sequence[Said] | Callable[[Ask], Said]
+
+
+def scripted(script: Script, *, name: str = "scripted") -> Asking:
+    """A provider that needs no server: `scripted(["Hello"])`, `scripted(lambda ask: …)`."""
+    return Asking(Scripted(script, name=name))
+
+
+class Scripted:
+    """Remembers what it was asked, as `asked`."""
+
+    def __init__(self, script: Script, *, name: str = "scripted") -> None:
+        self.name = name
+        self.fingerprint = f"scripted:{name}"
+        self.asked: list[Ask] = []
+        self._script = script
+        self._lock = Lock()
+
+    def once(
+        self,
+        ask: Ask,
+        *,
+        timeout: float | None,  # noqa: ARG002 - a function takes the time it takes
+        stop: Stop,
+        on_text: OnText | None = None,
+    ) -> Answer:
+        if stop.is_set():
+            raise Interrupted
+        said = self._said(ask)
+        answer = expect_answer(Answer(said) if isinstance(said, str) else said, self.name)
+        if on_text is not None and answer.text:
+            on_text(answer.text)
+        return answer
+
+    def _said(self, ask: Ask) -> Said:
+        with self._lock:
+            number = len(self.asked)
+            self.asked.append(ask)
+        if callable(self._script):
+            script = self._script
+            return by_author(lambda: script(ask), f"provider '{self.name}'")
+        if number >= len(self._script):
+            told = f"the provider '{self.name}' has {len(self._script)} answers, and was asked once more"
+            raise StepError(Failure(told, "refused"))
+        return self._script[number]
+
+    def price(self, model: str | None, usage: Usage) -> float | None:  # noqa: ARG002 - nothing is paid
+        return usage.cost or 0.0
+
+
+class Authored:
+    """An object of an author that is asked like a provider, whatever else it has of one."""
+
+    def __init__(self, given: Any) -> None:
+        self._given = given
+        self.name: str = str(getattr(given, "name", type(given).__qualname__))
+        self.fingerprint: str = str(getattr(given, "fingerprint", f"python:{self.name}"))
+
+    def ask(self, ask: Ask, *, timeout: float | None, stop: Stop, on_text: OnText | None = None) -> Answer:
+        given = self._given
+        answer = by_author(
+            lambda: given.ask(ask, timeout=timeout, stop=stop, on_text=on_text), f"provider '{self.name}'"
+        )
+        return expect_answer(answer, self.name)
+
+    def price(self, model: str | None, usage: Usage) -> float | None:
+        price = getattr(self._given, "price", None)
+        return usage.cost if price is None else price(model, usage)
+
+
+def expect_answer(given: object, name: str) -> Answer:
+    if isinstance(given, Answer):
+        return given
+    told = f"the provider '{name}' gave no answer, but {type(given).__name__}: return text, or an Answer"
+    raise StepError(Failure(told, "bad_answer"))

@@ -1,0 +1,216 @@
+"""A provider file, read: where a model is asked, with what, and what that costs.
+
+What a file says is the author's: its templates know the environment and the parts of a
+question.  The host of a server is never part of a question, and a key never stands in a file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from plait.agents.messages import Usage
+from plait.agents.providers.families import Structured
+from plait.core.documents.nodes import Mapping as MappingNode
+from plait.core.documents.nodes import Node, Scalar
+from plait.core.errors import InputError, Problem
+from plait.core.hints import Literal, TypeAlias
+from plait.core.records import dataclass, field
+from plait.core.values import Json, json_text
+from plait.engine.retry import Retry
+from plait.schema import PROVIDER, Said, essence, spelt, template_of
+from plait.schema.fitting import is_number, is_whole
+from plait.scope import Scope
+from plait.template.sinks import as_text
+from plait.template.template import Template
+
+FamilyName: TypeAlias = Literal["chat_completions", "anthropic_messages", "replay"]
+AuthType: TypeAlias = Literal["bearer", "header", "none"]
+JITTER = 0.25
+MILLION = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Auth:
+    type: AuthType = "none"
+    env: str = ""
+    header: str = ""
+    optional: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """Money for a million tokens."""
+
+    input: float
+    output: float
+    cached: float
+
+    def of(self, usage: Usage) -> float:
+        fresh = max(0, usage.input - usage.cached)
+        paid = fresh * self.input + usage.cached * self.cached + usage.output * self.output
+        return paid / MILLION
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    name: str
+    family: FamilyName
+    base_url: Template
+    path: Template
+    auth: Auth
+    headers: tuple[tuple[str, Template], ...]
+    body: Template
+    models: Mapping[str, str]
+    default_model: str | None
+    prices: Mapping[str, Price]
+    max_tokens: int | None
+    retry: Retry
+    statuses: frozenset[int]
+    timeout: float
+    structured: Structured
+    stream: bool
+    file: Template
+    record: str | None
+    match: Literal["exact", "order"]
+    fingerprint: str = field(repr=False)
+
+    model_variables: tuple[str, ...] = ()
+    """Variables that may name the default model."""
+
+    def model_id(self, model: str | None) -> str | None:
+        """What the server calls a model; None if nobody said which."""
+        name = model or self.default_model
+        return None if name is None else self.models.get(name, name)
+
+    def price(self, model: str | None, usage: Usage) -> float | None:
+        price = self.prices.get(self.model_id(model) or "")
+        return None if price is None else price.of(usage)
+
+
+def read_spec(name: str, node: Node, environ: Mapping[str, str]) -> Spec:
+    """The provider that a file describes, with those that it extends; InputError with all problems."""
+    assert isinstance(node, MappingNode)
+    said = Said("provider", node, Scope())
+    if missing := list(_missing(said)):
+        raise InputError.together(missing)
+    retry = said.inner("retry") or _empty("provider_retry", said)
+    limits = said.inner("limits") or _empty("provider_limits", said)
+    models = {key: str(value.data()) for key, value in said.entries("models")}
+    default_model = _template(said, "default_model")
+    return Spec(
+        name=name,
+        family=_family(said),
+        base_url=_template(said, "base_url"),
+        path=_template(said, "path"),
+        auth=_auth(said.inner("auth")),
+        headers=tuple((key, template_of(value, "config")) for key, value in said.entries("headers")),
+        body=_template(said, "body"),
+        models=models,
+        default_model=as_text(default_model, {}, env=environ) or None,
+        model_variables=tuple(str(hole) for hole in default_model.placeholders if hole.kind == "env"),
+        prices=_prices(said),
+        max_tokens=limits.whole("max_tokens"),
+        retry=Retry(
+            attempts=retry.whole("attempts") or 1,
+            initial_delay=retry.seconds("initial_delay") or 0.0,
+            max_delay=retry.seconds("max_delay") or 0.0,
+            jitter=JITTER,
+        ),
+        statuses=_statuses(retry),
+        timeout=said.seconds("timeout") or 600.0,
+        structured=_structured(said),
+        stream=said.flag("stream"),
+        file=_template(said, "file"),
+        record=said.text("record"),
+        match="order" if said.text("match") == "order" else "exact",
+        fingerprint=_fingerprint(node),
+    )
+
+
+# ── what has to be ───────────────────────────────────────────────────────
+
+
+def _missing(said: Said) -> Iterator[Problem]:
+    where = said.node.entries[0][0].span if said.node.entries else said.node.span
+    needed = {
+        "chat_completions": ("base_url", "path", "body"),
+        "anthropic_messages": ("base_url", "path", "body"),
+        "replay": ("file",),
+    }
+    family = said.text("family")
+    for part in needed.get(family or "", ("family",)):
+        if not said.has(part):
+            yield Problem(
+                f"a provider needs '{part}'",
+                where,
+                f"add {part}: …, or extends: NAME of a provider that has it",
+                code="missing-field",
+            )
+    auth = said.inner("auth")
+    kind = None if auth is None else auth.text("type")
+    if auth is not None and kind != "none":
+        for part in ("env", "header") if kind == "header" else ("env",):
+            if not auth.has(part):
+                yield Problem(
+                    f"auth of type {kind} needs '{part}'", said.span("auth"), f"add {part}: …",
+                    code="missing-field",
+                )  # fmt: skip
+
+
+# ── parts ────────────────────────────────────────────────────────────────
+
+
+def _empty(form: str, said: Said) -> Said:
+    return Said(form, MappingNode((), said.node.span), said.scope)
+
+
+def _template(said: Said, field: str) -> Template:
+    node = said.get(field)
+    return template_of(Scalar("", said.node.span) if node is None else node, "config")
+
+
+def _family(said: Said) -> FamilyName:
+    match said.text("family"):
+        case "anthropic_messages":
+            return "anthropic_messages"
+        case "replay":
+            return "replay"
+    return "chat_completions"
+
+
+def _structured(said: Said) -> Structured:
+    match said.text("structured"):
+        case "json_schema":
+            return "json_schema"
+        case "tool":
+            return "tool"
+    return "prompt"
+
+
+def _auth(said: Said | None) -> Auth:
+    if said is None or said.text("type") == "none":
+        return Auth()
+    header = said.text("header") or ""
+    named = (said.text("env") or "", header, said.flag("optional"))
+    return Auth("header", *named) if said.text("type") == "header" else Auth("bearer", *named)
+
+
+def _prices(said: Said) -> dict[str, Price]:
+    return {model: _price(price.data()) for model, price in said.entries("prices")}
+
+
+def _price(said: Json) -> Price:
+    given = {name: float(value) for name, value in said.items() if is_number(value)}
+    return Price(given["input"], given["output"], given.get("cached", given["input"]))
+
+
+def _statuses(retry: Said) -> frozenset[int]:
+    node = retry.get("statuses")
+    given: Json = spelt("provider_retry")["statuses"].default if node is None else node.data()
+    return frozenset(status for status in given if is_whole(status))
+
+
+def _fingerprint(node: Node) -> str:
+    from plait.core.digests import sha256_hex
+
+    return sha256_hex(json_text(essence(node, PROVIDER)).encode("utf-8", "surrogatepass"))

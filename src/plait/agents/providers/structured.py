@@ -1,0 +1,148 @@
+"""A question is asked until its answer is as it has to be, or nobody can say that it will be.
+
+A model that is to answer with JSON of a schema and does not hears what is wrong, and is asked
+again, a few times.  What all of that took is in the usage of the answer; an answer that stays
+wrong is a failure that keeps what the model said.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from plait.agents.messages import NOTHING_USED, Answer, Ask, Message, OnText, Usage
+from plait.agents.providers.families import ANSWER_TOOL
+from plait.agents.structured_output import Judged, judged
+from plait.core.hints import Protocol
+from plait.core.records import replace
+from plait.core.result_schema import is_schema, misfits
+from plait.core.values import Json, json_text
+from plait.engine.context import Stop
+from plait.engine.outcome import Failure, StepError
+
+
+class Model(Protocol):
+    """Whoever answers one question once."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def fingerprint(self) -> str: ...
+
+    def once(
+        self, ask: Ask, *, timeout: float | None, stop: Stop, on_text: OnText | None = None
+    ) -> Answer: ...
+
+    def price(self, model: str | None, usage: Usage) -> float | None: ...
+
+
+class Asking:
+    """The provider that steps know."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+
+    @property
+    def name(self) -> str:
+        return self.model.name
+
+    @property
+    def fingerprint(self) -> str:
+        return self.model.fingerprint
+
+    def price(self, model: str | None, usage: Usage) -> float | None:
+        return self.model.price(model, usage)
+
+    def ask(self, ask: Ask, *, timeout: float | None, stop: Stop, on_text: OnText | None = None) -> Answer:
+        if ask.schema is None:
+            return self.model.once(ask, timeout=timeout, stop=stop, on_text=on_text)
+        if not is_schema(ask.schema):
+            raise StepError(Failure("the schema of the answer is not JSON Schema", "refused"))
+        return self._fitting(ask, ask.schema, _Clock(timeout), stop, on_text)
+
+    def _fitting(
+        self, ask: Ask, schema: Mapping[str, Json], clock: _Clock, stop: Stop, on_text: OnText | None
+    ) -> Answer:
+        used, left = NOTHING_USED, ask.schema_retries
+        while True:
+            try:
+                answer = self.model.once(ask, timeout=clock.left(), stop=stop, on_text=on_text)
+            except StepError as error:
+                raise _with_usage(error, used) from None
+            used = used + answer.usage
+            answer = replace(_plain(answer), usage=used)
+            if answer.uses:
+                return answer
+            found = judged(answer.text, schema)
+            if found.fits:
+                return replace(answer, data=found.data)
+            if left <= 0 or answer.ending == "refused":
+                raise StepError(_bad(self.name, answer, _why(found, schema), ask.schema_retries - left + 1))
+            left -= 1
+            said = Message("assistant", answer.text or "(nothing)")
+            told = Message("user", _correction(found, schema))
+            ask = replace(ask, messages=(*ask.messages, said, told))
+
+
+class _Clock:
+    """What is left of the time for all attempts."""
+
+    def __init__(self, seconds: float | None) -> None:
+        self._end = None if seconds is None else time.monotonic() + seconds
+
+    def left(self) -> float | None:
+        return None if self._end is None else max(0.0, self._end - time.monotonic())
+
+
+def _plain(answer: Answer) -> Answer:
+    """Without the tool by which an answer was given: what it was called with is the answer."""
+    given = [use for use in answer.uses if use.name == ANSWER_TOOL]
+    others = tuple(use for use in answer.uses if use.name != ANSWER_TOOL)
+    if not given:
+        return answer
+    if others:  # it wants to know more before it answers
+        return replace(answer, uses=others, blocks=None)
+    arguments = given[0].arguments
+    text = arguments if isinstance(arguments, str) else json_text(arguments)
+    return replace(answer, text=text, uses=(), ending="end", blocks=None)
+
+
+def _why(found: Judged, schema: Mapping[str, Json]) -> str:
+    """For people: the places of the schema, which its author wrote."""
+    if not found.is_json:
+        return "is not JSON"
+    return f"does not fit the schema: see {', '.join(misfits(found.data, schema))} there"
+
+
+def _correction(found: Judged, schema: Mapping[str, Json]) -> str:
+    wrong = "\n".join(f"- {one}" for one in found.wrong)
+    return (
+        f"This answer cannot be used:\n{wrong}\n"
+        f"It has to be valid against this JSON Schema:\n{json_text(schema)}\n"
+        "Give the whole answer again, as JSON alone."
+    )
+
+
+def _bad(name: str, answer: Answer, why: str, asked: int) -> Failure:
+    if answer.ending == "refused":
+        why = "declines to answer"
+    room = "; it had no room left: raise max_tokens" if answer.ending == "length" else ""
+    times = "" if asked == 1 else f", asked {asked} times"
+    output = {
+        "text": answer.text,
+        "usage": answer.usage.record(),
+        "model": answer.model,
+        "ending": answer.ending,
+    }
+    return Failure(f"the answer of '{name}' {why}{room}{times}", "bad_answer", output=output)
+
+
+def _with_usage(error: StepError, used: Usage) -> StepError:
+    """With what was paid for the answers before it."""
+    output = error.failure.output if isinstance(error.failure.output, dict) else {}
+    last = output.get("usage")
+    whole = used + Usage(**last) if isinstance(last, dict) else used
+    if whole == NOTHING_USED:
+        return error
+    return StepError(replace(error.failure, output={**output, "usage": whole.record()}))

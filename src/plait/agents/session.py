@@ -1,0 +1,714 @@
+"""A model with tools, in a loop of recorded turns.
+
+    turn:1          what the model answered: text, or tools that it wants to be called
+    turn:1.call:1   what a tool gave, or why there was no call
+    turn:2          …
+
+Every question and every call is a performed step, so a run that goes on neither asks nor calls
+again what is recorded.  A limit is looked at before each of them.  A tool is called if it was
+offered, is permitted, and is given what its schema says; otherwise the model is told why not, and
+that is recorded like a result.  What a model or a tool says is a value: it is never a template.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+from plait.agents.budget import CUT_OFF, Bill
+from plait.agents.essence import beside_room, digest, provider_key
+from plait.agents.messages import Answer, Ask, Message, Offer, Provider, ToolUse, Usage, total
+from plait.agents.permissions import Permissions, matches_any
+from plait.agents.speaking import Speaking
+from plait.agents.structured_output import Judged, judged, judged_data
+from plait.agents.tool_access import faults, id_of, not_offered, told_to_model
+from plait.core.errors import NO_OUTCOMES, PlaitError, TrustError
+from plait.core.hints import TYPE_CHECKING, Final
+from plait.core.masking import masked
+from plait.core.records import dataclass, field, replace
+from plait.core.values import Json, json_text
+from plait.engine.backend import ItemWork
+from plait.engine.context import QUESTIONS
+from plait.engine.hands import out_of_limit, working
+from plait.engine.hooks import step_names
+from plait.engine.limits import NO_LIMITS, Limits, Reached, Spent
+from plait.engine.outcome import (
+    Done,
+    Failed,
+    Failure,
+    Outcome,
+    OutOfLimit,
+    Skipped,
+    StepError,
+    expect_done,
+)
+from plait.engine.perform import PLAIN, Policy, Skip, Step, Turn, behind_all, plans
+from plait.program.actions.prompt import ASKING, FIRST, NOBODY
+from plait.program.actions.tool import called
+
+if TYPE_CHECKING:
+    from plait.engine.hands import WorkingRun
+    from plait.engine.journal import Journal
+
+MOST_AT_ONCE: Final = 4
+"""Calls of one turn that run at the same time."""
+TITLE_LENGTH: Final = 100
+Consent = Callable[[str, Mapping[str, Json]], bool]
+"""Asks a person whether a tool may be called that nobody has permitted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """A step that talks with a model until it has an answer."""
+
+    counts_itself = True
+    """Against a limit of steps count the calls of an agent, and not the agent."""
+    name: str
+    title: str
+    prompt: str
+    """Filled already: nothing in it is a template any more."""
+    system: str = ""
+    provider: str | Provider | None = None
+    """Its name; or, from Python, somebody who answers."""
+    model: str | None = None
+    tools: tuple[str, ...] = ()
+    """Patterns over the ids of tools that it may call; none: no tools."""
+    schema: Mapping[str, Json] | None = None
+    """Of the answer."""
+    limits: Limits = NO_LIMITS
+    options: Mapping[str, Json] = field(default_factory=dict)
+    fingerprint: str = ""
+    policy: Policy = PLAIN
+    max_output_retries: int = 2
+    """How often the model is told what is wrong with its answer, before that is a failure."""
+    kind: str = "agent"
+    once: tuple[str, ...] = ()
+    """Patterns of tools that are rather asked about than called twice, after a kill in the middle."""
+    before: tuple[Message, ...] = ()
+    """What was said before the prompt."""
+    consent: Consent | None = None
+    own: tuple[OwnTool, ...] = ()
+    """Tools that nobody else has."""
+    lacking: Callable[[Turn], str | None] | None = None
+    """What is not done yet, when the model thinks that it is at the end."""
+
+    def __post_init__(self) -> None:
+        if not self.fingerprint:
+            object.__setattr__(self, "fingerprint", digest(self.essence()))
+
+    @property
+    def inner(self) -> Sequence[Step]:
+        return ()
+
+    def essence(self) -> Json:
+        """What an answer depends on; limits do not belong to it: a run may go on with higher ones."""
+        return [
+            provider_key(self.provider),
+            self.model,
+            self.system,
+            self.prompt,
+            list(self.tools),
+            None if self.schema is None else dict(self.schema),
+            beside_room(self.options),
+            [_record(message) for message in self.before],
+            *([dict(tool.offer.schema), tool.offer.description] for tool in self.own),
+        ]
+
+    goes_on = "inner"
+
+    @plans
+    def run(self, turn: Turn) -> Json:
+        run = working(turn.run)
+        if run.rehearsal is not None:
+            self.rehearse(turn)
+            return {}
+        return Talk(self, turn).to_the_end()
+
+    def rehearse(self, turn: Turn) -> None:
+        """Say what the model would be told, and which tools it would be offered."""
+        run = working(turn.run)
+        if self.system:
+            run.rehearse(turn, "system", self.system)
+        run.rehearse(turn, "agent", self.prompt)
+        if self.tools or self.own:
+            run.rehearse(turn, "tools", ", ".join(self._tools_in_reach(run)))
+
+    def _tools_in_reach(self, run: WorkingRun) -> list[str]:
+        own = [tool.offer.name for tool in self.own]
+        try:
+            return [*own, *(offer.tool_id for offer in run.hands.offers(self.tools, ask_servers=False))] or [
+                "none"
+            ]
+        except TrustError:
+            return [*own, *self.tools, "which are not trusted here yet"]
+
+
+@dataclass(frozen=True, slots=True)
+class OwnTool:
+    """A tool of one conversation alone; `call` gives what the model gets to read, or raises StepError."""
+
+    offer: Offer
+    call: Callable[[Turn, Mapping[str, Json]], Json]
+    ruled: Callable[[str, bool], None] = lambda _path, _is_allowed: None
+    """Told of every call, before it is made or when it is not to be: its path, and whether it may be made."""
+
+
+@dataclass(frozen=True, slots=True)
+class Agency:
+    """What an agent may do and spend, for those that are inside it."""
+
+    permissions: Permissions
+    spent: Spent
+
+
+class Talk:
+    """One conversation while it goes on."""
+
+    def __init__(self, said: Conversation, turn: Turn) -> None:
+        run = working(turn.run)
+        above = _agency_above(run, turn.path)
+        self.said = said
+        self.turn = turn
+        self.run = run
+        self.permissions = Permissions(said.tools, None if above is None else above.permissions)
+        self.spent = Spent()
+        self.messages: list[Message] = [*said.before, Message("user", run.mask(said.prompt))]
+        self.answers: list[Answer] = []
+        self._performed = 0
+        self._bad_answers = 0
+
+    def to_the_end(self) -> dict[str, Json]:
+        path, limits = self.turn.path, self.said.limits
+        goes_on = self.turn.replaying
+        with self.run.spending(path, limits, f"'{self.said.title}'", goes_on=goes_on) as self.spent:
+            self.run.agents[path] = Agency(self.permissions, self.spent)
+            try:
+                self._expect_depth()
+                return self._ended()
+            except OutOfLimit as end:
+                end.failure = replace(end.failure, output=self.record(end.reached.code))
+                raise
+            finally:
+                del self.run.agents[path]
+
+    def so_far(self) -> list[Message]:
+        """What was said, with a result for every call, also of those that were cut off: models want one."""
+        answers = [at for at, one in enumerate(self.messages) if one.role == "assistant"]
+        last = answers[-1] if answers else len(self.messages)
+        heard = {one.answers for one in self.messages[last + 1 :]}
+        uses = [use for one in self.messages[last : last + 1] for use in one.uses]
+        missing = [self._result(at, use) for at, use in enumerate(uses, 1) if use.id not in heard]
+        return [*self.messages, *missing]
+
+    def _result(self, number: int, use: ToolUse) -> Message:
+        """Of a call of the last answer, if there is one."""
+        known = self.run.journal.recorded(f"{self.turn.path}/turn:{len(self.answers)}.call:{number}")
+        if known is not None:
+            return _answer_to(use, known.outcome)
+        return Message("tool", "it was ended before it had a result", answers=use.id, failed=True)
+
+    def record(self, ended: str = "end") -> dict[str, Json]:
+        """What has come of it until now."""
+        last = self.answers[-1] if self.answers else Answer()
+        usage = total([answer.usage for answer in self.answers])
+        return {
+            "output": last.text if self.said.schema is None else last.data,
+            "text": last.text,
+            "data": last.data,
+            "usage": usage.record(),
+            "turns": len(self.answers),
+            "model": last.model,
+            "ended": ended,
+        }
+
+    # ── turns ────────────────────────────────────────────────────────────
+
+    def _ended(self) -> dict[str, Json]:
+        provider = self._provider()
+        offers = self._offers()
+        while True:
+            answer = self._asked(provider, offers)
+            self.messages.append(answer.message())
+            if answer.uses:
+                self._call(answer.uses, offers)
+            elif (found := self._judged(answer)).fits:
+                self.answers[-1] = replace(answer, data=found.data)
+                return self.record()
+            else:
+                self._send_back(found.wrong)
+
+    def _provider(self) -> Provider:
+        named = self.said.provider
+        provider = self.run.hands.provider(named) if isinstance(named, str | None) else named
+        if provider is None:
+            raise StepError(Failure(NOBODY, "refused"))
+        return provider
+
+    def _offers(self) -> tuple[Offer, ...]:
+        own = {tool.offer.name: tool.offer for tool in self.said.own}
+        others = self._offered_by_hands()
+        for name in own.keys() & {offer.name for offer in others}:
+            tool_id, whose = id_of(name, others), self.said.title
+            self.run.note(
+                self.turn.path, f"the tool '{tool_id}' is not offered: '{whose}' has one of that name"
+            )
+        return (*own.values(), *(offer for offer in others if offer.name not in own))
+
+    def _offered_by_hands(self) -> tuple[Offer, ...]:
+        if not self.said.tools and self.said.consent is None:
+            return ()
+        found = self.run.hands.offers(self.said.tools)
+        if self.said.consent is None:
+            return tuple(offer for offer in found if self.permissions.allow(offer.tool_id))
+        return (*found, *_others(self.run, found))
+
+    def _asked(self, provider: Provider, offers: tuple[Offer, ...]) -> Answer:
+        number = len(self.answers) + 1
+        path = f"{self.turn.path}/turn:{number}"
+        bill = Bill(self.spent, partial(self.run.charge, path), is_taken=not self._seems_known(path))
+        # Taken before it is asked: of agents side by side no two have the last question.
+        if bill.is_taken and (reached := self.spent.take(*ASKING, turns=1)) is not None:
+            raise self._limit(reached)
+        question = Question(
+            name=f"turn:{number}",
+            title=f"turn {number}",
+            fingerprint=digest(
+                [provider.name, provider.fingerprint, self._offered(offers), self.said.essence()]
+            ),
+            ask=Ask(
+                tuple(self.messages),
+                self.run.mask(self.said.system),
+                self.said.model,
+                offers,
+                self.said.schema,
+                self.said.options,
+                schema_retries=0,  # what is wrong is told here, in a turn of its own
+            ),
+            provider=provider,
+            bill=bill,
+            timeout=self.spent.left("seconds"),
+            context=partial(self._context, number),
+            judge=self._useless,
+        )
+        try:
+            outcome = self._perform(question)
+        finally:
+            bill.give_back()
+        if not isinstance(outcome, Done):
+            raise self._unanswered(outcome, bill)
+        answer = Answer.of(outcome.value)
+        self.answers.append(answer)
+        if not bill.is_paid:
+            self._accept_remembered(answer)
+        return answer
+
+    def _accept_remembered(self, answer: Answer) -> None:
+        """An earlier life asked, and that is counted; what is of use may have changed since."""
+        if (useless := self._useless(answer)) is not None:
+            raise StepError(replace(useless, output=self.record(useless.kind)))
+
+    def _seems_known(self, path: str) -> bool:
+        """Is there an answer of an earlier life?  Should it not count, a turn is taken later."""
+        if self.run.fresh or not self.turn.replaying:
+            return False
+        known = self.run.journal.recorded(path)
+        return known is not None and not isinstance(known.outcome, Failed)
+
+    def _offered(self, offers: Sequence[Offer]) -> Json:
+        return [[offer.tool_id, offer.description, dict(offer.schema)] for offer in offers]
+
+    def _unanswered(self, outcome: Failed | Skipped, bill: Bill) -> StepError | OutOfLimit:
+        if isinstance(outcome, Skipped):  # in a life that recorded it so
+            said = f"the model was not asked: {outcome.why}"
+            return StepError(Failure(said, "refused", output=self.record("skipped")))
+        failure = outcome.failure
+        output = failure.output if isinstance(failure.output, Mapping) else {}
+        if (over := bill.over(failure, self.turn)) is not None:
+            return self._limit(over)
+        if "ending" in output:
+            self.answers.append(Answer.of(output))
+        raw = output.get("text")
+        partial = {**self.record(failure.kind), **({"text": raw} if isinstance(raw, str) else {})}
+        return StepError(replace(failure, output=partial))
+
+    # ── answers that are none ────────────────────────────────────────────
+
+    def _useless(self, answer: Answer) -> Failure | None:
+        """Why the conversation ends with an answer in vain; a run that goes on asks for another one.
+
+        An answer that was cut off is none, and calls that were cut off are not made.
+        """
+        if answer.ending == "length":
+            room = answer.usage.output or self.said.options.get("max_tokens")
+            said = f" ({room} tokens)" if room is not None else ""
+            fix = "raise options.max_tokens or limits.tokens"
+            return Failure(f"{CUT_OFF}{said}: {fix}", "length")
+        if answer.ending == "refused":
+            return Failure("the model declined to answer", "refused")
+        if answer.uses:
+            return None
+        if not (found := self._judged(answer)).fits:
+            return self._after_retries(found.wrong)
+        lacking = None if self.said.lacking is None else self.said.lacking(self.turn)
+        return None if lacking is None else Failure(lacking, "incomplete")
+
+    def _after_retries(self, wrong: Sequence[str]) -> Failure | None:
+        """None: the model is told, and tries again."""
+        bad = self._bad_answers + 1
+        if bad <= self.said.max_output_retries:
+            return None
+        tries = f"{bad} time{'' if bad == 1 else 's'}"
+        return Failure(f"the model gave no answer of the schema, {tries}: {'; '.join(wrong)}", "bad_answer")
+
+    def _judged(self, answer: Answer) -> Judged:
+        """What an answer says, and what of it does not meet the schema."""
+        schema = self.said.schema
+        if schema is None:
+            return Judged(answer.data)
+        return judged(answer.text, schema) if answer.data is None else judged_data(answer.data, schema)
+
+    def _send_back(self, wrong: Sequence[str]) -> None:
+        self._bad_answers += 1
+        schema = json_text(dict(self.said.schema or {}))
+        told = (
+            f"Your answer cannot be used: {'; '.join(wrong)}\n"
+            f"Answer again, with nothing but JSON of this schema:\n{schema}"
+        )
+        self.messages.append(Message("user", told))
+
+    # ── calls ────────────────────────────────────────────────────────────
+
+    def _call(self, uses: Sequence[ToolUse], offers: tuple[Offer, ...]) -> None:
+        """Call the tools, several at a time; the model hears of their results in its own order."""
+        room, reached = self._take_steps(len(uses))
+        calls = [self._use(number, use, offers) for number, use in enumerate(uses[:room], 1)]
+        outcomes = self._perform_all(calls)
+        self.messages += [_answer_to(use, outcome) for use, outcome in zip(uses, outcomes, strict=False)]
+        failed = next((outcome.failure for outcome in outcomes if isinstance(outcome, Failed)), None)
+        if failed is not None:
+            raise StepError(replace(failed, output=self.record(failed.kind)))
+        if reached is not None:
+            raise self._limit(reached)
+
+    def _take_steps(self, wanted: int) -> tuple[int, Reached | None]:
+        """How many calls may be made, taken before they are made; and the limit, if that is fewer."""
+        for taken in range(wanted):
+            path = f"{self.turn.path}/turn:{len(self.answers)}.call:{taken + 1}"
+            if self._seems_known(path):
+                continue
+            if (reached := self.run.take_step(path, self.spent)) is not None:
+                return taken, reached
+        return wanted, None
+
+    def _use(self, number: int, use: ToolUse, offers: tuple[Offer, ...]) -> Use:
+        tool_id = id_of(use.name, offers) or ""
+        once = bool(tool_id) and matches_any(self.said.once, tool_id)
+        return Use(
+            name=f"turn:{len(self.answers)}.call:{number}",
+            title=self.run.mask(title_of(tool_id or use.name, use.arguments)),
+            fingerprint=fingerprint_of(use),
+            use=use,
+            tool_id=tool_id,
+            offers=offers,
+            permissions=self.permissions,
+            consent=self.said.consent,
+            policy=replace(PLAIN, once=True) if once else PLAIN,
+            context=partial(self._context, len(self.answers)),
+            own=next((tool for tool in self.said.own if tool.offer.tool_id == tool_id), None),
+        )
+
+    def _perform_all(self, calls: Sequence[Use]) -> list[Outcome]:
+        if len(calls) < 2:
+            return [self._perform(call) for call in calls]
+        outcomes: dict[int, Outcome] = {}
+        turns: dict[int, Turn] = {}
+        first, at_first = self._performed, self.turn
+
+        def perform(work: ItemWork) -> Outcome:
+            outcome, turns[work.order] = at_first.perform_next(calls[work.order], first + work.order)
+            return outcome
+
+        def finished(work: ItemWork, outcome: Outcome) -> None:
+            outcomes[work.order] = outcome
+
+        works = (ItemWork(order, call.name, None) for order, call in enumerate(calls))
+        self.run.backend.run_items(works, perform, finished, parallel=min(MOST_AT_ONCE, len(calls)))
+        self._performed += len(calls)
+        self.turn = behind_all(at_first, turns.values())
+        return [outcomes[order] for order in range(len(calls))]
+
+    def _perform(self, step: Step) -> Outcome:
+        outcome, self.turn = self.turn.perform_next(step, self._performed)
+        self._performed += 1
+        return outcome
+
+    # ── limits ───────────────────────────────────────────────────────────
+
+    def _expect_depth(self) -> None:
+        """Depth is no amount that is used up: whoever is called too deep fails, and its caller goes on."""
+        reached, hooks = self.spent.reach("depth"), self.run.hooks
+        if reached is None:
+            return
+        if hooks is not None:
+            hooks.reach(self.turn, reached, self._context(1))
+        raise StepError(reached.failure(self.record("depth")))
+
+    def _limit(self, reached: Reached) -> OutOfLimit:
+        return out_of_limit(reached, self.turn, self._context(max(1, len(self.answers))))
+
+    def _context(self, turn: int) -> dict[str, Json]:
+        """What hooks know of it."""
+        if self.run.hooks is None:
+            return {}
+        used = self.spent.used()
+        return {
+            **step_names(self.said, self.turn.attempt),
+            "directive": self.said.title,
+            "model": self.said.model or (self.answers[-1].model if self.answers else None),
+            "limits": self.said.limits.record(),
+            "cost": used,
+            "used": used,
+            "turn": turn,
+        }
+
+
+# ── a question ───────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A step that asks a model once; its value is the answer."""
+
+    name: str
+    title: str
+    fingerprint: str
+    ask: Ask
+    provider: Provider
+    bill: Bill
+    judge: Callable[[Answer], Failure | None]
+    """Why an answer is of no use: it was paid for, and does not count as given."""
+    context: Callable[[], Mapping[str, Json]]
+    """What hooks know of it at a moment, what is used up by then included."""
+    timeout: float | None = None
+    policy: Policy = PLAIN
+    kind: str = "turn"
+
+    @property
+    def inner(self) -> Sequence[Step]:
+        return ()
+
+    def run(self, turn: Turn) -> Json:
+        run = turn.run
+        self._expect_allowed(turn)
+        limits = [one for one in (self.timeout, turn.time_left()) if one is not None]
+        speaking = Speaking(run, turn.path)
+        try:
+            timeout = min(limits, default=None)
+            answer = self.bill.ask(
+                self.provider, self.ask, timeout=timeout, stop=run.stop, on_text=speaking.hear
+            )
+        except StepError as error:
+            answer = _bad_answer(error, run.mask)
+        speaking.finish()
+        record = masked({**answer.record(), **self._asked()}, run.mask)
+        useless = self.judge(answer)
+        outcome = Done(record) if useless is None else Failed(replace(useless, output=record, path=turn.path))
+        if run.hooks is not None:
+            told = {**self.context(), "result": record}
+            run.hooks.tell_behind(turn, "turn_finished", {**told, "model": self.ask.model or answer.model})
+        return expect_done(outcome)
+
+    def _expect_allowed(self, turn: Turn) -> None:
+        """A hook may keep the model from being asked; that is no end that a run which goes on remembers."""
+        if turn.run.hooks is None:
+            return
+        try:
+            turn.run.hooks.expect("turn_started", turn, self.context())
+        except Skip as skip:
+            raise StepError(Failure(f"the model was not asked: {skip.why}", "refused")) from None
+
+    def _asked(self) -> dict[str, Json]:
+        """With which words a conversation began, for whoever reads it later; kept with the first answer."""
+        if self.name != FIRST:
+            return {}
+        system = self.ask.system if len(self.ask.messages) == 1 else ""
+        asked = {"system": system, "user": self.ask.messages[-1].text}
+        return {"asked": {name: text for name, text in asked.items() if text}}
+
+
+def _bad_answer(error: StepError, mask: Callable[[str], str]) -> Answer:
+    """What the model said, although it does not meet the schema: it was paid for, and is answered."""
+    match error.failure:
+        case Failure(kind="bad_answer", output={"text": str(text), "usage": dict(usage), **facts}):
+            ending: Json = facts.get("ending", "end")
+            return Answer(text, (), Usage(**usage), str(facts.get("model", "")), ending)
+    raise StepError(replace(error.failure, message=mask(error.failure.message))) from error
+
+
+# ── a call ───────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """A step that calls a tool for a model, or says why it does not."""
+
+    name: str
+    title: str
+    fingerprint: str
+    use: ToolUse
+    tool_id: str
+    """Empty if no such tool was offered."""
+    offers: tuple[Offer, ...]
+    permissions: Permissions
+    context: Callable[[], Mapping[str, Json]]
+    """As that of a question."""
+    consent: Consent | None = None
+    policy: Policy = PLAIN
+    own: OwnTool | None = None
+    kind: str = "call"
+
+    @property
+    def inner(self) -> Sequence[Step]:
+        return ()
+
+    def run(self, turn: Turn) -> Json:
+        refused = self._refused_and_told(turn)
+        if refused is not None:
+            return self._failed("refused", refused)
+        try:
+            value = self._called(turn)
+        except StepError as error:
+            if error.failure.kind == "timeout" and turn.is_over():
+                raise  # what it is inside of had no time left: that is not the tool's failure
+            result = self._failed_by(error.failure)
+        except NO_OUTCOMES:
+            raise
+        except PlaitError as error:
+            if error.code in QUESTIONS or error.code == "cancelled":
+                raise
+            result = self._failed("refused", turn.run.mask(str(error)))
+        else:
+            result = {"output": told_to_model(value.get("output")), "failed": False, "tool": self.tool_id}
+        if turn.run.hooks is not None:
+            turn.run.hooks.tell_behind(turn, "tool_result", {**self._facts(), "result": result})
+        return result
+
+    def _called(self, turn: Turn) -> Mapping[str, Json]:
+        if self.own is not None:
+            return {"output": self.own.call(turn, self._arguments())}
+        return called(turn, self.tool_id, self._arguments())
+
+    def _refused_and_told(self, turn: Turn) -> str | None:
+        is_allowed = False
+        try:
+            refused = self._refused(turn)
+            is_allowed = refused is None
+        finally:
+            if self.own is not None:
+                self.own.ruled(turn.path, is_allowed)
+        return refused
+
+    def _refused(self, turn: Turn) -> str | None:
+        """Why the tool is not called."""
+        if not self.tool_id:
+            return not_offered(self.use.name, self.offers)
+        if not isinstance(self.use.arguments, Mapping):
+            return "the arguments are not a JSON object"
+        schema = next(offer.schema for offer in self.offers if offer.tool_id == self.tool_id)
+        try:
+            wrong = faults(self.use.arguments, schema)
+        except ValueError:
+            wrong = ["the schema of the tool is none"]
+        if wrong:
+            return f"the arguments do not fit: {'; '.join(wrong)}"
+        if self.own is None and not self.permissions.allow(self.tool_id) and not self._consented():
+            return f"'{self.tool_id}' may not be called here"
+        return self._forbidden(turn)
+
+    def _forbidden(self, turn: Turn) -> str | None:
+        """What hooks have against it."""
+        hooks = turn.run.hooks
+        verdict = None if hooks is None else hooks.fire("tool_call", turn, self._facts())
+        if verdict is None or verdict.verb not in ("skip", "fail", "abort"):
+            return None
+        if verdict.verb == "abort":
+            raise verdict.aborted()
+        return f"it was not called: {verdict.said}"
+
+    def _consented(self) -> bool:
+        return self.consent is not None and self.consent(self.tool_id, self._arguments())
+
+    def _arguments(self) -> Mapping[str, Json]:
+        return self.use.arguments if isinstance(self.use.arguments, Mapping) else {}
+
+    def _facts(self) -> dict[str, Json]:
+        return {**self.context(), "tool": self.tool_id, "params": self.use.arguments}
+
+    def _failed(self, kind: str, message: str) -> dict[str, Json]:
+        said = told_to_model(f"{kind}: {message}")
+        return {"output": said, "failed": True, "tool": self.tool_id or self.use.name, "kind": kind}
+
+    def _failed_by(self, failure: Failure) -> dict[str, Json]:
+        output = failure.output.get("output") if isinstance(failure.output, Mapping) else None
+        printed = f"\n{told_to_model(output)}" if output not in (None, "", [], {}) else ""
+        return self._failed(failure.kind, failure.message + printed)
+
+
+def _answer_to(use: ToolUse, outcome: Outcome) -> Message:
+    match outcome:
+        case Done(dict() as value):
+            return Message("tool", str(value.get("output")), answers=use.id, failed=bool(value.get("failed")))
+        case Skipped(why):
+            return Message("tool", f"it was not called: {why}", answers=use.id, failed=True)
+    return Message("tool", "there is no result", answers=use.id, failed=True)
+
+
+def fingerprint_of(use: ToolUse) -> str:
+    return digest([use.name, use.arguments])
+
+
+def use_at(journal: Journal, path: str) -> dict[str, Json] | None:
+    """An empty result of the call at a path, for those who say that it is done; None if there is no call."""
+    above, dot, number = path.rpartition(".call:")
+    known = journal.recorded(above) if dot and number.isdecimal() else None
+    if known is None or not isinstance(known.outcome, Done):
+        return None
+    uses = Answer.of(known.outcome.value).uses
+    if not 0 < int(number) <= len(uses):
+        return None
+    use = uses[int(number) - 1]
+    return {"output": "", "failed": False, "tool": use.name}
+
+
+# ── shared ───────────────────────────────────────────────────────────────
+
+
+def title_of(tool: str, arguments: Json) -> str:
+    """A call on one line."""
+    said = json_text(arguments) if arguments not in ({}, None) else ""
+    whole = f"{tool} {said}".strip()
+    return whole if len(whole) <= TITLE_LENGTH else f"{whole[: TITLE_LENGTH - 1]}…"
+
+
+def _record(message: Message) -> Json:
+    uses = [use.record() for use in message.uses]
+    return [message.role, message.text, uses, message.answers, message.failed]
+
+
+def _agency_above(run: WorkingRun, path: str) -> Agency | None:
+    """That of the nearest agent which this path is inside of."""
+    while path:
+        path = path.rpartition("/")[0]
+        if (found := run.agents.get(path)) is not None:
+            return found
+    return None
+
+
+def _others(run: WorkingRun, found: Sequence[Offer]) -> Sequence[Offer]:
+    """What a person may still permit, as far as it may run at all."""
+    known = {offer.tool_id for offer in found}
+    try:
+        everything = run.hands.offers(("*",), ask_servers=False)
+    except TrustError:
+        return ()  # of a project that is not trusted only what is permitted is spoken of
+    return [offer for offer in everything if offer.tool_id not in known]

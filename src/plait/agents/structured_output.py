@@ -1,0 +1,102 @@
+"""JSON that a model wrote: read once, by one rule, and judged by a schema.
+
+What has no place in a journal is no JSON here: numbers that are none or have no end, half
+characters, and what is nested so deeply that nobody meant it.  Whatever is said about an answer
+names places and rules, never what the model wrote.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from plait.agents.tool_access import faults
+from plait.core.errors import ValueRefusedError
+from plait.core.hints import Final
+from plait.core.records import dataclass
+from plait.core.values import Json, json_text, json_value
+
+DEEPEST: Final = 100
+"""Lists and maps inside one another."""
+NO_JSON: Final = "it is not JSON"
+_FENCED: Final = re.compile(r"```[^\n`]*\n(.*)\n?```", re.DOTALL)
+"""JSON that a model has put into a code block, as many do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    data: Json = None
+    wrong: tuple[str, ...] = ()
+
+    @property
+    def fits(self) -> bool:
+        return not self.wrong
+
+    @property
+    def is_json(self) -> bool:
+        return self.wrong != (NO_JSON,)
+
+
+def judged(text: str, schema: Mapping[str, Json]) -> Judged:
+    """What an answer says, and what of it does not meet the schema; ValueError if the schema is none."""
+    written = text.strip()
+    fenced = _FENCED.fullmatch(written)
+    for candidate in (fenced[1] if fenced else written, _only_block(written)):
+        try:
+            data = read_json(candidate)
+        except ValueError:
+            continue
+        return judged_data(data, schema)
+    return Judged(None, (NO_JSON,))
+
+
+def _only_block(text: str) -> str:
+    """What stands in the one code block among words; nothing, if there are more, or none."""
+    lines = text.split("\n")
+    fences = [at for at, line in enumerate(lines) if line.startswith("```")]
+    if len(fences) != 2 or lines[fences[1]].rstrip() != "```":
+        return ""
+    return "\n".join(lines[fences[0] + 1 : fences[1]])
+
+
+def judged_data(data: Json, schema: Mapping[str, Json]) -> Judged:
+    """The same of what is data already."""
+    return Judged(data, tuple(faults(data, schema)))
+
+
+def read_json(written: str) -> Json:
+    """Raises ValueError."""
+    try:
+        data = json_value(written)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    if not is_plain(data):
+        raise ValueError("not plain")
+    return data
+
+
+def is_plain(data: Json) -> bool:
+    """Can it be written down and read again, by anybody?"""
+    if _is_deep(data):
+        return False
+    try:
+        json_text(data).encode("utf-8")  # half a character can be written in JSON, and then nowhere else
+    except (ValueRefusedError, UnicodeEncodeError):
+        return False
+    return True
+
+
+def _is_deep(data: Json) -> bool:
+    level, depth = [data], 0
+    while level and depth < DEEPEST:
+        level = [inner for one in level for inner in _inside(one)]
+        depth += 1
+    return bool(level)
+
+
+def _inside(value: Json) -> list[Json]:
+    if isinstance(value, dict):
+        return [inner for inner in value.values() if isinstance(inner, dict | list)]
+    if isinstance(value, list):
+        return [inner for inner in value if isinstance(inner, dict | list)]
+    return []

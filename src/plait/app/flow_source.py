@@ -1,0 +1,263 @@
+"""A flow file, how it is to be run, and where; and the same again when a run goes on."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping
+
+from plait.app import env_changes
+from plait.core.errors import InputError, JournalError, listed
+from plait.core.hints import TYPE_CHECKING, Final
+from plait.core.records import dataclass, field, replace
+from plait.core.values import Json, Secret
+
+if TYPE_CHECKING:
+    from plait.adapters.store import Opened
+    from plait.lang.loaded import Loaded
+    from plait.tools.trust.decisions import Ask as AskTrust
+
+CHAT: Final = "chat"
+"""The kind of a run in which a person talked with a directive."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How a flow is to be run; kept with the run, so that it is resumed in the same way."""
+
+    inputs: Mapping[str, Json] = field(default_factory=dict)
+    strict: bool | None = None
+    max_parallel: int | None = None
+    profile: str | None = None
+    backend: str | None = None
+    """None: the one that the flow names."""
+
+    def record(self) -> dict[str, Json]:
+        return {
+            "inputs": dict(self.inputs),
+            "strict": self.strict,
+            "max_parallel": self.max_parallel,
+            "profile": self.profile,
+            "backend": self.backend,
+        }
+
+
+class Flow:
+    """A file, how it is to be run, and where."""
+
+    def __init__(self, path: str, options: Options, project: str | None, *, tool: str | None = None) -> None:
+        self.path = path
+        self.options = options
+        self.tool = tool
+        """Its id, if it was called as a tool: then its file is judged before it is looked at."""
+        self.project = os.path.abspath(project) if project else project_of_file(path)
+        self.started = time.strftime("%Y-%m-%dT%H:%M:%S%z")
+
+    @classmethod
+    def of(
+        cls,
+        opened: Opened,
+        max_parallel: int | None,
+        file: str | None = None,
+        *,
+        backend: str | None = None,
+        inputs: Mapping[str, Json] | None = None,
+    ) -> Flow:
+        facts = opened.facts
+        if not {"file", "project"} <= facts.keys():
+            raise JournalError(
+                f"run {opened.id} does not say which file and project it is of, so its journal is damaged",
+                opened.folder,
+                "restore its folder from a backup, or remove it and run the flow again",
+                code="damaged",
+            )
+        if facts.get("python"):
+            raise InputError(
+                f"run {opened.id} was begun by a program in Python, and only that can go on with it",
+                fix=f"there: ensemble.run(resume='{opened.id}')",
+                code="made-in-python",
+            )
+        if facts.get("kind") == CHAT:
+            raise InputError(
+                f"run {opened.id} is a chat, and what would be said next nobody knows",
+                fix=f"plait show {opened.id} shows it; plait chat FILE begins a new one",
+                code="is-chat",
+            )
+        said = facts.get("options")
+        known = Options().record()
+        kept = {name: said[name] for name in said if name in known} if isinstance(said, Mapping) else {}
+        if max_parallel is not None:
+            kept["max_parallel"] = max_parallel
+        if backend is not None:
+            kept["backend"] = backend
+        kept["inputs"] = {**(kept.get("inputs") or {}), **_given_again(opened, inputs or {})}
+        path, project = place_now(str(facts["file"]), _project_then(opened), opened.project)
+        tool = facts.get("tool")
+        called = tool if isinstance(tool, str) and not file else None
+        flow = cls(os.path.abspath(file) if file else path, Options(**kept), project, tool=called)
+        flow.started = str(facts.get("started", ""))
+        return flow
+
+    def load(self, *, lenient: bool = False, ask: AskTrust | None = None) -> Loaded:
+        from plait.app.hooks import with_layers
+
+        loaded = self._load(lenient=lenient, ask=ask)
+        return with_layers(loaded, self.project, ask, running=not lenient)
+
+    def _load(self, *, lenient: bool, ask: AskTrust | None) -> Loaded:
+        from plait.lang.load import load_flow
+
+        options = self.options
+        if self.tool is not None:
+            return self._load_tool(self.tool, lenient=lenient, ask=ask)
+        return load_flow(
+            self.path,
+            given=options.inputs,
+            project=self.project,
+            profile=options.profile,
+            strict=options.strict,
+            lenient=lenient,
+            max_parallel=options.max_parallel,
+            environ=os.environ,
+        )
+
+    def _load_tool(self, tool_id: str, *, lenient: bool, ask: AskTrust | None) -> Loaded:
+        from plait.app.api import toolbox
+        from plait.app.subflows import load_tool
+
+        loaded = load_tool(
+            toolbox(self.project, ask=ask),
+            tool_id,
+            self.options.inputs,
+            project=self.project,
+            running=not lenient,
+            strict=False if lenient else self.options.strict,
+            max_parallel=self.options.max_parallel,
+        )
+        if loaded is None:
+            raise InputError(
+                f"'{tool_id}' is no flow any more", self.path, "begin a new run", code="not-a-flow"
+            )
+        return loaded
+
+    def facts(self, loaded: Loaded) -> dict[str, Json]:
+        # A secret is not kept with the run, also if that means that it has to be given again.
+        given = self.options.inputs
+        withheld = sorted(_with_secrets(given, loaded))
+        kept = {name: value for name, value in given.items() if name not in withheld}
+        return {
+            **self.source(loaded),
+            "started": self.started,
+            "options": replace(self.options, inputs=kept).record(),
+            **({"withheld": withheld} if withheld else {}),
+            "env_files": env_changes.remembered(loaded.surroundings.filed),
+        }
+
+    def source(self, loaded: Loaded) -> dict[str, Json]:
+        """Where its text comes from, and what that is."""
+        return {
+            "tool": self.tool,
+            "kind": loaded.kind,
+            "flow": loaded.program.name,
+            "file": self.path,
+            "project": self.project,
+        }
+
+
+def keep_backend(opened: Opened, backend: str | None) -> None:
+    """A cluster that is gone stays gone: whoever puts a run elsewhere need not say so again."""
+    options = opened.facts.get("options")
+    if backend is not None and isinstance(options, Mapping) and options.get("backend") != backend:
+        opened.amend(options={**options, "backend": backend})
+
+
+def expect_places(flow: Flow, loaded: Loaded, opened: Opened) -> None:
+    """The places of items are where the project was when they were made: git knows them there."""
+    before, fan = _project_then(opened), loaded.program.fan
+    is_isolated = fan is not None and fan.isolation is not None and opened.journal.has_begun(fan.name)
+    if flow.project == before or not is_isolated:
+        return
+    back = f"move the project back to {before}"
+    if os.path.isdir(os.path.join(before, os.path.relpath(opened.folder, opened.project))):
+        back = f"go on there: --project {before}"
+    raise InputError(
+        f"run {opened.id} was begun in {before}, and its items have places of their own there",
+        fix=f"{back}; or begin a new run here",
+        code="moved",
+    )
+
+
+def _project_then(opened: Opened) -> str:
+    """Where its project was; one that is recorded as somebody wrote it is where it is."""
+    project = str(opened.facts["project"])
+    return project if os.path.isabs(project) else opened.project
+
+
+def place_now(file: str, project: str, now: str) -> tuple[str, str]:
+    """Where a flow and its project are, if the project may have been moved or copied since."""
+    if os.path.realpath(project) == os.path.realpath(now):
+        return file, project
+    inside = os.path.relpath(file, project)
+    return (file if inside.startswith(os.pardir) else os.path.join(now, inside)), now
+
+
+def _with_secrets(given: Mapping[str, Json], loaded: Loaded) -> Iterator[str]:
+    """The inputs that are declared to be secret, or hold a declared secret, in whatever usual form."""
+    from plait.core.masking import Masker, masked
+
+    mask = Masker(loaded.secret_texts()).mask
+    for name, value in given.items():
+        if isinstance(loaded.parameters.get(name), Secret) or masked(value, mask) != value:
+            yield name
+
+
+GIVEN: Final = "PLAIT_INPUT_"
+"""Before the name of a secret input: the variable from which a resumed run takes it."""
+
+
+def _given_again(opened: Opened, inputs: Mapping[str, Json]) -> dict[str, Json]:
+    """The secret inputs of a run, told anew; InputError if it cannot go on with what it gets."""
+    said = opened.facts.get("withheld")
+    withheld = [str(name) for name in said] if isinstance(said, list) else []
+    others = [name for name in inputs if name not in withheld]
+    if others:
+        what = f"run {opened.id} has its inputs already: {listed(others)}"
+        raise InputError(what, fix="begin a new run with other inputs: plait run …", code="input-kept")
+    told = {name: os.environ[GIVEN + name] for name in withheld if GIVEN + name in os.environ}
+    given = {**told, **inputs}
+    missing = [name for name in withheld if name not in given]
+    if missing:
+        variables = " ".join(f"{GIVEN}{name}=…" for name in missing)
+        raise InputError(
+            f"run {opened.id} was given secrets, which are not kept with it: {listed(missing)}",
+            fix=f"give them again: {variables} plait resume {opened.id}",
+            code="secret-input",
+        )
+    return given
+
+
+def flow_named(path: str, options: Options, project: str | None) -> Flow:
+    """The flow in a file; or, where there is no such file, the directive with such an id."""
+    from plait.agents.permissions import DIRECTIVE, plain_id
+
+    wanted = plain_id(DIRECTIVE + path.removeprefix(DIRECTIVE))
+    if os.path.lexists(path) or wanted is None:
+        return Flow(os.path.abspath(path), options, project)
+    from plait.app.api import toolbox
+    from plait.tools.spaces import DIRECTIVES
+
+    spaces = toolbox(project).spaces
+    found = spaces.find(wanted.removeprefix(DIRECTIVE), folder=DIRECTIVES)
+    if found is None:
+        if path.startswith(DIRECTIVE):
+            raise spaces.missing(path.removeprefix(DIRECTIVE), folder=DIRECTIVES)
+        return Flow(os.path.abspath(path), options, project)
+    return Flow(found.path, options, spaces.project or os.getcwd(), tool=wanted)
+
+
+def project_of_file(path: str) -> str:
+    """The project that a flow belongs to: the nearest one above it, or its own folder."""
+    from plait.core.projects import nearest_project
+
+    own = os.path.dirname(os.path.realpath(path))
+    return nearest_project(own) or own

@@ -1,0 +1,261 @@
+"""What a worker keeps of the runs whose items it performs: parcels, unpacked, as long as they are needed.
+
+The files of the flow are loaded anew, from the text that was sent, and have to come to the fingerprint
+that they have where the run is.  A run that dies says no goodbye: a parcel that nobody used for a time goes.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+from plait.adapters.dask import protocol as travel
+from plait.app.remote.worker_folders import new_folder
+from plait.core.errors import InputError
+from plait.core.hints import TYPE_CHECKING, Final
+from plait.core.values import Json, Secret
+from plait.engine.context import Stop
+from plait.engine.journal import Journal
+
+if TYPE_CHECKING:
+    from plait.engine.hands import WorkingRun
+    from plait.lang.loaded import Loaded
+    from plait.program.map import Fan
+    from plait.scope import Scope
+
+MOST_PARCELS: Final = 8
+"""Parcels that a worker keeps; the oldest that nobody is at goes first."""
+KEPT: Final = 300.0
+"""Seconds that a parcel is kept after its last item; an item that comes later brings it along again."""
+
+
+class Place:
+    """A parcel, unpacked."""
+
+    def __init__(self, parcel: travel.Parcel) -> None:
+        self.parcel = parcel
+        self.errands: dict[str, Stop] = {}
+        """By the path of their items."""
+        self.is_halted = False
+        """Nothing is begun any more, until its run asks again."""
+        self.noted: set[str] = set()
+        """What was said about names without a value, once for all items here."""
+        self._folder = None if parcel.shared else _unpacked_files(parcel)
+        project = parcel.project if self._folder is None else self._folder
+        self.project = project
+        try:
+            self.loaded = _loaded(parcel, project)
+        except BaseException:  # nothing is hidden: only the folder goes
+            self.close()
+            raise
+        self.hidden = frozenset(self.loaded.secret_texts())
+        self.folder = parcel.folder if self._folder is None else os.path.join(project, ".ai", "state")
+        self.scope = self._scope()
+        self.env = {**os.environ, **self.loaded.process_env()}
+        inside_project = os.path.relpath(parcel.directory, parcel.project)
+        self.directory = os.path.normpath(os.path.join(project, inside_project))
+
+    def _scope(self) -> Scope:
+        from plait.app.api import printed_by
+        from plait.scope import Scope
+
+        env = {**os.environ, **self.loaded.process_env()}
+        sources = self.loaded.sources(run=lambda bound, place: printed_by(bound, place, env))
+        scope = Scope({}, label="run", sources=sources)
+        for label, levels in self.parcel.frames[1:]:
+            scope = scope.frame(label, **travel.opened(self._moved(levels)))
+        return scope
+
+    def _moved(self, levels: Mapping[str, Mapping[str, Json]]) -> dict[str, Json]:
+        """`workflow.dir` is where the files are."""
+        facts = levels.get("workflow", {}).get("workflow")
+        if self._folder is None or not isinstance(facts, dict) or "dir" not in facts:
+            return dict(levels)
+        workflow = {
+            **levels["workflow"],
+            "workflow": {**facts, "dir": self.project, "path": self.loaded.path},
+        }
+        return {**levels, "workflow": workflow}
+
+    def run(self, journal: Journal, stop: Stop) -> WorkingRun:
+        from plait.adapters.local import LocalThreads
+        from plait.app.services import RealHands
+        from plait.core.masking import Masker
+        from plait.engine.hands import WorkingRun
+
+        settings = self.parcel.settings
+        masker = Masker(self.hidden) if self.hidden else None
+        run = WorkingRun(
+            settings.run,
+            journal,
+            stop=stop,
+            mask=masker.mask if masker else str,
+            accept_changes=settings.accept_changes,
+            said_done=settings.said_done,
+            retried=settings.retried,
+            told=False,
+        )
+        run.masker = masker
+        run.folder = self.folder
+        run.noted = self.noted
+        run.backend = LocalThreads()
+        run.hands = RealHands(
+            self.project,
+            self.folder,
+            stop,
+            env=self.loaded.process_env(),
+            keeps_overflow=settings.keeps_overflow and self.parcel.shared,
+            note=lambda message: run.note("", message),
+        )
+        return run
+
+    def halt(self, *, at_once: bool) -> int:
+        """Have all errands end; how many have not?"""
+        self.is_halted = True
+        stops = list(self.errands.values())
+        for stop in stops:
+            if not stop.is_set():
+                stop.ask("cancelled")
+            if at_once and not stop.at_once:
+                stop.ask("cancelled")
+        return len(stops)
+
+    def close(self) -> None:
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    @property
+    def fan(self) -> Fan:
+        fan = self.loaded.program.fan
+        assert fan is not None
+        return fan
+
+
+class Places:
+    """The parcels of a worker, by their digests; any thread may ask."""
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._places: dict[str, Place] = {}
+        self._used: dict[str, float] = {}
+        """When somebody was last at them; the longest unused first."""
+        self._users: dict[str, int] = {}
+        self._lock = threading.Lock()
+
+    def find(self, digest: str) -> Place | None:
+        return self._places.get(digest)
+
+    def keep(self, digest: str, place: Place) -> None:
+        with self._lock:
+            self._places[digest] = place
+            self._touch(digest)
+            idle = [name for name in self._idle() if name != digest]
+            dropped = [self._drop(name) for name in idle[: max(0, len(self._places) - MOST_PARCELS)]]
+        _close_all(dropped)
+
+    def forget(self, digest: str) -> None:
+        with self._lock:
+            dropped = [self._drop(digest)] if digest in self._places else []
+        _close_all(dropped)
+
+    def drop_unused(self) -> None:
+        """Drop what nobody was at for a time."""
+        with self._lock:
+            since = self._clock() - KEPT
+            dropped = [self._drop(name) for name in self._idle() if self._used[name] < since]
+        _close_all(dropped)
+
+    @contextmanager
+    def used(self, digest: str) -> Iterator[Place | None]:
+        """While this lasts, the place stays, unless its own run says that it may go."""
+        with self._lock:
+            place = self._places.get(digest)
+            if place is not None:
+                self._users[digest] = self._users.get(digest, 0) + 1
+        try:
+            yield place
+        finally:
+            if place is not None:
+                with self._lock:
+                    self._users[digest] -= 1
+                    if not self._users[digest]:
+                        del self._users[digest]
+                    if digest in self._places:
+                        self._touch(digest)
+
+    def _idle(self) -> list[str]:
+        return [name for name in self._used if name not in self._users]
+
+    def _touch(self, digest: str) -> None:
+        self._used.pop(digest, None)
+        self._used[digest] = self._clock()
+
+    def _drop(self, digest: str) -> Place:
+        del self._used[digest]
+        return self._places.pop(digest)
+
+
+def _close_all(places: list[Place]) -> None:
+    """Without the lock, since removing files takes time."""
+    for place in places:
+        place.close()
+
+
+def _unpacked_files(parcel: travel.Parcel) -> str:
+    folder = new_folder()
+    try:
+        _write_files(parcel, folder)
+    except BaseException:  # as above
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    return folder
+
+
+def _write_files(parcel: travel.Parcel, folder: str) -> None:
+    for name, data in parcel.files.items():
+        place = os.path.join(folder, name)
+        os.makedirs(os.path.dirname(place), exist_ok=True)
+        with open(place, "xb") as file:
+            file.write(data)
+        if name in parcel.executable:
+            os.chmod(place, 0o700)
+    os.makedirs(os.path.join(folder, ".ai", "state"), mode=0o700, exist_ok=True)
+
+
+def _loaded(parcel: travel.Parcel, project: str) -> Loaded:
+    from plait.lang.parameters import Surroundings
+    from plait.lang.workflow.read import load_workflow
+
+    path = os.path.join(project, os.path.relpath(parcel.path, parcel.project))
+    if parcel.shared and not os.path.exists(path):
+        raise InputError(
+            "the flow is not where it is said to be shared",
+            path,
+            "mount the project at the same place on every worker, or take shared: true away",
+            code="not-shared",
+        )
+    named = travel.opened(dict(parcel.named))
+    around = Surroundings(
+        travel.opened(dict(parcel.variables)),
+        travel.opened(dict(parcel.env)),
+        travel.opened(dict(parcel.secrets)),
+        frozenset(one.opened().reveal() for one in parcel.hidden),
+    )
+    revealed = {name: value.reveal() if isinstance(value, Secret) else value for name, value in named.items()}
+    loaded = load_workflow(
+        path,
+        project=project,
+        profile=parcel.settings.profile,
+        strict=parcel.settings.strict,
+        environ={**os.environ, **revealed},
+        known=(travel.opened(dict(parcel.parameters)), around),
+    )
+    fan = loaded.program.fan
+    if fan is None or fan.fingerprint != parcel.fingerprint:
+        what = "the flow that is here is not the one that runs"
+        raise InputError(what, path, "wait until storage shows the same files everywhere", code="changed")
+    return loaded

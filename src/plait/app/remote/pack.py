@@ -1,0 +1,259 @@
+"""Items that are performed by another process, packed: what they need, and nothing else.
+
+The files of the flow are sent as text; all its secrets go along, sealed.
+What becomes of a parcel at the other end stands in `errands` and `workplace`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+from plait.adapters.dask import protocol as travel
+from plait.app.remote import worker as errands
+from plait.core.errors import InputError, LimitError, Problem, listed
+from plait.core.hints import TYPE_CHECKING, Final
+from plait.core.records import dataclass
+from plait.core.values import Json
+from plait.engine.backend import Fanned, ItemWork
+from plait.engine.journal import Journal, Recorded, is_item
+from plait.engine.perform import Step, inside
+
+if TYPE_CHECKING:
+    from plait.engine.hands import WorkingRun
+    from plait.lang.loaded import Loaded
+    from plait.program.map import Fan
+
+MOST_SHIPPED: Final = 64 << 20
+"""Bytes of files that go to a worker."""
+
+
+def expect_sendable(loaded: Loaded) -> None:
+    """The items of a flow can be performed elsewhere; all that only the process with the journal can do."""
+    fan = loaded.program.fan
+    problems = [] if fan is None else list(_problems(loaded, fan))
+    if problems:
+        raise InputError.together(problems)
+
+
+def _problems(loaded: Loaded, fan: Fan) -> Iterator[Problem]:
+    fix = "run the flow with --backend local"
+    if fan.isolation is not None:
+        yield Problem("a map with isolation cannot run on a cluster", None, fix, code="not-on-cluster")
+    if loaded.hooks or loaded.limits.record():
+        what = "a flow with hooks or limits cannot run on a cluster: they are kept in one process"
+        yield Problem(what, None, fix, code="not-on-cluster")
+    if getattr(loaded.program, "tracks", ()):
+        what = "a flow that asks what its steps change cannot run on a cluster: git is asked in one place"
+        yield Problem(what, None, fix, code="not-on-cluster")
+    for path, step in inside(fan):
+        if step.policy.once:
+            what = f"step '{step.title}' ({path}) may run only once, and a worker that dies is replaced"
+            more = f"{fix}, or let the step run in reduce"
+            yield Problem(what, None, more, code="not-on-cluster")
+
+
+class Away:
+    """Packs the items of one run; see `travel.Office`."""
+
+    perform = "plait.app.remote.worker:perform"
+
+    def __init__(self, loaded: Loaded, run: WorkingRun, *, profile: str | None) -> None:
+        self._loaded = loaded
+        self._run = run
+        self._profile = profile
+
+    @property
+    def receive(self) -> Callable[[bytes], bytes | None]:
+        return errands.receive
+
+    @property
+    def forget(self) -> Callable[[str], None]:
+        return errands.forget
+
+    @property
+    def halt(self) -> Callable[[str, bool], int]:
+        return errands.halt
+
+    def takes(self, fanned: Fanned) -> bool:
+        fan = self._loaded.program.fan
+        if fan is None or fanned.turn.path != fan.name or self._run.rehearsal is not None:
+            return False
+        expect_sendable(self._loaded)
+        return True
+
+    def parcel(self, fanned: Fanned, *, shared: bool) -> tuple[str, bytes]:
+        """What all items share; `shared`: the workers see the project where it is, whatever the flow says."""
+        loaded, turn, fan = self._loaded, fanned.turn, self._loaded.program.fan
+        assert fan is not None
+        shared = shared or loaded.shared
+        mentions = _Mentions.of(loaded)
+        files = {} if shared else _files(loaded)
+        if not shared:
+            self._expect_tools(mentions)
+        around = loaded.surroundings
+        return travel.packed(
+            travel.Parcel(
+                path=loaded.path,
+                project=loaded.project,
+                folder=self._run.folder,
+                directory=turn.directory,
+                files=files,
+                executable=frozenset(
+                    name for name in files if os.access(os.path.join(loaded.project, name), os.X_OK)
+                ),
+                shared=shared,
+                fingerprint=fan.fingerprint,
+                total=fanned.total,
+                settings=self._settings(),
+                parameters=_sendable(loaded.parameters),
+                variables=_sendable(around.vars),
+                env=_sendable(around.env),
+                secrets=_sendable(around.secrets),
+                hidden=[travel.Sealed(text) for text in self._run.masker.hidden] if self._run.masker else [],
+                named=mentions.named_variables(around.environ(loaded.environ)),
+                frames=[
+                    (frame.label, {level: _sendable(names) for level, names in frame.levels.items()})
+                    for frame in reversed(turn.scope.frames)
+                ],
+            )
+        )
+
+    def _settings(self) -> travel.Settings:
+        run = self._run
+        return travel.Settings(
+            run=run.id,
+            strict=self._loaded.strict,
+            profile=self._profile,
+            timeout=self._loaded.timeout,
+            accept_changes=run.accept_changes,
+            said_done=run.said_done,
+            retried=run.retried,
+            keeps_overflow=not self._loaded.secret_texts(),
+        )
+
+    def _expect_tools(self, mentions: _Mentions) -> None:
+        """Those of the system are everywhere; a file of the project that runs is not sent, it is trusted."""
+        from plait.app.api import toolbox
+
+        chains = toolbox(self._loaded.project).chains
+        wanted = [one for one in self._loaded.uses if one in mentions.text]
+        foreign = [one for one in wanted if chains.get(one).tool.space.name != "system"]
+        if foreign:
+            raise InputError(
+                f"the tools {listed(foreign)} are not sent to workers",
+                fix="write shared: true under map, and have the project where it is here on every worker",
+                code="not-on-cluster",
+            )
+
+    def learn(self, hidden: Iterable[travel.Sealed]) -> None:
+        self._run.hide(secret.opened().reveal() for secret in hidden)
+
+    def errands(self, digest: str, fanned: Fanned, works: Sequence[ItemWork]) -> bytes:
+        return travel.packed_errands(digest, [self._errand(fanned, work) for work in works])
+
+    def _errand(self, fanned: Fanned, work: ItemWork) -> travel.Errand:
+        if self._run.fresh:
+            turn = fanned.turn
+            return travel.Errand(work, turn.time_left(), turn.replaying)
+        step, turn = fanned.placed(work)
+        known = tuple(_known_below(self._run.journal, step, turn.path, turn.after))
+        used = tuple(self._run.earlier.below(turn.path))
+        return travel.Errand(work, turn.time_left(), turn.replaying, known, used)
+
+
+def _known_below(journal: Journal, step: Step | None, path: str, after: int) -> Iterator[Recorded]:
+    """The finished steps inside one, also of those that were not finished themselves; what counts of them."""
+    inner = {f"{path}/{one.name}": one for one in (step.inner if step is not None else ())}
+    seen: set[str] = set()
+    for known in _in_force(journal.recorded_in(path), after):
+        seen.add(known.path)
+        yield known
+        yield from _known_below(journal, inner.get(known.path), known.path, after)
+    for below, one in inner.items():
+        if below not in seen and one.inner:
+            yield from _known_below(journal, one, below, after)
+
+
+def _in_force(steps: Iterable[Recorded], after: int) -> Iterator[Recorded]:
+    """Those that were recorded after what is before them; items are all behind the same."""
+    last, order = after, 0
+    newest = after
+    for known in steps:
+        if known.order > order and not is_item(known.path):
+            last, order = newest, known.order
+        if known.number > last:
+            newest = max(newest, known.number)
+            yield known
+
+
+@dataclass(frozen=True, slots=True)
+class _Mentions:
+    """What the steps of the items name, by their text."""
+
+    text: str
+
+    @classmethod
+    def of(cls, loaded: Loaded) -> _Mentions:
+        from plait.core import documents
+        from plait.core.documents.nodes import Mapping as MappingNode
+        from plait.lang.workflow.compose import compose
+
+        flow = compose(documents.load(loaded.path), loaded.path, project=loaded.project)
+        document = flow.document
+        node = document.get("map") if isinstance(document, MappingNode) else None
+        blocks = [step.data() for name in flow.blocks.names() for step in _steps_of(flow.blocks.get(name))]
+        return cls(repr([None if node is None else node.data(), blocks]))
+
+    def named_variables(self, environ: Mapping[str, Json]) -> dict[str, Json]:
+        """What `env.NAME` asks for."""
+        names = set(re.findall(r"\benv\.(\w+)", self.text))
+        return {name: travel.sealed(environ[name]) for name in sorted(names & environ.keys())}
+
+
+def _steps_of(block: object) -> tuple[Json, ...]:
+    return tuple(getattr(block, "steps", ()))
+
+
+def _sendable(names: Mapping[str, Json]) -> dict[str, Json]:
+    return {name: travel.sealed(value) for name, value in names.items()}
+
+
+def _files(loaded: Loaded) -> dict[str, bytes]:
+    """The files that a flow is made of, and those that it ships, by their paths in the project."""
+    from plait.core import documents
+    from plait.core.safe_files import read_beneath
+    from plait.lang.workflow.compose import compose
+
+    root = os.path.realpath(loaded.project)
+    own = os.path.relpath(os.path.realpath(loaded.path), root)
+    if own.startswith(os.pardir):
+        what = "the flow is not in its project, so that its files cannot be sent"
+        raise InputError(what, loaded.path, "write shared: true under map", code="not-on-cluster")
+    flow = compose(documents.load(loaded.path), loaded.path, project=loaded.project)
+    found: dict[str, bytes] = {}
+    for name in (own, *flow.others, *_shipped(root, loaded.ships)):
+        read = read_beneath(root, name)
+        if read is not None:
+            found[name] = read[0]
+    if sum(map(len, found.values())) > MOST_SHIPPED:
+        raise LimitError(
+            f"the files under ship have more than {MOST_SHIPPED >> 20} MiB",
+            loaded.path,
+            "put the project on storage that all hosts share, and write shared: true",
+            code="too-much-shipped",
+        )
+    return found
+
+
+def _shipped(root: str, patterns: tuple[str, ...]) -> Iterator[str]:
+    import glob
+
+    for pattern in patterns:
+        names = glob.glob(pattern, root_dir=root, recursive=True, include_hidden=True)
+        files = [name for name in sorted(names) if os.path.isfile(os.path.join(root, name))]
+        if not files:
+            what = f"no file is called '{pattern}', which is to be shipped"
+            raise InputError(what, root, "patterns are seen from the project: data/*.csv", code="no-file")
+        yield from files

@@ -1,0 +1,491 @@
+"""What is not as it was when a run was last worked on: texts of steps, their places, variables."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import count, takewhile
+
+from plait.app import env_changes
+from plait.core.digests import sha256_hex
+from plait.core.errors import InputError
+from plait.core.hints import TYPE_CHECKING, Final
+from plait.core.records import dataclass, field, replace
+from plait.core.values import Json, json_text
+from plait.engine.choice import chosen_at
+from plait.engine.context import changed_steps
+from plait.engine.events import StepForgotten
+from plait.engine.journal import is_below, is_item, starred
+from plait.engine.outcome import Failed
+from plait.engine.perform import Step, inside
+from plait.engine.retried import Retried
+
+if TYPE_CHECKING:
+    from plait.adapters.store import Opened
+    from plait.engine.journal import Journal, Recorded
+    from plait.lang.loaded import Loaded
+    from plait.program.step_list import Sequence as Steps
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """What a run keeps of the last time that items of it were retried, by a text that may have been new.
+
+    All else that was done then stays done, also in later lives of the run, while its text stays as it was.
+    """
+
+    items: frozenset[str] = frozenset()
+    """Their paths, and that of the map; none: nothing was ever retried."""
+    fingerprints: Mapping[str, str] = field(default_factory=dict)
+    """By path: those of the steps of the flow, as its text was then."""
+    asked: frozenset[str] = frozenset()
+    """The paths of the items that somebody wanted to be retried, by whatever text; none: too many."""
+
+    @classmethod
+    def of(cls, opened: Opened) -> Retry:
+        said = opened.facts.get(RETRIED)
+        if not isinstance(said, Mapping):
+            return cls()
+        return cls(frozenset(said["items"]), said["fingerprints"], frozenset(said.get("asked", ())))
+
+    @classmethod
+    def begun(cls, loaded: Loaded, opened: Opened, items: Iterable[str]) -> Retry:
+        """The items that are retried now, and those of an earlier time to which it did not come."""
+        items = frozenset((*items, *cls.of(opened).waiting(opened)))
+        asked = frozenset(filter(is_item, items)) if len(items) <= MOST_ASKED else frozenset[str]()
+        return cls(items, _fingerprints(loaded), asked)
+
+    def waiting(self, opened: Opened) -> list[str]:
+        """The items to which it did not come."""
+        if self.asked and _has_come_to_all(next(iter(self.asked)), opened.journal):
+            return []
+        return [path for path in sorted(self.asked) if opened.journal.recorded(path) is None]
+
+    def kept(self, loaded: Loaded, opened: Opened) -> Retry:
+        """What later lives have to know of it: nothing, if all that is done was done by the text of now.
+
+        What is no change to any step that was done is kept as well: to find that out, very many items
+        would have to be gone through before anything is told.
+        """
+        is_alike = not Retry.of(opened).items and _is_of_one_text(loaded, opened)
+        return Retry(asked=self.asked) if is_alike else self
+
+    def holds(self, path: str, step: Step) -> bool:
+        """Is the text of a step, at a path of the flow, the one that was accepted then?"""
+        return self.fingerprints.get(path) == step.fingerprint
+
+    def without_changes(self, loaded: Loaded) -> Retry:
+        """Steps that have changed since are done again, in all items: what is recorded of them decides."""
+        now = _fingerprints(loaded)
+        kept = {path: known for path, known in self.fingerprints.items() if now.get(path) == known}
+        return replace(self, fingerprints=kept)
+
+    def held(self) -> Retried:
+        """What a life of the run has to know of it."""
+        return Retried(self.items, self.fingerprints)
+
+    def facts(self) -> dict[str, Json]:
+        return {
+            RETRIED: {
+                "items": sorted(self.items),
+                "fingerprints": dict(self.fingerprints),
+                "asked": sorted(self.asked),
+            }
+        }
+
+
+def _has_come_to_all(item: str, journal: Journal) -> bool:
+    """Has the map that an item is of gone to its end since it was retried?  It was forgotten then."""
+    end = journal.recorded(item.rpartition("/")[0])
+    return end is not None and not isinstance(end.outcome, Failed)
+
+
+def _is_of_one_text(loaded: Loaded, opened: Opened) -> bool:
+    """Have all parts of the flow ended by the text of now?  Of very many items that is found out at once."""
+    parts = [(part, opened.journal.recorded(part.name)) for part in loaded.program.inner if part.inner]
+    now = [part.name for part, _ in parts]
+    if any(opened.journal.has_begun(name) for name in PHASES if name not in now):
+        return False
+    begun = [(part, known) for part, known in parts if known or opened.journal.has_begun(part.name)]
+    return all(known is not None and known.fingerprint == part.fingerprint for part, known in begun)
+
+
+MOST_ASKED: Final = 10_000
+RETRIED: Final = "retried"
+"""The name of that among the facts of a run."""
+ACCEPTED: Final = "accepted"
+"""The same of the text that was accepted last, as a digest."""
+
+
+def is_to_accept(loaded: Loaded, opened: Opened, *, said: bool) -> bool:
+    """Does the run go on with a text that may be another one?  InputError if nobody has ever said so.
+
+    Whoever has said so need not say it again: not to go on after Ctrl-C, nor after a crash.
+    """
+    if not said:
+        expect_unchanged(loaded, opened)
+    return said or _is_accepted(loaded, opened)
+
+
+def go_on_by(loaded: Loaded, opened: Opened, *, accepted: bool) -> None:
+    """What was accepted holds for the lives that follow, until one goes on by another text."""
+    digest = _digest(loaded) if accepted else None
+    if opened.facts.get(ACCEPTED) != digest:
+        opened.amend(**{ACCEPTED: digest})
+
+
+def _is_accepted(loaded: Loaded, opened: Opened) -> bool:
+    return opened.facts.get(ACCEPTED) == _digest(loaded)
+
+
+def _digest(loaded: Loaded) -> str:
+    """Of what is compared when a run is resumed: the steps, their places and what they say."""
+    return sha256_hex(json_text(list(_fingerprints(loaded).items())).encode())[:16]
+
+
+def expect_unchanged(loaded: Loaded, opened: Opened) -> None:
+    """All that is not as it was, and that nobody has accepted, before anything is done."""
+    changed = {} if _is_accepted(loaded, opened) else changed_since(loaded, opened)
+    problems = [*changed_steps(changed.items()).problems] if changed else []
+    change = env_changes.change_of(opened.facts.get("env_files"), loaded.surroundings.filed)
+    if change is not None:
+        problems.append(env_changes.problem_of(change))
+    if problems:
+        raise InputError.together(problems)
+
+
+def changed_since(loaded: Loaded, opened: Opened) -> dict[str, str]:
+    """By path: titles of steps that were done and have another text now, or make others be done again.
+
+    Of a run of which items were retried: another one than then.
+    """
+    retry = Retry.of(opened)
+    changed = _other_texts(loaded, opened, retry)
+    places = _other_places(loaded, opened, retry)
+    return changed | {path: what for path, what in places.items() if not _is_inside(path, changed)}
+
+
+# ── texts ────────────────────────────────────────────────────────────────
+
+
+def _other_texts(loaded: Loaded, opened: Opened, retry: Retry) -> dict[str, str]:
+    from plait.program.action_step import Work
+
+    changed: dict[str, str] = {}
+    around: dict[str, str] = {}
+    for path, step in flow_steps(loaded):
+        if not step.inner and _has_changed(opened, path, step, retry):
+            changed.setdefault(_of_people(path, step), step.title)
+        elif isinstance(step, Work) and _has_changed(opened, path, step, retry):
+            around[path] = step.title
+    # Of a step with steps inside, its own words have changed if those of the steps have not.
+    for path in reversed(around):
+        if not any(is_below(one, path) for one in changed):
+            changed[path] = around[path]
+    in_order = (path for path, _ in flow_steps(loaded) if path in changed)
+    return {path: changed[path] for path in in_order if not _is_inside(path, changed)}
+
+
+def _has_changed(opened: Opened, path: str, step: Step, retry: Retry) -> bool:
+    """Has a step that was done another text now?"""
+    if retry.holds(path, step):
+        return False
+    if opened.journal.reader.is_long() and _is_alike(opened, path, step):
+        return False
+    return any(
+        known.fingerprint != step.fingerprint and _counts(known, step, opened.journal)
+        for known in _recorded_like(opened.journal, path, step)
+    )
+
+
+def _counts(known: Recorded, step: Step, journal: Journal) -> bool:
+    """Would the end be remembered, were the text the same?"""
+    from plait.program.action_step import Attempt
+
+    if _was_in_vain(known, journal):
+        return False
+    if isinstance(step, Attempt) and _has_failed_since(known, known.path.rpartition("/")[0], journal):
+        return step.policy.once and not isinstance(known.outcome, Failed)
+    return _is_done(known, step)
+
+
+def _was_in_vain(known: Recorded, journal: Journal) -> bool:
+    """Is it inside a handler or check of a step that has failed since?  That is done anew."""
+    parts = known.path.split("/")
+    places = [at for at, part in enumerate(parts) if part.partition("@")[0] in _CHECKS]
+    return any(_has_failed_since(known, "/".join(parts[:at]), journal) for at in places)
+
+
+def _has_failed_since(known: Recorded, path: str, journal: Journal) -> bool:
+    """Has the step at a path, which another one is inside of, ended with a failure behind that?"""
+    end = journal.last_end(path)
+    return end is not None and end.number > known.number and isinstance(end.outcome, Failed)
+
+
+def _is_done(known: Recorded, step: Step) -> bool:
+    """The flow has gone on from a failure that is final, so that is an end like any other."""
+    return step.policy.failure_is_final or not isinstance(known.outcome, Failed)
+
+
+# ── places ───────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class _List:
+    """A list of steps that a run has performed, as it is now."""
+
+    path: str
+    steps: Sequence[Step]
+    since: int
+    """Whatever was recorded in it before this number counts no more."""
+    done: bool = False
+    followed: bool = False
+    """It is done, and something behind it was begun."""
+
+    def at(self, step: Step) -> str:
+        return f"{self.path}/{step.name}" if self.path else step.name
+
+
+def _other_places(loaded: Loaded, opened: Opened, retry: Retry) -> dict[str, str]:
+    """Steps because of which others would be done again that are done: removed, new and moved ones."""
+    if retry.items and retry.fingerprints == _fingerprints(loaded):
+        return {}  # it was accepted when items were retried
+    found: dict[str, str] = {}
+    for listed in _lists(loaded, opened, retry):
+        for path, what in _misplaced(listed, opened.journal):
+            found.setdefault(starred(path), what)
+    is_long = opened.journal.reader.is_long()
+    for gone in _removed(loaded, opened, retry, every=not is_long):
+        found.setdefault(starred(gone.path), f"{gone.title}, removed")
+    if is_long:
+        found |= _misplaced_in_items(loaded, opened)
+    return found
+
+
+def _misplaced(listed: _List, journal: Journal) -> Iterator[tuple[str, str]]:
+    before: Recorded | None = None
+    for at, step in enumerate(listed.steps):
+        path = listed.at(step)
+        known = journal.recorded(path)
+        if known is None or known.number <= listed.since:
+            is_new = not journal.has_begun(path)
+            if is_new and (listed.followed or _has_done(listed, listed.steps[at + 1 :], journal)):
+                yield path, f"{step.title}, new"
+            continue
+        if before is not None and _is_done(known, step) and _has_moved(before, known):
+            yield path, f"{step.title}, moved"
+        before = known
+
+
+def _has_moved(before: Recorded, known: Recorded) -> bool:
+    """Did a step stand before the one that is before it now?  One that was done again has not moved."""
+    return before.order > known.order and before.number > known.number
+
+
+def _has_done(listed: _List, steps: Iterable[Step], journal: Journal) -> bool:
+    """Was one of these steps done, or something inside it?"""
+    for step in steps:
+        path = listed.at(step)
+        if not listed.path and journal.has_begun(path):
+            return True
+        known = journal.recorded(path)
+        if known is None or known.number <= listed.since:
+            continue
+        inside_it = journal.recorded_in(path) if isinstance(known.outcome, Failed) else ()
+        if _is_done(known, step) or any(not isinstance(one.outcome, Failed) for one in inside_it):
+            return True
+    return False
+
+
+def _misplaced_in_items(loaded: Loaded, opened: Opened) -> dict[str, str]:
+    """Of very many items: new, moved and removed steps, by all that is recorded of their steps at once."""
+    fan = loaded.program.fan
+    if fan is None:
+        return {}
+    end = opened.journal.recorded(fan.name)
+    since = end.number if end is not None and end.fingerprint == fan.fingerprint else 0
+    known = opened.journal.reader.steps_in_items(fan.name, max(since, chosen_at(opened.journal, fan.name)))
+    found: dict[str, str] = {}
+    steps = fan.each.steps
+    names = [step.name for step in steps]
+    last = max((at for at, name in enumerate(names) if name in known), default=-1)
+    for at, step in enumerate(steps[: last + 1]):
+        later = steps[at + 1] if at < last else None
+        if step.name not in known:
+            found[step.name] = f"{step.title}, new"
+        elif later is not None and later.name in known and known[step.name][0] > known[later.name][1]:
+            found[later.name] = f"{later.title}, moved"
+    if fan.isolation is None:
+        found |= {name: f"{name}, removed" for name in known if _ID.match(name) and name not in names}
+    return {f"{fan.name}/item:*/{name}": what for name, what in found.items()}
+
+
+def _removed(loaded: Loaded, opened: Opened, retry: Retry, *, every: bool = True) -> Iterator[Recorded]:
+    """The steps that were done and do not stand in their list any more; `every`: of very many items, too."""
+    for listed in _lists(loaded, opened, retry, every=every):
+        if _is_isolated(loaded, listed):
+            continue
+        names = {step.name for step in listed.steps}
+        known = list(_in_list(listed.path, opened.journal))
+        for one in known:
+            name = one.path.rpartition("/")[2]
+            was_gone = retry.items and starred(one.path) not in retry.fingerprints
+            is_step = _ID.match(name) and name not in names and one.number > listed.since
+            # From a failure that ended its list nothing has followed; what is behind a phase that failed
+            # was done without it.
+            may_be_last = isinstance(one.outcome, Failed) and not listed.done
+            is_last = may_be_last and not (listed.path and any(_stood_after(one, other) for other in known))
+            if is_step and not is_last and not was_gone:
+                yield one
+
+
+def _in_list(path: str, journal: Journal) -> Iterator[Recorded]:
+    """What is recorded of the steps of a list; of that of the flow, of its phases."""
+    if path:
+        return journal.recorded_in(path)
+    ended = (journal.recorded(name) for name in PHASES if journal.has_begun(name))
+    return (known for known in ended if known is not None)
+
+
+def _stood_after(one: Recorded, other: Recorded) -> bool:
+    """Did another step of the same list follow one?"""
+    if "/" in one.path:
+        return other.number > one.number
+    return PHASES.index(other.path) > PHASES.index(one.path)
+
+
+def _is_isolated(loaded: Loaded, listed: _List) -> bool:
+    """Are there steps in the list that nobody wrote?"""
+    fan = loaded.program.fan
+    return fan is not None and fan.isolation is not None and is_item(listed.path)
+
+
+PHASES: Final = ("setup", "map", "reduce", "merge")
+"""The lists of a flow, in their order."""
+_ID: Final = re.compile(r"[\w-]+\Z")
+"""What a step is called, by its author or by its number; hooks and handlers are called otherwise."""
+
+
+def _lists(loaded: Loaded, opened: Opened, retry: Retry, *, every: bool = False) -> Iterator[_List]:
+    """Those of the flow, of the items of its map, and of all that is inside its steps.
+
+    Without those that are as they were when items were retried.
+    """
+    from plait.program.map import Item
+    from plait.program.step_list import Sequence as Steps
+
+    journal, parts = opened.journal, [part for part in loaded.program.inner if part.inner]
+    yield _List("", parts, 0)
+    # Of very many items nobody waits for the answer.
+    hidden = "" if every or not journal.reader.is_long() else "/item:*"
+    for at, part in enumerate(parts):
+        followed = any(journal.has_begun(later.name) for later in parts[at + 1 :])
+        for path, step in inside(part):
+            steps = step.fan.each if isinstance(step, Item) else step
+            if not isinstance(steps, Steps) or (hidden and hidden in path) or retry.holds(path, step):
+                continue
+            is_outer = path in (part.name, f"{part.name}/item:*")
+            for place, since in _instances(journal, path):
+                yield _list(place, steps, journal, since, followed=followed and is_outer)
+
+
+def _list(path: str, steps: Steps, journal: Journal, since: int, *, followed: bool) -> _List:
+    end = journal.recorded(path)
+    if end is None or end.number <= since:
+        return _List(path, steps.steps, since)
+    done = not isinstance(end.outcome, Failed)
+    # Whatever is older than the end of the list by the text of now was accepted then.
+    if end.fingerprint == steps.fingerprint:
+        return _List(path, steps.steps, end.number, done)
+    return _List(path, steps.steps, since, done, done and followed)
+
+
+def without_removed(loaded: Loaded, opened: Opened) -> list[StepForgotten]:
+    """Forget steps that are not in the file any more, and what was done behind them in their list.
+
+    The list itself has another text then, so what is behind it follows.
+    """
+    forgotten: dict[str, str] = {}
+    for gone in _removed(loaded, opened, Retry.of(opened)):
+        forgotten[gone.path] = "it is not in the file any more"
+        for known in _in_list(gone.path.rpartition("/")[0], opened.journal):
+            if _stood_after(gone, known):
+                forgotten.setdefault(known.path, "a step before it is not in the file any more")
+    return [StepForgotten(path, why, below=True) for path, why in forgotten.items()]
+
+
+# ── what is recorded of a step ───────────────────────────────────────────
+
+
+def _is_alike(opened: Opened, path: str, step: Step) -> bool:
+    """Has every end that a step of an item ever had the text of now?  One question for a million of them."""
+    top, star, rest = path.partition("/item:*")
+    is_plain = star and "item:" not in rest and not any(check in rest for check in _CHECKS)
+    return bool(is_plain and rest) and opened.journal.reader.is_alike(top, rest, step.fingerprint)
+
+
+def _is_inside(path: str, others: Iterable[str]) -> bool:
+    return any(path != one and is_below(path, one) for one in others)
+
+
+def _fingerprints(loaded: Loaded) -> dict[str, str]:
+    return {path: step.fingerprint for path, step in flow_steps(loaded)}
+
+
+def flow_steps(loaded: Loaded) -> Iterator[tuple[str, Step]]:
+    for part in loaded.program.inner:
+        yield from inside(part)
+
+
+def _recorded_like(journal: Journal, path: str, step: Step) -> Iterator[Recorded]:
+    """What is recorded of a step at a path in which `item:*` stands for every item."""
+    for place, since in _instances(journal, path):
+        for one in _tries(place, step):
+            known = journal.recorded(one)
+            if known is not None and known.number > since:
+                yield known
+
+
+def _instances(journal: Journal, path: str, since: int = 0) -> Iterator[tuple[str, int]]:
+    """Where in a run a step is, and the event before which what is recorded there counts no more."""
+    top, star, rest = path.partition("/item:*")
+    if not star:
+        yield from ((place, since) for place in _times(journal, "", path))
+        return
+    for fan in _times(journal, "", top):
+        chosen = max(since, chosen_at(journal, fan))
+        for item in journal.begun_in(fan):
+            if is_item(item):
+                yield from _instances(journal, item + rest, chosen)
+
+
+def _times(journal: Journal, above: str, path: str) -> Iterator[str]:
+    """The paths in a run of what is at one below another: whatever checks a step is done several times."""
+    name, _, rest = path.partition("/")
+    here = f"{above}/{name}" if above else name
+    times = (f"{here}@{number}" for number in count(1)) if name in _CHECKS else iter(())
+    for place in (here, *takewhile(lambda time: journal.has_begun(time), times)):
+        if rest:
+            yield from _times(journal, place, rest)
+        else:
+            yield place
+
+
+_CHECKS: Final = ("check", "on_incomplete", "on_failure")
+
+
+def _tries(path: str, step: Step) -> Iterator[str]:
+    """The paths of a step: an action is another one each time that it is tried after a handler."""
+    from plait.program.action_step import AGAIN, Attempt
+
+    yield path
+    if isinstance(step, Attempt) and step.work.on_failure is not None:
+        above = path.rpartition("/")[0]
+        yield from (f"{above}/{AGAIN}{number + 1}" for number in range(step.work.on_failure.attempts))
+
+
+def _of_people(path: str, step: Step) -> str:
+    """The path of what an author wrote, who knows a step and its action as one."""
+    from plait.program.action_step import Attempt
+
+    return path.rpartition("/")[0] if isinstance(step, Attempt) else path

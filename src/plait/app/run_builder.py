@@ -1,0 +1,421 @@
+"""One life of a run: a loaded flow is performed, or rehearsed, until it ends, fails or is to stop."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+
+from plait.adapters.process import jobs
+from plait.app import env_changes
+from plait.core.errors import NO_OUTCOMES, InputError, JournalError, PlaitError, TrustError
+from plait.core.hints import TYPE_CHECKING, Final
+from plait.core.machine import explained
+from plait.core.records import dataclass, field, replace
+from plait.core.values import Json
+from plait.engine.context import Run, Stop, Watch
+from plait.engine.events import RunEnded, RunStarted, Status, UsedBefore
+from plait.engine.outcome import Aborted, Done, Failed, Failure, Interrupted, OutOfTime, StepError, too_long
+from plait.engine.perform import Turn
+from plait.engine.retried import NOT_RETRIED, Retried
+from plait.template.program import FACTS
+
+if TYPE_CHECKING:
+    from plait.adapters.store import Opened
+    from plait.app.flow_source import Flow
+    from plait.app.services import RealHands
+    from plait.engine.backend import Backend
+    from plait.engine.hands import Rehearsed, WorkingRun
+    from plait.engine.journal import Journal
+    from plait.lang.loaded import Loaded
+    from plait.tools.trust.decisions import Ask as AskTrust
+
+INPUT: Final = "map/items"
+"""The step that reads the input of a map."""
+STOPPED_BY: Final = {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 129}
+"""The exit code of a run that a signal has stopped: 128 and its number."""
+NOTED: Final = frozenset({"refused-variable", "short-secret"})
+"""Warnings that depend on what a run is given, so that no check of the file tells of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class FlowResult:
+    """What became of a run."""
+
+    run: str
+    status: Status
+    failure: Failure | None = None
+    value: Json = None
+    counts: Mapping[str, Json] = field(default_factory=dict)
+    """`total`, `successful`, `failed` of its items."""
+    trust_refused: bool = False
+    has_seal: bool = True
+    """Is it known to be this user's, so that it can be resumed?"""
+
+    @property
+    def exit_code(self) -> int:
+        if self.status == "interrupted":
+            return STOPPED_BY.get(self.failure.message if self.failure else "", 130)
+        if self.trust_refused:
+            return 3
+        if self.failure is not None and self.failure.kind == "refused" and self.failure.path == INPUT:
+            return 2  # as for any other file of the user's that is missing or cannot be read
+        return 1 if self.status == "failed" or self.counts.get("failed") else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Company:
+    """Who is there while a run is worked on: those who watch, who may stop it, who answers about trust."""
+
+    watchers: Sequence[Watch] = ()
+    stop: Stop = field(default_factory=Stop)
+    ask: AskTrust | None = None
+
+
+class Unkept:
+    """A run of which nothing is left when it is over."""
+
+    def __init__(self) -> None:
+        from tempfile import TemporaryDirectory
+
+        from plait.engine.journal import MemoryJournal
+
+        self.id = "unkept"
+        self.journal = MemoryJournal()
+        self.facts: dict[str, Json] = {}
+        self.why_unsealed = ""
+        self._temporary = TemporaryDirectory(prefix="plait-run-")
+        self.folder = self._temporary.name
+
+    def amend(self, **facts: Json) -> None:
+        self.facts |= facts
+
+    def __enter__(self) -> Unkept:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._temporary.cleanup()
+
+
+def worked(
+    flow: Flow,
+    loaded: Loaded,
+    opened: Opened | Unkept,
+    company: Company,
+    *,
+    accept_changes: bool = False,
+    repeat: Iterable[str] = (),
+    said_done: Mapping[str, Json] | None = None,
+    retried: Retried = NOT_RETRIED,
+    notes: Iterable[str] = (),
+) -> FlowResult:
+    """`notes`: what was done before it, and is to be told with it."""
+    with explained(run=None if isinstance(opened, Unkept) else opened.id):
+        run = _new_run(
+            flow,
+            loaded,
+            opened.journal,
+            opened.id,
+            opened.folder,
+            company,
+            accept_changes=accept_changes,
+            repeat=repeat,
+            said_done=said_done,
+            retried=retried,
+        )
+        run.hands = _hands(flow, loaded, run, company.ask)
+        _give_workspaces(flow, loaded, run)
+        resumed = not opened.journal.is_fresh()
+        if resumed:  # before anything begins in this life
+            from plait.app.again import unanswered
+
+            run.unanswered = dict(unanswered(loaded, opened.journal))
+        program = loaded.program
+        run.emit(RunStarted(opened.id, program.name, flow.path, flow.project, resumed, program.phases))
+        if resumed:
+            run.tell(UsedBefore(run.earlier.by_part()))
+        for note in notes:
+            run.note("", note)
+        for finding in loaded.warnings:
+            if finding.code in NOTED:
+                run.note("", str(finding.problem))
+        _note_new_variables(opened, loaded, run)
+        if opened.why_unsealed:
+            fix = f"put that right, then plait trust run {opened.id}"
+            run.note("", f"this run cannot be resumed, since it has no seal: {opened.why_unsealed}; {fix}")
+        result = FlowResult(opened.id, "failed")
+        try:
+            with jobs.listening(partial(run.warn, "")):
+                result = _outcome(opened.id, loaded, run, flow)
+            result = replace(result, has_seal=not opened.why_unsealed)
+            run.emit(RunEnded(result.status, result.failure, facts=dict(result.counts)))
+        except JournalError:
+            with suppress(JournalError):  # the first one says more
+                run.close()
+            raise
+        except BaseException:  # nothing is hidden: what was recorded is made safe first
+            run.close()
+            raise
+        run.close()
+        return result
+
+
+def _note_new_variables(opened: Opened | Unkept, loaded: Loaded, run: Run) -> None:
+    """What the env files say now is accepted, and is what the next life of the run expects."""
+    filed = loaded.surroundings.filed
+    change = env_changes.change_of(opened.facts.get("env_files"), filed)
+    if change is not None:
+        run.note("", f"the env files have changed, and the run goes on with them: {change}")
+        opened.amend(env_files=env_changes.remembered(filed))
+
+
+def _outcome(id: str, loaded: Loaded, run: WorkingRun, flow: Flow) -> FlowResult:
+    from plait.app import hooks
+
+    hooks.begin(loaded, run)
+    turn = _first_turn(id, loaded, run, flow)
+    result = _come_to(id, loaded, run, lambda: hooks.started(loaded.program, turn, run.hooks))
+    if run.hooks is None or result.status == "interrupted":
+        return result
+    of = loaded.program, turn, run.hooks, result.value, result.failure
+    told = _come_to(id, loaded, run, lambda: hooks.ended(*of))
+    if result.failure is None or told.failure is None or told.status == "interrupted":
+        return result if told.status == "done" else replace(told, value=result.value)
+    # What it failed by stays, whatever is said or met behind it: whoever resumes it is told of the next end.
+    run.note("", f"at run_failed: {told.failure.message}")
+    return result
+
+
+def _come_to(id: str, loaded: Loaded, run: WorkingRun, work: Callable[[], Json]) -> FlowResult:
+    try:
+        value = work()
+    except (StepError, Aborted) as error:
+        refused = error.failure.kind == "trust"
+        return FlowResult(id, "failed", error.failure, counts=_counts(loaded, run), trust_refused=refused)
+    except Interrupted:
+        why = Failure(run.stop.why or "interrupted", "stopped")
+        return FlowResult(id, "interrupted", why, counts=_counts(loaded, run))
+    except OutOfTime:
+        return FlowResult(id, "failed", too_long(loaded.timeout or 0), counts=_counts(loaded, run))
+    except JournalError:
+        raise  # nothing more can be recorded, or asked of the journal
+    except PlaitError as error:
+        refused = isinstance(error, TrustError)
+        failure = Failure(run.mask(str(error)), "trust" if refused else "refused")
+        return FlowResult(id, "failed", failure, counts=_counts(loaded, run), trust_refused=refused)
+    return FlowResult(id, "done", value=_for_callers(value), counts=_counts(loaded, run))
+
+
+def _for_callers(value: Json) -> Json:
+    """The value of a flow without the facts beside its captures, which are for templates."""
+    captures = value.get("captures") if isinstance(value, dict) else None
+    if not isinstance(value, dict) or not isinstance(captures, dict):
+        return value
+    return {**value, "captures": {name: one for name, one in captures.items() if not name.endswith(FACTS)}}
+
+
+def _first_turn(id: str, loaded: Loaded, run: WorkingRun, flow: Flow) -> Turn:
+    from plait.app.api import printed_by
+
+    env = {**os.environ, **loaded.process_env()}
+    may_change = None if run.rehearsal is None else lambda: run.would_have_run
+    return Turn(
+        run,
+        "",
+        loaded.scope(
+            id,
+            sources=loaded.sources(
+                run=lambda bound, place: printed_by(bound, place, env), may_change=may_change
+            ),
+            started=flow.started,
+        ),
+        deadline=None if loaded.timeout is None else time.monotonic() + loaded.timeout,
+        directory=flow.project,
+        env=env,
+    )
+
+
+def _counts(loaded: Loaded, run: WorkingRun) -> dict[str, Json]:
+    fan = loaded.program.fan
+    if fan is None:
+        return {}
+    known = run.journal.recorded(fan.name)
+    if known is None:
+        return run.tallies[fan.name]() if fan.name in run.tallies else {}
+    value = (
+        known.outcome.failure.output
+        if isinstance(known.outcome, Failed)
+        else getattr(known.outcome, "value", None)
+    )
+    if not isinstance(value, dict):
+        return {}
+    return {name: count for name, count in value.items() if name != "isolation"}
+
+
+def _new_run(
+    flow: Flow,
+    loaded: Loaded,
+    journal: Journal,
+    id: str,
+    folder: str,
+    company: Company,
+    *,
+    accept_changes: bool = False,
+    repeat: Iterable[str] = (),
+    said_done: Mapping[str, Json] | None = None,
+    retried: Retried = NOT_RETRIED,
+    kind: type[WorkingRun] | None = None,
+) -> WorkingRun:
+    from plait.adapters.backends_init import backend
+    from plait.core.masking import Masker
+    from plait.engine.hands import WorkingRun
+
+    masker = Masker(secrets) if (secrets := loaded.secret_texts()) else None
+    run = (kind or WorkingRun)(
+        id,
+        journal,
+        watchers=company.watchers,
+        stop=company.stop,
+        mask=masker.mask if masker else str,
+        accept_changes=accept_changes,
+        repeat=repeat,
+        said_done=said_done,
+        retried=retried,
+        full_durability=loaded.durability == "full",
+    )
+    run.masker = masker
+    run.folder = folder
+    run.backend = _placed(backend(flow.options.backend or loaded.backend), loaded, run, flow)
+    return run
+
+
+def _placed(backend: Backend, loaded: Loaded, run: WorkingRun, flow: Flow) -> Backend:
+    """A backend that sends items elsewhere gets somebody who can pack them."""
+    if hasattr(backend, "office"):
+        from plait.app.remote.pack import Away
+
+        backend.office = Away(loaded, run, profile=flow.options.profile)
+        for setting in ("stall_timeout", "wait_for_workers"):
+            if (seconds := getattr(loaded, setting)) is not None:
+                setattr(backend, setting, seconds)
+    return backend
+
+
+def expect_backend(flow: Flow, loaded: Loaded, stop: Stop, journal: Journal | None = None) -> None:
+    """Items that go elsewhere may go there, and somebody is there: what is wrong, before anything runs."""
+    from plait.adapters.backends_init import backend
+
+    place = backend(flow.options.backend or loaded.backend)
+    fan = loaded.program.fan
+    if fan is None or fan.isolation is not None or not hasattr(place, "expect_there"):
+        return  # what works in a place of its own does so here
+    if journal is not None and isinstance(getattr(journal.recorded(fan.name), "outcome", None), Done):
+        return  # all items have ended, and nothing will be sent
+    from plait.app.remote.pack import expect_sendable
+
+    expect_sendable(loaded)
+    place.expect_there(stop)
+
+
+def expect_tools(flow: Flow, loaded: Loaded, ask: AskTrust | None, *, running: bool = True) -> None:
+    """Every tool that the flow names exists and may run: all that is wrong, before anything runs.
+
+    Not `running`: for a dry run, which remembers nothing of them.
+    """
+    if not loaded.uses:
+        return
+    from plait.app.api import toolbox
+    from plait.app.subflows import code_problems, elements_of
+
+    tools = toolbox(flow.project, ask=ask)
+    problems = code_problems(tools, loaded)
+    if problems:  # before anybody is asked whether a tool may run
+        raise InputError.together(problems)
+    for tool_id in loaded.uses:
+        try:
+            tools.trust.require(elements_of(tools, tool_id), running=running)
+        except NO_OUTCOMES:
+            raise
+        except PlaitError as error:
+            place = loaded.uses[tool_id]
+            problems += [replace(one, where=one.where or place) for one in error.problems]
+    if problems:
+        raise InputError.together(problems)
+
+
+def _hands(flow: Flow, loaded: Loaded, run: WorkingRun, ask: AskTrust | None) -> RealHands:
+    from plait.app.services import RealHands
+
+    return RealHands(
+        flow.project,
+        run.folder,
+        run.stop,
+        env=loaded.process_env(),
+        ask=ask,
+        keeps_overflow=not loaded.secret_texts(),
+        note=lambda message: run.note("", message),
+    )
+
+
+def _give_workspaces(flow: Flow, loaded: Loaded, run: WorkingRun) -> None:
+    if loaded.program.fan is None or loaded.program.fan.isolation is None:
+        return
+    from plait.adapters.git import Worktrees
+    from plait.app.services import start_git
+
+    run.workspaces = Worktrees(start_git, flow.project, run.folder, run.id)
+
+
+def rehearsed(
+    flow: Flow,
+    loaded: Loaded,
+    journal: Journal,
+    folder: str,
+    *,
+    repeat: Iterable[str] = (),
+    said_done: Mapping[str, Json] | None = None,
+    retried: Retried = NOT_RETRIED,
+) -> list[Rehearsed]:
+    from plait.engine.hands import RehearsedRun
+
+    expect_tools(flow, loaded, None, running=False)
+    run = _new_run(
+        flow,
+        loaded,
+        journal,
+        "dry-run",
+        folder,
+        Company(),
+        accept_changes=True,
+        repeat=repeat,
+        said_done=said_done,
+        retried=retried,
+        kind=RehearsedRun,
+    )
+    run.hands = _hands(flow, loaded, run, None)
+    run.rehearsal = []
+    try:
+        result = _outcome("dry-run", loaded, run, flow)
+    finally:
+        run.close()
+    fatal = _fatal(loaded, run, result)
+    shown = [replace(one, fatal=True) if one.fails and one.path in fatal else one for one in run.rehearsal]
+    if result.failure is not None and not any(one.fatal for one in shown):
+        raise would_fail(result.failure.message)  # not by a step that could be shown
+    return shown
+
+
+def would_fail(message: str) -> InputError:
+    return InputError(f"a run would fail: {message}", fix="mend that first", code="would-fail")
+
+
+def _fatal(loaded: Loaded, run: Run, result: FlowResult) -> set[str]:
+    """The paths of the steps by which a run, or items of its map, would fail."""
+    paths = set() if result.failure is None else {result.failure.path}
+    fan = loaded.program.fan
+    for known in run.journal.recorded_in(fan.name) if fan is not None else ():
+        if isinstance(known.outcome, Failed):
+            paths.add(known.outcome.failure.path)
+    return paths

@@ -1,0 +1,470 @@
+"""Runs of flows, put together: a loaded file, a journal, hands, and whoever watches.
+
+`run_flow` begins a run, `resume_flow` goes on with one, `retry_flow` does dead
+letters again; all three perform the same flow, and differ in what the journal
+already knows.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+
+from plait.app.flow_source import (
+    Flow,
+    Options,
+    expect_places,
+    flow_named,
+    keep_backend,
+    project_of_file,
+)
+from plait.app.retention import remove_old_runs
+from plait.app.run_builder import (
+    Company,
+    FlowResult,
+    Unkept,
+    expect_backend,
+    expect_tools,
+    rehearsed,
+    worked,
+    would_fail,
+)
+from plait.core.errors import InputError
+from plait.core.hints import TYPE_CHECKING
+from plait.core.values import Json
+
+if TYPE_CHECKING:
+    from plait.adapters.git import Left
+    from plait.adapters.store import Runs, RunSummary
+    from plait.engine.hands import Rehearsed
+    from plait.engine.journal import Stamped
+    from plait.lang.directive.read import Filled
+    from plait.lang.loaded import Loaded
+    from plait.tools.trust.seal import Seals
+
+__all__ = [
+    "Company",
+    "FlowResult",
+    "Options",
+    "call_flow",
+    "envelope",
+    "find_run",
+    "flow_runs",
+    "flow_store",
+    "left_worktrees",
+    "load_all",
+    "made_inputs",
+    "project_of_file",
+    "prompt_of",
+    "rehearse_call",
+    "rehearse_flow",
+    "rehearse_resume",
+    "resume_flow",
+    "retry_flow",
+    "run",
+    "run_flow",
+    "run_made",
+    "would_fail",
+]
+
+
+def load_all() -> None:
+    """Load the parts that every run takes, before there is anything to wait for."""
+    from importlib import import_module
+
+    for name in ("plait.adapters.store", "plait.app.services", "plait.lang.load", "plait.lang.workflow.read"):
+        import_module(name)
+
+
+def run(
+    path: str | os.PathLike[str] | None = None,
+    inputs: Mapping[str, Json] | None = None,
+    *,
+    project: str | os.PathLike[str] | None = None,
+    strict: bool | None = None,
+    max_parallel: int | None = None,
+    profile: str | None = None,
+    backend: str | None = None,
+    resume: str | None = None,
+    accept_changes: bool = False,
+) -> FlowResult:
+    """Run a flow file to its end; `resume` goes on with an earlier run instead, given its secret inputs.
+
+    The result says what became of it: `.status`, `.value`, `.failure`, `.counts`, `.run`.
+    """
+    where = None if project is None else os.fspath(project)
+    if resume is not None:
+        return resume_flow(
+            resume,
+            project=where,
+            accept_changes=accept_changes,
+            max_parallel=max_parallel,
+            backend=backend,
+            inputs=inputs,
+        )
+    if path is None:
+        raise InputError("a run needs a file", fix="plait.run('flow.yaml')", code="no-file")
+    options = Options(inputs or {}, strict, max_parallel, profile, backend)
+    return run_flow(os.fspath(path), options, project=where)
+
+
+def run_flow(
+    path: str,
+    options: Options | None = None,
+    *,
+    project: str | None = None,
+    company: Company | None = None,
+    adapt: Callable[[Loaded], Loaded] | None = None,
+) -> FlowResult:
+    """Begin a run, and work on it until it ends, fails or is to stop.
+
+    `path` is a file, or the id of a directive; `adapt` may put another program in the place of its own.
+    """
+    flow = flow_named(path, options or Options(), project)
+    company = company or Company()
+    loaded = flow.load(ask=company.ask)
+    if adapt is not None:
+        loaded = adapt(loaded)
+    expect_tools(flow, loaded, company.ask)
+    expect_backend(flow, loaded, company.stop)
+    runs = flow_store(flow.project)
+    notes = remove_old_runs(runs, flow.project)
+    with runs.create(flow.facts(loaded)) as opened:
+        return worked(flow, loaded, opened, company, notes=notes)
+
+
+def call_flow(
+    tool_id: str,
+    params: Mapping[str, Json],
+    *,
+    project: str | None = None,
+    company: Company | None = None,
+) -> FlowResult:
+    """Run a tool that is a flow, as a run of its own: it is recorded, and can be resumed."""
+    from plait.app.api import toolbox
+
+    company = company or Company()
+    tools = toolbox(project, ask=company.ask)
+    root = tools.spaces.project or os.getcwd()
+    flow = Flow(tools.chains.get(tool_id).tool.path, Options(params), root, tool=tool_id)
+    loaded = flow.load(ask=company.ask)
+    expect_tools(flow, loaded, company.ask)
+    expect_backend(flow, loaded, company.stop)
+    runs = flow_store(flow.project)
+    notes = remove_old_runs(runs, flow.project)
+    with runs.create(flow.facts(loaded)) as opened:
+        return worked(flow, loaded, opened, company, notes=notes)
+
+
+def run_made(
+    loaded: Loaded,
+    inputs: Mapping[str, Json],
+    *,
+    project: str | None,
+    resume: str | None = None,
+    accept_changes: bool = False,
+    company: Company | None = None,
+) -> tuple[FlowResult, list[Stamped]]:
+    """Run a program that was made in Python, and no file: what became of it, and all that happened.
+
+    Without a project nothing is kept of it; `resume` goes on with an earlier run of one.
+    """
+    flow = Flow(loaded.path, Options(inputs), project or os.getcwd())
+    company = company or Company()
+    expect_tools(flow, loaded, company.ask)
+    if project is None:
+        with Unkept() as unkept:
+            result = worked(flow, loaded, unkept, company)
+            return result, list(unkept.journal.events())
+    runs = flow_store(project)
+    notes: list[str] = []
+    if resume is None:
+        notes = remove_old_runs(runs, project)
+        opening = runs.create({**flow.facts(loaded), "python": True})
+    else:
+        opening = runs.open_own(runs.find(resume), write=True)
+    with opening as opened:
+        if resume is not None:
+            from plait.app.resume import go_on_by, is_to_accept
+
+            accept_changes = is_to_accept(loaded, opened, said=accept_changes)
+            go_on_by(loaded, opened, accepted=accept_changes)
+        result = worked(flow, loaded, opened, company, accept_changes=accept_changes, notes=notes)
+        return result, list(opened.journal.events())
+
+
+def made_inputs(run: str, project: str) -> dict[str, Json]:
+    """What a run of a program made in Python was given, but for secrets."""
+    runs = flow_store(project)
+    with runs.open_own(runs.find(run), write=False) as opened:
+        options = opened.facts.get("options")
+        if not opened.facts.get("python"):
+            fix = f"plait resume {opened.id} goes on with it"
+            raise InputError(f"run {opened.id} is that of a file", fix=fix, code="not-python")
+        return dict(options.get("inputs") or {}) if isinstance(options, Mapping) else {}
+
+
+def resume_flow(
+    run: str | None = None,
+    *,
+    project: str | None = None,
+    accept_changes: bool = False,
+    repeat: Sequence[str] = (),
+    done: Sequence[str] = (),
+    max_parallel: int | None = None,
+    backend: str | None = None,
+    inputs: Mapping[str, Json] | None = None,
+    company: Company | None = None,
+) -> FlowResult:
+    """Go on with a run: what is recorded is not done again.  `inputs`: secret ones, which are not kept."""
+    from plait.app.again import Answers
+    from plait.app.resume import Retry, changed_since, go_on_by, is_to_accept, without_removed
+
+    runs, name = find_run(run, project)
+    with runs.open_own(name, write=True) as opened:
+        flow = Flow.of(opened, max_parallel, backend=backend, inputs=inputs)
+        company = company or Company()
+        loaded = flow.load(ask=company.ask)
+        expect_places(flow, loaded, opened)
+        accept_changes = is_to_accept(loaded, opened, said=accept_changes)
+        answers = Answers(repeat, done)
+        answers.expect_of(loaded, opened)
+        expect_backend(flow, loaded, company.stop, opened.journal)
+        keep_backend(opened, backend)
+        if flow.project != opened.facts["project"]:
+            opened.amend(**flow.source(loaded))  # it was moved
+        go_on_by(loaded, opened, accepted=accept_changes)
+        retry = Retry.of(opened)
+        if accept_changes and retry.items and changed_since(loaded, opened):
+            opened.amend(**retry.without_changes(loaded).facts())
+        if accept_changes:
+            opened.journal.append(*without_removed(loaded, opened))
+        said_done = answers.values(loaded, opened)
+        answers.keep(opened)
+        return worked(
+            flow,
+            loaded,
+            opened,
+            company,
+            # What was another text already when items were retried was accepted then.
+            accept_changes=accept_changes or bool(retry.items),
+            repeat=repeat,
+            said_done=said_done,
+            retried=retry.held(),
+        )
+
+
+def retry_flow(
+    run: str | None = None,
+    *,
+    project: str | None = None,
+    items: Sequence[str] = (),
+    from_start: bool = False,
+    file: str | None = None,
+    max_parallel: int | None = None,
+    backend: str | None = None,
+    company: Company | None = None,
+) -> FlowResult:
+    """Do failed items again, all of them or those that are named; the file may have been edited since."""
+    from plait.app.again import Answers, letters_to_retry, said_of
+    from plait.app.resume import Retry, go_on_by
+
+    runs, name = find_run(run, project)
+    with runs.open_own(name, write=True) as opened:
+        flow = Flow.of(opened, max_parallel, file, backend=backend)
+        company = company or Company()
+        loaded = flow.load(ask=company.ask)
+        expect_places(flow, loaded, opened)
+        waiting = Retry.of(opened).waiting(opened)
+        journal = opened.journal
+        forgotten = list(letters_to_retry(loaded, journal, items, from_start=from_start, waiting=waiting))
+        if not forgotten:
+            raise InputError(
+                f"run {opened.id} has no failed items",
+                fix=f"plait show {opened.id}, or plait resume {opened.id} to go on with it",
+                code="nothing-to-retry",
+            )
+        expect_backend(flow, loaded, company.stop)
+        keep_backend(opened, backend)
+        retry = Retry.begun(loaded, opened, (event.path for event in forgotten))
+        # Kept before anything is forgotten: whoever resumes the run goes on with this retry.
+        opened.amend(**flow.source(loaded), **retry.kept(loaded, opened).facts())
+        go_on_by(loaded, opened, accepted=False)
+        answers = Answers(repeat=said_of(opened, forgotten) if from_start else ())
+        said_done = answers.values(loaded, opened)
+        answers.keep(opened)
+        opened.journal.append(*forgotten)
+        return worked(
+            flow,
+            loaded,
+            opened,
+            company,
+            accept_changes=True,
+            said_done=said_done,
+            retried=retry.held(),
+        )
+
+
+def rehearse_flow(
+    path: str, options: Options | None = None, *, project: str | None = None
+) -> list[Rehearsed]:
+    """What a run would do, with the values that are known before it: nothing is run or written."""
+    from tempfile import TemporaryDirectory
+
+    from plait.engine.journal import MemoryJournal
+
+    flow = flow_named(path, options or Options(), project)
+    loaded = flow.load(lenient=True)
+    with TemporaryDirectory(prefix="plait-rehearsal-") as folder:
+        return rehearsed(flow, loaded, MemoryJournal(), folder)
+
+
+def rehearse_call(tool_id: str, params: Mapping[str, Json], *, project: str | None = None) -> list[Rehearsed]:
+    """The same for a tool that is a flow."""
+    from tempfile import TemporaryDirectory
+
+    from plait.app.api import toolbox
+    from plait.engine.journal import MemoryJournal
+
+    tools = toolbox(project)
+    root = tools.spaces.project or os.getcwd()
+    flow = Flow(tools.chains.get(tool_id).tool.path, Options(params), root, tool=tool_id)
+    loaded = flow.load(lenient=True)
+    with TemporaryDirectory(prefix="plait-rehearsal-") as folder:
+        return rehearsed(flow, loaded, MemoryJournal(), folder)
+
+
+def envelope(tool_id: str, result: FlowResult) -> dict[str, Json]:
+    """What became of a flow that was called as a tool, as the result of every tool looks."""
+    value = result.value
+    record: dict[str, Json] = {
+        "status": "success" if result.status == "done" else "error",
+        "type": "tool",
+        "item_id": tool_id,
+        "data": value.get("output") if isinstance(value, dict) else value,
+        "metadata": {"run": result.run},
+    }
+    if result.failure is None:
+        return record
+    return {**record, "data": result.failure.output, "error": result.failure.message}
+
+
+def rehearse_resume(
+    run: str | None = None,
+    *,
+    project: str | None = None,
+    repeat: Sequence[str] = (),
+    done: Sequence[str] = (),
+    inputs: Mapping[str, Json] | None = None,
+) -> list[Rehearsed]:
+    """What a resumed run would do again, and what it would remember."""
+    from plait.app.again import Answers
+    from plait.app.resume import Retry, without_removed
+    from plait.engine.journal import Overlay
+
+    runs, name = find_run(run, project)
+    with runs.open_own(name, write=False) as opened:
+        flow = Flow.of(opened, None, inputs=inputs)
+        loaded = flow.load(lenient=True)
+        expect_places(flow, loaded, opened)
+        answers = Answers(repeat, done)
+        answers.expect_of(loaded, opened)
+        journal = Overlay(opened.journal)
+        journal.append(*without_removed(loaded, opened))
+        return rehearsed(
+            flow,
+            loaded,
+            journal,
+            opened.folder,
+            repeat=repeat,
+            said_done=answers.values(loaded, opened),
+            retried=Retry.of(opened).held(),
+        )
+
+
+def refusal_to_resume(
+    run: str | None = None, *, project: str | None = None, inputs: Mapping[str, Json] | None = None
+) -> InputError | None:
+    """Why a run is not resumed before its changes are accepted; None if it is."""
+    from plait.app.resume import expect_unchanged
+
+    runs, name = find_run(run, project)
+    with runs.open_own(name, write=False) as opened:
+        try:
+            expect_unchanged(Flow.of(opened, None, inputs=inputs).load(lenient=True), opened)
+        except InputError as error:
+            return error
+    return None
+
+
+def flow_store(project: str) -> Runs:
+    from plait.adapters.store import Runs
+
+    return Runs(project, seals=seals_for(project))
+
+
+def seals_for(project: str) -> Seals:
+    """How this user's own runs and results in a project are told from those that came with it."""
+    from plait.app.api import user_space
+    from plait.tools.trust.seal import Seals
+
+    return Seals(user_space(), project)
+
+
+def flow_runs(project: str | None = None, most: int | None = None) -> list[RunSummary]:
+    """The runs of a project, newest first; at most so many."""
+    return flow_store(_state_project(project)).list(most)
+
+
+def left_worktrees(project: str | None = None, *, clean: bool = False) -> list[Left]:
+    """What runs of a project left behind of the worktrees of their items; what still is, after cleaning."""
+    from plait.adapters.git import clean as cleaned
+    from plait.adapters.git import left_behind
+    from plait.app.services import start_git
+
+    root = _state_project(project)
+    store = flow_store(root)
+    own = {one.id for one in store.list() if not one.foreign}
+    found = left_behind(start_git, root, store.folder, store.running(), own=own)
+    if not clean:
+        return found
+    remains = [cleaned(start_git, root, store.folder, one) for one in found]
+    return [one for one in remains if one is not None]
+
+
+def find_run(run: str | None, project: str | None) -> tuple[Runs, str]:
+    """A run by the beginning of its id; the newest if none is named."""
+    root = _state_project(project)
+    runs = flow_store(root)
+    if project is None and (above := runs_above(root)) is not None:
+        raise InputError(
+            f"there is no run in {root}",
+            fix=f"{above} has runs: --project {shlex.quote(above)}",
+            code="unknown-run",
+        )
+    return runs, runs.find(run)
+
+
+def runs_above(root: str) -> str | None:
+    """Where to look for runs instead, if there are none in this folder."""
+    from plait.core.projects import has_runs, nearest_runs
+
+    return None if has_runs(root) else nearest_runs(root)
+
+
+def _state_project(project: str | None) -> str:
+    from plait.app.api import project_root
+
+    return project_root(project)
+
+
+def prompt_of(path: str, options: Options | None = None, *, project: str | None = None) -> Filled:
+    """The prompt of a directive with its inputs put in; nothing is sent."""
+    from plait.lang.directive.read import Directed
+
+    program = flow_named(path, options or Options(), project).load().program
+    if not isinstance(program, Directed):
+        fix = "name a directive, or show what a run would do: --dry-run"
+        raise InputError("this flow has no prompt of its own", path, fix, code="no-prompt")
+    return program.prompt

@@ -1,0 +1,443 @@
+"""The hands of a run: the primitives, as steps know them."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+
+from plait.adapters.process.process import Finished, run_shell
+from plait.core.errors import InputError, LimitError, ProcessError
+from plait.core.hints import TYPE_CHECKING, Final
+from plait.core.values import Json
+from plait.engine.context import Stop
+
+if TYPE_CHECKING:
+    from plait.adapters.store.result_cache import Results
+    from plait.agents.messages import Offer, Provider
+    from plait.agents.providers.registry import Providers
+    from plait.engine.hands import Inside
+    from plait.template.shell.binding import BoundScript
+    from plait.tools.call import Toolbox, ToolResult
+    from plait.tools.code_params import CodeParams
+    from plait.tools.invocation import Invocation, RequestCall, Returned
+    from plait.tools.trust.decisions import Ask as AskTrust
+
+PIECE: Final = 1 << 20
+MOST_KEPT: Final = 4 << 30
+"""Bytes of long outputs that one run keeps in all."""
+
+WRITE_FILES: Final = ("core/file/write", "core/file/edit")
+MOST_ELSEWHERE: Final = 64
+"""Folders and environments of steps whose tools are kept ready."""
+
+_HERE: Final = threading.local()
+"""The time that the call of this thread has.  One for all hands: on a cluster there are hands for every item,
+and to free such an object a thread needs a lock that a profiler may hold while garbage is collected."""
+
+
+class RealHands:
+    def __init__(
+        self,
+        project: str,
+        folder: str,
+        stop: Stop,
+        *,
+        env: Mapping[str, str],
+        ask: AskTrust | None = None,
+        keeps_overflow: bool = True,
+        most_kept: int = MOST_KEPT,
+        note: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._project = project
+        self._folder = folder
+        self._stop = stop
+        self._env = env
+        self._ask = ask
+        self._keeps_overflow = keeps_overflow
+        self._most_kept = most_kept
+        self._note = note
+        self._is_full = False
+        self._lock = threading.Lock()
+        self._tools: Toolbox | None = None
+        self._providers: Providers | None = None
+        self._kept_results: Results | None = None
+        self._no_flows: dict[str, bool] = {}
+        """Tools that are not flows: may they be called only once?"""
+        self._code: dict[str, CodeParams] = {}
+        self._tools_at = project
+        """The folder that tools take for the project."""
+        self._tools_env: Mapping[str, str] = {}
+        """What they find beside the variables of the flow."""
+        self._elsewhere: dict[tuple[str, tuple[tuple[str, str], ...]], RealHands] = {}
+
+    def shell(
+        self,
+        bound: BoundScript,
+        *,
+        shell: str,
+        cwd: str,
+        env: Mapping[str, str],
+        stdin: bytes,
+        timeout: float | None,
+        stop: Stop,
+    ) -> Finished:
+        try:
+            finished = run_shell(
+                bound,
+                shell=shell,
+                cwd=cwd,
+                env=env,
+                stdin=stdin,
+                timeout=timeout,
+                # What is beyond the limit goes to a file as it is, so not where secrets would have to be
+                # masked.
+                overflow=self._keeps_overflow,
+                cancel=stop,
+            )
+        except ProcessError as error:
+            if isinstance(error.ended, Finished) and error.ended.truncated:
+                error.ended = self._kept(error.ended)
+            raise
+        return self._kept(finished) if finished.truncated else finished
+
+    def _kept(self, finished: Finished) -> Finished:
+        """With what was too long for memory in the folder of the run."""
+        from plait.core.records import replace
+
+        out, out_lost = self._moved(finished.stdout_file)
+        err, err_lost = self._moved(finished.stderr_file)
+        return replace(
+            finished,
+            stdout_file=out,
+            stderr_file=err,
+            stdout_lost=out_lost or finished.stdout_lost,
+            stderr_lost=err_lost or finished.stderr_lost,
+        )
+
+    def _moved(self, path: str | None) -> tuple[str | None, str]:
+        """Where the file is now, or why it is nowhere."""
+        from plait.engine.hands import NO_ROOM
+
+        if path is None:
+            return None, ""
+        folder = os.path.join(self._folder, "output")
+        with self._lock:
+            try:
+                os.makedirs(folder, mode=0o700, exist_ok=True)
+                if _size_below(folder) + os.path.getsize(path) <= self._most_kept:
+                    return _put_below(folder, path), ""
+            except OSError as error:
+                from plait.adapters.process.output import not_written
+
+                return None, not_written(error)
+            finally:
+                with suppress(FileNotFoundError):  # it was moved
+                    os.unlink(path)
+            self._say_full(folder)
+            return None, NO_ROOM
+
+    def _say_full(self, folder: str) -> None:
+        if not self._is_full:
+            self._is_full = True
+            kept = f"{self._most_kept >> 20:,} MiB"
+            self._note(f"outputs that are too long for the journal are no longer kept: {folder} has {kept}")
+
+    def lines(
+        self,
+        bound: BoundScript,
+        *,
+        cwd: str,
+        env: Mapping[str, str],
+        timeout: float | None,
+        stop: Stop,
+    ) -> Iterator[bytes]:
+        try:
+            finished = run_shell(
+                bound,
+                shell="sh",
+                cwd=cwd,
+                env=env,
+                timeout=timeout,
+                overflow=True,
+                cancel=stop,
+            )
+        except ProcessError as error:
+            if isinstance(error.ended, Finished):
+                error.ended.remove_files()
+            raise
+        try:
+            if finished.exit_code != 0:
+                said = finished.stderr.decode("utf-8", "replace").strip().splitlines()[-3:]
+                raise ProcessError(
+                    f"the command that gives the items ended with exit code {finished.exit_code}"
+                    + (": " + "\n".join(said) if said else ""),
+                    fix="run it by hand and look at what it prints",
+                    code="command-failed",
+                )
+            if finished.stdout_lost:
+                raise LimitError(
+                    f"not all items of the command could be kept: {finished.stdout_lost}",
+                    fix="let it write a file, and name that as the input",
+                    code="file-too-large",
+                )
+            yield from _pieces(finished)
+        finally:
+            finished.remove_files()
+
+    def program(self, tool_id: str, params: Mapping[str, Json]) -> Inside | None:
+        if tool_id in self._no_flows:
+            return None
+        from plait.app.hooks import called_inside
+        from plait.app.subflows import load_tool
+
+        loaded = load_tool(self._toolbox(), tool_id, params, project=self._project)
+        if loaded is None:
+            # To look at a tool twice takes as long as many a call; what it is does not change in a run.
+            self._no_flows[tool_id] = self._toolbox().chains.get(tool_id).tool.header.once
+            return None
+        return called_inside(loaded)
+
+    def expect_call(self, tool_id: str, params: Mapping[str, Json]) -> None:
+        from plait.agents.permissions import DIRECTIVE
+        from plait.app.subflows import is_flow, load_tool
+        from plait.core.values import holds_unknown
+        from plait.tools.config import expect_fitting
+
+        tools = self._toolbox()
+        if not tool_id.startswith(DIRECTIVE) and not is_flow(tools, tool_id):
+            expect_fitting(params, tools.chains.get(tool_id).tool)
+        elif not holds_unknown(params):
+            load_tool(tools, tool_id, params, project=self._project, running=False)
+
+    def code(self, tool_id: str) -> CodeParams:
+        known = self._code.get(tool_id)
+        if known is None:
+            from plait.app.subflows import code_of
+            from plait.tools.code_params import NO_CODE
+
+            known = code_of(self._toolbox(), tool_id)
+            if known is None:
+                return NO_CODE  # the call says why; a tool that is there later is looked at then
+            self._code[tool_id] = known
+        return known
+
+    def is_once(self, tool_id: str) -> bool:
+        return self._no_flows.get(tool_id, False)
+
+    def offers(self, patterns: Sequence[str], *, ask_servers: bool = True) -> tuple[Offer, ...]:
+        from plait.app.tool_catalog import offers
+
+        return offers(self._toolbox(), patterns, ask_servers=ask_servers)
+
+    def digest(self, tool_id: str) -> str | None:
+        from plait.tools.call import digest_of_tool
+
+        return digest_of_tool(self._toolbox(), tool_id)
+
+    def recall(self, key: str) -> Json:
+        return self._results.get(key)
+
+    def keep(self, key: str, value: Json) -> None:
+        self._results.put(key, value)
+
+    @property
+    def _results(self) -> Results:
+        if self._kept_results is None:
+            from plait.adapters.store.result_cache import Results
+            from plait.app.runs import seals_for
+
+            self._kept_results = Results(self._project, seals=seals_for(self._project))
+        return self._kept_results
+
+    def call(self, tool_id: str, params: Mapping[str, Json], *, timeout: float | None) -> ToolResult:
+        from plait.tools.call import call_tool
+
+        if tool_id in WRITE_FILES and self._tools_at != self._project:
+            self._expect_open()
+        _HERE.timeout = timeout
+        return call_tool(self._toolbox(), tool_id, params)
+
+    def _expect_open(self) -> None:
+        """Tools that write files guard some folders: nobody gets around that by being there."""
+        from plait.core.guarded import guarded_folder
+
+        top = item_root(self._folder, self._project, self._tools_at) or self._project
+        inside = os.path.relpath(os.path.realpath(self._tools_at), os.path.realpath(top))
+        if (guarded := guarded_folder(inside)) is not None:
+            raise InputError(
+                f"'{guarded}' is not written by this tool",
+                fix=f"'{guarded}' can start programs, or decides what may run: change it by hand",
+                code="guarded",
+            )
+
+    def _toolbox(self) -> Toolbox:
+        """The tools of the project, in the environment of the flow; one for all calls of a run."""
+        from plait.app.api import toolbox
+        from plait.core.records import replace
+
+        with self._lock:
+            if self._tools is None:
+                tools = toolbox(self._project, ask=self._ask)
+                host = {**tools.host, **self._env, **self._tools_env}
+                if self._tools_at != self._project:
+                    moved = replace(tools.spaces, project=self._tools_at)
+                    tools = replace(tools, spaces=moved, own_project=self._project)
+                self._tools = replace(tools, host=host, perform=self._carried_out)
+            return self._tools
+
+    def _carried_out(self, invocation: Invocation) -> Returned:
+        from plait.app.api import perform_until
+        from plait.core.records import replace
+
+        timeout = _HERE.timeout
+        if timeout is not None:
+            own = invocation.limits.timeout
+            limit = timeout if own is None else min(own, timeout)
+            invocation = replace(invocation, limits=replace(invocation.limits, timeout=limit))
+        return perform_until(invocation, self._stop)
+
+    def request(self, call: RequestCall) -> Returned:
+        from plait.adapters.http.client import send
+
+        return send(call)
+
+    def git(self, args: Sequence[str], *, cwd: str, env: Mapping[str, str], stdin: bytes = b"") -> bytes:
+        finished = start_git(args, cwd=cwd, env=env, stdin=stdin)
+        if finished.exit_code != 0:
+            raise ProcessError(
+                f"'git {args[0] if args else ''}' ended with exit code {finished.exit_code}",
+                fix="run it by hand and look at what it says",
+                code="git",
+            )
+        return finished.stdout
+
+    def provider(self, name: str | None) -> Provider | None:
+        from plait.adapters.http.client import stream
+        from plait.agents.providers.registry import Providers
+        from plait.app.api import toolbox
+
+        with self._lock:
+            if self._providers is None:
+                tools = toolbox(self._project, ask=self._ask)
+                # Not the variables of the flow: the host that a key goes to is no matter of its data.
+                self._providers = Providers(
+                    tools.spaces, tools.trust, stream, environ=tools.host, project=self._project
+                )
+        return self._providers.get(name)
+
+    def read(self, path: str, *, directory: str) -> bytes:
+        from plait.adapters.files import read_file
+
+        return read_file(self._root(directory), path, directory=directory)
+
+    def write(self, path: str, data: bytes, *, directory: str, mode: int | None, create_dirs: bool) -> str:
+        from plait.adapters.files import write_file
+
+        root = self._root(directory)
+        return write_file(root, path, data, directory=directory, mode=mode, create_dirs=create_dirs)
+
+    def copy(self, source: str, path: str, *, directory: str) -> str:
+        from mmap import ACCESS_READ, mmap
+
+        from plait.adapters.files import write_file
+
+        with open(source, "rb") as file:
+            data = memoryview(mmap(file.fileno(), 0, access=ACCESS_READ))
+        return write_file(self._root(directory), path, data, directory=directory, create_dirs=True)
+
+    def _root(self, directory: str) -> str:
+        """What files may not leave: the project, or the place of the item in which a step runs."""
+        return item_root(self._folder, self._project, directory) or self._project
+
+    def at(self, directory: str, env: Mapping[str, str]) -> RealHands:
+        host = self._toolbox().host
+        own = () if env == host else tuple((name, env[name]) for name in env if host.get(name) != env[name])
+        if not own and directory == self._tools_at:
+            return self
+        from copy import copy
+
+        with self._lock:
+            moved = self._elsewhere.get((directory, own))
+            if moved is None:
+                moved = copy(self)
+                moved._tools_at, moved._tools_env = directory, dict(own)
+                moved._tools, moved._lock, moved._elsewhere = None, threading.Lock(), {}
+                if len(self._elsewhere) >= MOST_ELSEWHERE:
+                    self._elsewhere.pop(next(iter(self._elsewhere)))
+                self._elsewhere[directory, own] = moved
+            return moved
+
+    def is_inside(self, directory: str) -> bool:
+        top = os.path.realpath(self._project)
+        return os.path.commonpath([top, os.path.realpath(directory)]) == top
+
+
+def item_root(folder: str, project: str, directory: str) -> str | None:
+    """The project as an item has it, for a folder in that item's place; None for any other folder."""
+    top = os.path.join(os.path.realpath(folder), "worktrees")
+    name = os.path.relpath(os.path.realpath(directory), top).split(os.sep)[0]
+    if name in (os.pardir, os.curdir):
+        return None
+    place = os.path.join(top, name)
+    if not os.path.isfile(os.path.join(place, ".git")):
+        return place  # a folder of copies, whatever was made of it
+    from plait.program.changes import worktree_of
+
+    own = worktree_of(project)
+    prefix = os.path.relpath(os.path.realpath(project), own) if own else os.curdir
+    return os.path.normpath(os.path.join(place, prefix))
+
+
+def _put_below(folder: str, path: str) -> str:
+    """Move a file there; of one that does not fit nothing stays there."""
+    import shutil
+
+    place = os.path.join(folder, os.path.basename(path))
+    try:
+        shutil.move(path, place)
+    except OSError:
+        with suppress(FileNotFoundError):
+            os.unlink(place)
+        raise
+    return place
+
+
+def _size_below(folder: str) -> int:
+    with os.scandir(folder) as found:
+        return sum(entry.stat(follow_symlinks=False).st_size for entry in found)
+
+
+GIT_TIMEOUT: Final = 3600.0
+"""It waits for nobody: no network, no terminal, no program of the repository.  But files may be many."""
+GIT_OUTPUT: Final = 256 * 1024 * 1024
+
+
+def start_git(args: Sequence[str], *, cwd: str, env: Mapping[str, str], stdin: bytes = b"") -> Finished:
+    """How git ended; `env` is added to an environment without any `GIT_…` variable."""
+    from plait.adapters.process.process import run
+
+    around = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    finished = run(
+        ["git", *args],
+        cwd=cwd,
+        env={**around, **env},
+        stdin=stdin,
+        timeout=GIT_TIMEOUT,
+        max_output=GIT_OUTPUT,
+    )
+    if finished.truncated:
+        raise LimitError(
+            f"'git {args[0]}' printed too much", fix="use a smaller repository", code="git-output"
+        )
+    return finished
+
+
+def _pieces(finished: Finished) -> Iterator[bytes]:
+    if finished.stdout_file is None:
+        yield finished.stdout
+        return
+    with open(finished.stdout_file, "rb") as file:
+        while piece := file.read(PIECE):
+            yield piece

@@ -1,0 +1,110 @@
+"""The tools of a project as a model sees them: found by patterns, judged, described by their headers.
+
+What a file says about itself reaches a model only if the file may run: a description is read by
+the model like every other text, and would otherwise be a way in for a project that nobody trusts.
+So it is with what an MCP server says of a tool: it is heard when somebody has approved it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from plait.agents.permissions import DIRECTIVE, matches_any, plain_id
+from plait.agents.tool_access import offer_of
+from plait.app.subflows import directive_item, schema_of_flow
+from plait.core.errors import NO_OUTCOMES, PlaitError
+from plait.core.hints import TYPE_CHECKING, Final
+from plait.tools.spaces import DIRECTIVES
+
+if TYPE_CHECKING:
+    from plait.agents.messages import Offer
+    from plait.core.values import Json
+    from plait.tools.call import Toolbox
+    from plait.tools.items import Header, Item
+
+MCP: Final = "core/primitives/mcp"
+NO_TOOLS: Final = frozenset({"runtime", "primitive"})
+
+
+def offers(tools: Toolbox, patterns: Sequence[str], *, ask_servers: bool = True) -> tuple[Offer, ...]:
+    """By id.  What is named without `*` has to be there; a TrustError if something may not run.
+
+    `ask_servers`: those of MCP, which say what their tools take; they are started for that.
+    """
+    named = list(dict.fromkeys(_named(patterns)))
+    found = {one: _offer(tools, one, ask_servers=ask_servers) for one in named}
+    for tool_id in sorted(_ids(tools, patterns)):
+        if tool_id in found or not matches_any(patterns, tool_id):
+            continue
+        try:
+            offer = _offer(tools, tool_id, ask_servers=ask_servers)
+        except NO_OUTCOMES:
+            raise
+        except PlaitError:
+            continue  # `plait tools` says what is wrong with it; nobody has asked for just this one
+        if offer is not None:
+            found[tool_id] = offer
+    return tuple(offer for _, offer in sorted(found.items()) if offer is not None)
+
+
+def _named(patterns: Iterable[str]) -> Iterator[str]:
+    for pattern in patterns:
+        if "*" not in pattern:
+            yield plain_id(pattern) or pattern
+
+
+def _ids(tools: Toolbox, patterns: Sequence[str]) -> Iterator[str]:
+    if any("*" in pattern and not pattern.startswith(DIRECTIVE) for pattern in patterns):
+        yield from tools.spaces.ids()
+    if any("*" in pattern and pattern.startswith(DIRECTIVE) for pattern in patterns):
+        yield from (f"{DIRECTIVE}{one}" for one in tools.spaces.ids(folder=DIRECTIVES))
+
+
+def _offer(tools: Toolbox, tool_id: str, *, ask_servers: bool) -> Offer | None:
+    if tool_id.startswith(DIRECTIVE):
+        item = directive_item(tools, tool_id)
+        tools.trust.require([item], running=False)
+        return _of_directive(tool_id, item)
+    chain = tools.chains.get(tool_id)
+    header = chain.tool.header
+    if header.tool_type in NO_TOOLS:
+        return None
+    tools.trust.require(chain.elements, running=False)
+    if chain.primitive == MCP and ask_servers:
+        return _of_server(tools, tool_id, header)
+    return offer_of(tool_id, header.description, header.config_schema or schema_of_flow(chain))
+
+
+def _of_server(tools: Toolbox, tool_id: str, header: Header) -> Offer:
+    """What its file does not say, its server does.  Which one that is may depend on parameters: then not."""
+    from plait.adapters.mcp.client import approved
+    from plait.tools.call import prepare
+    from plait.tools.invocation import McpCall
+
+    prepared = prepare(tools, tool_id, {}, checked=False)
+    call = prepared.invocation
+    if not isinstance(call, McpCall) or any(name not in prepared.given for name in call.chosen_by):
+        return offer_of(tool_id, header.description, header.config_schema)
+    offered = approved(call)
+    schema = header.config_schema or _without(offered.input_schema, call.params)
+    return offer_of(tool_id, header.description or offered.description, schema)
+
+
+def _without(schema: Json, given: Mapping[str, Json]) -> Mapping[str, Json] | None:
+    """The schema of what is still to be given."""
+    if not isinstance(schema, Mapping):
+        return None
+    names, required = schema.get("properties"), schema.get("required")
+    left = dict(schema)
+    if isinstance(names, Mapping):
+        left["properties"] = {name: one for name, one in names.items() if name not in given}
+    if isinstance(required, list):
+        left["required"] = [name for name in required if name not in given]
+    return left
+
+
+def _of_directive(tool_id: str, item: Item) -> Offer:
+    from plait.lang.directive.read import read_directive
+
+    directive = read_directive(item.data.decode("utf-8", "replace"), item.path)
+    return offer_of(tool_id, directive.description, directive.input_schema())

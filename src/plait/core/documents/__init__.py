@@ -1,0 +1,97 @@
+"""A file becomes nodes that know where they stand; layers of nodes become one.
+
+The nodes hold JSON data only.  Whatever the bytes are, the answer is a node, a
+`DocumentError` with everything that is wrong, or a `LimitError`: limits hold
+for the document as if its aliases were written out, and nothing beyond them is
+ever built.
+
+In reading order:
+
+    limits        how large a document may be
+    files         path → bytes → text
+    nodes         Scalar, Sequence, Mapping; paths into them; keys that a kind does not have
+    positions     a character of a YAML string → its place in the file
+    yaml_events   text → PyYAML's events; what the parser cannot read, in words
+    yaml_scalars  the core schema: text of a scalar → string, number, true/false, null
+    yaml_reader   events → nodes, within the budget
+    json_reader   text → data; no nodes, as data has no author to point at
+    layers        nodes over nodes; where each leaf came from
+
+Each is loaded when one of its names is first used: who reads JSON needs no YAML.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from plait.core.documents.files import decoded
+    from plait.core.documents.json_reader import load_json, parse_json
+    from plait.core.documents.layers import merge, origins
+    from plait.core.documents.limits import (
+        MAX_DEPTH,
+        MAX_DIGITS,
+        MAX_JSON_TEXT,
+        MAX_NODES,
+        MAX_PROBLEMS,
+        MAX_TEXT,
+    )
+    from plait.core.documents.nodes import Mapping, Node, Scalar, Sequence, expect_keys
+    from plait.core.documents.yaml_reader import Partly, load, load_partly, parse, parse_partly
+
+_HOME = {
+    "MAX_DEPTH": "limits",
+    "MAX_DIGITS": "limits",
+    "MAX_JSON_TEXT": "limits",
+    "MAX_NODES": "limits",
+    "MAX_PROBLEMS": "limits",
+    "MAX_TEXT": "limits",
+    "Mapping": "nodes",
+    "Node": "nodes",
+    "Partly": "yaml_reader",
+    "Scalar": "nodes",
+    "Sequence": "nodes",
+    "decoded": "files",
+    "expect_keys": "nodes",
+    "load": "yaml_reader",
+    "load_json": "json_reader",
+    "load_partly": "yaml_reader",
+    "merge": "layers",
+    "origins": "layers",
+    "parse": "yaml_reader",
+    "parse_json": "json_reader",
+    "parse_partly": "yaml_reader",
+}
+
+__all__ = [
+    "MAX_DEPTH",
+    "MAX_DIGITS",
+    "MAX_JSON_TEXT",
+    "MAX_NODES",
+    "MAX_PROBLEMS",
+    "MAX_TEXT",
+    "Mapping",
+    "Node",
+    "Partly",
+    "Scalar",
+    "Sequence",
+    "decoded",
+    "expect_keys",
+    "load",
+    "load_json",
+    "load_partly",
+    "merge",
+    "origins",
+    "parse",
+    "parse_json",
+    "parse_partly",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module 'plait.core.documents' has no attribute '{name}'")
+    from importlib import import_module
+
+    value = getattr(import_module(f"plait.core.documents.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value

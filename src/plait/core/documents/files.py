@@ -1,0 +1,87 @@
+"""A file becomes text, or an error that says what to do about the file.
+
+Whatever stands at the path, reading ends: a pipe is refused instead of waited
+for, and no more is read than the limit allows.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from plait.core.documents.limits import expect_size, shown
+from plait.core.errors import DocumentError, InputError, nearest
+from plait.core.machine import expect_room
+from plait.core.source import Source, Span
+
+
+def read_text(path: str | os.PathLike[str], limit: int) -> str:
+    """The text of the file at `path`, of at most `limit` bytes."""
+    name = os.fspath(path)
+    try:
+        with _opened(name) as descriptor:
+            status = os.fstat(descriptor)
+            _expect_regular(name, status.st_mode)
+            expect_size(status.st_size, limit, name, unit="bytes")
+            with open(descriptor, "rb", closefd=False) as file:
+                # One byte more than allowed, for a file that grows or lies about its size.
+                data = file.read(limit + 1)
+    except (OSError, ValueError) as error:
+        expect_room(error)
+        raise _unreadable(name, error) from None
+    expect_size(len(data), limit, name, unit="bytes")
+    return decoded(data, name)
+
+
+def decoded(data: bytes, name: str, *, drawn: bool = False) -> str:
+    """The text of these bytes; an error shows the line if `drawn`, never by itself: data may be secret."""
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        before = len(data[: error.start].decode("utf-8"))
+        where = Span(Source(name, data.decode("utf-8", "replace")), before, before + 1)
+        what = f"byte {error.start:,} of this file is not UTF-8"
+        fix = "save the file as UTF-8"
+        raise DocumentError(what, where if drawn else str(where), fix, code="not-utf-8") from None
+
+
+@contextmanager
+def _opened(name: str) -> Iterator[int]:
+    # Not blocking: a pipe that nobody writes to must be refused, not waited for.
+    descriptor = os.open(name, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _expect_regular(name: str, mode: int) -> None:
+    if stat.S_ISDIR(mode):
+        raise InputError("this is a directory, not a file", name, "name a file inside it", code="not-a-file")
+    if not stat.S_ISREG(mode):
+        fix = "write its content to a file first"
+        raise InputError("this is a pipe or device, not a file", name, fix, code="not-a-file")
+
+
+def _unreadable(name: str, error: OSError | ValueError) -> InputError:
+    match error:
+        case FileNotFoundError() | NotADirectoryError():
+            return InputError("there is no such file", name, _file_fix(name), code="no-file")
+        case PermissionError():
+            fix = "allow reading it, or run as a user who may"
+            return InputError("this file may not be read", name, fix, code="no-permission")
+        case OSError(strerror=reason):
+            return InputError(f"this file cannot be read: {reason}", name, "check the path", code="no-file")
+        case _:
+            return InputError("this is not a path", shown(name), "remove the NUL character", code="no-file")
+
+
+def _file_fix(name: str) -> str:
+    try:
+        beside = os.listdir(os.path.dirname(name) or ".")
+    except OSError:
+        return "check the path: its directory does not exist"
+    close = nearest(os.path.basename(name), beside)
+    return f"did you mean '{os.path.join(os.path.dirname(name), close)}'?" if close else "check the path"

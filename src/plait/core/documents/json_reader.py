@@ -1,0 +1,222 @@
+"""JSON text becomes data, refused where two readers could understand it differently.
+
+Python's own reader does the work, fast, and does not say where it is.  So it
+only raises a doubt (a key that stands twice, a number out of range); then a
+second look over the tokens finds everything that is wrong, with its place.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator
+from math import isfinite
+
+from plait.core.documents.files import read_text
+from plait.core.documents.limits import (
+    MAX_DEPTH,
+    MAX_DIGITS,
+    MAX_JSON_TEXT,
+    MAX_PROBLEMS,
+    expect_size,
+    shown,
+    too_deep,
+)
+from plait.core.errors import DocumentError, InternalError, LimitError, PlaitError, Problem
+from plait.core.hints import Final
+from plait.core.records import replace
+from plait.core.source import Source, Span
+from plait.core.values import Json, json_error
+
+
+def load_json(path: str | os.PathLike[str]) -> Json:
+    """The JSON file at `path`."""
+    return parse_json(read_text(path, MAX_JSON_TEXT), os.fspath(path))
+
+
+def parse_json(text: str, name: str) -> Json:
+    """The JSON data in `text`, refused where two readers could understand it differently."""
+    expect_size(len(text), MAX_JSON_TEXT, name, unit="characters")
+    source = Source(name, text.removeprefix("\ufeff"))
+    hooks = _Hooks()
+    try:
+        data = json.loads(
+            source.text,
+            object_pairs_hook=hooks.table,
+            parse_constant=hooks.constant,
+            parse_float=hooks.real,
+            parse_int=hooks.integer,
+        )
+    except json.JSONDecodeError as raised:
+        error = json_error(raised)
+        problems = [_syntax_problem(source, error), *_problems(source, error.pos)]
+        raise _together(problems) from None
+    except RecursionError:
+        raise _too_deep(source) from None
+    if hooks.doubt or _may_hold_half_a_pair(source.text):
+        problems = _problems(source, len(source.text))
+        if problems:
+            raise _together(problems)
+    if _is_deeper(data, MAX_DEPTH):
+        raise _too_deep(source)
+    return data
+
+
+def _together(problems: list[Problem]) -> PlaitError:
+    """Places without their lines: this is data, not an author's text, and may be secret."""
+    error = DocumentError.together(problems)
+    error.problems = tuple(replace(problem, where=str(problem.where), also=()) for problem in error.problems)
+    return error
+
+
+class _Hooks:
+    """What json asks on its way; a doubt calls for the second look."""
+
+    def __init__(self) -> None:
+        self.doubt = False
+
+    def table(self, pairs: list[tuple[str, Json]]) -> dict[str, Json]:
+        table = dict(pairs)
+        self.doubt |= len(table) < len(pairs)
+        return table
+
+    def constant(self, _: str) -> None:
+        self.doubt = True
+
+    def real(self, text: str) -> float:
+        number = float(text)
+        self.doubt |= not isfinite(number)
+        return number
+
+    def integer(self, text: str) -> int | None:
+        if len(text) <= MAX_DIGITS:
+            return int(text)
+        self.doubt = True
+        return None
+
+
+def _is_deeper(data: Json, levels: int) -> bool:
+    """Whether lists and maps stand in each other on more levels than these; by loop, as it may be many."""
+    holders = _holders([data])
+    for _ in range(levels):
+        holders = [
+            inner
+            for holder in holders
+            for inner in _holders(holder.values() if isinstance(holder, dict) else holder)
+        ]
+    return bool(holders)
+
+
+def _holders(values: Iterable[Json]) -> list[Json]:
+    return [value for value in values if isinstance(value, (dict, list))]
+
+
+def _may_hold_half_a_pair(text: str) -> bool:
+    return "\\ud" in text or "\\uD" in text or not _is_whole(text)
+
+
+def _is_whole(text: str) -> bool:
+    """Are all characters whole?  Halves of a pair have no bytes."""
+    try:
+        return text.isascii() or bool(text.encode())
+    except UnicodeEncodeError:
+        return False
+
+
+# Not compiled before there is a doubt: most text is read without one.
+_TOKEN: Final = r'"(?:[^"\\]++|\\.)*"|[{}\[\]:,]|[^\s{}\[\]:,"]++'
+_INTEGER: Final = r"-?[0-9]++"
+_REAL: Final = r"-?[0-9]++(?:\.[0-9]++)?(?:[eE][-+]?[0-9]++)?"
+
+
+def _problems(source: Source, end: int) -> list[Problem]:
+    """All that is wrong up to `end`, found by a second look that knows places."""
+    problems: list[Problem] = []
+    objects: list[dict[str, Span] | None] = []
+    wants_key = False
+    for token in re.compile(_TOKEN, re.DOTALL).finditer(source.text, 0, end):
+        span = Span(source, *token.span())
+        match token[0][0]:
+            case "{":
+                objects.append({})
+            case "[":
+                objects.append(None)
+            case "}" | "]":
+                del objects[-1:]
+            case '"':
+                names = objects[-1] if objects and wants_key else None
+                problems += _string_problems(token[0], span, names)
+            case "," | ":":
+                pass
+            case _:
+                problems += _word_problems(token[0], span)
+        wants_key = token[0] in ("{", ",")
+        if len(problems) >= MAX_PROBLEMS:
+            break
+    return problems
+
+
+def _string_problems(token: str, span: Span, names: dict[str, Span] | None) -> Iterator[Problem]:
+    try:
+        string = json.loads(token)
+    except json.JSONDecodeError:
+        return  # the syntax error that is reported beside these
+    if not _is_whole(string):
+        what, fix = "this string holds half of a character pair", "write both halves, or neither"
+        yield Problem(what, span, fix, code="character")
+    if names is None:
+        return
+    if string in names:
+        what = f"the key '{shown(string)}' stands twice in one object, again at line {span.position[0]}"
+        yield Problem(what, names[string], "remove or rename all but one", (span,), "duplicate-key")
+    names.setdefault(string, span)
+
+
+def _word_problems(token: str, span: Span) -> Iterator[Problem]:
+    if token in ("NaN", "Infinity", "-Infinity"):
+        what, fix = "infinity and NaN are not JSON data", "write a finite number, null or a string"
+        yield Problem(what, span, fix, code="value")
+    elif re.fullmatch(_INTEGER, token) and len(token) > MAX_DIGITS:
+        yield Problem("this number has too many digits", span, "write it as a string", code="value")
+    elif re.fullmatch(_REAL, token) and not isfinite(float(token)):
+        yield Problem("this number is too large", span, "write it as a string", code="value")
+
+
+def _too_deep(source: Source) -> LimitError:
+    depth = 0
+    for token in re.compile(_TOKEN, re.DOTALL).finditer(source.text):
+        depth += (token[0] in ("[", "{")) - (token[0] in ("]", "}"))
+        if depth > MAX_DEPTH:
+            return too_deep(str(Span(source, *token.span())))
+    raise InternalError("a JSON text was found too deep and is not", source.name)
+
+
+_WORDS: Final = (
+    # json's own words, by how they begin: ours, and what to do
+    ("Expecting property name", "a key in double quotes is missing", "quote the key, or remove a last ','"),
+    ("Illegal trailing comma", "nothing follows this ','", "remove it"),
+    ("Expecting ':'", "a ':' is missing after the key", "write ':' and the value"),
+    ("Expecting ','", "a ',' or a closing bracket is missing here", "separate the values by ','"),
+    ("Expecting value", "a value is missing here", "write a string in double quotes, a number or null"),
+    ("Extra data", "this stands after the end of the data", "remove it, or put all values in one list"),
+    ("Unterminated string", "this string is never closed", "close it with '\"'"),
+    ("Invalid control", "a string cannot hold a control character", "write it as \\n, \\t or \\uNNNN"),
+    ("Invalid", "there is no such escape", "write '\\\\' for a backslash"),
+)
+
+
+def _syntax_problem(source: Source, error: json.JSONDecodeError) -> Problem:
+    other = ("", "this cannot be read as JSON", "check quotes and commas")
+    _, what, fix = next((row for row in _WORDS if error.msg.startswith(row[0])), other)
+    if error.msg.startswith("Expecting value") and _is_at_start(source.text, error.pos):
+        what, fix = (
+            "this is not JSON",
+            "JSON begins with [ or {; a single value is a string in double quotes or a number",
+        )
+    return Problem(what, Span(source, error.pos, error.pos + 1), fix, code="syntax")
+
+
+def _is_at_start(text: str, place: int) -> bool:
+    """Does something begin there, and nothing before it?  A bracket that closes is the end of a list."""
+    return text[place : place + 1] not in ("", "]", "}", ",", ":") and not text[:place].strip()

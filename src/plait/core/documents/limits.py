@@ -1,0 +1,39 @@
+"""How large a document may be, and how much of it a message shows.
+
+The limits hold for what is built, not for what is written: an alias counts as
+if its value stood there once more.
+"""
+
+from __future__ import annotations
+
+from plait.core.errors import LimitError
+from plait.core.hints import Final
+from plait.core.source import Span
+
+MAX_TEXT: Final = 4 * 1024 * 1024
+MAX_JSON_TEXT: Final = 64 * 1024 * 1024
+MAX_NODES: Final = 200_000
+MAX_DEPTH: Final = 64
+MAX_DIGITS: Final = 3_500
+"""So many hexadecimal digits are still an integer that Python is ready to print."""
+MAX_PROBLEMS: Final = 25
+"""Reading stops here: nobody corrects more at once, and each one costs a drawing."""
+MAX_SHOWN: Final = 60
+"""Characters of a name in a message."""
+
+
+def expect_size(size: int, limit: int, where: str, *, unit: str) -> None:
+    if size > limit:
+        what = f"this file is larger than {limit:,} {unit}"
+        raise LimitError(what, where, "split it, or keep large data in files of their own", code="too-large")
+
+
+def too_deep(where: Span | str) -> LimitError:
+    what = f"this is nested deeper than {MAX_DEPTH} levels"
+    return LimitError(what, where, "flatten it, or split the file", code="too-deep")
+
+
+def shown(name: str) -> str:
+    """A name for a message: cut, and without what could drive a terminal."""
+    cut = name if len(name) <= MAX_SHOWN else name[: MAX_SHOWN - 1] + "…"
+    return "".join(c if c.isprintable() else "�" for c in cut)

@@ -1,0 +1,154 @@
+"""The nodes of a document: JSON data in which everything knows where it stands.
+
+A string can say of each of its characters where that stands in the file, so an
+error inside a template points into the file the author wrote.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import abc
+
+from plait.core.documents.limits import shown
+from plait.core.documents.positions import origin
+from plait.core.errors import InternalError, Problem, listed, nearest
+from plait.core.hints import TypeAlias
+from plait.core.records import dataclass, field
+from plait.core.source import Excerpt, Source, Span
+from plait.core.values import Json
+
+Step: TypeAlias = str | int
+Plain: TypeAlias = str | int | float | bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    """A string, number, true/false or null; `style` is how it was written: `' " | >` or plain."""
+
+    value: Plain
+    span: Span
+    style: str = ""
+
+    def data(self) -> Json:
+        return self.value
+
+    def at(self, path: str | abc.Iterable[Step]) -> Node | None:
+        return _at(self, path)
+
+    def source(self) -> Source:
+        """The string as a source whose spans place themselves in the file."""
+        if not isinstance(self.value, str):
+            raise InternalError("only a string can be read as a source", self.span)
+        outer = self.span.source
+        return Excerpt(outer.name, self.value, outer=outer, origin=origin(self.value, self.span, self.style))
+
+
+@dataclass(frozen=True, slots=True)
+class Sequence:
+    items: tuple[Node, ...]
+    span: Span
+
+    def data(self) -> list[Json]:
+        return [item.data() for item in self.items]
+
+    def at(self, path: str | abc.Iterable[Step]) -> Node | None:
+        return _at(self, path)
+
+
+@dataclass(frozen=True, slots=True)
+class Mapping:
+    """Entries in the order of the file; every key is a string and stands once."""
+
+    entries: tuple[tuple[Scalar, Node], ...]
+    span: Span
+    _table: dict[str, tuple[Scalar, Node]] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_table", {str(entry[0].value): entry for entry in self.entries})
+
+    def data(self) -> dict[str, Json]:
+        return {name: value.data() for name, (_, value) in self._table.items()}
+
+    def get(self, key: str) -> Node | None:
+        entry = self._table.get(key)
+        return entry[1] if entry else None
+
+    def key_span(self, key: str) -> Span:
+        """Where the key stands; where the map stands, if it has no such key."""
+        entry = self._table.get(key)
+        return entry[0].span if entry else self.span
+
+    def at(self, path: str | abc.Iterable[Step]) -> Node | None:
+        return _at(self, path)
+
+
+Node: TypeAlias = Scalar | Sequence | Mapping
+
+
+def _at(node: Node, path: str | abc.Iterable[Step]) -> Node | None:
+    """The node under a path: `steps.0.env`, `steps[0]["a.b"]`, or the steps themselves."""
+    steps = _steps(path) if isinstance(path, str) else path
+    found: Node | None = node
+    for step in steps:
+        match found:
+            case Mapping():
+                found = found.get(str(step))
+            case Sequence(items):
+                index = int(step) if re.fullmatch("[0-9]{1,9}", str(step)) else len(items)
+                found = items[index] if index < len(items) else None
+            case _:
+                return None
+    return found
+
+
+_STEP = re.compile(r'(?:^|\.)([^.\[\]]++)|\[([0-9]++)\]|\[("(?:[^"\\]++|\\.)*")\]')
+_SIMPLE_STEP = re.compile(r"[^.\[\]]+")
+
+
+def _steps(path: str) -> abc.Iterator[str]:
+    at = 0
+    while at < len(path):
+        if (found := _STEP.match(path, at)) is None:
+            raise InternalError(f"'{path}' is not a path", fix='write a.b, a.0 or a["b.c"]')
+        name, index, quoted = found.groups()
+        yield json.loads(quoted) if quoted else name or index
+        at = found.end()
+
+
+def joined(path: str, step: Step) -> str:
+    """The path one step further, in the form that `at` reads."""
+    if not _SIMPLE_STEP.fullmatch(str(step)):
+        return f"{path}[{json.dumps(step)}]"
+    return f"{path}.{step}" if path else str(step)
+
+
+def expect_keys(
+    mapping: Mapping,
+    known: abc.Iterable[str],
+    *,
+    kind: str,
+    elsewhere: abc.Callable[[str], str | None] = lambda _: None,
+) -> list[Problem]:
+    """A problem for every key that a `kind` does not have.
+
+    `elsewhere`: what to do with a key that is known in another place.
+    """
+    known = list(known)
+    thing = f"{'an' if kind[:1] in 'aeiou' else 'a'} {kind}"
+    problems = []
+    for key, _ in mapping.entries:
+        name = str(key.value)
+        if name not in known:
+            close = _beginning(name, known) or nearest(name, known)
+            fix = f"did you mean '{close}'?" if close else f"{thing} has: {listed(known)}"
+            if close is None or mapping.get(close) is not None:
+                fix = elsewhere(name) or fix
+            what = f"'{shown(name)}' is not a field of {thing}"
+            problems.append(Problem(what, key.span, fix, code="unknown-field"))
+    return problems
+
+
+def _beginning(name: str, known: list[str]) -> str | None:
+    """`retry` for `retry_config`: where one says more than a name has, its beginning is what is meant."""
+    return max((one for one in known if name.startswith(f"{one}_")), key=len, default=None)

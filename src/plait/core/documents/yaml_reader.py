@@ -1,0 +1,381 @@
+"""YAML events become nodes, within a budget.
+
+The builder goes on after a mistake, so an author sees all of them at once.
+The budget counts the document as if its aliases were written out, and nothing
+beyond it is ever built; an alias is the node it names, not a copy.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator
+
+from plait.core.documents.files import read_text
+from plait.core.documents.limits import (
+    MAX_DEPTH,
+    MAX_NODES,
+    MAX_PROBLEMS,
+    MAX_TEXT,
+    expect_size,
+    shown,
+    too_deep,
+)
+from plait.core.documents.nodes import Mapping, Node, Plain, Scalar, Sequence
+from plait.core.documents.yaml_events import read_events
+from plait.core.documents.yaml_scalars import CORE, Refused, scalar_value, tag_words
+from plait.core.errors import DocumentError, LimitError, Problem, listed, nearest
+from plait.core.hints import TYPE_CHECKING, Any, Final, Literal
+from plait.core.records import dataclass, field
+from plait.core.source import Source, Span
+
+if TYPE_CHECKING:
+    import yaml
+
+MERGE_KEY: Final = "<<"
+
+
+@dataclass(frozen=True, slots=True)
+class Partly:
+    """What could be read of a text, and everything that is wrong with it.
+
+    A map keeps every entry of a key that stands in it more than once, and answers with the last.
+    """
+
+    node: Node | None
+    problems: tuple[Problem, ...] = ()
+    whole: bool = True
+    """Reading did not end before the text did."""
+
+
+def load(path: str | os.PathLike[str]) -> Node:
+    """The YAML file at `path`."""
+    return parse(read_text(path, MAX_TEXT), os.fspath(path))
+
+
+def load_partly(path: str | os.PathLike[str]) -> Partly:
+    """As much of the YAML file at `path` as can be read."""
+    return parse_partly(read_text(path, MAX_TEXT), os.fspath(path))
+
+
+def parse(text: str, name: str, *, pure: bool = False) -> Node:
+    """The one document in `text`; an empty text is null.
+
+    `pure` takes the parser written in Python, which is also used where libyaml
+    is missing: slower, the same nodes.
+    """
+    read = parse_partly(text, name, pure=pure)
+    if read.problems:
+        raise DocumentError.together(read.problems)
+    return read.node or Scalar(None, Span(Source(name, text), 0, 0))
+
+
+def parse_partly(text: str, name: str, *, pure: bool = False) -> Partly:
+    """As much of the one document in `text` as can be read, for whoever reports all that is wrong."""
+    expect_size(len(text), MAX_TEXT, name, unit="characters")
+    source = Source(name, text.removeprefix("\ufeff"))
+    try:
+        events = read_events(source, pure=pure)
+    except DocumentError as error:
+        return Partly(None, error.problems, whole=False)
+    return _Builder(source).read(events)
+
+
+@dataclass(frozen=True, slots=True)
+class _Anchored:
+    """What an alias stands for, and what it costs to write it out."""
+
+    node: Node
+    nodes: int
+    characters: int
+    height: int
+
+
+@dataclass(slots=True)
+class _Open:
+    """A collection whose end has not been read; a map waits for a key when it has as many as items."""
+
+    start: int
+    end: int
+    anchor: str | None
+    is_map: bool
+    is_flow: bool
+    nodes_before: int
+    characters_before: int
+    keys: list[Scalar] = field(default_factory=list)
+    items: list[Node] = field(default_factory=list)
+    height: int = 1
+
+    @property
+    def waits_for_key(self) -> bool:
+        return self.is_map and len(self.keys) == len(self.items)
+
+
+class _Enough(Exception):
+    """So many problems that reading on helps nobody."""
+
+
+class _Builder:
+    """Nodes from events; spends a budget, collects problems, and goes on after each of them."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.problems: list[Problem] = []
+        self.open: list[_Open] = []
+        self.anchors: dict[str, _Anchored | None] = {}
+        self.root: Node | None = None
+        self.nodes = 0
+        self.characters = 0
+
+    def read(self, events: Iterator[yaml.Event]) -> Partly:
+        whole = self.follow(events)
+        if not whole:
+            self.close_all()
+        return Partly(self.root, tuple(self.problems), whole)
+
+    def follow(self, events: Iterator[yaml.Event]) -> bool:
+        """Build as far as the events go; is that to the end?"""
+        import yaml
+
+        actions: dict[type, Callable[[Any], None]] = {
+            yaml.ScalarEvent: self.scalar,
+            yaml.AliasEvent: self.alias,
+            yaml.MappingStartEvent: self.start_mapping,
+            yaml.SequenceStartEvent: self.start_sequence,
+            yaml.MappingEndEvent: self.end_mapping,
+            yaml.SequenceEndEvent: self.end_sequence,
+        }
+        try:
+            for event in events:
+                if action := actions.get(type(event)):
+                    action(event)
+                elif isinstance(event, yaml.DocumentEndEvent):
+                    self.expect_nothing_after(_end(event))
+                    break
+        except DocumentError as error:
+            self.problems += error.problems
+            return False
+        except _Enough:
+            return False
+        return True
+
+    def close_all(self) -> None:
+        """End what is open where reading ended, without a key whose value had only begun."""
+        while self.open:
+            opened = self.open.pop()
+            span = Span(self.source, opened.start, opened.end)
+            items = tuple(opened.items)
+            node = Mapping(tuple(zip(opened.keys, items, strict=False)), span) if opened.is_map else None
+            if not (self.open and self.open[-1].waits_for_key):
+                self.place(node or Sequence(items, span), opened.height, span.end)
+
+    def scalar(self, event: yaml.ScalarEvent) -> None:
+        span = Span(self.source, self.content_start(event), _end(event))
+        self.spend(1, len(event.value), span)
+        style = event.style or ""
+        if self.open and self.open[-1].waits_for_key:
+            node = self.key(event, span, style)
+        else:
+            node = Scalar(self.value(event, span, style), span, style)
+        if event.anchor is not None:
+            self.anchors[event.anchor] = _Anchored(node, 1, len(event.value), 0)
+        self.place(node, 0, span.end)
+
+    def content_start(self, event: yaml.ScalarEvent) -> int:
+        """Where the scalar itself begins, behind its anchor and tag."""
+        start = _start(event)
+        if event.anchor is None and event.tag is None:
+            return start
+        found = _PROPERTIES.match(self.source.text, start, _end(event))
+        return found.end() if found else start
+
+    def key(self, event: yaml.ScalarEvent, span: Span, style: str) -> Scalar:
+        if not event.value and not style:
+            self.problem("a key is missing before ':'", span, "write the key, or quote the ':'", "key")
+            return Scalar(None, span)
+        try:
+            scalar_value(event.tag, event.value, style)
+        except Refused as refused:
+            if refused.code != "value":  # a key is its text, so `1e999:` is one
+                self.refuse(refused, event, span)
+        return Scalar(event.value, span, style)
+
+    def value(self, event: yaml.ScalarEvent, span: Span, style: str) -> Plain:
+        try:
+            return scalar_value(event.tag, event.value, style)
+        except Refused as refused:
+            self.refuse(refused, event, span)
+            return None
+
+    def refuse(self, refused: Refused, event: yaml.ScalarEvent, span: Span) -> None:
+        where = self.tag_span(event) if refused.code == "tag" else span
+        self.problem(refused.what, where, refused.fix, refused.code)
+
+    def tag_span(self, event: yaml.NodeEvent) -> Span:
+        found = _TAG.search(self.source.text, _start(event))
+        return Span(self.source, *found.span()) if found else Span(self.source, _start(event), _start(event))
+
+    def alias(self, event: yaml.AliasEvent) -> None:
+        span = Span(self.source, _start(event), _end(event))
+        target = self.target(event.anchor or "", span)
+        self.spend(target.nodes, target.characters, span)
+        self.expect_depth(len(self.open) + target.height, span)
+        if self.open and self.open[-1].waits_for_key:
+            self.problem("an alias cannot be a key", span, "write the key out", "key")
+            self.place(Scalar(None, span), 0, span.end)
+        else:
+            self.place(target.node, target.height, span.end)
+
+    def target(self, anchor: str, span: Span) -> _Anchored:
+        if anchor not in self.anchors:
+            close = nearest(anchor, self.anchors)
+            fix = f"did you mean '*{close}'?" if close else "quote a text that starts with '*'"
+            self.problem(f"nothing above is anchored as '&{shown(anchor)}'", span, fix, "alias")
+        elif (target := self.anchors[anchor]) is not None:
+            return target
+        else:
+            what = f"'*{shown(anchor)}' stands inside the value it means"
+            self.problem(what, span, "write the value out", "alias")
+        return _Anchored(Mapping((), span), 1, 0, 0)  # a map, so that '<<' does not complain too
+
+    def start_mapping(self, event: yaml.MappingStartEvent) -> None:
+        self.start(event, "map")
+
+    def start_sequence(self, event: yaml.SequenceStartEvent) -> None:
+        self.start(event, "seq")
+
+    def start(self, event: yaml.CollectionStartEvent, kind: Literal["map", "seq"]) -> None:
+        at = _start(event)
+        span = Span(self.source, at, at + 1)
+        nodes, characters = self.nodes, self.characters
+        self.spend(1, 0, span)
+        if event.tag not in (None, "!", CORE + kind):
+            what, fix = tag_words(event.tag or "")
+            self.problem(what, self.tag_span(event), fix, "tag")
+        if event.anchor is not None:
+            self.anchors[event.anchor] = None
+        opened = _Open(
+            start=at,
+            end=at,
+            anchor=event.anchor,
+            is_map=kind == "map",
+            is_flow=bool(event.flow_style),
+            nodes_before=nodes,
+            characters_before=characters,
+        )
+        self.open.append(opened)
+        self.expect_depth(len(self.open), span)
+
+    def end_sequence(self, event: yaml.SequenceEndEvent) -> None:
+        opened = self.open.pop()
+        self.close(opened, Sequence(tuple(opened.items), self.span_of(opened, event)))
+
+    def end_mapping(self, event: yaml.MappingEndEvent) -> None:
+        opened = self.open.pop()
+        entries = list(zip(opened.keys, opened.items, strict=True))
+        table = {entry[0].value: entry for entry in entries}
+        again: list[tuple[Scalar, Node]] = []
+        if len(table) < len(entries):
+            self.report_duplicates([key for key, _ in entries])
+            again = [entry for entry in entries if table[entry[0].value] is not entry]
+        merged = table.get(MERGE_KEY)
+        if merged and not merged[0].style:
+            del table[MERGE_KEY]
+            table = {**self.inherited(merged[1], merged[0].span), **table}
+        self.close(opened, Mapping((*again, *table.values()), self.span_of(opened, event)))
+
+    def span_of(self, opened: _Open, event: yaml.Event) -> Span:
+        # A block collection ends, for the parser, only where the next thing begins.
+        return Span(self.source, opened.start, _end(event) if opened.is_flow else opened.end)
+
+    def close(self, opened: _Open, node: Node) -> None:
+        if opened.anchor is not None:
+            nodes, characters = self.nodes - opened.nodes_before, self.characters - opened.characters_before
+            self.anchors[opened.anchor] = _Anchored(node, nodes, characters, opened.height)
+        self.place(node, opened.height, node.span.end)
+
+    def place(self, node: Node, height: int, end: int) -> None:
+        if not self.open:
+            self.root = node
+            return
+        holder = self.open[-1]
+        holder.end = end
+        if height >= holder.height:
+            holder.height = height + 1
+        if holder.waits_for_key:
+            holder.keys.append(node if isinstance(node, Scalar) else self.no_key(node))
+        else:
+            holder.items.append(node)
+
+    def no_key(self, node: Node) -> Scalar:
+        self.problem("a list or map cannot be a key", node.span, "use a string as the key", "key")
+        return Scalar(None, node.span)
+
+    def report_duplicates(self, keys: list[Scalar]) -> None:
+        places: dict[str, list[Span]] = {}
+        for key in keys:
+            if isinstance(key.value, str):  # null stands for a key that is reported already
+                places.setdefault(key.value, []).append(key.span)
+        for name, (first, *again) in places.items():
+            if again:
+                lines = listed(str(span.position[0]) for span in again[:MAX_PROBLEMS])
+                times = "twice" if len(again) == 1 else f"{len(again) + 1} times"
+                what = f"the key '{shown(name)}' stands {times} in one map, again at line {lines}"
+                fix = "merge with one '<<: [*a, *b]'" if name == MERGE_KEY else "remove or rename all but one"
+                self.problem(what, first, fix, "duplicate-key", tuple(again[:MAX_PROBLEMS]))
+
+    def inherited(self, value: Node, where: Span) -> dict[Plain, tuple[Scalar, Node]]:
+        """The entries that `<<` brings in: of several maps, the first that has a key wins."""
+        maps = value.items if isinstance(value, Sequence) else (value,)
+        table: dict[Plain, tuple[Scalar, Node]] = {}
+        for each in reversed(maps):
+            if not isinstance(each, Mapping):
+                self.problem("'<<' takes a map or a list of maps", where, "write '<<: *anchor'", "merge")
+                break
+            table.update((key.value, (key, node)) for key, node in each.entries)
+        return table
+
+    def expect_nothing_after(self, end: int) -> None:
+        found = _NOTHING.match(self.source.text, end)
+        at = found.end() if found else end
+        if at == len(self.source.text):
+            return
+        where = Span(self.source, at, at + 3)
+        if self.source.text.startswith("---", at):
+            fix = "put each document in a file of its own"
+            self.problem("a second document starts here", where, fix, "syntax")
+        else:
+            what = "this stands after the end of the document"
+            self.problem(what, where, "indent it, or remove it", "syntax")
+
+    def spend(self, nodes: int, characters: int, where: Span) -> None:
+        self.nodes += nodes
+        self.characters += characters
+        if self.nodes > MAX_NODES:
+            what = f"this document has more than {MAX_NODES:,} nodes when its aliases are written out"
+            raise LimitError(what, where, "split it, or keep large data in JSON files", code="too-many-nodes")
+        if self.characters > MAX_TEXT:
+            what = f"this document has more than {MAX_TEXT:,} characters when its aliases are written out"
+            raise LimitError(what, where, "split it, or use fewer aliases", code="too-large")
+
+    def expect_depth(self, depth: int, where: Span) -> None:
+        if depth > MAX_DEPTH:
+            raise too_deep(where)
+
+    def problem(self, what: str, where: Span, fix: str, code: str, also: tuple[Span, ...] = ()) -> None:
+        self.problems.append(Problem(what, where, fix, also, code))
+        if len(self.problems) >= MAX_PROBLEMS:
+            raise _Enough
+
+
+_TAG = re.compile(r"!<[^>]*+>|![^\s,\[\]{}]*+")
+_PROPERTIES = re.compile(rf"(?:&[\w-]++|{_TAG.pattern}|[ \t\r\n]++|#[^\n]*+)*")
+_NOTHING = re.compile(r"(?:[ \t\r\n]++|#[^\n]*+|^\.\.\.(?=[ \t\r\n]|\Z))*", re.MULTILINE)
+
+
+def _start(event: yaml.Event) -> int:
+    return event.start_mark.index  # type: ignore[union-attr]  # both parsers mark every event
+
+
+def _end(event: yaml.Event) -> int:
+    return event.end_mark.index  # type: ignore[union-attr]  # both parsers mark every event

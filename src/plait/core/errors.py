@@ -1,0 +1,225 @@
+"""Every error of Plait: what is wrong, where, and what to do.
+
+    PlaitError                    base; exit code 1 unless a subclass says otherwise
+    ├── InputError                the user's file or arguments are wrong (2)
+    │   ├── TemplateError         a template cannot be used as it is written
+    │   │   ├── TemplateSyntaxError
+    │   │   ├── MissingNamesError     strict mode; all of them, `.names`
+    │   │   └── PromptTemplateError   `.missing_variables`, `.template`
+    │   ├── ShellRefusedError     a value stands where it could become code; `.code`
+    │   ├── ValueRefusedError     this value cannot be passed to that sink
+    │   ├── DocumentError         a file that is not the YAML we read
+    │   └── ConditionError        a condition that means nothing
+    ├── LimitError                a documented bound was exceeded (2)
+    ├── TrustError                something may not run before you trust it (3); `.code`
+    ├── ProcessError              a process could not be started or had to be ended (1)
+    ├── GuardianError             the guardian ended, and with it whatever it ran (1); no outcome of a step
+    ├── RequestError              an HTTP request was refused, failed or ran out of time (1); `.code`
+    ├── EnsembleError             an ensemble did not come to its end (1); `.output`: what there is
+    ├── MachineError              the machine refused: files, processes, memory, room, permission (1); `.code`
+    ├── JournalError              the record of a run cannot be written or read (1); `.code`
+    └── InternalError             our bug (4)
+
+An error may hold several problems; it prints all of them.  No error ever holds
+a value, only names and the author's own text, so a secret cannot leak by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from plait.core.hints import Final
+from plait.core.records import dataclass
+from plait.core.source import Span, draw
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong.  `also` are further places of the same problem."""
+
+    what: str
+    where: Span | str | None = None
+    fix: str | None = None
+    also: tuple[Span, ...] = ()
+    code: str | None = None
+
+    def __str__(self) -> str:
+        lines = [f"{self.where}: {self.what}" if self.where else self.what]
+        if isinstance(self.where, Span):
+            lines.append(draw([self.where, *self.also]))
+        if self.fix:
+            lines.append(f"fix: {self.fix}")
+        return "\n".join(lines)
+
+    @property
+    def place(self) -> tuple[str, int, int]:
+        """Sort key: file, line, column."""
+        if isinstance(self.where, Span):
+            return (self.where.place.source.name, *self.where.position)
+        return (self.where or "", 0, 0)
+
+
+class PlaitError(Exception):
+    """Something a user can act on: `.what`, `.where`, `.fix`, `.problems`."""
+
+    exit_code = 1
+
+    def __init__(
+        self,
+        what: str,
+        where: Span | str | None = None,
+        fix: str | None = None,
+        *,
+        also: Sequence[Span] = (),
+        code: str | None = None,
+    ) -> None:
+        self.problems: tuple[Problem, ...] = (Problem(what, where, fix, tuple(also), code),)
+        super().__init__(what)
+
+    @classmethod
+    def together(cls, problems: Iterable[Problem]) -> PlaitError:
+        """One error for all problems, in the order of their places."""
+        ordered = sorted(problems, key=lambda problem: problem.place)
+        first = ordered[0]
+        error = cls(first.what, first.where, first.fix, also=first.also, code=first.code)
+        error.problems = tuple(ordered)
+        return error
+
+    @property
+    def what(self) -> str:
+        return self.problems[0].what
+
+    @property
+    def where(self) -> Span | str | None:
+        return self.problems[0].where
+
+    @property
+    def fix(self) -> str | None:
+        return self.problems[0].fix
+
+    @property
+    def code(self) -> str | None:
+        """A short stable name of the problem, for programs and SARIF."""
+        return self.problems[0].code
+
+    def __str__(self) -> str:
+        return "\n".join(str(problem) for problem in self.problems)
+
+
+class InputError(PlaitError):
+    """The user's file or arguments are wrong."""
+
+    exit_code = 2
+
+
+class TemplateError(InputError):
+    """A template cannot be used as it is written."""
+
+
+class TemplateSyntaxError(TemplateError):
+    """A hole is malformed, or uses a format or filter that does not exist."""
+
+
+class MissingNamesError(TemplateError):
+    """Names that nothing in the scope answers, in order of appearance."""
+
+    names: tuple[str, ...] = ()
+
+
+class PromptTemplateError(TemplateError):
+    """Variables of a prompt that were not given (seed 001)."""
+
+    def __init__(self, what: str, missing_variables: Sequence[str], template: str) -> None:
+        super().__init__(what, code="missing-variables")
+        self.missing_variables = list(missing_variables)
+        self.template = template
+
+
+class ShellRefusedError(InputError):
+    """A value stands where a shell could read it as code."""
+
+
+class ValueRefusedError(InputError):
+    """This value cannot be passed to that place."""
+
+
+class DocumentError(InputError):
+    """A file that is not the YAML we read."""
+
+
+class ConditionError(InputError):
+    """A condition that means nothing."""
+
+
+class LimitError(PlaitError):
+    """A documented bound was exceeded."""
+
+    exit_code = 2
+
+
+class TrustError(PlaitError):
+    """Something may not run: nobody you trust vouches for it, or its signature does not hold."""
+
+    exit_code = 3
+
+
+class ProcessError(PlaitError):
+    """A process could not be started, or had to be ended; `.ended` is how it was, after a timeout."""
+
+    ended: object = None
+
+
+class GuardianError(PlaitError):
+    """The guardian has ended, and cut short whatever it ran; a run stops here, and goes on by `plait resume`.
+
+    No `ProcessError`: nobody who expects a process to fail may take this for the end of one.
+    """
+
+
+class RequestError(PlaitError):
+    """An HTTP request was refused before it was sent, or brought back no complete answer.
+
+    An answer with an unwelcome status is not an error of this kind: it is an answer.
+    """
+
+
+class EnsembleError(PlaitError):
+    """An ensemble did not come to its end; `.output` is what its tasks had given until then."""
+
+    output: object = None
+
+
+class MachineError(PlaitError):
+    """The machine refused what was needed; no outcome of a step, and the run can be resumed."""
+
+
+class JournalError(PlaitError):
+    """The record of a run cannot be written or read; what it holds already is not harmed."""
+
+    holds_last = False
+    """What was being recorded is in it all the same, and nothing behind that."""
+
+
+class InternalError(PlaitError):
+    """Our own bug."""
+
+    exit_code = 4
+
+
+NO_OUTCOMES: Final = (InternalError, TrustError, JournalError, GuardianError, MachineError)
+"""Of a step: nobody may go on after one of these, and once it is put right the step is done anew."""
+
+
+def nearest(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str | None:
+    """The known name that was probably meant; nearer to 1, it has to be more alike."""
+    from difflib import get_close_matches  # only errors need it, and it is slow to import
+
+    found = get_close_matches(name, list(known), n=1, cutoff=cutoff)
+    return found[0] if found else None
+
+
+def listed(names: Iterable[str], *, most: int = 12) -> str:
+    """Names for a message: sorted as given, cut with a count."""
+    names = list(names)
+    shown = ", ".join(names[:most])
+    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"

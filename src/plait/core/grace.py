@@ -1,0 +1,34 @@
+"""The grace: how long processes have between being asked to end and being forced.
+
+One number for everything: a timeout, Ctrl-C, the death of Plait, a step, a tool, a server, `plait sh`.
+"""
+
+from __future__ import annotations
+
+import os
+
+from plait.core.errors import InputError
+from plait.core.hints import Final
+
+GRACE: Final = 2.0
+"""Seconds, unless the variable says otherwise."""
+VARIABLE: Final = "PLAIT_GRACE"
+LONGEST: Final = 3600.0
+
+
+def grace_seconds() -> float:
+    """Seconds of grace; InputError if the variable holds no such number."""
+    written = os.environ.get(VARIABLE, "")
+    if not written:
+        return GRACE
+    try:
+        seconds = float(written)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds <= LONGEST:  # NaN is refused, too
+        raise InputError(
+            f"the variable {VARIABLE} is no number of seconds from 0 to {LONGEST:.0f}",
+            fix=f"for example {VARIABLE}=10, or unset it: {GRACE:.0f} s",
+            code="bad-grace",
+        )
+    return seconds

@@ -1,0 +1,167 @@
+"""The common part of JSON Schema, to say yes at once; whoever doubts asks the library.
+
+Most tools declare parameters by type, and say which are required.  For those a
+few comparisons are enough, and loading the library for them takes longer than
+the tool.  A yes is certain.  A no only means that this module cannot tell: the
+library decides then, and says what is wrong.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+
+from plait.core.hints import Any, Final
+from plait.core.values import Json
+
+_EXACT: Final = 1 << 53
+"""Up to here integers and floats compare alike everywhere."""
+
+
+def surely_meets(value: Json, schema: Json) -> bool:
+    """Is the schema one that this module knows whole, and does the value meet it?"""
+    return _is_known_again(schema) and _meets(value, schema)
+
+
+@lru_cache(maxsize=256)
+def validator(schema: str) -> Any:
+    """The library's validator for a schema in JSON; ValueError if it is none, or refers to another."""
+    import jsonschema_rs  # ten megabytes, slow to load, that few calls need
+
+    return jsonschema_rs.validator_for(json.loads(schema), retriever=_no_retrieval)
+
+
+def _no_retrieval(uri: str) -> Json:
+    raise ValueError(f"a schema may not fetch {uri}")
+
+
+# ── schemas that are known ───────────────────────────────────────────────
+
+
+_SEEN: dict[int, tuple[Json, bool]] = {}
+_MOST_SEEN: Final = 1000
+
+
+def _is_known_again(schema: Json) -> bool:
+    """As `_is_known`, once for the schema of a tool: by identity, to compare it takes as long as to ask."""
+    seen = _SEEN.get(id(schema))
+    if seen is None or seen[0] is not schema:
+        if len(_SEEN) >= _MOST_SEEN:
+            _SEEN.clear()
+        seen = _SEEN[id(schema)] = (schema, _is_known(schema))
+    return seen[1]
+
+
+def _is_known(schema: Json) -> bool:
+    if not isinstance(schema, Mapping):
+        return False
+    return all(keyword in _KEYWORDS and _KEYWORDS[keyword](said) for keyword, said in schema.items())
+
+
+def _is_type(said: Json) -> bool:
+    names = [said] if isinstance(said, str) else said
+    return _is_choice(names) and set(names) <= _TYPES.keys()
+
+
+def _is_names(said: Json) -> bool:
+    return isinstance(said, list) and all(map(_is_text, said)) and len(set(said)) == len(said)
+
+
+def _is_properties(said: Json) -> bool:
+    return isinstance(said, Mapping) and all(map(_is_known, said.values()))
+
+
+def _is_choice(said: Json) -> bool:
+    return _is_names(said) and bool(said)
+
+
+def _is_text(said: Json) -> bool:
+    return isinstance(said, str)
+
+
+def _is_bound(said: Json) -> bool:
+    return isinstance(said, int) and not isinstance(said, bool) and -_EXACT < said < _EXACT
+
+
+def _is_length(said: Json) -> bool:
+    return _is_bound(said) and said >= 0
+
+
+_KEYWORDS: Final[Mapping[str, Callable[[Json], bool]]] = {
+    "type": _is_type,
+    "properties": _is_properties,
+    "required": _is_names,
+    "additionalProperties": lambda said: isinstance(said, bool),
+    "items": _is_known,
+    "enum": _is_choice,
+    "minimum": _is_bound,
+    "maximum": _is_bound,
+    "minLength": _is_length,
+    "maxLength": _is_length,
+    "minItems": _is_length,
+    "maxItems": _is_length,
+    "description": _is_text,
+    "title": _is_text,
+    "default": lambda _: True,
+    "x-code": _is_text,
+    "x-code-values": _is_text,
+}
+
+
+# ── values that meet them ────────────────────────────────────────────────
+
+
+def _meets(value: Json, schema: Mapping[str, Json]) -> bool:
+    types = schema.get("type", ())
+    if isinstance(types, str):
+        if not _TYPES[types](value):
+            return False
+    elif types and not any(_TYPES[name](value) for name in types):
+        return False
+    if "enum" in schema and not (isinstance(value, str) and value in schema["enum"]):
+        return False
+    if isinstance(value, dict):
+        return _properties_meet(value, schema)
+    if isinstance(value, str):
+        return _within(len(value), schema, "minLength", "maxLength")
+    if isinstance(value, bool) or value is None:
+        return True
+    if isinstance(value, int | float):
+        return abs(value) < _EXACT and _within(value, schema, "minimum", "maximum")
+    if isinstance(value, list):
+        return _within(len(value), schema, "minItems", "maxItems") and _items_meet(value, schema)
+    return False
+
+
+def _within(amount: float, schema: Mapping[str, Json], least: str, most: str) -> bool:
+    return schema.get(least, amount) <= amount <= schema.get(most, amount)  # type: ignore[no-any-return]
+
+
+def _items_meet(value: list[Json], schema: Mapping[str, Json]) -> bool:
+    inner = schema.get("items")
+    return inner is None or all(_meets(item, inner) for item in value)
+
+
+def _properties_meet(value: dict[str, Json], schema: Mapping[str, Json]) -> bool:
+    properties = schema.get("properties", {})
+    for name in schema.get("required", ()):
+        if name not in value:
+            return False
+    if schema.get("additionalProperties") is False and not value.keys() <= properties.keys():
+        return False
+    for name, inner in properties.items():  # noqa: SIM110 - a call waits for it, and `all` is slower
+        if name in value and not _meets(value[name], inner):
+            return False
+    return True
+
+
+_TYPES: Final[Mapping[str, Callable[[Json], bool]]] = {
+    "string": _is_text,
+    "integer": lambda value: isinstance(value, int) and not isinstance(value, bool),
+    "number": lambda value: isinstance(value, int | float) and not isinstance(value, bool),
+    "boolean": lambda value: isinstance(value, bool),
+    "array": lambda value: isinstance(value, list),
+    "object": lambda value: isinstance(value, dict),
+    "null": lambda value: value is None,
+}

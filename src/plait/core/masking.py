@@ -1,0 +1,286 @@
+"""Hide declared secrets in a text, as they are and as programs usually write them.
+
+Automata look for all of them at once, in time linear in the text:
+
+    text        as it is; percent-encoded, in part or whole; with the escapes of JSON, of
+                quoted shell words and of HTML (of letters and digits no numbers), also one inside the other
+    lines       each line of a secret that has several
+    base64      both alphabets, at each of the three alignments, also broken into lines
+    hex         in either case, also with ':' or blanks between the bytes, or broken into lines
+
+A secret of fewer than four characters is hidden only where it stands alone: inside
+words it is found everywhere, and a mask there would spell it out.  One of blanks alone
+is not hidden.  What a program makes of a secret in any other way (reversed, compressed,
+encrypted) is not found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from math import ceil
+from threading import Lock
+
+from plait.core.errors import ValueRefusedError
+from plait.core.hints import Final, Protocol
+from plait.core.values import MASK, Json, Secret
+
+SHORTEST: Final = 4
+"""Characters; what is shorter stands in every text."""
+LONGEST: Final = 1000
+"""Characters; what is longer is hidden piece by piece, so that the automaton stays small."""
+
+_PATTERN: Final = 1 << 19
+"""Characters of the pattern of one automaton, more than one piece has; there may be several."""
+_MEMORY: Final = 1 << 28
+"""Bytes that an automaton may take: some kilobytes for each character of a secret."""
+
+
+class Masker:
+    """Masks texts; safe to share between threads.  It never shows what it hides."""
+
+    __slots__ = ("_lock", "_program", "_secrets", "_stale")
+
+    def __init__(self, secrets: Iterable[str] = ()) -> None:
+        self._lock = Lock()
+        self._secrets: set[str] = set()
+        self._program: _Program | None = None
+        self._stale = False
+        for secret in secrets:
+            self.add(secret)
+
+    def add(self, secret: str) -> None:
+        """Hide this from now on, too."""
+        with self._lock:
+            if secret.strip() and secret not in self._secrets:
+                self._secrets.add(secret)
+                self._stale = True
+
+    @property
+    def hidden(self) -> list[str]:
+        """What it hides, in a fixed order, for another one that is to hide the same."""
+        with self._lock:
+            return sorted(self._secrets)
+
+    def mask(self, text: str) -> str:
+        """The text with `***` for every secret."""
+        if self._stale:
+            self._compile()
+        program = self._program
+        return text if program is None else program.mask(text)
+
+    def _compile(self) -> None:
+        with self._lock:
+            if self._stale:
+                self._program = _Program(self._secrets)
+                self._stale = False
+
+
+def masked(value: Json, mask: Callable[[str], str]) -> Json:
+    """The value with every text in it masked, keys included; ValueRefusedError if it is nested too deeply.
+
+    Values come from strangers: a thousand lists inside one another must not look like a mistake of ours.
+    """
+    try:
+        return _masked(value, mask)
+    except RecursionError:
+        raise ValueRefusedError(
+            "a value is nested too deeply, or contains itself",
+            fix="pass data of at most 100 lists and maps inside one another",
+            code="not-json",
+        ) from None
+
+
+def _masked(value: Json, mask: Callable[[str], str]) -> Json:
+    match value:
+        case str():
+            return mask(value)
+        case Secret():
+            return MASK
+        case Mapping():
+            return {mask(key): _masked(inner, mask) for key, inner in value.items()}
+        case list() | tuple():
+            return [_masked(inner, mask) for inner in value]
+    return value
+
+
+# ── the automaton ────────────────────────────────────────────────────────
+
+
+class _Automaton(Protocol):
+    def search(self, text: bytes) -> object | None: ...
+
+    def sub(self, replacement: bytes, text: bytes) -> bytes: ...
+
+
+class _Program:
+    """What a set of secrets is compiled to."""
+
+    def __init__(self, secrets: Iterable[str]) -> None:
+        parts = sorted({part for secret in secrets for part in _parts(secret)})
+        long = [part for part in parts if len(part) >= SHORTEST]
+        short = [part for part in parts if len(part) < SHORTEST]
+        # The longest go first: what is part of another one must not cut it in two.
+        long.sort(key=len, reverse=True)
+        self._long = [_automaton(pattern) for pattern in _patterns(long)]
+        self._alone = _alone(short) if short else None
+        # A secret with '*' in it may come about only by masking another one.
+        self._again = any("*" in part for part in long)
+
+    def mask(self, text: str) -> str:
+        if self._alone is not None:
+            text = self._alone(text)
+        data = text.encode("utf-8", "surrogatepass")
+        hidden = self._hide(data)
+        if hidden is data:
+            return text
+        while self._again and (again := self._hide(hidden)) is not hidden:  # each time it gets shorter
+            hidden = again
+        return hidden.decode("utf-8", "surrogatepass")
+
+    def _hide(self, data: bytes) -> bytes:
+        """The bytes with every form hidden; the very same object if there is none."""
+        for automaton in self._long:
+            if automaton.search(data) is not None:
+                data = automaton.sub(MASK.encode(), data)
+        return data
+
+
+def _parts(secret: str) -> Iterator[str]:
+    """The secret, or pieces of about the same length; and its lines."""
+    pieces = ceil(len(secret) / LONGEST)
+    size = ceil(len(secret) / pieces)
+    yield from (secret[start : start + size] for start in range(0, len(secret), size))
+    lines = secret.splitlines()
+    if len(lines) > 1:
+        for line in (line.strip() for line in lines):
+            if len(line) >= SHORTEST:
+                yield from _parts(line)
+
+
+def _patterns(parts: Iterable[str]) -> Iterator[str]:
+    """Every form of these, in patterns that are small enough to compile, in the same order."""
+    forms: list[str] = []
+    size = 0
+    for part in parts:
+        written = "|".join(_forms(part))
+        if forms and size + len(written) > _PATTERN:
+            yield f"(?:{'|'.join(forms)})"
+            forms, size = [], 0
+        forms.append(written)
+        size += len(written)
+    if forms:
+        yield f"(?:{'|'.join(forms)})"
+
+
+def _automaton(pattern: str) -> _Automaton:
+    import re2  # slow to load, and most runs have no secret
+
+    options = re2.Options()
+    options.encoding = re2.Options.Encoding.LATIN1
+    options.longest_match = True
+    options.never_capture = True
+    options.log_errors = False
+    options.max_mem = _MEMORY
+    automaton: _Automaton = re2.compile(pattern.encode("latin-1"), options)
+    return automaton
+
+
+def _alone(secrets: Iterable[str]) -> Callable[[str], str]:
+    """Masks short secrets that stand alone."""
+    import re
+
+    found = "|".join(re.escape(secret) for secret in sorted(secrets, key=len, reverse=True))
+    pattern = re.compile(rf"(?<!\w)(?:{found})(?!\w)")
+    return partial(pattern.sub, MASK)
+
+
+# ── the forms of a secret, as patterns over bytes ────────────────────────
+
+
+def _forms(secret: str) -> Iterator[str]:
+    yield "".join(_character(char) for char in secret)
+    data = _bytes(secret)
+    yield _BETWEEN_BYTES.join(f"{_hex(byte)}" for byte in data)
+    for alignment in range(3):
+        yield _base64(data, alignment)
+
+
+_BREAK: Final = r"\s|\\+[rn]"
+"""What stands where a long text is broken into lines, as it is or in JSON."""
+_BETWEEN_BYTES: Final = f"(?::|{_BREAK})*"
+
+
+def _character(char: str) -> str:
+    """A character as text, percent-encoded, or behind the escapes of some language."""
+    data = char.encode("utf-8", "surrogatepass")
+    plain = "".join(f"\\x{byte:02x}" for byte in data)
+    escaped = "".join(rf"\\+u{_nibbles(unit)}" for unit in _utf16(char))
+    octets = _bytes(char)
+    percent = "".join(f"%{_hex(byte)}" for byte in octets)
+    quoted = "".join(rf"\\+x{_hex(byte)}" for byte in octets)
+    forms = [plain, escaped, percent, quoted, *_SPECIAL.get(char, ())]
+    if not (char.isascii() and char.isalnum()):
+        forms.append(f"&#(?:0*{ord(char)}|[xX]0*{_nibbles(ord(char), width=1)});")
+    if not char.isalnum():
+        # A backslash before it; of backslashes, any number of them.
+        forms[0] = r"\\+" if char == "\\" else rf"\\*{plain}"
+    return f"(?:{'|'.join(forms)})"
+
+
+_QUOTED_QUOTE: Final = r"""'(?:\\+'|"+'"+)'"""
+
+_SPECIAL: Final = {
+    # what else these are written as: JSON and $'…', forms, shells, HTML
+    "\n": (r"\\+n", r"\r\n", r"\\+r\\+n", "%0[Dd]%0[Aa]"),
+    "\r": (r"\\+r",),
+    "\t": (r"\\+t",),
+    "\b": (r"\\+b",),
+    "\f": (r"\\+f",),
+    " ": (r"\+",),
+    "'": (_QUOTED_QUOTE, "&apos;"),
+    '"': ("&quot;",),
+    "&": ("&amp;",),
+    "<": ("&lt;",),
+    ">": ("&gt;",),
+}
+
+
+def _base64(data: bytes, alignment: int) -> str:
+    """The part of a base64 text that these bytes decide, wherever they begin in it."""
+    from base64 import b64encode
+
+    coded = b64encode(bytes(alignment) + data).decode("ascii")
+    first = ceil(alignment * 8 / 6)
+    whole, rest = divmod((alignment + len(data)) * 8, 6)
+    core = f"(?:{_BREAK})*".join(_base64_digit(digit) for digit in coded[first:whole])
+    # The last digit holds bits of what follows, too: it goes with what it tells of the secret.
+    return core + ("[A-Za-z0-9+/_-]?=*" if rest else "=*")
+
+
+def _base64_digit(digit: str) -> str:
+    return {"+": "(?:[+-]|%2[Bb])", "/": r"(?:\\*/|_|%2[Ff])"}.get(digit, digit)
+
+
+def _hex(byte: int) -> str:
+    return _nibbles(byte, width=2)
+
+
+def _nibbles(number: int, *, width: int = 4) -> str:
+    """A number in hexadecimal digits of either case."""
+    return "".join(
+        digit if digit.isdecimal() else f"[{digit}{digit.upper()}]" for digit in f"{number:0{width}x}"
+    )
+
+
+def _utf16(char: str) -> list[int]:
+    data = char.encode("utf-16-be", "surrogatepass")
+    return [int.from_bytes(data[at : at + 2]) for at in range(0, len(data), 2)]
+
+
+def _bytes(text: str) -> bytes:
+    """What a program sees of a text; bytes that are no UTF-8 come back as they were."""
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "surrogatepass")

@@ -1,0 +1,211 @@
+"""Files that only their owner can change, read and written so that nobody else has a say in them.
+
+A file is opened first and looked at through its handle, so what was checked is
+what is read.  It is written whole or not at all, also if the machine stops
+meanwhile.  An error of the system becomes a `TrustError` that says what to do.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import stat
+from _thread import get_ident
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+from plait.core.errors import DocumentError, LimitError, TrustError
+from plait.core.hints import Final, TypeVar
+from plait.core.machine import expect_room
+from plait.core.safe_files import Stamp
+from plait.core.values import Json
+
+Result = TypeVar("Result")
+
+ABSENT: Final = (FileNotFoundError, NotADirectoryError)
+"""What is raised where there is no such file."""
+
+
+# ── reading ──────────────────────────────────────────────────────────────
+
+
+def stamp_of(path: str) -> Stamp | None:
+    """What tells an unchanged file without reading it, or None if there is no file."""
+    try:
+        status = attempt(lambda: os.stat(path, follow_symlinks=False), path, passing=ABSENT)
+    except ABSENT:
+        return None
+    return Stamp(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
+
+def read_own(path: str, *, secret: bool = False) -> bytes:
+    """The bytes of a regular file that nobody else can write, nor read if it is secret."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    handle = attempt(lambda: os.open(path, flags), path, passing=ABSENT)
+    with open(handle, "rb") as file:
+        status = os.fstat(handle)
+        exposed = _readable_by_others(status) if secret else _writable_by_others(status)
+        if exposed or not stat.S_ISREG(status.st_mode):
+            raise _unsafe(path, "600")
+        return file.read()
+
+
+def read_own_json(path: str, *, secret: bool = False) -> Json:
+    return _parsed(read_own(path, secret=secret), path)
+
+
+def read_json_of(owner: int, folder: str, name: str) -> Json:
+    """What a file says that nobody but its owner can change, in a folder of which the same is true."""
+    path = os.path.join(folder, name)
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    above = attempt(lambda: os.open(folder, flags | os.O_DIRECTORY), folder)
+    try:
+        handle = attempt(lambda: os.open(name, flags, dir_fd=above), path)
+        with open(handle, "rb") as file:
+            for place, opened, is_kind in ((folder, above, stat.S_ISDIR), (path, handle, stat.S_ISREG)):
+                status = os.fstat(opened)
+                if status.st_uid != owner or status.st_mode & 0o022 or not is_kind(status.st_mode):
+                    raise _unsafe_of_others(place)
+            return _parsed(file.read(), path)
+    finally:
+        os.close(above)
+
+
+def _parsed(data: bytes, path: str) -> Json:
+    from plait.core.documents import parse_json
+
+    try:
+        return parse_json(data.decode("utf-8", "replace"), path)
+    except (DocumentError, LimitError):
+        raise damaged(path) from None
+
+
+def expect_own_folder(folder: str) -> None:
+    """A folder as `make_own_folder` makes it: one that came with other files is none of ours."""
+    status = os.stat(folder, follow_symlinks=False)
+    if not stat.S_ISDIR(status.st_mode) or _readable_by_others(status):
+        raise _unsafe(folder, "700")
+
+
+def changeable_by_others(path: str, root: str) -> str | None:
+    """The first of a file and its folders, up to the space, that somebody else could change."""
+    while True:
+        try:
+            status = os.stat(path)
+        except OSError:
+            return path
+        if _writable_by_others(status):
+            return path
+        if path in (root, os.path.dirname(path)):
+            return None
+        path = os.path.dirname(path)
+
+
+def _writable_by_others(status: os.stat_result) -> bool:
+    return status.st_uid not in (os.getuid(), 0) or bool(status.st_mode & 0o022)
+
+
+def _readable_by_others(status: os.stat_result) -> bool:
+    return status.st_uid != os.getuid() or bool(status.st_mode & 0o077)
+
+
+# ── writing ──────────────────────────────────────────────────────────────
+
+
+@contextmanager
+def locked(folder: str) -> Iterator[None]:
+    """Alone in a folder among all processes of this user; its lock stays, so that all lock the same file."""
+    make_own_folder(folder)
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    handle = attempt(lambda: os.open(os.path.join(folder, "lock"), flags, 0o600), folder)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def make_own_folder(folder: str) -> None:
+    attempt(lambda: os.makedirs(folder, mode=0o700, exist_ok=True), folder)
+    expect_own_folder(folder)
+
+
+def write_whole(folder: str, name: str, data: bytes) -> None:
+    """Either the old contents or the new, whatever happens meanwhile."""
+    made = os.path.join(folder, f".new-{os.getpid()}-{get_ident()}")
+    with suppress(FileNotFoundError):
+        os.unlink(made)  # left by a process of the same number that was killed
+    write_new(made, data)
+    attempt(lambda: os.rename(made, os.path.join(folder, name)), folder)
+    sync_folder(folder)
+
+
+def write_new(path: str, data: bytes) -> None:
+    """A file that was not there before, whole, and readable to its owner alone."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    handle = attempt(lambda: os.open(path, flags, 0o600), path, passing=(FileExistsError,))
+    try:
+        attempt(lambda: _fill(handle, data), path)
+    except TrustError:
+        os.unlink(path)
+        raise
+
+
+def _fill(handle: int, data: bytes) -> None:
+    with open(handle, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(handle)
+
+
+def sync_folder(folder: str) -> None:
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+# ── errors ───────────────────────────────────────────────────────────────
+
+
+def attempt(act: Callable[[], Result], where: str, *, passing: tuple[type[OSError], ...] = ()) -> Result:
+    """What `act` gives; an error of the system that is not in `passing` becomes one for the user."""
+    try:
+        return act()
+    except passing:
+        raise
+    except OSError as error:
+        expect_room(error)
+        raise TrustError(
+            f"{where} cannot be used: {error.strerror}", fix="look at its permissions", code="unusable-store"
+        ) from None
+
+
+def _unsafe(path: str, mode: str) -> TrustError:
+    import shlex
+
+    return TrustError(
+        f"{path} could be read or changed by others, or is no plain file or folder of yours",
+        fix=f"look at it, then type: chmod {mode} {shlex.quote(path)}",
+        code="unsafe-store",
+    )
+
+
+def _unsafe_of_others(path: str) -> TrustError:
+    import shlex
+
+    quoted = shlex.quote(path)
+    return TrustError(
+        f"{path} could be changed by others than the administrator of this machine",
+        fix=f"let the administrator look at it, then type: chown root {quoted} && chmod go-w {quoted}",
+        code="unsafe-store",
+    )
+
+
+def damaged(path: str) -> TrustError:
+    return TrustError(
+        f"{path} is damaged",
+        fix="restore it from a backup, or remove it and say again what you trust",
+        code="damaged-store",
+    )

@@ -1,0 +1,54 @@
+"""Which folder is a project: one whose `.ai` holds more than the state of runs.
+
+State alone makes no project, so a run in some folder changes nothing for flows below it.  Nor does an empty
+`.ai`, or one that holds only hidden files.  The folder of the user space is none either, unless it is named.
+"""
+
+from __future__ import annotations
+
+import os
+
+from plait.core.hints import Final
+
+AI: Final = ".ai"
+STATE: Final = "state"
+
+
+def is_project(folder: str) -> bool:
+    try:
+        with os.scandir(os.path.join(folder, AI)) as entries:
+            return any(entry.name != STATE and not entry.name.startswith(".") for entry in entries)
+    except OSError:
+        return False
+
+
+def nearest_project(folder: str) -> str | None:
+    """The first project among a folder, given by its real path, and those above it; None if there is none."""
+    own = {os.path.realpath(place) for place in (os.path.expanduser("~"), user_folder())}
+    while folder != os.path.dirname(folder):
+        if folder not in own and is_project(folder):
+            return folder
+        folder = os.path.dirname(folder)
+    return None
+
+
+def has_runs(folder: str) -> bool:
+    try:
+        with os.scandir(os.path.join(folder, AI, STATE, "runs")) as entries:
+            return any(not entry.name.startswith(".") for entry in entries)
+    except OSError:
+        return False
+
+
+def nearest_runs(folder: str) -> str | None:
+    """The first folder above this one in which runs were recorded, so that a message can name it."""
+    while folder != os.path.dirname(folder):
+        folder = os.path.dirname(folder)
+        if has_runs(folder):
+            return folder
+    return None
+
+
+def user_folder() -> str:
+    """The folder whose `.ai` is the user space."""
+    return os.environ.get("USER_SPACE") or os.path.expanduser("~")

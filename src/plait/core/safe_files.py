@@ -1,0 +1,272 @@
+"""Open a file below a directory, and never anywhere else.
+
+The path is walked from a directory that is held open, without following symbolic
+links, so nothing that happens to the tree meanwhile can lead outside.  Either the
+kernel walks it (`openat2`), or each component is opened by itself with `O_NOFOLLOW`.
+What is returned are bytes, read once, or a handle.
+
+Who asks for `links="inside"` has links and `..` followed as long as the way never
+leaves the directory, not even to come back; an absolute link leaves it.
+
+Both ways come to the same.  The kernel's is quicker, but Python reaches it through
+`ctypes` only, which takes longer to load than the other way to open some hundred
+files; so it is for processes that open more of them.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from itertools import count
+
+from plait.core.errors import InputError, LimitError
+from plait.core.hints import Final, Literal, TypeAlias
+from plait.core.machine import expect_room
+from plait.core.records import dataclass
+
+MAX_FILE: Final = 16 << 20
+
+_OPENAT2: Final = 437
+_RESOLVE_NO_MAGICLINKS: Final = 0x02
+_RESOLVE_NO_SYMLINKS: Final = 0x04
+_RESOLVE_BENEATH: Final = 0x08
+_OPENED_BY_WALKING: Final = 200
+"""Files, before `ctypes` is loaded."""
+_MOST_LINKS: Final = 40
+"""As many as the kernel follows on one way."""
+_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+
+
+class OutsideError(InputError):
+    """A path that leaves its directory, by `..`, an absolute name or a symbolic link."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """What tells an unchanged file without reading it."""
+
+    device: int
+    inode: int
+    size: int
+    modified: int
+    changed: int
+
+
+Links: TypeAlias = Literal["refused", "inside"]
+
+Way: TypeAlias = Callable[[int, str, Links], int]
+"""How a path below a directory that is held open becomes a handle."""
+
+
+def read_beneath(root: str, relative: str, *, way: Way | None = None) -> tuple[bytes, Stamp] | None:
+    """The bytes of a regular file below `root`, or None if there is none."""
+    with _opened(root, relative, way) as handle:
+        if handle is None:
+            return None
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode):
+            return None
+        if status.st_size > MAX_FILE:
+            raise _too_large(relative, root)
+        return _read(handle, relative, root), _stamp(status)
+
+
+def stamp_beneath(root: str, relative: str) -> Stamp | None:
+    """The stamp of a regular file below `root`, without reading it."""
+    with _opened(root, relative, None) as handle:
+        if handle is None:
+            return None
+        status = os.fstat(handle)
+        return _stamp(status) if stat.S_ISREG(status.st_mode) else None
+
+
+def open_beneath(root: str, relative: str, *, links: Links = "refused", way: Way | None = None) -> int:
+    """A handle of whatever is there; an OSError if there is nothing, or it may not be opened."""
+    _refuse_shape(root, relative, links)
+    directory = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        return (way or _by_the_shorter_way)(directory, relative, links)
+    except OSError as error:
+        # Where links are followed, ELOOP is what it says: too many of them.
+        if error.errno == errno.EXDEV:
+            raise _outside(root, relative) from None
+        if error.errno == errno.ELOOP and links == "refused":
+            raise _outside(root, relative, "is a link, or lies behind one") from None
+        raise
+    finally:
+        os.close(directory)
+
+
+@contextmanager
+def _opened(root: str, relative: str, way: Way | None) -> Iterator[int | None]:
+    try:
+        handle = open_beneath(root, relative, way=way)
+    except (FileNotFoundError, NotADirectoryError):
+        yield None
+        return
+    except OSError as error:
+        expect_room(error)
+        raise _unreadable(relative, root, error) from None
+    try:
+        yield handle
+    finally:
+        os.close(handle)
+
+
+def _refuse_shape(root: str, relative: str, links: Links) -> None:
+    # ctypes would cut the path at a NUL, and a name after it would be believed.
+    refused = ("", ".", "..") if links == "refused" else ()
+    if "\0" in relative or relative.startswith("/") or any(part in refused for part in relative.split("/")):
+        raise _outside(root, relative)
+
+
+_OPENED: Final = count()
+
+
+def _by_the_shorter_way(directory: int, relative: str, links: Links) -> int:
+    few = next(_OPENED) < _OPENED_BY_WALKING
+    return (by_walking if few else by_kernel)(directory, relative, links)
+
+
+def by_kernel(directory: int, relative: str, links: Links = "refused") -> int:
+    """In one system call, where there is one."""
+    if (openat2 := _openat2(links)) is not None:
+        handle, number = openat2(directory, relative)
+        if handle >= 0:
+            return handle
+        # EAGAIN: something was renamed meanwhile, and the kernel cannot tell where a `..` has led.
+        if number not in (errno.ENOSYS, errno.EPERM, errno.EINVAL, errno.EAGAIN):
+            raise OSError(number, os.strerror(number))
+    return by_walking(directory, relative, links)
+
+
+def by_walking(directory: int, relative: str, links: Links = "refused") -> int:
+    """Component by component, from one folder that is held open to the next."""
+    held = [os.dup(directory)]
+    left = relative.split("/")[::-1]
+    followed = 0
+    try:
+        while left:
+            name = left.pop()
+            if name in ("", "."):
+                continue
+            if name == "..":
+                _step_back(held)
+            elif links == "inside" and (target := _link(name, held[-1])) is not None:
+                followed += 1
+                left += _steps_of(target, followed)
+            elif left:
+                held.append(_open_folder(name, held[-1]))
+            else:
+                return os.open(name, _FLAGS | os.O_NOFOLLOW, dir_fd=held[-1])
+        return os.open(".", _FLAGS, dir_fd=held[-1])
+    finally:
+        for folder in held:
+            os.close(folder)
+
+
+def _step_back(held: list[int]) -> None:
+    """To the folder that we came from: what `..` means there by now may be somewhere else."""
+    if len(held) == 1:
+        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+    os.close(held.pop())
+
+
+def _link(name: str, held: int) -> str | None:
+    """Where a link leads; None if it is none."""
+    try:
+        return os.readlink(name, dir_fd=held)
+    except OSError as error:
+        if error.errno == errno.EINVAL:
+            return None
+        raise
+
+
+def _steps_of(target: str, followed: int) -> list[str]:
+    """The steps of a link, the first one last."""
+    if target.startswith("/"):
+        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+    if followed > _MOST_LINKS:
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+    return target.split("/")[::-1]
+
+
+def _open_folder(name: str, held: int) -> int:
+    try:
+        return os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=held)
+    except NotADirectoryError:
+        if stat.S_ISLNK(os.stat(name, dir_fd=held, follow_symlinks=False).st_mode):
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP)) from None
+        raise
+
+
+@cache
+def _openat2(links: Links) -> Callable[[int, str], tuple[int, int]] | None:
+    """The system call, which answers with a handle, or -1 and the number of an error."""
+    if os.uname().sysname != "Linux":
+        return None
+    import ctypes
+
+    syscall = getattr(ctypes.CDLL(None, use_errno=True), "syscall", None)
+    if syscall is None:
+        return None
+    flags, resolve = _FLAGS, _RESOLVE_BENEATH | _RESOLVE_NO_MAGICLINKS
+    if links == "refused":
+        flags, resolve = flags | os.O_NOFOLLOW, resolve | _RESOLVE_NO_SYMLINKS
+    how = (ctypes.c_uint64 * 3)(flags, 0, resolve)
+
+    def openat2(directory: int, relative: str) -> tuple[int, int]:
+        path = os.fsencode(relative)
+        handle = syscall(_OPENAT2, directory, path, ctypes.byref(how), ctypes.sizeof(how))
+        return int(handle), ctypes.get_errno()
+
+    return openat2
+
+
+def _read(handle: int, relative: str, root: str) -> bytes:
+    # The size that `fstat` told is no limit: a file may grow while it is read.
+    chunks: list[bytes] = []
+    size = 0
+    while chunk := os.read(handle, 1 << 20):
+        chunks.append(chunk)
+        size += len(chunk)
+        if size > MAX_FILE:
+            raise _too_large(relative, root)
+    return b"".join(chunks)
+
+
+def _stamp(status: os.stat_result) -> Stamp:
+    return Stamp(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
+
+def _too_large(relative: str, root: str) -> LimitError:
+    return LimitError(
+        f"{relative} is larger than {MAX_FILE:,} bytes",
+        root,
+        "keep large data outside the space",
+        code="file-too-large",
+    )
+
+
+def _unreadable(relative: str, root: str, error: OSError) -> InputError:
+    return InputError(
+        f"{relative} cannot be read: {error.strerror}", root, "look at its permissions", code="unreadable"
+    )
+
+
+def _outside(root: str, relative: str, why: str = "leaves its space") -> OutsideError:
+    return OutsideError(
+        f"'{relative}' {why}",
+        root,
+        "name a plain file below it; links and '..' are refused",
+        code="outside-space",
+    )
+
+
+def open_at_once(path: str, flags: int) -> int:
+    """For `open`: whatever lies there, nobody waits for somebody who writes into it."""
+    return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)

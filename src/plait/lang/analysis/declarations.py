@@ -1,0 +1,273 @@
+"""What parts of a document give names: captures of steps, variables, and what its head declares."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Iterator
+
+from plait.core.documents import Mapping, Node, Scalar, Sequence
+from plait.core.errors import InputError, PlaitError
+from plait.core.hints import Final
+from plait.core.values import NOT_KNOWN, Json
+from plait.lang.analysis.names import BEHIND_STEPS, BUILTIN_ROOTS, CONFIG_NAMES, ENDED, Name, shape_of
+from plait.lang.workflow.compose import Block, Blocks
+from plait.template.nodes import Alternative, ContextHole, Path
+from plait.template.profiles import profile_named
+from plait.template.program import program
+
+_SHELL_STEPS: Final = ("shell", "test")
+UNREAD: Final = Name("…", (), "whatever something that could not be read would have named", offered=False)
+"""A name that no template can ask for; where it is known, others may exist of which nothing is known."""
+
+
+# ── of steps ─────────────────────────────────────────────────────────────
+
+CAPTURING: Final = ("capture_output", "capture")
+KIND_OF_FORMAT: Final = {"number": "a number", "lines": "a list", "boolean": "true or false"}
+"""What a capture holds because of its format."""
+
+
+def lost(node: Node, *, of_step: bool = False) -> Iterator[Name]:
+    """Names that stand in what has no place here; of a step, its field may be a capture that is misspelt."""
+    if of_step and (name := text_of(node)) and name.isidentifier():
+        yield Name(name, (), "captured, perhaps", offered=False)
+    match node:
+        case Sequence(items):
+            for item in items:
+                yield from lost(item)
+        case Mapping(entries):
+            yield from captures(node)
+            for name in keys(node.get("capture_outputs")):
+                yield Name(name, (), "captured")
+            for _, value in entries:
+                yield from lost(value)
+
+
+def told_with_failures(block: Block) -> Iterator[Name]:
+    """What handlers of its steps capture: that is told with a failure that they could not mend."""
+    for step in block.steps:
+        if not isinstance(step, Mapping):
+            continue
+        for place in (step, step.get("test")):
+            handler = place.get("on_failure") if isinstance(place, Mapping) else None
+            yield from () if handler is None else lost(handler)
+        used = block.home.get(text_of(step.get("use")) or "")
+        yield from () if used is None else told_with_failures(used)
+
+
+def left_behind(step: Node) -> list[Name]:
+    """What those behind a step know of it without a capture."""
+    if isinstance(step, Mapping):
+        runs_shell = any(step.get(key) is not None for key in _SHELL_STEPS)
+    else:
+        runs_shell = not (text_of(step) or "/").startswith("/")
+    return [BEHIND_STEPS[name] for name in (("last", "shell") if runs_shell else ("last",))]
+
+
+def captures(step: Mapping) -> Iterator[Name]:
+    for key, value in step.entries:
+        if key.value in CAPTURING and (captured := text_of(value)):
+            kind = KIND_OF_FORMAT.get(text_of(step.get("capture_format")) or "")
+            yield Name(captured, (), "captured", kind=kind)
+    found = keys(step.get("outputs"))
+    if (own := text_of(step.get("id"))) and found:
+        yield Name(own, (), "files that a step produced", tuple(found))
+
+
+def named_by_id(step: Mapping) -> Name | None:
+    """What a step gave, by its id; files that it produces are told under that name, if it has some."""
+    own = text_of(step.get("id"))
+    return Name(own, (), "what a step gave", ENDED) if own and not keys(step.get("outputs")) else None
+
+
+def names_given(document: Node, blocks: Blocks) -> frozenset[str]:
+    """What the head gives, and what steps capture anywhere: such a name is never that of a step."""
+    used = [step for block in (*blocks.own.values(), *blocks.imported.values()) for step in block.steps]
+    captured = {name.name for part in (document, *used) for name in lost(part)}
+    from_files = {name.name for name in of_env_files(document)}
+    return names_of_head(document) | captured | from_files | BUILTIN_ROOTS
+
+
+def env_names(node: Node | None, known: Callable[[str], tuple[Json, ...]] | None = None) -> Iterator[Name]:
+    """The variables that a step or a phase has besides those of the flow."""
+    for place in (node, node.get("metadata")) if isinstance(node, Mapping) else ():
+        for name, value in _entries(place.get("env") if isinstance(place, Mapping) else None):
+            made_of = values_of(value, known) if known is not None else ()
+            yield Name(name, (), "declared under env", in_environment=True, values=made_of)
+
+
+def env_before_items(node: Mapping, declared: Container[str]) -> Iterator[Name]:
+    """The variables of a map that the command of its input has, too: those that mention no item."""
+    from plait.lang.analysis.mentions import mentions_item
+
+    env = node.get("env")
+    values = {str(key.value): value for key, value in env.entries} if isinstance(env, Mapping) else {}
+    for name in env_names(node):
+        if name.name not in values or not mentions_item(values[name.name], declared):
+            yield name
+
+
+def names_before_items(document: Node) -> frozenset[str]:
+    """What the author has named where the items of a map are found: in the head, in setup, in blocks."""
+    parts = [document.get(key) for key in ("setup", "blocks")] if isinstance(document, Mapping) else ()
+    captured = (name.name for part in parts if part is not None for name in lost(part))
+    return names_of_head(document).union(captured)
+
+
+# ── of the head ──────────────────────────────────────────────────────────
+
+
+def names_of_head(document: Node) -> frozenset[str]:
+    """What the head of a document declares, whatever it is."""
+    return frozenset(name.name for name in declared(document))
+
+
+def declared(document: Node) -> Iterator[Name]:
+    """Names that the head of a document declares: parameters, variables, the environment block."""
+    if not isinstance(document, Mapping):
+        return
+    values = _parameter_values(document)
+    for key in ("vars", "env", "secrets"):
+        given = key != "vars"
+        if key == "secrets":
+            names = keys(document.get(key))
+            yield from (Name(name, (), "declared under secrets", in_environment=True) for name in names)
+            continue
+        for name, node in _entries(document.get(key)):
+            made_of = values_of(node, lambda root: values.get(root, ()))
+            yield Name(name, (), f"declared under {key}", in_environment=given, values=made_of)
+    profiles = document.get("profiles")
+    for _, profile in profiles.entries if isinstance(profiles, Mapping) else ():
+        names = keys(profile)
+        yield from (Name(name, (), "declared in a profile", in_environment=True) for name in names)
+    for name in (*_parameters(document.get("parameters")), *_parameters(document.get("inputs"))):
+        yield Name(name, (), "declared", values=values.get(name, ()))
+
+
+def constant_state(document: Node) -> dict[str, Json]:
+    """What the state of a graph holds under names that no node writes."""
+    inner = document.get("config") if isinstance(document, Mapping) else None
+    body = inner if isinstance(inner, Mapping) and inner.get("nodes") is not None else document
+    state = body.get("state") if isinstance(body, Mapping) else None
+    if not isinstance(body, Mapping) or not isinstance(state, Mapping):
+        return {}
+    written = {"_last_error", "item"}
+    for _, node in _entries(body.get("nodes")):
+        if isinstance(node, Mapping):
+            written.update(keys(node.get("assign")))
+            written.update(filter(None, (text_of(node.get(key)) for key in ("collect", "as"))))
+    return {name: NOT_KNOWN if name in written else node.data() for name, node in _entries(state)}
+
+
+def given_at_start(document: Mapping) -> set[str]:
+    """Names of values that are given when a flow starts, and do not stand in it."""
+    parameters = (*_parameters(document.get("parameters")), *_parameters(document.get("inputs")))
+    return {*keys(document.get("secrets")), *parameters}
+
+
+def _parameter_values(document: Mapping) -> dict[str, tuple[Json, ...]]:
+    """By parameter: its default and its choices, if they begin like an option."""
+    from plait import schema as format
+    from plait.lang.parameters import declared as declared_parameters
+
+    node = document.get("parameters")
+    if node is None or format.problems(node, format.PARAMETERS):
+        return {}  # what is wrong with them is said elsewhere
+    try:
+        parameters = declared_parameters(document)
+    except PlaitError:
+        return {}
+    return {
+        name: like_options([*parameter.choices, parameter.default]) for name, parameter in parameters.items()
+    }
+
+
+def like_options(values: Iterable[Json]) -> tuple[Json, ...]:
+    return tuple(value for value in values if isinstance(value, str) and value[:1] in ("-", "+"))
+
+
+def values_of(node: Node, known: Callable[[str], tuple[Json, ...]]) -> tuple[Json, ...]:
+    """What a text may hold that is one hole with a name, by what the name may hold."""
+    written = text_of(node)
+    if written is None or not written.startswith("$"):
+        return ()
+    match program(written, profile_named("workflow")).parts:
+        case (ContextHole(alternatives=(Alternative(Path(root, ()), ()),), filters=()),):
+            return known(root)
+    return ()
+
+
+def literal_items(node: Node | None) -> tuple[Json, ...]:
+    """The items of a list that is written out, if they begin like an option."""
+    items = node.items if isinstance(node, Sequence) else ()
+    return like_options(item.value for item in items if isinstance(item, Scalar))
+
+
+def of_env_files(document: Node) -> Iterator[Name]:
+    """The variables of env files; of one that is not there, any might be meant."""
+    node = document.get("env_files") if isinstance(document, Mapping) else None
+    if node is None:
+        return
+    from plait.lang.parameters import env_files, read_env_file
+
+    for said in env_files(node):
+        try:
+            found = read_env_file(said)
+        except InputError:
+            found = None  # that is reported elsewhere
+        if found is None:
+            yield UNREAD
+        else:
+            names = (name for name, _ in found.written)
+            yield from (Name(name, (), "a variable of an env file", in_environment=True) for name in names)
+
+
+_DECLARING: Final = ("vars", "env", "secrets", "profiles", "parameters")
+
+
+def misplaced(document: Node) -> Iterator[Name]:
+    """Names of a head that is not what it should be: a list for a map, a key that is misspelt."""
+    for key, node in document.entries if isinstance(document, Mapping) else ():
+        listed = isinstance(node, Sequence) and key.value != "parameters"
+        if key.value in _DECLARING and (listed or isinstance(node, Scalar)):
+            yield UNREAD
+        elif key.value not in shape_of("workflow"):
+            for name in (*_parameters(node), *(name.name for name in lost(node))):
+                yield Name(name, (), "declared")
+
+
+def _parameters(node: Node | None) -> Iterator[str]:
+    """`[a, {name: b}]`, `{a: …}`, or `{required: […], optional: […]}`."""
+    match node:
+        case Sequence(items):
+            for item in items:
+                name = text_of(item) or (text_of(item.get("name")) if isinstance(item, Mapping) else None)
+                if name:
+                    yield name
+        case Mapping():
+            for key, value in node.entries:
+                if key.value in ("required", "optional") and isinstance(value, Sequence):
+                    yield from _parameters(value)
+                else:
+                    yield str(key.value)
+
+
+def declared_inputs(document: Node, profile: str, given: dict[str, Name]) -> frozenset[str] | None:
+    """What may be put into a prompt, directive, graph or tool, if the document says it."""
+    declared = {*given, *keys(document.at("config_schema.properties"))}
+    if not declared:
+        return None
+    own = {*keys(document.at("config")), *CONFIG_NAMES} if profile == "config" else set()
+    return frozenset(declared | own)
+
+
+def _entries(node: Node | None) -> list[tuple[str, Node]]:
+    entries = node.entries if isinstance(node, Mapping) else ()
+    return [(str(key.value), value) for key, value in entries]
+
+
+def keys(node: Node | None) -> list[str]:
+    return [str(key.value) for key, _ in node.entries] if isinstance(node, Mapping) else []
+
+
+def text_of(node: Node | None) -> str | None:
+    return node.value if isinstance(node, Scalar) and isinstance(node.value, str) else None

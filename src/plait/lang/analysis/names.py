@@ -1,0 +1,368 @@
+"""Which names exist where, and which fields of a document are templates.
+
+Everything here is a table.  `NAMES` says for every built-in name in which phases it
+exists, what its fields are and what it means; `shape_of` says for every kind of map
+in a document which of its fields are read as templates, and how.  For workflows
+that follows from `format`, where their fields are written down.  A field that is
+not in these tables is not a template, and keys of maps never are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from collections.abc import Mapping as Map
+from functools import cache
+from types import MappingProxyType
+
+from plait import schema as format
+from plait.core.documents import Mapping, Node, Scalar, Sequence
+from plait.core.hints import Final, TypeAlias
+from plait.core.records import dataclass, field
+from plait.core.values import NOT_KNOWN, Json
+
+# ── names ────────────────────────────────────────────────────────────────
+
+PHASES: Final[dict[str, str]] = {
+    "flow": "a flow without phases",
+    "head": "env, vars, profiles, and numbers and durations anywhere: they are filled before anything runs",
+    "setup": "setup",
+    "items": "input, id and max_parallel of a map: where its items are found, before any step of it",
+    "map": "map, once for each item",
+    "reduce": "reduce",
+    "merge": "merge",
+    "block": "a block by itself: what it knows depends on the step that uses it",
+    "graph": "a node of a graph",
+    "hook": "a hook of a graph",
+}
+
+_WORKFLOW: Final = ("flow", "setup", "map", "reduce", "merge")
+_GRAPH: Final = ("graph", "hook")
+_CHANGES: Final = (
+    "files", "files_added", "files_modified", "files_deleted", "files_changed",
+    "commits", "commit_count", "insertions", "deletions",
+)  # fmt: skip
+ENDED: Final = ("output", "stdout", "stderr", "exit_code", "success", "duration")
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """A built-in name; `fields` is empty when its fields are not ours to know."""
+
+    name: str
+    phases: tuple[str, ...]
+    what: str
+    fields: tuple[str, ...] = ()
+    offered: bool = True
+    """A message that lists what is known lists it, too."""
+    kind: str | None = None
+    """What it holds, in the words of conditions; None if only a value can tell."""
+    in_environment: bool = False
+    """Processes have it as a variable, too."""
+    value: Json = field(default=NOT_KNOWN, compare=False)
+    """What it holds, as far as the file itself says it."""
+    values: tuple[Json, ...] = ()
+    """What it may hold, as far as the file itself says that and it begins like an option."""
+
+
+OF_ITEM: Final = frozenset({"item", "item_index", "item_total", "item_id", "step"})
+"""Names of items and their steps: what mentions one cannot be meant for the command that gives the items."""
+SHORT_OF_ITEM: Final = frozenset({"index", "total"})
+"""The same, unless the author has given them to something else."""
+
+NAMES: Final = (
+    Name("item", ("map",), "the item in hand, whatever the input holds"),
+    Name("item_index", ("map",), "its place among all items, from 0"),
+    Name("item_total", ("map",), "how many items there are"),
+    Name("item_id", ("map",), "what it is called in the paths of a run", offered=False),
+    Name("index", ("map",), "the same as item_index", offered=False),
+    Name("total", ("map",), "the same as item_total", offered=False),
+    Name(
+        "map",
+        ("reduce", "merge"),
+        "what became of the items",
+        ("successful", "failed", "total", "results", "results_json", "outputs", "success_rate", "skipped"),
+    ),
+    Name(
+        "merge",
+        ("merge",),
+        "what is being merged into what; no branches outside of a git repository",
+        (
+            "worktree", "source_branch", "target_branch", "session_id", "commits", "commit_count",
+            "commit_ids", "modified_files", "file_count", "file_list",
+        ),
+    ),
+    Name(
+        "step",
+        _WORKFLOW,
+        "this step; and what the step before it changed, or, in its own handlers and behind it, this one",
+        ("name", "index", "id", "path", "attempt", *_CHANGES),
+    ),
+    Name(
+        "workflow",
+        (*_WORKFLOW, "items"),
+        "this run",
+        ("name", "id", "path", "dir", "iteration", "start_time", "run", *_CHANGES),
+    ),
+    Name("last", _WORKFLOW, "the output of the step before it in its list", ENDED),
+    Name("shell", _WORKFLOW, "the output of the last shell step before it in its list", (*ENDED, "attempt")),
+    Name("git", (*_WORKFLOW, "items"), "the state of the repository", ("branch", "commit", "root")),
+    Name("state", _GRAPH, "what the nodes have assigned so far"),
+    Name("inputs", _GRAPH, "what the graph was started with"),
+    Name("result", _GRAPH, "what the action of this node returned"),
+    Name("_now", _GRAPH, "the time, ISO 8601"),
+    Name("_timestamp", _GRAPH, "the time in milliseconds"),
+    Name("event", ("hook",), "what happened"),
+    Name("error", ("hook",), "what went wrong"),
+    Name("env", tuple(PHASES), "the environment of Plait: env.HOME"),
+    Name("uuid", tuple(PHASES), "a new identifier for every use"),
+)  # fmt: skip
+"""Order matters for messages: what is nearest to the phase comes first."""
+
+_ERROR: Final = Name(
+    "error", (), "why the step failed", ("message", "kind", "exit_code", "step", "output", "stderr")
+)
+HANDLER_NAMES: Final[dict[str, Name]] = {
+    # field whose steps know it: the name
+    "on_failure": _ERROR,
+    "on_exit_code": _ERROR,
+    "on_incomplete": Name(
+        "validation",
+        (),
+        "what the check of the step found",
+        (
+            "completion", "completion_percentage", "status", "implemented", "missing", "missing_count",
+            "gaps", "attempt", "attempt_number", "raw_output",
+        ),
+    ),
+}  # fmt: skip
+
+LOOP_NAMES: Final = (
+    Name("item", (), "the item of this round"),
+    Name("index", (), "its place, from 0"),
+    Name("total", (), "how many rounds there are"),
+    Name("item_index", (), "the same as index"),
+    Name("item_total", (), "the same as total"),
+    Name("item_id", (), "what the round is called in the paths of a run", offered=False),
+)
+"""What the steps of a `foreach` know besides."""
+
+KNOWN_INSIDE: Final[dict[str, tuple[Name, ...]]] = {
+    **{field: (name,) for field, name in HANDLER_NAMES.items()},
+    "do": LOOP_NAMES,
+}
+"""What the steps under a field know besides."""
+
+CONFIG_NAMES: Final = (
+    "anchor_path", "body", "params_json", "project_path", "runtime_lib", "server_config_path",
+    "system_space", "tool_dir", "tool_name", "tool_parent", "tool_path", "user_space",
+)  # fmt: skip
+"""Parameters that every tool configuration has: `{tool_path}`."""
+
+
+@cache
+def names_in(phase: str) -> Map[str, Name]:
+    """The built-in names of a phase, in the order in which a message lists them."""
+    return MappingProxyType({name.name: name for name in NAMES if phase in name.phases})
+
+
+@cache
+def names_everywhere_in(phase: str) -> Map[str, Name]:
+    """Those of them that exist at its beginning, too, and not only behind a step of a list."""
+    return MappingProxyType({name: one for name, one in names_in(phase).items() if name not in BEHIND_STEPS})
+
+
+BEHIND_STEPS: Final = {name.name: name for name in NAMES if name.name in ("last", "shell")}
+"""What a step leaves to those behind it in its list, captured or not."""
+
+
+BUILTIN_ROOTS: Final = frozenset(name.name for name in (*NAMES, *HANDLER_NAMES.values(), *LOOP_NAMES))
+"""Every built-in name of any phase."""
+
+
+# ── templates in documents ───────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """One string, or a list of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shell:
+    """Shell text: its values are bound."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """Every string below, at any depth."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A map of that shape, or a list of such maps."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Each:
+    """A map whose values all are read like this; its keys are the author's names."""
+
+    reads: Reads
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A list whose parts all are read like this."""
+
+    reads: Reads
+
+
+@dataclass(frozen=True, slots=True)
+class Either:
+    """Read as what it is: what stands there decides."""
+
+    kinds: format.OneOf
+
+    def read_as(self, node: Node) -> Reads:
+        picked = format.pick(self.kinds, node)
+        return LITERALLY if picked is None else reads_of(picked)
+
+
+@dataclass(frozen=True, slots=True)
+class When:
+    """A condition: an expression with holes, or data."""
+
+
+@dataclass(frozen=True, slots=True)
+class Literally:
+    """A field that Plait knows and that is no template."""
+
+
+@dataclass(frozen=True, slots=True)
+class AtStart:
+    """A number or a duration, which is filled before anything runs: only what the head knows is known."""
+
+
+Reads: TypeAlias = Text | Shell | Tree | Shape | Each | Listed | Either | When | Literally | AtStart
+
+TEXT, SHELL, TREE, WHEN, LITERALLY, AT_START = Text(), Shell(), Tree(), When(), Literally(), AtStart()
+
+
+def reads_of(kind: format.Kind) -> Reads:
+    """How a kind of the workflow format is read for templates."""
+    match kind:
+        case format.Text() | format.Slash() | format.OneHole():
+            return TEXT
+        case format.Whole() | format.Duration():
+            return AT_START
+        case format.Shell():
+            return SHELL
+        case format.Tree():
+            return TREE
+        case format.Condition():
+            return WHEN
+        case format.Map("hook"):
+            return LITERALLY  # what is known there depends on the event: see `hooks`
+        case format.Map(form):
+            return Shape("workflow" if form == "flow" else form)
+        case format.Each(inner):
+            return Each(reads_of(inner))
+        case format.Many(inner):
+            return Listed(reads_of(inner))
+        case format.OneOf():
+            return Either(kind)
+        case _:
+            return LITERALLY
+
+
+_CONFIG: Final[dict[str, Reads]] = {
+    "config": TREE,
+    "env_config": TREE,
+    "anchor": TREE,
+    "env": TREE,
+    "headers": TREE,
+    "body": TREE,
+    "url": TEXT,
+}
+
+
+@cache
+def shape_of(name: str) -> dict[str, Reads]:
+    """The fields of a kind of map, under every spelling, and how they are read."""
+    if name == "config":
+        return _CONFIG
+    fields = format.spelt("flow" if name == "workflow" else name)
+    reads = {spelling: reads_of(field.kind) for spelling, field in fields.items()}
+    reads |= dict.fromkeys(reads.keys() & {"max_parallel"}, TEXT)  # filled when the map begins
+    return {**reads, "body": TEXT} if name == "directive" else reads
+
+
+DOCUMENT_SHAPES: Final = {"prompt": "ensemble"}
+"""The shape of a document, where it is not called like its profile."""
+
+COMMAND_KEYS: Final = tuple(
+    spelling
+    for field in format.form_of("step").fields
+    if field.name in (*format.COMMANDS, "validate")
+    for spelling in field.spellings
+)
+"""A step has one of these; a list of such maps is a workflow."""
+
+
+def profile_of(document: Node) -> str | None:
+    """The profile that a document was written for, seen by its shape; None when it has none of ours."""
+    if isinstance(document, Sequence):
+        steps = [_is_step(item) for item in document.items]
+        return "workflow" if steps and all(steps) else None
+    if not isinstance(document, Mapping):
+        return None
+    if any(_is_graph(place, document) for place in (document, document.get("config"))):
+        return "graph"
+    if any(_is_task(task) for task in _items(document.get("tasks"))):
+        return "prompt"
+    if _has(document, ("setup", "map", "reduce", "merge", "commands", "steps", "blocks", "extends")):
+        return "workflow"
+    if _has(document, ("executor_id", "tool_type", "env_config", "config")):
+        return "config"
+    return None
+
+
+def _has(node: Node | None, keys: tuple[str, ...]) -> bool:
+    return any(isinstance(node, Mapping) and node.get(key) is not None for key in keys)
+
+
+def _is_graph(node: Node | None, document: Mapping) -> bool:
+    """Nodes alone are also what other programs have."""
+    if not isinstance(node, Mapping) or not isinstance(node.get("nodes"), Mapping):
+        return False
+    said = document.get("tool_type")
+    return node.get("start") is not None or (isinstance(said, Scalar) and said.value == "graph")
+
+
+def _is_step(node: Node) -> bool:
+    return _has(node, COMMAND_KEYS) or (isinstance(node, Scalar) and str(node.value).startswith("/"))
+
+
+def _is_task(node: Node) -> bool:
+    return isinstance(node, Mapping) and (
+        node.get("description") is not None or node.get("expected_output") is not None
+    )
+
+
+def _items(node: Node | None) -> Iterator[Node]:
+    match node:
+        case Sequence(items):
+            yield from items
+        case Mapping(entries):
+            yield from (value for _, value in entries)
+
+
+def strings(node: Node) -> Iterator[Scalar]:
+    """Every string below a node, keys left out."""
+    match node:
+        case Scalar(str()):
+            yield node
+        case Sequence() | Mapping():
+            for item in _items(node):
+                yield from strings(item)

@@ -1,0 +1,96 @@
+"""Where the requests of a flow go, as far as that can be seen before it runs.
+
+The scheme and host of an `http` step are the author's: written in the address, or in
+what the flow declares at its head.  A value from elsewhere decides only among the hosts
+that the step allows.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from plait.core import documents
+from plait.core.errors import PlaitError, Problem
+from plait.core.hints import Final
+from plait.core.source import Span
+from plait.lang.analysis.declarations import UNREAD
+from plait.lang.analysis.scopes import Known, Reading
+from plait.program.actions.http import ANY_HOST, CREDENTIALS, origin_roots
+from plait.template.nodes import Text
+from plait.template.template import Leaf, compile_template
+
+OF_THE_HEAD: Final = ("declared", "given", "a variable of an env file")
+"""How names are described that the flow's head, its caller or its user has given."""
+_END_OF_HOST: Final = re.compile(r"[/?#]")
+
+
+def address_problems(reading: Reading) -> Iterator[Problem]:
+    """What is wrong with where the `http` steps of a flow go."""
+    known = {id(field.scalar): field.known for field in reading.fields}
+    for steps in reading.lists:
+        for step in steps:
+            said = step.get("http") if isinstance(step, documents.Mapping) else None
+            url = said.get("url") if isinstance(said, documents.Mapping) else said
+            if isinstance(url, documents.Scalar) and isinstance(url.value, str) and id(url) in known:
+                hosts = _hosts(said)
+                yield from _of_url(url, known[id(url)], allowed=bool(hosts))
+                if ANY_HOST in hosts:
+                    yield from _credentials(said)
+
+
+def _hosts(said: documents.Node | None) -> list[object]:
+    node = said.get("allow_hosts") if isinstance(said, documents.Mapping) else None
+    items = node.items if isinstance(node, documents.Sequence) else (node,)
+    return [item.value for item in items if isinstance(item, documents.Scalar)]
+
+
+def _of_url(url: documents.Scalar, known: Known, *, allowed: bool) -> Iterator[Problem]:
+    try:
+        leaf = compile_template(str(url.value), "workflow", source=url.source()).leaf
+    except PlaitError:
+        return  # the template itself is reported
+    first = leaf.program.parts[0] if leaf.program.parts else Text("")
+    if isinstance(first, Text):
+        yield from _written(first.text, leaf, url)
+    elif not allowed and not _is_of_the_head(leaf, known):
+        what = "the scheme and host of this address come from a value"
+        fix = "write them, or name the hosts that may be meant: allow_hosts: [api.example.org]"
+        yield Problem(what, Span(leaf.source, first.start, first.end), fix, code="url-origin")
+
+
+def _written(text: str, leaf: Leaf, url: documents.Scalar) -> Iterator[Problem]:
+    scheme, _, rest = text.partition("://")
+    host, *path = _END_OF_HOST.split(rest, maxsplit=1)
+    goes_on = not path and len(leaf.program.parts) > 1
+    is_http = scheme.lower() in ("http", "https") and not any(char in host for char in "@\\ ")
+    if not (is_http and (host or goes_on)):
+        what = "this is not the address of an HTTP server"
+        yield Problem(what, url.span, "begin it with https:// and a host", code="url-origin")
+    elif goes_on:
+        second = leaf.program.parts[1]
+        assert not isinstance(second, Text), "text stands beside holes only"
+        what = "a part of the host of this address comes from a value"
+        fix = "write the host, or let the value be all of https://host and name it under allow_hosts"
+        yield Problem(what, Span(leaf.source, second.start, second.end), fix, code="url-origin")
+
+
+def _is_of_the_head(leaf: Leaf, known: Known) -> bool:
+    roots = origin_roots(leaf)
+    return roots is not None and all(_is_given(root, known) for root in roots)
+
+
+def _is_given(root: str, known: Known) -> bool:
+    name = known.get(root)
+    if name is None:  # it is reported by its name, unless nobody can know it
+        return True
+    return root == "env" or name is UNREAD or name.what.startswith(OF_THE_HEAD)
+
+
+def _credentials(said: documents.Node | None) -> Iterator[Problem]:
+    headers = said.get("headers") if isinstance(said, documents.Mapping) else None
+    for key, _ in headers.entries if isinstance(headers, documents.Mapping) else ():
+        if str(key.value).lower() in CREDENTIALS:
+            what = f"the header '{key.value}' would be sent to whatever host a value names"
+            fix = "name the hosts under allow_hosts, instead of '*'"
+            yield Problem(what, key.span, fix, code="url-origin")

@@ -1,0 +1,794 @@
+"""The templates of a document, each with the names that exist where it stands.
+
+Steps are read in the order in which they run: what a step captures is known to the
+steps after it.  What setup captured reaches map, reduce and merge; what one item
+captured ends with the item.  The steps of a block are read where they are used.
+The variables of a step are known to what it does and to what follows it, not to its
+condition, which is asked first.  What follows a step lies on ways that may exclude each
+other: what is captured where it failed is not known where it is done.
+"""
+
+from __future__ import annotations
+
+from collections import abc
+from collections.abc import Iterable, Iterator
+from itertools import islice
+
+from plait.core.documents import Mapping, Node, Scalar, Sequence
+from plait.core.errors import PlaitError, Problem
+from plait.core.hints import Final, Literal, TypeAlias
+from plait.core.records import dataclass, field, replace
+from plait.core.values import NOT_KNOWN, Json
+from plait.lang.analysis.assumed_values import Assumed
+from plait.lang.analysis.declarations import (
+    UNREAD,
+    captures,
+    constant_state,
+    declared,
+    declared_inputs,
+    env_before_items,
+    env_names,
+    given_at_start,
+    keys,
+    left_behind,
+    literal_items,
+    lost,
+    misplaced,
+    named_by_id,
+    names_before_items,
+    names_given,
+    of_env_files,
+    text_of,
+    told_with_failures,
+)
+from plait.lang.analysis.names import (
+    BEHIND_STEPS,
+    COMMAND_KEYS,
+    DOCUMENT_SHAPES,
+    HANDLER_NAMES,
+    KNOWN_INSIDE,
+    LITERALLY,
+    TREE,
+    AtStart,
+    Each,
+    Either,
+    Listed,
+    Literally,
+    Name,
+    Reads,
+    Shape,
+    Shell,
+    Text,
+    Tree,
+    When,
+    names_everywhere_in,
+    names_in,
+    profile_of,
+    shape_of,
+    strings,
+)
+from plait.lang.workflow.compose import Blocks
+
+Dialect: TypeAlias = Literal["sh", "bash"]
+
+STEP_LISTS: Final = ("agent_template", "steps", "commands", "do", "tasks", "nodes")
+
+_PHASES: Final = ("setup", "map", "reduce", "merge")
+_AFTERWARDS: Final = ("on_exit_code", "validate", "on_incomplete", "on_success", "on_failure")
+"""What follows an action, in that order, wherever it stands."""
+_OF_COMMANDS: Final = ("handler", "incomplete", "validate")
+"""Maps in which commands stand that are steps, one after the other."""
+_BEFORE_ITEMS: Final = ("input", "max_parallel", "timeout", "max_items", "offset")
+"""Fields of a map that are read when no item is known yet."""
+_FOUND: Final = Name("item", (), "the item that was found")
+_BEFORE_ENV: Final = ("when", "env", "metadata", "timeout", "retry", "parallel", "max_items")
+"""Fields of a step that are filled without the variables of the step."""
+
+
+class Known(abc.Mapping[str, Name]):
+    """The names that exist at one place: built-in, declared, given or captured by an earlier step."""
+
+    __slots__ = ("_apart", "_captured", "_limit", "_outer", "phase")
+
+    def __init__(
+        self,
+        phase: str,
+        captured: dict[str, tuple[int, Name]],
+        limit: int,
+        outer: Known | None = None,
+        *,
+        apart: bool = False,
+    ) -> None:
+        self.phase = phase
+        self._apart = apart
+        self._captured = captured
+        self._limit = limit
+        self._outer = outer
+
+    def __getitem__(self, name: str) -> Name:
+        found = self._given(name) or names_everywhere_in(self.phase).get(name)
+        if found is None:
+            raise KeyError(name)
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        """Nearest first: the order in which a message lists them."""
+        every, here = names_in("flow"), names_in(self.phase)
+        behind = BEHIND_STEPS.keys() & here.keys()
+        yield from (name for name in here if name not in every and not self._given(name))
+        yield from (name for name in self._given_names() if name not in behind)
+        yield from (name for name in here if name in every and (name in behind) is bool(self._given(name)))
+
+    def __len__(self) -> int:
+        return len(names_everywhere_in(self.phase)) + self._given_count()
+
+    def _given(self, name: str, *, apart: bool = False) -> Name | None:
+        """`apart`: asked from a list of its own, to which steps leave only what has a name of the author."""
+        index, found = self._captured.get(name, (self._limit, None))
+        if index < self._limit and not (apart and _is_left_behind(found)):
+            return found
+        if self._outer is None:
+            return None
+        return self._outer._given(name, apart=apart or self._apart)
+
+    def _given_names(self, *, apart: bool = False) -> Iterator[str]:
+        if self._outer is not None:  # to ask whether it is empty would count all its names
+            yield from self._outer._given_names(apart=apart or self._apart)
+        for name, (_, found) in islice(self._captured.items(), self._limit):
+            hides = self._outer is not None and self._outer._given(name, apart=apart or self._apart)
+            if not hides and not (apart and _is_left_behind(found)):
+                yield name
+
+    def _given_count(self) -> int:
+        return sum(1 for _ in self._given_names())
+
+
+def _open(known: Known) -> abc.Mapping[str, Name]:
+    """Nothing is known where a block stands by itself: each step that uses it may give other values."""
+    return {} if known.phase == "block" else known
+
+
+def _is_left_behind(name: Name | None) -> bool:
+    """Is it the built-in name, and not one of the author's that is called like it?"""
+    return name is not None and name is BEHIND_STEPS.get(name.name)
+
+
+SHELL_TOOL: Final = "core/shell"
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A string that is a template; `known` are the names that exist there, nearest first.
+
+    `declared` are its inputs, if the document says which there are.
+    """
+
+    path: str
+    scalar: Scalar
+    phase: str
+    known: Known
+    shell: bool = False
+    when: bool = False
+    """It is an expression with holes in it."""
+    declared: frozenset[str] | None = None
+    dialect: Dialect = "sh"
+    """Of shell text: which shell runs it."""
+    strict: bool = False
+    """A name that is missing when it is filled is an error."""
+    is_script: bool = False
+    """It is shell text that a tool is given: names that it sets are its own."""
+    root: Node | None = field(default=None, compare=False)
+    """The tree that it is a part of, if that is filled as one; None: it is filled by itself."""
+    is_sized: bool = True
+    """Is it looked at how long it becomes?  What is variable is filled with its neighbours, elsewhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The templates of a document, and every list of steps in it, in the order in which they run."""
+
+    fields: tuple[Field, ...]
+    lists: tuple[tuple[Node, ...], ...] = ()
+    maps: tuple[tuple[str, Mapping], ...] = ()
+    """Every map that a table describes, by the name of that table."""
+    calls: tuple[tuple[Mapping, Known], ...] = ()
+    """Steps that call another workflow file, and the names that it inherits."""
+    too_long: tuple[Problem, ...] = ()
+    """Variables that are too long together."""
+
+
+def read_fields(
+    document: Node,
+    profile: str,
+    *,
+    names: Iterable[str] = (),
+    blocks: Blocks | None = None,
+    whole: bool = True,
+) -> Reading:
+    """The template fields of a document; `names` are known everywhere.
+
+    `blocks` are those that it can use; they must not lead back to themselves.  `whole`: nothing of
+    what it is made of is missing.  A document that has not the shape of its profile is read as one
+    text: every string is a template.
+    """
+    given = [Name(name, (), "given") for name in names]
+    reader = _Reader(document, profile, given if whole else [*given, UNREAD], blocks or Blocks())
+    if profile_of(document) != profile and not _has_shape(document, profile):
+        reader.whole(document, profile)
+    elif profile == "workflow":
+        reader.workflow(document)
+    else:
+        reader.shape(document, DOCUMENT_SHAPES.get(profile, profile), "", reader.frame(profile))
+    return Reading(
+        tuple(reader.fields),
+        tuple(reader.lists),
+        tuple(reader.maps),
+        tuple(reader.calls),
+        tuple(reader.too_long),
+    )
+
+
+def _has_shape(document: Node, profile: str) -> bool:
+    shape = shape_of(DOCUMENT_SHAPES.get(profile, profile))
+    return isinstance(document, Mapping) and any(document.get(key) is not None for key in shape)
+
+
+@dataclass(slots=True)
+class _Frame:
+    """The names of one place, growing step by step; a child knows what its parent knew when it was made.
+
+    Nothing is copied: a long flow has as many places as steps, and each is a view of the same table.
+    """
+
+    phase: str
+    outer: Known | None = None
+    captured: dict[str, tuple[int, Name]] = field(default_factory=dict)
+    apart: bool = False
+    """It begins a list of its own, to which the steps before it leave only what they captured."""
+
+    def add(self, names: Iterable[Name]) -> None:
+        for name in names:
+            at, known = self.captured.setdefault(name.name, (len(self.captured), name))
+            if _is_left_behind(known) or _is_left_behind(name):
+                self.captured[name.name] = (at, name if _is_left_behind(known) else known)
+            elif known.kind != name.kind:  # captured twice, in two forms
+                self.captured[name.name] = (at, replace(known, kind=None))
+
+    def child(self, more: Iterable[Name] = (), *, phase: str | None = None, apart: bool = False) -> _Frame:
+        inner = _Frame(phase or self.phase, self.known(), apart=apart or phase is not None)
+        inner.add(more)
+        return inner
+
+    def captures(self) -> list[Name]:
+        """What goes on to the steps behind this place."""
+        return [name for _, name in self.captured.values() if not _is_left_behind(name)]
+
+    def known(self) -> Known:
+        return Known(self.phase, self.captured, len(self.captured), self.outer, apart=self.apart)
+
+
+def assumed(known: abc.Mapping[str, Name], *, without: abc.Container[str] = ()) -> Assumed:
+    """What may be assumed of values where these names exist, but for those that mean something else there."""
+    return Assumed(_Values(known, without))
+
+
+class _Values(abc.Mapping[str, Json]):
+    """The values of names, as far as the file says them."""
+
+    __slots__ = ("_known", "_without")
+
+    def __init__(self, known: abc.Mapping[str, Name], without: abc.Container[str]) -> None:
+        self._known = known
+        self._without = without
+
+    def __getitem__(self, name: str) -> Json:
+        return NOT_KNOWN if name in self._without else self._known[name].value
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._known)
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+
+def _values(frame: _Frame, name: str) -> tuple[Json, ...]:
+    known = frame.known().get(name)
+    return () if known is None else known.values
+
+
+class _Reader:
+    def __init__(self, document: Node, profile: str, given: list[Name], blocks: Blocks) -> None:
+        self.fields: list[Field] = []
+        self.lists: list[tuple[Node, ...]] = []
+        self.calls: list[tuple[Mapping, Known]] = []
+        self.maps: list[tuple[str, Mapping]] = []
+        self.blocks = blocks
+        self.env: tuple[Name, ...] = ()
+        """The variables that the phase gives to each of its steps."""
+        self.phase: Node | None = None
+        """The phase that gives them."""
+        self.too_long: list[Problem] = []
+        self.rounds: tuple[Json, ...] = ()
+        """What the items of the loop at hand may be that begin like an option."""
+        self.extracted: dict[int, list[Name]] = {}
+        """What setup names in one place: by the identity of the step that prints it."""
+        self.is_workflow = profile == "workflow"
+        self.strict = self.is_workflow and _flag(document, "strict") is True
+        unplaced = (*misplaced(document), *of_env_files(document)) if profile == "workflow" else ()
+        self.given = {name.name: name for name in (*unplaced, *declared(document), *given)}
+        self.declared = declared_inputs(document, profile, self.given)
+        self._learn_values(document, profile, {name.name for name in given})
+        is_plain = {name.name for name in given} | {"state"} if profile == "graph" else set(self.given)
+        self.plain = tuple(name for name in self.given.values() if name.name in is_plain)
+        """Names that stand for themselves; what a graph declares is asked for as `inputs.name`."""
+        self.taken = names_given(document, blocks) if self.is_workflow else frozenset[str]()
+        """Names that no step has by its id."""
+        self.before_items = names_before_items(document) if self.is_workflow else frozenset[str]()
+
+    def _learn_values(self, document: Node, profile: str, given: set[str]) -> None:
+        """What the head of a workflow or the state of a graph holds, as far as it stands in the file."""
+        if profile == "graph" and (kept := constant_state(document)):
+            self.given["state"] = replace(names_in("graph")["state"], value=kept)
+        heads = ("vars", "env", "profiles", "env_files")
+        if not self.is_workflow or not any(isinstance(document, Mapping) and document.get(h) for h in heads):
+            return
+        from plait.lang.parameters import known_of_head
+
+        assert isinstance(document, Mapping)
+        known, self.too_long = known_of_head(document, given | given_at_start(document))
+        for name, value in known.items():
+            if name in self.given:
+                self.given[name] = replace(self.given[name], value=value)
+
+    def frame(self, phase: str) -> _Frame:
+        """The outermost frame: what the document declares and what will be given."""
+        frame = _Frame(phase)
+        frame.add(self.plain)
+        return frame
+
+    # ── documents ────────────────────────────────────────────────────────
+
+    def workflow(self, document: Node) -> None:
+        if isinstance(document, Sequence):
+            self.read(document, Listed(Shape("step")), "", self.frame("flow"))
+            return
+        assert isinstance(document, Mapping)
+        base, head = self.frame("flow"), self.frame("head")
+        flow, setup = base.child(), base.child(phase="setup")
+        for key in shape_of("workflow"):
+            if key not in (*_PHASES, "commands", "steps", "blocks"):
+                begin = len(self.fields)
+                self._part(document, key, head)
+                if key in ("vars", "env", "profiles"):
+                    self.fields[begin:] = [replace(field, is_sized=False) for field in self.fields[begin:]]
+        for key in ("commands", "steps"):
+            self._part(document, key, flow)
+        self._phase(document, "setup", setup)
+        self._map(document.get("map"), setup)
+        self._phase(document, "reduce", reduce := setup.child(phase="reduce"))
+        found = [name for frame in (flow, reduce) for name in frame.captures()]
+        self._phase(document, "merge", setup.child(found, phase="merge"))
+        self._part(document, "blocks", base.child(phase="block"))
+
+    def _phase(self, document: Mapping, key: str, frame: _Frame) -> None:
+        self.env, self.phase = tuple(env_names(document.get(key))), document.get(key)
+        nodes = [node for name, node in document.entries if name.value == key]
+        for node in nodes:
+            self._name_outputs(node)
+        self._part(document, key, frame)
+        self.env, self.phase = (), None
+        for node in nodes:  # those of steps that are not there, too: that is reported
+            named = keys(node.get("capture_outputs")) if isinstance(node, Mapping) else ()
+            frame.add(Name(name, (), "captured") for name in named)
+
+    def _name_outputs(self, phase: Node) -> None:
+        named = phase.get("capture_outputs") if isinstance(phase, Mapping) else None
+        steps = phase.get("steps") or phase.get("commands") if isinstance(phase, Mapping) else None
+        items = steps.items if isinstance(steps, Sequence) else ()
+        for name, said in named.entries if isinstance(named, Mapping) else ():
+            number = said.get("command_index") if isinstance(said, Mapping) else said
+            at = number.value if isinstance(number, Scalar) else 0
+            if isinstance(at, int) and 0 <= at < len(items):
+                self.extracted.setdefault(id(items[at]), []).append(Name(str(name.value), (), "captured"))
+
+    def _map(self, node: Node | None, setup: _Frame) -> None:
+        """Its items are found where setup has ended, each gets its id then, and all else is done for each."""
+        if not isinstance(node, Mapping):
+            return
+        setup = setup.child(phase="items")
+        inner, found = setup.child(phase="map"), setup.child([_FOUND])
+        if values := literal_items(node.get("input")):
+            inner.add([replace(_FOUND, values=values)])
+            inner = inner.child()
+        for key, value in _env_first(node):
+            name = str(key.value)
+            frame = setup if name in _BEFORE_ITEMS else found if name == "id" else inner
+            if name == "input" and isinstance(value, Mapping) and value.get("command") is not None:
+                frame = setup.child(env_before_items(node, self.before_items))
+            self.env, self.phase = (tuple(env_names(node)), node) if name in STEP_LISTS else ((), None)
+            self.read(value, shape_of("map").get(name, LITERALLY), f"map.{name}", frame)
+        self.env, self.phase = (), None
+
+    def _part(self, document: Mapping, key: str, frame: _Frame) -> None:
+        for name, node in document.entries:
+            if name.value == key:
+                if key in _PHASES and isinstance(node, Mapping):
+                    node = Mapping(tuple(_env_first(node)), node.span)
+                self.read(node, shape_of("workflow")[key], key, frame)
+
+    def whole(self, node: Node, profile: str, path: str = "", key: str = "") -> None:
+        """Every string, in a document of no shape of ours."""
+        match node:
+            case Scalar(str()):
+                frame = self.frame("flow" if profile == "workflow" else profile)
+                frame.add(BEHIND_STEPS.values() if profile == "workflow" else ())
+                self._add(path, node, frame, shell=key == "shell" and profile == "workflow")
+            case Sequence(items):
+                for index, item in enumerate(items):
+                    self.whole(item, profile, f"{path}[{index}]", key)
+            case Mapping(entries):
+                for name, value in entries:
+                    self.whole(value, profile, _under(path, name), str(name.value))
+
+    # ── the tables, applied ──────────────────────────────────────────────
+
+    def read(self, node: Node, reads: Reads, path: str, frame: _Frame) -> None:
+        match reads:
+            case Literally():
+                return
+            case Text():
+                for index, item in _listed(node):
+                    self._add(f"{path}{index}", item, frame)
+            case AtStart():
+                self._add(path, node, self.frame("head") if self.is_workflow else frame)
+            case Shell():
+                for index, item in _listed(node):
+                    self._add(f"{path}{index}", item, frame, shell=not index)
+            case Tree():
+                self._tree(node, path, frame)
+            case When():
+                self._add(path, node, frame, when=True)
+            case Each(inner):
+                begin = len(self.fields)
+                if isinstance(node, Mapping):
+                    for key, value in node.entries:
+                        self.read(value, inner, _under(path, key), frame)
+                self._unite(node, inner, begin)
+            case Listed(inner):
+                begin = len(self.fields)
+                self._list(node, inner, path, frame)
+                self._unite(node, inner, begin)
+            case Either():
+                self.read(node, reads.read_as(node), path, frame)
+            case Shape(name):
+                self._shapes(node, name, path, frame)
+
+    def _tree(self, node: Node, path: str, frame: _Frame) -> None:
+        begin = len(self.fields)
+        for item in strings(node):
+            self._add(path, item, frame)
+        self._unite(node, TREE, begin)
+
+    def _unite(self, node: Node, inner: Reads, begin: int) -> None:
+        """A map or a list of trees is filled as one tree."""
+        if isinstance(inner, Tree):
+            self.fields[begin:] = [replace(field, root=node) for field in self.fields[begin:]]
+
+    def _list(self, node: Node, inner: Reads, path: str, frame: _Frame) -> None:
+        if not isinstance(node, Sequence):
+            return
+        if _is_step(inner):
+            self.lists.append(node.items)
+        for index, item in enumerate(node.items):
+            is_short = _is_step(inner) and isinstance(item, Scalar)
+            self.read(item, inner, f"{path}[{index}]", self._in_variables(frame) if is_short else frame)
+            frame.add(left_behind(item) if is_short else ())
+
+    def _shapes(self, node: Node, name: str, path: str, frame: _Frame) -> None:
+        if isinstance(node, Sequence):
+            for index, item in enumerate(node.items):
+                self.shape(item, name, f"{path}[{index}]", frame)
+        else:
+            self.shape(node, name, path, frame)
+
+    def shape(self, node: Node, name: str, path: str, frame: _Frame) -> None:
+        if isinstance(node, Scalar):
+            self._short(node, name, path, frame)
+        if not isinstance(node, Mapping):
+            frame.add(lost(node))
+            frame.add(left_behind(node) if name == "step" else ())
+            return
+        if name in ("node", "hook"):
+            frame = _in_graph(node, name, frame)
+        if name == "step":
+            self._step(node, path, frame)
+        else:
+            self._entries(node, name, path, frame, frame)
+
+    def _step(self, step: Mapping, path: str, frame: _Frame) -> None:
+        own = tuple(env_names(step, lambda name: _values(frame, name)))
+        held = self._variables(step, frame) if own or self.env else {}
+        inner = self._in_variables(frame, *own, held=held)
+        self._entries(step, "step", path, inner, frame)
+        if inner is not frame:
+            frame.add(name for _, name in inner.captured.values())
+
+    def _in_variables(self, frame: _Frame, *own: Name, held: abc.Mapping[str, Json] | None = None) -> _Frame:
+        """A step in its own variables and those of its phase; a known name means their value there."""
+        known, held = frame.known(), held or {}
+        env = [
+            replace(known.get(name.name, name), value=held.get(name.name, NOT_KNOWN))
+            for name in (*self.env, *own)
+        ]
+        return frame.child(env).child() if env else frame
+
+    def _variables(self, step: Mapping, frame: _Frame) -> dict[str, Json]:
+        """What the variables of a step hold, as far as the file says it; a run fills them the same way."""
+        from plait.schema import text_template
+        from plait.template.sinks import as_sealed_envs
+
+        places = (self.phase, step.get("metadata"), step)
+        written = [place.get("env") for place in places if isinstance(place, Mapping)]
+        nodes = {str(k.value): v for env in written if isinstance(env, Mapping) for k, v in env.entries}
+        try:
+            templates = {name: text_template(node) for name, node in nodes.items()}
+            filled = as_sealed_envs(templates, assumed(_open(frame.known())))
+        except PlaitError as error:
+            self.too_long += [one for one in error.problems if one.code == "output-too-long"]
+            return {}
+        return {name: value for name, (value, _) in filled.items()}
+
+    def _entries(self, node: Mapping, name: str, path: str, frame: _Frame, before: _Frame) -> None:
+        """The fields of a map: what it does, then what follows it."""
+        self.maps.append((name, node))
+        if name == "step" and node.get("workflow") is not None:
+            self.calls.append((node, frame.known()))
+        first, then = _in_order(node)
+        self.rounds = literal_items(node.get("foreach"))
+        doing = frame.child() if name == "validate" else frame  # what a check captures ends with it
+        for key, value in first:
+            begin = len(self.fields)
+            around = before if key.value in _BEFORE_ENV else frame if key.value == "result_file" else doing
+            self._field(key, value, name, path, around)
+            if name in ("step", "node") and key.value != "do":
+                self.fields[begin:] = _in_manner_of(node, key, self.fields[begin:])
+            if key.value == "params":
+                self.fields[begin:] = with_script(node, self.fields[begin:])
+            if str(key.value) not in shape_of(name):
+                doing.add(lost(value, of_step=name == "step"))
+            if name in _OF_COMMANDS and key.value in COMMAND_KEYS:
+                doing.add([*left_behind(Mapping(((key, value),), node.span)), *captures(node)])
+        if name == "step":
+            found = self._use(node, path, frame)
+            frame.add([*left_behind(node), *captures(node), *self.extracted.get(id(node), ())])
+            if (own := named_by_id(node)) is not None and own.name not in self.taken:
+                frame.add([own])
+            self._afterwards(then, path, frame, found)
+            return
+        for key, value in then:
+            self._field(key, value, name, path, frame)
+
+    def _afterwards(self, then: _Entries, path: str, frame: _Frame, found: list[Name]) -> None:
+        """What follows an action, each part with the names that the ways to it lead past.
+
+            done      on_exit_code 0 → validate → on_success
+            failed    on_failure, or on_exit_code of another code
+
+        After a handler behind which the action is tried again, it may still come to each of them.
+        `found` is what only an action that is done has captured.
+        """
+        for key, value in then:
+            if _is_tried_again(key, value):
+                self._field(key, value, "step", path, frame)
+        done, failed = frame.child(), list[Name]()
+        done.add(found)
+        for key, value in then:
+            if _is_tried_again(key, value):
+                continue
+            for is_done, part in _ways(key, value):
+                way = done if is_done else frame.child()
+                self._field(key, part, "step", path, way)
+                if key.value == "validate":
+                    done.add([HANDLER_NAMES["on_incomplete"]])
+                failed += () if is_done else way.captures()
+        frame.add([*done.captures(), *failed])
+
+    def _field(self, key: Scalar, value: Node, shape: str, path: str, frame: _Frame) -> None:
+        field = str(key.value)
+        reads = shape_of(shape).get(field, LITERALLY)
+        knows = KNOWN_INSIDE.get(field, ())
+        if field == "do" and self.rounds:
+            knows = tuple(
+                replace(name, values=self.rounds) if name.name == "item" else name for name in knows
+            )
+        if field == "on_exit_code" and isinstance(value, Mapping) and _are_successes(value):
+            knows = ()  # nothing has failed
+        # What is known inside alone stands apart from what is captured there, perhaps under the same name.
+        inner = frame.child(knows).child() if knows or field in _AFTERWARDS else frame
+        self.read(value, reads, _under(path, key), inner)
+        if inner is not frame and field != "do":  # what a round captures ends with the round
+            frame.add(inner.captures())
+
+    def _use(self, step: Mapping, path: str, frame: _Frame) -> list[Name]:
+        """The steps of a block, with the names that exist where it is used; and what they capture."""
+        said = step.get("use")
+        block = self.blocks.get(text_of(said) or "")
+        if block is None:
+            return [] if said is None else [UNREAD]
+        held = self._handed(step.get("with"), frame)
+        given = [
+            Name(name, (), "given by with", value=held.get(name, NOT_KNOWN))
+            for name in (*keys(step.get("with")), *block.needs)
+        ]
+        inner = frame.child(given).child()
+        outer, self.blocks = self.blocks, block.home
+        self.lists.append(block.steps)
+        for index, item in enumerate(block.steps):
+            self.shape(item, "step", f"{path}.use[{index}]", inner)
+        self.blocks = outer
+        frame.add(told_with_failures(block))
+        return inner.captures()
+
+    def _handed(self, node: Node | None, frame: _Frame) -> dict[str, Json]:
+        """What a block is given, as far as the file says it."""
+        if not isinstance(node, Mapping):
+            return {}
+        from plait.schema import template_of
+
+        try:
+            found = template_of(node).careful(assumed(_open(frame.known())), sealing=True)
+        except PlaitError:
+            return {}  # that is reported as the template that it is
+        return found if isinstance(found, dict) else {}
+
+    def _short(self, node: Scalar, name: str, path: str, frame: _Frame) -> None:
+        """A step or a handler written as one string: a slash command, or shell text."""
+        if name in ("step", "handler", "validate") and isinstance(node.value, str):
+            self._add(path, node, frame, shell=name != "step" and not node.value.startswith("/"))
+
+    def _add(self, path: str, node: Node, frame: _Frame, *, shell: bool = False, when: bool = False) -> None:
+        if isinstance(node, Scalar) and isinstance(node.value, str):
+            self.fields.append(
+                Field(
+                    path,
+                    node,
+                    frame.phase,
+                    frame.known(),
+                    shell,
+                    when,
+                    declared=self.declared,
+                    strict=self.strict,
+                )
+            )
+
+
+def _is_step(reads: Reads) -> bool:
+    match reads:
+        case Shape("step"):
+            return True
+        case Either(kinds):
+            return any(getattr(kind, "form", "") == "step" for kind in kinds.kinds)
+    return False
+
+
+def _in_manner_of(step: Mapping, key: Scalar, fields: list[Field]) -> list[Field]:
+    """The templates of one of its fields, as strict as it says and for the shell that it names."""
+    strict = _flag(step, "strict")
+    if strict is not None:
+        fields = [replace(field, strict=strict) for field in fields]
+    if key.value == "shell" and text_of(step.get("interpreter")) == "bash":
+        fields = [replace(field, dialect="bash") for field in fields]
+    return fields
+
+
+def tool_of(node: Mapping) -> str:
+    """The tool that a step, a node or an action calls, by the name that we have for it."""
+    said = text_of(node.get("tool") or node.get("item_id")) or ""
+    if not said.startswith(("rye/", "tool:")):
+        return said
+    from plait.tools.spaces import renamed
+
+    try:
+        return renamed(said)
+    except PlaitError:
+        return said  # that is reported as the id that it is
+
+
+def with_script(call: Mapping, fields: list[Field]) -> list[Field]:
+    """The templates of the parameters of a call, one of them a script if that tool runs shell text."""
+    if tool_of(call) != SHELL_TOOL:
+        return fields
+    params = call.get("params")
+    command, shell = (
+        params.get(key) if isinstance(params, Mapping) else None for key in ("command", "shell")
+    )
+    dialect: Dialect = "bash" if text_of(shell) == "bash" else "sh"
+    fields = [
+        replace(field, root=None) for field in fields
+    ]  # a script is bound, and not filled with the rest
+    return [
+        replace(field, is_script=True, dialect=dialect) if field.scalar is command else field
+        for field in fields
+    ]
+
+
+def _flag(node: Node, key: str) -> bool | None:
+    said = node.get(key) if isinstance(node, Mapping) else None
+    return said.value if isinstance(said, Scalar) and isinstance(said.value, bool) else None
+
+
+def _ways(key: Scalar, value: Node) -> Iterator[tuple[bool, Node]]:
+    """What follows an action, part by part, and whether it does so where that is done."""
+    if key.value != "on_exit_code" or not isinstance(value, Mapping):
+        yield key.value in ("validate", "on_success"), value
+        return
+    for entry in value.entries:
+        part = Mapping((entry,), value.span)
+        yield _are_successes(part), part
+
+
+def _are_successes(codes: Mapping) -> bool:
+    return not any(str(code.value).strip("0") for code, _ in codes.entries)
+
+
+def _is_tried_again(key: Scalar, value: Node) -> bool:
+    """Is it a handler behind which the step is tried again, or may be?"""
+    if key.value == "test" and isinstance(value, Mapping):
+        value = value.get("on_failure") or value
+    elif key.value != "on_failure":
+        return False
+    if not isinstance(value, Mapping):
+        return (text_of(value) or "").startswith("/")
+    for said in ("max_attempts", "max_retries", "retry_original"):
+        if (node := value.get(said)) is not None:
+            return not isinstance(node, Scalar) or node.value not in (0, False)
+    return value.get("steps") is None and value.get("commands") is None and _has_agent(value)
+
+
+def _has_agent(handler: Mapping) -> bool:
+    return any(handler.get(key) is not None for key in ("claude", "agent"))
+
+
+def _in_graph(node: Mapping, name: str, frame: _Frame) -> _Frame:
+    loop = text_of(node.get("as")) or ("item" if node.get("over") is not None else None)
+    more = [Name(loop, (), "the item of this round")] if loop else []
+    return frame.child(more, phase="hook" if name == "hook" else "graph")
+
+
+_Entries: TypeAlias = list[tuple[Scalar, Node]]
+
+
+def _in_order(node: Mapping) -> tuple[_Entries, _Entries]:
+    """The fields of a map by when they are read: what it does, and what follows that.
+
+    What stands inside of `test` follows it like what stands beside it.
+    """
+    first: _Entries = []
+    after: list[tuple[int, tuple[Scalar, Node]]] = []
+    for key, value in node.entries:
+        if key.value in _AFTERWARDS:
+            after.append((_AFTERWARDS.index(str(key.value)), (key, value)))
+            continue
+        within = value.entries if key.value == "test" and isinstance(value, Mapping) else ()
+        inner = [entry for entry in within if entry[0].value in _AFTERWARDS]
+        if inner:
+            after.append((len(_AFTERWARDS), (key, Mapping(tuple(inner), value.span))))
+            value = Mapping(tuple(entry for entry in within if entry not in inner), value.span)
+        first.append((key, value))
+    return first, [entry for _, entry in sorted(after, key=lambda one: one[0])]
+
+
+def _env_first(phase: Mapping) -> _Entries:
+    """The fields of a phase: its variables are filled before any of its steps has captured something."""
+    return sorted(phase.entries, key=lambda entry: entry[0].value != "env")
+
+
+def _listed(node: Node) -> Iterator[tuple[str, Node]]:
+    if isinstance(node, Sequence):
+        yield from ((f"[{index}]", item) for index, item in enumerate(node.items))
+    else:
+        yield "", node
+
+
+def _under(path: str, key: Scalar) -> str:
+    return f"{path}.{key.value}" if path else str(key.value)

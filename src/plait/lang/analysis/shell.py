@@ -1,0 +1,170 @@
+"""What is wrong with shell text and the values in it, found before anything runs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Container, Iterator, Sequence
+
+from plait.core.errors import Problem
+from plait.core.hints import Final
+from plait.core.source import Span
+from plait.core.values import revealed_text
+from plait.lang.analysis.scopes import Dialect, Field
+from plait.lang.findings import Finding
+from plait.scope.frames import ALIASES
+from plait.template.grammar import expansions
+from plait.template.nodes import Alternative, ContextHole, Path, Text
+from plait.template.shell.lexer import Gap, Lexed, analyse
+from plait.template.shell.options import OPTION_LIKE, Value, values_as_options
+from plait.template.shell.script import read_names
+from plait.template.template import Leaf
+
+
+def left_to_shell(path: Path, own: frozenset[str], *, strict: bool = False) -> bool:
+    """Is `${path}` the shell's own when the scope does not know it?  Strictly, only what it sets is."""
+    # An index belongs to an array of the script itself: `items=(a b); echo ${items[1]}`.
+    looks_like_it = path.root.isupper() and not path.keys and not strict
+    return path.root in own or looks_like_it
+
+
+def shell_pieces(leaf: Leaf, known: Container[str], *, dialect: Dialect = "sh") -> list[str | Gap]:
+    """Shell text with a gap for every hole that a run would fill; other holes are the shell's own."""
+    read = read_names(leaf, dialect)
+    own = read.assigned
+    pieces: list[str | Gap] = []
+    gaps = 0
+    for part in leaf.program.parts:
+        if isinstance(part, Text):
+            pieces.append(part.text)
+        elif isinstance(part, ContextHole) and (
+            part.start in read.own_holes or not _is_filled(part, known, own)
+        ):
+            pieces.append(leaf.source.text[part.start : part.end])
+        else:
+            formats = _formats(part)
+            pieces.append(Gap(gaps, part.start, part.end, "raw" in formats, "opt" in formats))
+            gaps += 1
+    return pieces
+
+
+def _is_filled(hole: ContextHole, known: Container[str], own: frozenset[str]) -> bool:
+    if hole.default is not None or len(hole.alternatives) != 1:
+        return True
+    path = hole.alternatives[0].origin
+    if not isinstance(path, Path) or path.root in known:
+        return True
+    if path.root in ALIASES and "item" in known:
+        return path.root not in own
+    return not (hole.bare or left_to_shell(path, own))
+
+
+def _formats(part: object) -> set[str]:
+    alternatives = part.alternatives if isinstance(part, ContextHole) else ()
+    return {form.name for alternative in alternatives for form in alternative.formats}
+
+
+def clashes(field: Field, leaf: Leaf) -> Iterator[Finding]:
+    """Names that the script sets and the flow knows: they are the script's, which may surprise."""
+    read = read_names(leaf, field.dialect)
+    told: set[str] = set()
+    for part in leaf.program.parts:
+        if not isinstance(part, ContextHole) or part.start not in read.own_holes:
+            continue
+        name = part.name
+        known = field.known.get(name)
+        if known is None or known.in_environment or name in told:
+            continue
+        told.add(name)
+        what = f"'{name}' is a variable of this script here, and not the value of the flow that is called so"
+        fix = f"give the variable of the script another name, or write {name}=${{{name}}} where it begins"
+        span = Span(leaf.source, part.start, part.end)
+        yield Finding(Problem(what, span, fix, code="name-clash"), "warning")
+
+
+def check_shell(field: Field, leaf: Leaf) -> Iterator[Finding]:
+    pieces = shell_pieces(leaf, field.known, dialect=field.dialect)
+    lexed = analyse(pieces, field.dialect)
+    for refusal in lexed.refusals:
+        span = Span(leaf.source, refusal.start, refusal.end)
+        yield Finding(Problem(refusal.what, span, refusal.fix, code=refusal.code))
+    if not lexed.refusals:
+        yield from check_options(field, leaf, pieces, lexed)
+    yield from check_names(field, leaf)
+
+
+def check_names(field: Field, leaf: Leaf) -> Iterator[Finding]:
+    """Names that mean a variable of the script, where its author may mean a value of the flow."""
+    yield from clashes(field, leaf)
+    yield from _bare_in_arithmetic(field, leaf)
+    yield from _bare_in_expansions(field, leaf)
+
+
+def check_options(field: Field, leaf: Leaf, pieces: Sequence[str | Gap], lexed: Lexed) -> Iterator[Finding]:
+    """Values that stand in the file itself and would be read as options."""
+    gaps = [piece for piece in pieces if isinstance(piece, Gap)]
+    for name, numbers in _roots(gaps, leaf).items():
+        known = field.known.get(name)
+        for value in known.values if known is not None else ():
+            held = revealed_text(value)
+            values = {
+                number: Value((held,), False, gaps[number].option, gaps[number].start, gaps[number].end)
+                for number in numbers
+            }
+            for option in values_as_options(lexed.commands, lexed.given, values):
+                what = f"{OPTION_LIKE}: '{name}' can be '{held}'"
+                span = Span(leaf.source, option.start, option.end)
+                # The value may never come there: a condition, another choice, an item that may fail.
+                yield Finding(Problem(what, span, option.fix, code="option-like"), "warning")
+
+
+def _roots(gaps: Sequence[Gap], leaf: Leaf) -> dict[str, list[int]]:
+    """By name: the gaps that hold its value as it is."""
+    places = {gap.start: number for number, gap in enumerate(gaps)}
+    found: dict[str, list[int]] = {}
+    for part in leaf.program.parts:
+        match part:
+            case ContextHole(alternatives=(Alternative(Path(root, ())),), filters=()):
+                if part.start in places and not _formats(part) - {"opt"}:
+                    found.setdefault(root, []).append(places[part.start])
+    return found
+
+
+_ARITHMETIC: Final = re.compile(r"\(\(((?:[^()]|\([^()]*\))*)\)\)")
+_BARE: Final = re.compile(r"(?<![\w$.}{])[A-Za-z_]\w*(?![\w.])")
+
+
+def _bare_in_arithmetic(field: Field, leaf: Leaf) -> Iterator[Finding]:
+    """Names that the shell takes for its own variables there: the value that is called so never comes."""
+    own = read_names(leaf, field.dialect).assigned
+    for place in _ARITHMETIC.finditer(leaf.source.text):
+        for found in _BARE.finditer(leaf.source.text, *place.span(1)):
+            name = found.group()
+            known = field.known.get(name)
+            if known is None or known.in_environment or name in own:
+                continue
+            what = f"in $(( … )) '{name}' is a variable of the shell, not the value that is called so here"
+            fix = f"write ${{{name}}} there"
+            yield Finding(Problem(what, Span(leaf.source, *found.span()), fix, code="bare-name"), "warning")
+
+
+def _bare_in_expansions(field: Field, leaf: Leaf) -> Iterator[Finding]:
+    """`${name%.c}`, `${#name}` and their like are the shell's: there a value of the flow would be empty."""
+    read = read_names(leaf, field.dialect)
+    own = {*read.own_holes}
+    holes = {
+        part.start
+        for part in leaf.program.parts
+        if isinstance(part, ContextHole)
+        and part.start not in own
+        and _is_filled(part, field.known, read.assigned)
+    }
+    for name, start, place in expansions(leaf.source.text):
+        known = field.known.get(name)
+        if start in holes or known is None or known.in_environment or name in read.assigned:
+            continue
+        what = (
+            f"'{name}' is a variable of the shell here, which has none, and not the value that is called so"
+        )
+        fix = f"give the shell the value before: {name}=${{{name}}}; …"
+        span = Span(leaf.source, place, place + len(name))
+        yield Finding(Problem(what, span, fix, code="bare-name"), "warning")

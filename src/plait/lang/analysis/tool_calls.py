@@ -1,0 +1,191 @@
+"""The calls of tools that a file writes out, and what is wrong with values in the code of those tools.
+
+`plait check` and a run ask the same questions of the same calls: a placeholder in a parameter that is
+code is bound, or refused before anything runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Sequence as Many
+
+from plait import schema as format
+from plait.core.documents import Mapping as Map
+from plait.core.documents import Node, Scalar, Sequence
+from plait.core.errors import Problem
+from plait.core.hints import Final, TypeAlias
+from plait.core.records import dataclass, field
+from plait.core.source import Span
+from plait.core.values import NOT_KNOWN, Json
+from plait.engine.hooks import Hook
+from plait.lang.analysis.names import profile_of, strings
+from plait.lang.analysis.scopes import Field, Known, Reading, read_fields
+from plait.lang.analysis.shell import check_options, shell_pieces
+from plait.lang.findings import Finding
+from plait.lang.workflow.compose import Blocks, Composed, compose
+from plait.program.actions.cli_agent import CLAUDE
+from plait.program.graph.calls import whole_id
+from plait.schema import Said, template_of
+from plait.scope import Scope
+from plait.template.profiles import Profile
+from plait.template.shell.lexer import analyse
+from plait.template.template import Branch, Constant, Leaf, Template
+from plait.tools.code_params import SHELLS, CodeParams, CodePlace, dialect_of
+
+CodeOf: TypeAlias = Callable[[str], CodeParams | None]
+"""Which parameters of a tool are code, by its id; None if it is not there."""
+_NOTHING: Final = Scope()
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A tool that is named, and its parameters as they are written."""
+
+    tool_id: str
+    params: Template | None
+    fields: Mapping[int, Field] = field(default_factory=dict, repr=False)
+    """By the identity of a text of the parameters: what is known where it stands."""
+    node: Scalar | None = field(default=None, repr=False)
+    """The id, where it stands in a file."""
+    written: Map | None = field(default=None, repr=False)
+    """The parameters, where they stand."""
+    is_whole: bool = True
+    """Are these all the parameters, or will a run make others?"""
+
+    def known_params(self) -> dict[str, Json]:
+        """The parameters, with what only a run knows as such."""
+        known = {} if self.params is None else _known(self.params.root, self.params.profile)
+        return known if isinstance(known, dict) else {}
+
+
+def calls_in_file(path: str, document: Node | None, *, project: str | None = None) -> Iterator[ToolCall]:
+    """Every call that a file, those that it is made of and those that it calls write out."""
+    if document is None:
+        from plait.lang.directive.read import hooks_in
+
+        yield from calls_in_hooks(hooks_in(path) if path.endswith((".md", ".markdown")) else None)
+        return
+    yield from calls_in_hooks(document)
+    for place in ("hooks", "config.hooks"):
+        yield from calls_in_hooks(document.at(place) if isinstance(document, Map) else None)
+    match profile_of(document):
+        case "workflow":
+            flow = compose(document, path)
+            if not flow.problems:  # which are reported; blocks could lead back to themselves
+                reading = read_fields(flow.document, "workflow", blocks=flow.blocks)
+                yield from calls_in(reading, "workflow")
+                for other in called_by(reading, path, project):
+                    yield from tool_calls(other.document, "workflow", blocks=other.blocks)
+        case "graph" | "prompt" as profile:
+            yield from tool_calls(document, profile)
+
+
+def called_by(reading: Reading, path: str, project: str | None) -> Iterator[Composed]:
+    """The workflow files that a file calls, and those that they call, each once; no problems are told."""
+    if reading.calls:
+        from plait.lang.workflow.subworkflow import files_called
+
+        yield from files_called(reading, path, project)
+
+
+def tool_calls(document: Node, profile: str, *, blocks: Blocks | None = None) -> tuple[ToolCall, ...]:
+    """Every call of a document whose tool is written out."""
+    return calls_in(read_fields(document, profile, blocks=blocks), profile)
+
+
+def calls_in(reading: Reading, profile: str) -> tuple[ToolCall, ...]:
+    by_scalar = {id(one.scalar): one for one in reading.fields}
+    # A block is read wherever it is used.
+    maps = {(form, id(node)): node for form, node in reading.maps}
+    found = (_call(form, node, profile, by_scalar) for (form, _), node in maps.items())
+    return tuple(call for call in found if call is not None)
+
+
+def calls_of_hooks(hooks: Iterable[Hook]) -> Iterator[ToolCall]:
+    for hook in hooks:
+        for call in hook.calls:
+            if call.params is not None:
+                yield ToolCall(call.tool, call.params)
+
+
+def calls_in_hooks(node: Node | None) -> Iterator[ToolCall]:
+    """The same of hooks that are not read yet."""
+    for hook in node.items if isinstance(node, Sequence) else ():
+        several = hook.get("actions") if isinstance(hook, Map) else None
+        one = hook.get("action") if isinstance(hook, Map) else None
+        for action in (one, *(several.items if isinstance(several, Sequence) else ())):
+            call = _call("hook_action", action, "graph", {}) if isinstance(action, Map) else None
+            if call is not None:
+                yield call
+
+
+def code_findings(calls: Iterable[ToolCall], code_of: CodeOf) -> Iterator[Finding]:
+    """Every placeholder of these calls that may not stand in code, or not where it stands there."""
+    for call in calls:
+        code = code_of(call.tool_id) if call.params is not None else None
+        if code and call.params is not None:
+            refused = code.refusals(call.params)
+            yield from map(Finding, refused)
+            yield from () if refused else _of_shell(code.places(call.params), call)
+
+
+def _call(form: str, node: Map, profile: str, by_scalar: Mapping[int, Field]) -> ToolCall | None:
+    """The call that a map of the file is; None if it is none, or a value says which."""
+    table = format.spelt(form)
+    name = next((name for name in ("params", "options") if name in table), None)
+    if name is None or "tool" not in table:
+        return None
+    said = Said(form, node, _NOTHING)
+    tool, params = said.get("tool"), said.get(name)
+    named = CLAUDE if tool is None and form == "agent" else tool.value if isinstance(tool, Scalar) else None
+    if not isinstance(named, str) or not named or any(char in named for char in "${}"):
+        return None
+    is_directive = form == "action" and said.text("item_type") == "directive"
+    tool_id = whole_id(named, is_directive)
+    node_of_id = tool if isinstance(tool, Scalar) else None
+    if not isinstance(params, Map | Scalar):
+        return ToolCall(tool_id, None, node=node_of_id, is_whole=form != "agent" and params is None)
+    template = template_of(params, "graph" if form in ("hook_action", "task") else profile)
+    pairs = zip(template.leaves(), strings(params), strict=True)
+    fields = {id(leaf): by_scalar[id(text)] for leaf, text in pairs if id(text) in by_scalar}
+    written = params if isinstance(params, Map) else None
+    # What the tool of an agent is given is made of its prompt, too.
+    return ToolCall(tool_id, template, fields, node_of_id, written, form != "agent" and written is not None)
+
+
+def _known(node: Leaf | Branch | Constant, profile: Profile) -> Json:
+    match node:
+        case Branch(items, None):
+            return [_known(item, profile) for item in items]
+        case Branch(items, keys):
+            return {key: _known(item, profile) for key, item in zip(keys or (), items, strict=True)}
+        case Leaf():
+            leaf = Template(node, profile)
+            return NOT_KNOWN if leaf.placeholders else leaf.render({})
+        case Constant(value):
+            return value
+
+
+def _of_shell(places: Many[CodePlace], call: ToolCall) -> Iterator[Finding]:
+    """Values that shell text may not hold where they stand, as in a `shell:` step."""
+    for place in places:
+        if place.mark.language not in SHELLS or any(flaw.fatal for flaw in place.leaf.program.flaws):
+            continue
+        at = call.fields.get(id(place.leaf))
+        dialect = dialect_of(place.mark, {"shell": _written(call.params, "shell")})
+        known = at.known if at is not None else Known("flow", {}, 0)
+        pieces = shell_pieces(place.leaf, known, dialect=dialect)
+        lexed = analyse(pieces, dialect)
+        for refusal in lexed.refusals:
+            span = Span(place.leaf.source, refusal.start, refusal.end)
+            yield Finding(Problem(refusal.what, span, refusal.fix, code=refusal.code))
+        if at is not None and not lexed.refusals:
+            yield from check_options(at, place.leaf, pieces, lexed)
+
+
+def _written(params: Template | None, name: str) -> str | None:
+    root = None if params is None else params.root
+    if not isinstance(root, Branch) or root.keys is None or name not in root.keys:
+        return None
+    leaf = root.items[root.keys.index(name)]
+    return leaf.source.text if isinstance(leaf, Leaf) else None

@@ -1,0 +1,227 @@
+"""The parts of a step that need nothing but what stands in it: names, condition, retries, capture."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Many
+
+from plait import schema as format
+from plait.core.digests import sha256_hex
+from plait.core.documents import nodes
+from plait.core.hints import TYPE_CHECKING, Any, Final, Literal
+from plait.core.records import replace
+from plait.core.values import Json, json_text
+from plait.engine.limits import NO_LIMITS, Limits
+from plait.engine.perform import PLAIN, Policy
+from plait.engine.retry import ONCE_ONLY, Retry
+from plait.program.capture import Capture
+from plait.program.on_empty import OnEmpty
+from plait.schema import Said, template_of
+from plait.template.template import Template
+
+if TYPE_CHECKING:
+    from plait.core.source import Span
+    from plait.scope.expressions import Expression
+
+TITLE_LENGTH: Final = 60
+
+
+def step_names(steps: Many[nodes.Node]) -> list[str]:
+    """What each step is called in paths: its id, else its number; not its name, which may be improved."""
+    ids = [plain_field(step, "id") for step in steps]
+    return [own or (f"step-{at}" if str(at) in ids else str(at)) for at, own in enumerate(ids)]
+
+
+def plain_field(step: nodes.Node, name: str) -> str:
+    node = step.get(name) if isinstance(step, nodes.Mapping) else None
+    return str(node.value) if isinstance(node, nodes.Scalar) and node.value is not None else ""
+
+
+def spelt_out(node: nodes.Scalar) -> nodes.Mapping:
+    """A step that is only text: a command of an agent, or shell text where that may stand."""
+    command = "claude" if str(node.value).startswith("/") else "shell"
+    return nodes.Mapping(((nodes.Scalar(command, node.span), node),), node.span)
+
+
+def title_of(said: Said, kind: str) -> str:
+    """The first line of what it does."""
+    node = next((node for name in format.COMMANDS if (node := said.get(name)) is not None), None)
+    written = next((leaf.source.text for leaf in template_of(node).leaves()), "") if node is not None else ""
+    first = " ".join((written.strip().splitlines() or [""])[0].split())
+    shown = first if len(first) <= TITLE_LENGTH else first[: TITLE_LENGTH - 1] + "…"
+    return shown or kind
+
+
+def interpreter_of(said: Said) -> Literal["sh", "dash", "bash"]:
+    """The shell that runs the shell text of a step or a node."""
+    match said.text("interpreter"):
+        case "bash":
+            return "bash"
+        case "dash":
+            return "dash"
+    return "sh"
+
+
+def commands_of(said: Said) -> Many[nodes.Node]:
+    """The steps of a handler or check: a list, or one step for each command that stands in the map itself."""
+    if said.has("steps"):
+        return said.items("steps")
+    table = format.spelt("step")
+    around = [
+        entry
+        for entry in said.node.entries
+        if str(entry[0].value) in _OF_ONE_COMMAND and str(entry[0].value) in table
+    ]
+    commands = [entry for entry in said.node.entries if _command(said, entry[0]) is not None]
+    return [
+        nodes.Mapping((_renamed(entry, _command(said, entry[0]) or ""), *around), said.node.span)
+        for entry in commands
+    ]
+
+
+_OF_ONE_COMMAND: Final = frozenset({
+    "name", "id", "params", "model", "capture_output", "capture", "capture_format", "capture_streams",
+    "commit_required",
+})  # fmt: skip
+"""Fields of a handler or check that belong to the command beside them."""
+
+
+def _command(said: Said, key: nodes.Scalar) -> str | None:
+    field = format.spelt(said.form).get(str(key.value))
+    return field.name if field is not None and field.name in format.COMMANDS else None
+
+
+def _renamed(entry: tuple[nodes.Scalar, nodes.Node], name: str) -> tuple[nodes.Scalar, nodes.Node]:
+    return nodes.Scalar(name, entry[0].span), entry[1]
+
+
+def needed(said: Said, name: str) -> Template:
+    template = said.template(name)
+    assert template is not None
+    return template
+
+
+def when_of(said: Said) -> Expression | None:
+    node = said.get("when")
+    if node is None:
+        return None
+    from plait.scope.expressions import read_when
+
+    if isinstance(node, nodes.Mapping):
+        return read_when(node.data(), locate=lambda place: _span_at(node, place))
+    source = node.source() if isinstance(node, nodes.Scalar) and isinstance(node.value, str) else None
+    return read_when(node.data(), source=source)
+
+
+def _span_at(node: nodes.Node, place: tuple[str | int, ...]) -> Span:
+    return (node.at(place) or node).span
+
+
+def policy_of(said: Said, older: Said | None) -> Policy:
+    timeout = said.seconds("timeout")
+    for other in (said.inner("test"), older):
+        if timeout is None and other is not None:
+            timeout = other.seconds("timeout")
+    retry = retry_of(said)
+    if retry is None and older is not None and (again := older.whole("retries")):
+        retry = Retry(attempts=again + 1)
+    if retry is None and timeout is None and not said.flag("once"):
+        return PLAIN
+    return Policy(retry=retry or ONCE_ONLY, timeout=timeout, once=said.flag("once"))
+
+
+def retry_of(place: Said, name: str = "retry") -> Retry | None:
+    """What a map says under `retry`: a number of attempts, or more."""
+    said = place.inner(name)
+    if said is None:
+        attempts = place.whole(name)
+        return None if attempts is None else Retry(attempts=attempts)
+    backoff, base, increment = (
+        said.text("backoff") or "exponential",
+        said.number("base"),
+        said.seconds("increment"),
+    )
+    if (way := said.inner("backoff")) is not None:
+        backoff = next(name for name in ("fixed", "linear", "exponential", "fibonacci") if way.node.get(name))
+        numbers = way.inner(backoff)
+        if numbers is not None and backoff == "linear":
+            increment = numbers.seconds("increment")
+        if numbers is not None and backoff == "exponential":
+            base = numbers.number("base")
+    first = said.seconds("initial_delay")
+    return Retry(
+        attempts=said.whole("attempts") or 1,
+        backoff=backoff,  # type: ignore[arg-type]  # one of the words of its table
+        initial_delay=1.0 if first is None else first,
+        max_delay=said.seconds("max_delay") or 30.0,
+        increment=increment,
+        base=base or 2.0,
+        jitter=_jitter(said),
+        retry_on=said.words("retry_on"),
+        budget=said.seconds("budget"),
+    )
+
+
+def _jitter(said: Said) -> float:
+    share = said.number("jitter")
+    if share is not None:
+        return float(share)
+    return float(said.number("jitter_factor") or 0) if said.flag("jitter") else 0.0
+
+
+def backend_of(flow: Said) -> str:
+    """Where items run: as the map says, else as its flow does."""
+    own = flow.inner("map")
+    return (own.text("backend") if own else None) or flow.text("backend") or "local"
+
+
+def capture_of(said: Said) -> Capture | None:
+    name = said.text("capture_output")
+    if name is None:
+        return None
+    capture = Capture(name, format=said.text("capture_format") or "string")  # type: ignore[arg-type]
+    streams = said.inner("capture_streams")
+    if streams is None:
+        stream: Any = said.text("capture_streams") or "stdout"  # one of the words of its table
+        return replace(capture, stream=stream)
+    out, err = streams.flag("stdout"), streams.flag("stderr")
+    facts = {
+        "output",
+        "stdout",
+        "stderr",
+        *(one for one in ("exit_code", "success", "duration") if streams.flag(one)),
+    }
+    return replace(
+        capture, stream="both" if out and err else "stderr" if err else "stdout", facts=frozenset(facts)
+    )
+
+
+def digest(data: Json) -> str:
+    return sha256_hex(json_text(ordered(data)).encode("utf-8", "surrogatepass"))[:16]
+
+
+def ordered(data: Json) -> Json:
+    match data:
+        case dict():
+            return {key: ordered(data[key]) for key in sorted(data)}
+        case list():
+            return [ordered(item) for item in data]
+    return data
+
+
+def read_limits(said: Said | None) -> Limits:
+    """A map of limits in which nothing is wrong; None: there is none."""
+    if said is None:
+        return NO_LIMITS
+    return Limits(
+        turns=said.whole("turns"),
+        tokens=said.whole("tokens"),
+        spend=said.number("spend"),
+        seconds=said.seconds("seconds"),
+        steps=said.whole("steps"),
+        depth=said.whole("depth"),
+    )
+
+
+def on_empty_of(said: Said) -> OnEmpty:
+    """What a map, or anything like it, says about having no items."""
+    return said.text("on_empty") or "warn"  # type: ignore[return-value]  # one of the words of its table

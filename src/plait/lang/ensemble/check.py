@@ -1,0 +1,343 @@
+"""Everything that is wrong with an ensemble, wherever it was written, before anything runs.
+
+`where` says where a field of a task, loop, map or agent stands; of one that was made in Python
+there is no such place, and the message names it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+from plait.core.errors import InputError, Problem, listed, nearest
+from plait.core.hints import TypeAlias
+from plait.core.records import replace
+from plait.core.source import Span
+from plait.program.on_empty import ON_EMPTY
+from plait.program.tasks.model import (
+    ON_ERROR,
+    ON_MAX,
+    PLAIN_AGENT,
+    STRATEGIES,
+    Agent,
+    Cast,
+    Loop,
+    Manager,
+    MapReduce,
+    Task,
+)
+from plait.template.grammar import parse_path
+
+Where: TypeAlias = Callable[[object, str], Span | None]
+"""The place of a field of something; None if it has none."""
+
+
+def nowhere(owner: object, field: str) -> Span | None:  # noqa: ARG001 - a Where
+    return None
+
+
+def problems_of(cast: Cast, where: Where = nowhere) -> list[Problem]:
+    """All problems, those of the whole first, then by task, loop and map."""
+    found = [*_of_whole(cast, where)]
+    known = {id(task) for task in cast.tasks}
+    for task in cast.tasks:
+        found += _of_task(cast, task, where, known)
+    for agent in {id(task.agent): task.agent for task in cast.tasks if task.agent is not None}.values():
+        found += _of_agent(agent, where)
+    found += _of_groups(cast, where)
+    for loop in cast.loops:
+        found += _of_loop(cast, loop, where)
+    for one in cast.maps:
+        found += _of_map(cast, one, where)
+    found += _of_manager(cast, where)
+    if not found:  # what leads in a circle may do so because of something else
+        found += _order_of(cast, where)
+    return found
+
+
+# ── the whole ────────────────────────────────────────────────────────────
+
+
+def _of_whole(cast: Cast, where: Where) -> Iterator[Problem]:
+    if not cast.tasks:
+        yield Problem("an ensemble has at least one task", where(cast, "tasks"), "write one", code="no-tasks")
+    for name, value, words in (
+        ("workflow", cast.workflow, STRATEGIES),
+        ("on_error", cast.on_error, ON_ERROR),
+    ):
+        if value is not None and value not in words:
+            yield _no_word(name, str(value), words, where(cast, name))
+    if cast.max_parallel < 1:
+        what = "max_parallel is at least 1"
+        yield Problem(what, where(cast, "max_parallel"), "leave it away, or raise it", code="wrong-type")
+    for task, times in _times(cast.tasks):
+        if times > 1:
+            what = f"task '{cast.id_of(task)}' stands {times} times in the list"
+            fix = "make a second Task: two tasks may say the same"
+            yield Problem(what, None, fix, code="duplicate-task")
+
+
+def _times(tasks: Sequence[Task]) -> Iterator[tuple[Task, int]]:
+    counts = Counter(map(id, tasks))
+    for task in {id(task): task for task in tasks}.values():
+        yield task, counts[id(task)]
+
+
+def _no_word(field: str, value: str, words: Sequence[str], where: Span | None) -> Problem:
+    guess = nearest(value, words)
+    fix = f"did you mean '{guess}'?" if guess else f"it is one of {', '.join(words)}"
+    return Problem(f"'{field}' cannot be '{value}'", where, fix, code="wrong-type")
+
+
+# ── tasks and agents ─────────────────────────────────────────────────────
+
+
+def _of_task(cast: Cast, task: Task, where: Where, known: set[int]) -> Iterator[Problem]:
+    called = f"task '{cast.id_of(task)}'"
+    by_handler, by_tool = task.handler is not None, task.tool is not None
+    for one, other, is_odd in (
+        ("handler", "agent", by_handler and task.agent is not None),
+        ("handler", "tool", by_handler and by_tool),
+        ("tool", "agent", by_tool and task.agent is not None),
+        ("handler", "output_schema", by_handler and task.output_schema is not None),
+        ("tool", "output_schema", by_tool and task.output_schema is not None),
+    ):
+        if is_odd:
+            what = f"{called} has {one} and {other}, and cannot be done by both"
+            if other == "output_schema":
+                what = f"{called} has a {one}, and output_schema is for models"
+            yield Problem(what, where(task, other), f"leave away {one} or {other}", code="contradiction")
+    if task.params is not None and not by_tool:
+        what = f"{called} has params, and no tool"
+        yield Problem(what, where(task, "params"), "name a tool, or leave them away", code="contradiction")
+    if by_handler and not callable(task.handler):
+        yield Problem(f"the handler of {called} is no function", None, "pass one", code="wrong-type")
+    if task.params is not None and not isinstance(task.params, Mapping):
+        yield Problem(
+            f"the params of {called} are no map", where(task, "params"), "write a map", code="wrong-type"
+        )
+    for place, least in (("attempts", 1), ("max_output_retries", 0)):
+        if getattr(task, place) < least:
+            yield Problem(
+                f"'{place}' of {called} is at least {least}",
+                where(task, place),
+                "raise it",
+                code="wrong-type",
+            )
+    for needed in task.context:
+        if needed is task:
+            yield Problem(
+                f"{called} has itself in its context", where(task, "context"), "take it out", code="cycle"
+            )
+        elif id(needed) not in known:
+            what = f"{called} has a task in its context that the ensemble does not have"
+            yield Problem(what, where(task, "context"), "add it to the tasks", code="unknown-task")
+
+
+def _of_agent(agent: Agent, where: Where) -> Iterator[Problem]:
+    if not agent.role.strip():
+        yield Problem("an agent has a role", where(agent, "role"), "say who it is", code="missing-field")
+
+
+# ── loops and maps ───────────────────────────────────────────────────────
+
+
+def _of_groups(cast: Cast, where: Where) -> Iterator[Problem]:
+    """A task stands in one loop or map at most."""
+    taken: dict[int, str] = {}
+    for owner, tasks in _groups(cast):
+        for task in tasks:
+            if id(task) in taken:
+                what = f"task '{cast.id_of(task)}' stands in two loops or maps"
+                yield Problem(what, where(owner, "tasks"), "let it stand in one", code="contradiction")
+            taken[id(task)] = cast.id_of(task)
+
+
+def _groups(cast: Cast) -> Iterator[tuple[Loop | MapReduce, Sequence[Task]]]:
+    yield from ((loop, loop.tasks) for loop in cast.loops)
+    for one in cast.maps:
+        yield one, [one.task] if one.reduce is None else [one.task, one.reduce]
+
+
+def _of_loop(cast: Cast, loop: Loop, where: Where) -> Iterator[Problem]:
+    from plait.program.tasks.loop import compiled_until
+
+    called = f"loop '{loop.name}'" if loop.name else "a loop"
+    if not loop.tasks:
+        yield Problem(f"{called} has no tasks", where(loop, "tasks"), "name some", code="no-tasks")
+    if loop.max_iterations < 1:
+        what = f"'max_iterations' of {called} is at least 1"
+        yield Problem(what, where(loop, "max_iterations"), "raise it", code="wrong-type")
+    if loop.on_max not in ON_MAX:
+        yield _no_word("on_max", loop.on_max, ON_MAX, where(loop, "on_max"))
+    if loop.until is not None and not callable(loop.until):
+        try:
+            compiled_until(loop.until)
+        except InputError as error:
+            place = where(loop, "until")
+            yield from (
+                one if isinstance(one.where, Span) else replace(one, where=place) for one in error.problems
+            )
+    seen: set[int] = set()
+    for task in loop.tasks:
+        for one in task.context:
+            if any(one is other for other in loop.tasks) and id(one) not in seen and one is not task:
+                what = f"task '{cast.id_of(task)}' needs '{cast.id_of(one)}', which comes later in {called}"
+                fix = "put it before, or rely on the feedback of the round before"
+                yield Problem(what, where(task, "context"), fix, code="wrong-order")
+        seen.add(id(task))
+
+
+def _of_map(cast: Cast, one: MapReduce, where: Where) -> Iterator[Problem]:
+    called = f"the map of task '{cast.id_of(one.task)}'"
+    if one.on_empty not in ON_EMPTY:
+        yield _no_word("on_empty", one.on_empty, ON_EMPTY, where(one, "on_empty"))
+    if one.chunk_size is not None and one.chunk_size < 2:
+        what = f"'chunk_size' of {called} is at least 2"
+        yield Problem(what, where(one, "chunk_size"), "leave it away, or raise it", code="wrong-type")
+    for field, least in (("target_tokens", 1), ("max_levels", 1)):
+        value = getattr(one, field)
+        if value is not None and value < least:
+            what = f"'{field}' of {called} is at least {least}"
+            yield Problem(what, where(one, field), "leave it away, or raise it", code="wrong-type")
+    for field in ("chunk_size", "target_tokens"):
+        if getattr(one, field) is not None and one.reduce is None:
+            what = f"{called} has {field}, and nothing puts its outputs together"
+            yield Problem(what, where(one, field), "name a task for reduce", code="contradiction")
+    yield from _of_items(cast, one, called, where)
+    if one.reduce is not None and any(task is one.reduce for task in one.task.context):
+        what = (
+            f"task '{cast.id_of(one.task)}' needs '{cast.id_of(one.reduce)}', which puts its outputs together"
+        )
+        yield Problem(what, where(one.task, "context"), "take it out of the context", code="cycle")
+
+
+def _of_items(cast: Cast, one: MapReduce, called: str, where: Where) -> Iterator[Problem]:
+    if one.path is not None and one.source is None:
+        what = f"{called} has a path, and no task makes its items"
+        yield Problem(what, where(one, "path"), "name the task, or leave it away", code="contradiction")
+    if one.path is not None:
+        try:
+            parse_path(one.path)
+        except InputError as error:
+            yield replace(error.problems[0], where=where(one, "items"))
+    if one.source is not None:
+        if not any(one.source is task for task in cast.tasks):
+            what = f"the items of {called} come from a task that the ensemble does not have"
+            yield Problem(what, where(one, "items"), "add it to the tasks", code="unknown-task")
+        elif any(one.source is other for other in (one.task, one.reduce)):
+            what = f"the items of {called} come from '{cast.id_of(one.source)}', which stands in it"
+            yield Problem(what, where(one, "items"), "name another task", code="cycle")
+    elif not isinstance(one.items, str) and not isinstance(one.items, Sequence):
+        what = f"the items of {called} are a list, the name of an input, or a task"
+        yield Problem(what, where(one, "items"), "write a list", code="wrong-type")
+
+
+# ── a manager ────────────────────────────────────────────────────────────
+
+
+def _of_manager(cast: Cast, where: Where) -> Iterator[Problem]:
+    manager = cast.manager
+    if cast.workflow != "hierarchical":
+        if manager is not None:
+            fix = "write workflow: hierarchical, or leave the manager away"
+            what = "an ensemble has a manager only if it is hierarchical"
+            yield Problem(what, where(cast, "manager"), fix, code="contradiction")
+        return
+    for task in cast.tasks:
+        if not task.is_done_by_model:
+            what = f"task '{cast.id_of(task)}' is done by no agent, and a manager delegates to agents"
+            yield Problem(what, where(task, "tool"), "give it an agent", code="contradiction")
+        if task.context:
+            what = f"task '{cast.id_of(task)}' has a context, and a manager decides what its workers know"
+            yield Problem(what, where(task, "context"), "leave it away", code="contradiction")
+    if cast.loops or cast.maps:
+        what = "a manager decides how often something is done: there are no loops or maps"
+        yield Problem(what, where(cast, "workflow"), "leave them away", code="contradiction")
+    yield from _same_roles(cast, where)
+    if manager is not None:
+        yield from _of_caps(cast, manager, where)
+
+
+def _same_roles(cast: Cast, where: Where) -> Iterator[Problem]:
+    agents = {id(agent): agent for task in cast.tasks if (agent := task.agent) is not None}
+    seen: set[str] = set()
+    for agent in agents.values():
+        if agent.role.casefold() in seen:
+            what = f"two agents have the role '{agent.role}', and a manager could not tell them apart"
+            yield Problem(what, where(agent, "role"), "give one of them another role", code="duplicate-role")
+        seen.add(agent.role.casefold())
+
+
+def _of_caps(cast: Cast, manager: Manager, where: Where) -> Iterator[Problem]:
+    roles = list(dict.fromkeys((task.agent or PLAIN_AGENT).role for task in cast.tasks))
+    for field, known in (("workers", roles), ("required", list(manager.workers) or roles)):
+        for role in getattr(manager, field):
+            if role not in known:
+                guess = nearest(role, known)
+                fix = f"did you mean '{guess}'?" if guess else f"there are: {listed(known)}"
+                yield Problem(
+                    f"'{field}' names no worker: '{role}'", where(manager, field), fix, code="unknown-role"
+                )
+    for field in ("max_delegations", "max_per_worker"):
+        cap = getattr(manager, field)
+        if cap is not None and cap < 1:
+            yield Problem(f"'{field}' is at least 1", where(manager, field), "raise it", code="wrong-type")
+
+
+# ── order ────────────────────────────────────────────────────────────────
+
+
+def _order_of(cast: Cast, where: Where) -> Iterator[Problem]:
+    circle = _circle(cast)
+    if circle:
+        names = " → ".join(f"'{cast.id_of(task)}'" for task in [*circle, circle[0]])
+        what = f"tasks need each other in a circle: {names}"
+        yield Problem(what, where(circle[0], "context"), "take one of them out of a context", code="cycle")
+        return
+    if cast.strategy != "sequential":
+        return
+    seen: set[int] = set()
+    for task in cast.tasks:
+        for one in cast.needs(task):
+            if id(one) not in seen:
+                what = f"task '{cast.id_of(task)}' needs '{cast.id_of(one)}', which comes later in the list"
+                fix = "put it before, or write workflow: parallel"
+                yield Problem(what, where(task, "context"), fix, code="wrong-order")
+        seen.add(id(task))
+
+
+def _circle(cast: Cast) -> list[Task]:
+    """Tasks each of which needs the next, and the last the first; a loop or a map counts as one."""
+    groups = {id(task): id(owner) for owner, tasks in _groups(cast) for task in tasks}
+    state: dict[int, str] = {}
+    for first in cast.tasks:
+        way: list[tuple[Task, Iterator[Task]]] = []
+        group = groups.get(id(first), id(first))
+        if group in state:
+            continue
+        state[group] = "open"
+        way.append((first, iter(_needs(cast, first, groups))))
+        while way:
+            task, needs = way[-1]
+            nearer = next(needs, None)
+            if nearer is None:
+                state[groups.get(id(task), id(task))] = "closed"
+                way.pop()
+                continue
+            group = groups.get(id(nearer), id(nearer))
+            if state.get(group) == "open":
+                names = [one for one, _ in way]
+                start = next(at for at, one in enumerate(names) if groups.get(id(one), id(one)) == group)
+                return names[start:]
+            if group not in state:
+                state[group] = "open"
+                way.append((nearer, iter(_needs(cast, nearer, groups))))
+    return []
+
+
+def _needs(cast: Cast, task: Task, groups: Mapping[int, int]) -> Iterable[Task]:
+    """What has to be done before a task, or before the loop or map that it stands in."""
+    own = groups.get(id(task), id(task))
+    together = [one for one in cast.tasks if groups.get(id(one), id(one)) == own]
+    return [need for one in together for need in cast.needs(one) if groups.get(id(need), id(need)) != own]

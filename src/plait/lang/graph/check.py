@@ -1,0 +1,465 @@
+"""Everything that is wrong with a graph, found before anything runs: edges, nodes, names, conditions.
+
+A name of the state that no node assigns is a warning, since a run can live with what stays empty;
+an edge that leads nowhere, a field that means nothing where it stands, and a name that nobody
+could give are errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+
+from plait import schema as format
+from plait.core.documents import nodes
+from plait.core.errors import InputError, PlaitError, Problem, listed, nearest
+from plait.core.hints import Final
+from plait.core.records import dataclass
+from plait.core.source import Span
+from plait.lang.analysis.names import names_in
+from plait.lang.analysis.scopes import Field, read_fields
+from plait.lang.check import check_field
+from plait.lang.findings import Finding
+from plait.lang.hooks import hook_findings
+from plait.lang.workflow.shared_checkout import shared_by_items
+from plait.program.graph.calls import whole_id
+from plait.program.graph.graph_nodes import NodeKind
+from plait.schema import Said
+from plait.scope import Scope
+from plait.template.conditions import check as check_condition
+from plait.template.grammar import parse_path
+from plait.template.nodes import ContextHole, Path, holes
+from plait.template.template import compile_template
+
+CLOCK: Final = ("_now", "_timestamp")
+OWN_STATE: Final = "_last_error"
+"""What the engine itself puts into the state."""
+MEANT_FOR: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
+    # field: what needs it, and the kinds of nodes to which it means something
+    "over": ("foreach", ("foreach",)),
+    "as": ("foreach", ("foreach",)),
+    "collect": ("foreach", ("foreach",)),
+    "parallel": ("foreach", ("foreach",)),
+    "max_concurrency": ("foreach", ("foreach",)),
+    "on_empty": ("foreach", ("foreach",)),
+    "output": ("return", ("return",)),
+    "tool": ("action", ("tool", "foreach")),
+    "shell": ("action", ("tool", "foreach")),
+    "interpreter": ("action", ("tool", "foreach")),
+    "action": ("action", ("tool", "foreach")),
+    "params": ("action", ("tool", "foreach")),
+    "cache_result": ("action", ("tool", "foreach")),
+    "retry": ("action", ("tool", "foreach")),
+    "next": ("node that leads on", ("tool", "gate", "foreach")),
+    "assign": ("node that leads on", ("tool", "gate", "foreach")),
+}
+ACTIONS: Final = ("tool", "action", "shell")
+"""Fields that say what a node does."""
+NOTHING: Final = Scope()
+"""Numbers and durations of a graph are written out: no name is known where they stand."""
+KINDS: Final[dict[str, NodeKind]] = {
+    "action": "tool",
+    "gate": "gate",
+    "return": "return",
+    "foreach": "foreach",
+}
+
+
+# ── reading ──────────────────────────────────────────────────────────────
+
+
+def body_of(document: nodes.Mapping) -> Said:
+    """The graph itself: the file, or what stands below `config`."""
+    config = document.get("config")
+    if isinstance(config, nodes.Mapping) and document.get("nodes") is None:
+        return Said("graph_body", config, NOTHING)
+    return Said("graph", document, NOTHING)
+
+
+def kind_of_node(said: Said) -> NodeKind:
+    """What its author says it is, else what its fields tell."""
+    if (named := said.text("type")) is not None and named in KINDS:
+        return KINDS[named]
+    if said.has("over"):
+        return "foreach"
+    if any(said.has(field) for field in ACTIONS):
+        return "tool"
+    return "return" if said.has("output") else "gate"
+
+
+@dataclass(frozen=True, slots=True)
+class NamedTool:
+    """What a node calls, as its author wrote it."""
+
+    node: nodes.Scalar
+    is_directive: bool
+    """The type of the item says so."""
+
+    def id(self) -> str | None:
+        """Its whole id, if that is written out; None if it is filled in."""
+        template = compile_template(str(self.node.value), "graph")
+        return None if template.placeholders else whole_id(str(template.render({})), self.is_directive)
+
+
+def tool_of(said: Said) -> NamedTool | None:
+    """The tool of a node, or of what its action says."""
+    inner = said.inner("action") or said
+    node = inner.get("tool")
+    if not isinstance(node, nodes.Scalar):
+        return None
+    return NamedTool(node, inner.form == "action" and inner.text("item_type") == "directive")
+
+
+def mentions_clock(node: nodes.Node) -> bool:
+    match node:
+        case nodes.Scalar(str(text)):
+            return any(name in text for name in CLOCK)
+        case nodes.Sequence(items):
+            return any(map(mentions_clock, items))
+        case nodes.Mapping(entries):
+            return any(mentions_clock(value) for _, value in entries)
+    return False
+
+
+# ── checking ─────────────────────────────────────────────────────────────
+
+
+def check_graph(document: nodes.Node) -> list[Finding]:
+    """All findings of a graph, sorted by place."""
+    found = [_of_format(problem) for problem in format.problems(document, format.GRAPH)]
+    if isinstance(document, nodes.Mapping):
+        try:
+            found += _Graph(document).findings()
+        except InputError as error:
+            found += map(Finding, error.problems)
+    return sorted(dict.fromkeys(found), key=lambda finding: finding.problem.place)
+
+
+def _of_format(problem: Problem) -> Finding:
+    return Finding(problem, "warning" if problem.code in format.WARNED else "error")
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """A node that is named somewhere as the next one."""
+
+    name: str
+    span: Span
+    field: str
+
+
+class _Graph:
+    def __init__(self, document: nodes.Mapping) -> None:
+        self.document = document
+        self.body = body_of(document)
+        every = self.body.get("nodes")
+        entries = every.entries if isinstance(every, nodes.Mapping) else ()
+        self.names = dict.fromkeys(str(key.value) for key, _ in entries)
+        self.nodes = {
+            str(key.value): (key, Said("node", node, NOTHING))
+            for key, node in entries
+            if isinstance(node, nodes.Mapping)
+        }
+        self.start = self.body.get("start")
+        self.targets = {name: list(_targets(said)) for name, (_, said) in self.nodes.items()}
+
+    def findings(self) -> Iterator[Finding]:
+        yield from self._two_bodies()
+        yield from map(Finding, self._lost_edges())
+        for name, (_, said) in self.nodes.items():
+            yield from map(Finding, _misplaced(name, said))
+            yield from _conditions(said)
+            yield from shared_by_items(said.node)
+        yield from self._unreachable()
+        yield from self._schema()
+        yield from hook_findings(self.body.get("hooks"))
+        yield from _Names(self).findings()
+
+    def _two_bodies(self) -> Iterator[Finding]:
+        both = [key for key in ("nodes", "config") if self.document.get(key) is not None]
+        if len(both) == 2:
+            what, fix = "a graph stands in the file itself or below config, not in both", "keep one of them"
+            yield Finding(Problem(what, self.document.key_span("config"), fix, code="contradiction"))
+        missing = self.body.form == "graph" and self.document.get("nodes") is not None
+        if missing and self.document.get("start") is None:
+            what, fix = "a graph needs 'start': the node with which it begins", "add start: …"
+            yield Finding(Problem(what, self.document.key_span("nodes"), fix, code="missing-field"))
+
+    def _lost_edges(self) -> Iterator[Problem]:
+        start = self.start
+        if isinstance(start, nodes.Scalar) and self.nodes:
+            yield from self._lost(_Target(str(start.value), start.span, "start"))
+        for targets in self.targets.values():
+            for target in targets:
+                yield from self._lost(target)
+
+    def _lost(self, target: _Target) -> Iterator[Problem]:
+        known = self.names
+        if target.name in known:
+            return
+        guess = nearest(target.name, known)
+        fix = f"did you mean '{guess}'? " if guess else ""
+        what = f"'{target.field}' leads to '{target.name}', which is no node of this graph"
+        yield Problem(what, target.span, f"{fix}nodes: {listed(list(known), most=20)}", code="unknown-node")
+
+    def _unreachable(self) -> Iterator[Finding]:
+        if not isinstance(self.start, nodes.Scalar) or str(self.start.value) not in self.nodes:
+            return
+        found, waiting = {str(self.start.value)}, [str(self.start.value)]
+        while waiting:
+            for target in self.targets.get(waiting.pop(), ()):
+                if target.name in self.nodes and target.name not in found:
+                    found.add(target.name)
+                    waiting.append(target.name)
+        for name, (key, _) in self.nodes.items():
+            if name not in found:
+                what, fix = f"no way leads to node '{name}'", "lead an edge there, or remove it"
+                yield Finding(Problem(what, key.span, fix, code="unreachable"), "warning")
+
+    def _schema(self) -> Iterator[Finding]:
+        inputs, schema = self.document.get("inputs"), self.document.get("config_schema")
+        if inputs is not None and schema is not None:
+            what, fix = "inputs and config_schema both say what is given", "keep one of them"
+            yield Finding(Problem(what, self.document.key_span("config_schema"), fix, code="contradiction"))
+        if isinstance(schema, nodes.Mapping):
+            from plait.core.result_schema import is_schema
+
+            if not is_schema(schema.data()):
+                what, fix = (
+                    "this is not JSON Schema",
+                    "every keyword has its form: type: object, required: [a]",
+                )
+                yield Finding(Problem(what, self.document.key_span("config_schema"), fix, code="wrong-type"))
+        if inputs is not None and not format.problems(inputs, format.PARAMETERS):
+            from plait.lang.parameters import declared
+
+            declared(nodes.Mapping(((nodes.Scalar("parameters", inputs.span), inputs),), inputs.span))
+
+
+def _targets(said: Said) -> Iterator[_Target]:
+    node, other = said.get("next"), said.get("on_error")
+    items = node.items if isinstance(node, nodes.Sequence) else (node,)
+    for item in items:
+        match item:
+            case nodes.Scalar(str(name)):
+                yield _Target(name, item.span, "next")
+            case nodes.Mapping():
+                to = item.get("to")
+                if isinstance(to, nodes.Scalar) and isinstance(to.value, str):
+                    yield _Target(to.value, to.span, "to")
+    if isinstance(other, nodes.Scalar) and isinstance(other.value, str):
+        yield _Target(other.value, other.span, "on_error")
+
+
+def _misplaced(name: str, said: Said) -> Iterator[Problem]:
+    """Fields that a node of its kind lacks, or that mean nothing to it."""
+    kind = kind_of_node(said)
+    word = next(word for word, one in KINDS.items() if one == kind)
+    for field, (wanted, kinds) in MEANT_FOR.items():
+        if said.has(field) and kind not in kinds:
+            what = f"'{field}' means nothing to {_a(word)}: it belongs to {_a(wanted)}"
+            yield Problem(
+                what, said.span(field), "remove it, or change the node's type", code="misplaced-field"
+            )
+    if kind == "foreach" and not said.has("over"):
+        yield _lacks(said, "a foreach needs 'over': the items", "add over: ${state.…}")
+    actions = [field for field in ACTIONS if said.has(field)]
+    if kind in ("tool", "foreach") and not actions:
+        yield _lacks(said, f"node '{name}' needs 'tool' or 'shell': what it does", "add tool: … or shell: …")
+    if len(actions) > 1:
+        what, fix = f"{' and '.join(map(repr, actions))} both say what is done", "keep one of them"
+        yield Problem(what, said.span(actions[-1]), fix, code="contradiction")
+    elif said.has("shell") and kind in ("tool", "foreach"):
+        for field in ("params", "cache_result"):
+            if said.has(field):
+                what, fix = (
+                    f"'{field}' means nothing to shell text",
+                    "remove it; values stand in the text itself",
+                )
+                yield Problem(what, said.span(field), fix, code="misplaced-field")
+    if said.has("interpreter") and not said.has("shell"):
+        what, fix = (
+            "'interpreter' says which shell runs 'shell', which is missing",
+            "add shell: …, or remove it",
+        )
+        yield Problem(what, said.span("interpreter"), fix, code="misplaced-field")
+    if said.has("action") and said.has("params"):
+        what, fix = "the parameters of an action stand in it", "move params below action"
+        yield Problem(what, said.span("params"), fix, code="misplaced-field")
+    loop = said.text("as")
+    if loop is not None and loop in names_in("graph"):
+        what = f"'{loop}' is a name of every graph, so no item can have it"
+        yield Problem(what, said.span("as"), "choose another name", code="shadowed-name")
+
+
+def _a(word: str) -> str:
+    return f"{'an' if word[:1] in 'aeiou' else 'a'} {word}"
+
+
+def _lacks(said: Said, what: str, fix: str) -> Problem:
+    entries = said.node.entries
+    where = entries[0][0].span if entries else said.node.span
+    return Problem(what, where, fix, code="missing-field")
+
+
+def _conditions(said: Said) -> Iterator[Finding]:
+    node = said.get("next")
+    edges = node.items if isinstance(node, nodes.Sequence) else (node,)
+    is_open = False
+    for edge in edges:
+        if not isinstance(edge, nodes.Mapping):
+            continue
+        if is_open:
+            what = "the edge before this one is always open, so this one is never followed"
+            yield Finding(Problem(what, edge.key_span("to"), "put it before", code="unreachable"), "warning")
+        when = edge.get("when")
+        is_open = is_open or when is None
+        if isinstance(when, nodes.Mapping):
+            yield from map(Finding, check_condition(when.data(), locate=partial(span_at, when)))
+
+
+def span_at(node: nodes.Node, place: Sequence[str | int]) -> Span:
+    return (node.at(place) or node).span
+
+
+# ── names ────────────────────────────────────────────────────────────────
+
+
+class _Names:
+    """Which names of the state and the inputs there are, and which are asked for."""
+
+    def __init__(self, graph: _Graph) -> None:
+        self.graph = graph
+        self.assigned = {OWN_STATE, *_keys(graph.body.get("state"))}
+        for _, said in graph.nodes.values():
+            self.assigned |= {*_keys(said.get("assign")), *filter(None, [said.text("collect")])}
+        self.inputs = _input_names(graph.document)
+
+    def findings(self) -> Iterator[Finding]:
+        for field in read_fields(self.graph.document, "graph").fields:
+            yield from check_field(field, "graph")
+            node, place = self._place(field)
+            for path, span in _asked(field):
+                yield from self._asked_for(path, span, node, place)
+        for name, (_, said) in self.graph.nodes.items():
+            for path, span in _tested(said):
+                yield from self._asked_for(path, span, name, "next", tested=True)
+
+    def _place(self, field: Field) -> tuple[str, str]:
+        """The node and the field in which a template stands."""
+        path = field.path.removeprefix("config.").removeprefix("nodes.")
+        # The name of a node may have dots in it.
+        ends = [at for at, sign in enumerate(path) if sign == "." and path[:at] in self.graph.nodes]
+        name = path[: ends[-1]] if ends else ""
+        return name, path[len(name) + 1 :].partition(".")[0].partition("[")[0]
+
+    def _asked_for(
+        self, path: Path, span: Span, node: str, place: str, *, tested: bool = False
+    ) -> Iterator[Finding]:
+        first = path.keys[0] if path.keys else None
+        _, said = self.graph.nodes.get(node, (None, None))
+        loop = (said.text("as") or "item") if said is not None and kind_of_node(said) == "foreach" else None
+        match path.root:
+            case "state" if first == loop and place in ("tool", "params", "action", "shell"):
+                return  # the item, as other systems call it
+            case "state" if isinstance(first, str) and first not in self.assigned:
+                yield Finding(self._never_assigned(path, first, span), "warning")
+            case "inputs" if self.inputs is not None and isinstance(first, str) and first not in self.inputs:
+                yield Finding(_no_input(first, self.inputs, span))
+            case "result" if said is not None and not _has_result(said, place):
+                what = "'result' is what the action of this node gave: known in its assign and next"
+                fix = "assign it where the action is, and ask for state.…"
+                yield Finding(Problem(what, span, fix, code="unknown-name"))
+            case root if tested and root not in ("state", "inputs", "result", *CLOCK):
+                guess = nearest(root, ("state", "inputs", "result"))
+                fix = f"did you mean '{guess}'? " if guess else ""
+                fix += "a test of an edge knows: state, inputs, result"
+                yield Finding(Problem(f"nothing here is named '{path}'", span, fix, code="unknown-name"))
+
+    def _never_assigned(self, path: Path, name: str, span: Span) -> Problem:
+        guess = nearest(name, self.assigned)
+        fix = f"did you mean 'state.{guess}'? " if guess else ""
+        known = sorted(self.assigned - {OWN_STATE})
+        return Problem(
+            f"nothing assigns '{path}', so it stays empty",
+            span,
+            f"{fix}assigned are: {listed(known, most=20) if known else 'none'}",
+            code="unknown-name",
+        )
+
+
+def _has_result(said: Said, place: str) -> bool:
+    return kind_of_node(said) in ("tool", "foreach") and place in ("assign", "next")
+
+
+def _no_input(name: str, declared: frozenset[str], span: Span) -> Problem:
+    guess = nearest(name, declared)
+    meant = f"did you mean 'inputs.{guess}'? " if guess else ""
+    fix = f"{meant}declare it under inputs, next to: {listed(sorted(declared), most=20)}"
+    return Problem(f"no input is named '{name}'", span, fix, code="unknown-input")
+
+
+def _asked(field: Field) -> Iterator[tuple[Path, Span]]:
+    """The names for which a template asks without knowing what to do if they are not there."""
+    try:
+        leaf = compile_template(str(field.scalar.value), "graph", source=field.scalar.source()).leaf
+    except PlaitError:
+        return  # which `check_field` reports
+    for hole in holes(leaf.program.parts):
+        if not isinstance(hole, ContextHole) or hole.default is not None or len(hole.alternatives) != 1:
+            continue
+        path = hole.alternatives[0].origin
+        if isinstance(path, Path) and path.keys[-1:] != ("exists",) and not hole.filters:
+            yield path, Span(leaf.source, hole.start, hole.end)
+
+
+def _tested(said: Said) -> Iterator[tuple[Path, Span]]:
+    """The paths of the conditions that are data."""
+    node = said.get("next")
+    for edge in node.items if isinstance(node, nodes.Sequence) else (node,):
+        when = edge.get("when") if isinstance(edge, nodes.Mapping) else None
+        if isinstance(when, nodes.Mapping):
+            yield from _paths_in(when)
+
+
+def _paths_in(node: nodes.Node) -> Iterator[tuple[Path, Span]]:
+    match node:
+        case nodes.Sequence(items):
+            for item in items:
+                yield from _paths_in(item)
+        case nodes.Mapping():
+            path, op = node.get("path"), node.get("op")
+            asks = op is None or op.data() != "exists"
+            if isinstance(path, nodes.Scalar) and isinstance(path.value, str) and path.value and asks:
+                with suppress(PlaitError):  # which the check of the condition reports
+                    yield parse_path(path.value), path.span
+            for name in ("any", "all", "not"):
+                if (inner := node.get(name)) is not None:
+                    yield from _paths_in(inner)
+
+
+def _input_names(document: nodes.Mapping) -> frozenset[str] | None:
+    """The inputs that are declared; None if the file does not say which there are."""
+    inputs, schema = document.get("inputs"), document.get("config_schema")
+    match inputs:
+        case nodes.Sequence(items):
+            return frozenset(_name_of(item) for item in items)
+        case nodes.Mapping():
+            groups = isinstance(format.pick(format.PARAMETERS, inputs), format.Map)
+            if not groups:
+                return frozenset(_keys(inputs))
+            lists = [inputs.get("required"), inputs.get("optional")]
+            every = [item for one in lists if isinstance(one, nodes.Sequence) for item in one.items]
+            return frozenset(map(_name_of, every))
+    properties = schema.get("properties") if isinstance(schema, nodes.Mapping) else None
+    return frozenset(_keys(properties)) if isinstance(properties, nodes.Mapping) else None
+
+
+def _name_of(item: nodes.Node) -> str:
+    name = item.get("name") if isinstance(item, nodes.Mapping) else item
+    return str(name.data()) if name is not None else ""
+
+
+def _keys(node: nodes.Node | None) -> list[str]:
+    return [str(key.value) for key, _ in node.entries] if isinstance(node, nodes.Mapping) else []

@@ -1,0 +1,264 @@
+"""Hooks and limits of files: what is wrong with them, and what they mean.
+
+A flow has hooks of its own; the user has some for all flows, and so may a project have.
+Which names a condition or a template may use depends on the event, and all that is wrong
+is found before anything runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from plait import schema as format
+from plait.core import documents
+from plait.core.digests import sha256_hex
+from plait.core.documents import Mapping, Node, Scalar, Sequence
+from plait.core.errors import InputError, Problem, listed, nearest
+from plait.core.hints import Final
+from plait.core.source import Span
+from plait.core.values import json_text
+from plait.engine.hooks import ALWAYS, LAYERS, MOMENTS, NAMES, VERBS, Call, Hook, Moment
+from plait.lang.analysis.names import Name, strings
+from plait.lang.analysis.scopes import Field, Known, with_script
+from plait.lang.check import check_field
+from plait.lang.findings import Finding
+from plait.schema import Said, essence, template_of
+from plait.schema.hook_tables import HOOKS, HOOKS_FILE
+from plait.scope import Scope
+from plait.scope.expressions import Expression, read_when
+from plait.template.conditions import check as check_condition
+from plait.template.grammar import parse_path
+from plait.template.template import compile_template
+
+FILE: Final = "hooks.yaml"
+"""Below `config/` of the user space and of a project."""
+_PREFIX: Final = "tool:"
+
+
+# ── what is wrong ────────────────────────────────────────────────────────
+
+
+def check_hooks_file(document: Node, *, space: str = "user") -> list[Finding]:
+    """All findings of a file that holds hooks alone."""
+    found = [Finding(problem) for problem in format.problems(document, HOOKS_FILE)]
+    return [*found, *hook_findings(_hooks_in(document), space=space)]
+
+
+def hook_findings(node: Node | None, *, space: str = "flow") -> list[Finding]:
+    """What is wrong with a list of hooks besides what their table says."""
+    hooks = [item for item in _items(node) if isinstance(item, Mapping)]
+    found = list(_same_ids(hooks))
+    for hook in hooks:
+        event = _word(hook, "event")
+        if event in MOMENTS:
+            found += _of_event(hook, MOMENTS[event])
+        found += _layer(hook, space)
+    return found
+
+
+def is_hooks_file(document: Node) -> bool:
+    """Is it a list of hooks, or a map that has one and nothing else?"""
+    match document:
+        case Mapping(entries):
+            return bool(entries) and all(key.value == "hooks" for key, _ in entries)
+        case Sequence(items):
+            return bool(items) and all(isinstance(one, Mapping) and one.get("event") for one in items)
+    return False
+
+
+def _hooks_in(document: Node) -> Node | None:
+    return document.get("hooks") if isinstance(document, Mapping) else document
+
+
+def _items(node: Node | None) -> tuple[Node, ...]:
+    return node.items if isinstance(node, Sequence) else ()
+
+
+def _same_ids(hooks: Iterable[Mapping]) -> Iterator[Finding]:
+    seen: set[str] = set()
+    for hook in hooks:
+        name, node = _word(hook, "id"), hook.get("id")
+        if name in seen and node is not None:
+            what, fix = f"two hooks of this list have the id '{name}'", "give one of them another id"
+            yield Finding(Problem(what, node.span, fix, code="duplicate-id"))
+        seen.add(name or "")
+
+
+def _of_event(hook: Mapping, moment: Moment) -> Iterator[Finding]:
+    verb, node = _word(hook, "verb"), hook.get("verb")
+    if node is not None and verb in VERBS and verb not in moment.verbs:
+        what = f"'{verb}' means nothing at {moment.name}, where {moment.what}"
+        fix = f"there it is one of {', '.join(moment.verbs)}"
+        yield Finding(Problem(what, node.span, fix, code="hook-verb"))
+    known = _known(moment)
+    yield from _literal_why(hook.get("why"), known)
+    yield from _condition(hook.get("condition") or hook.get("when"), moment, known)
+    for action in (hook.get("action"), *_items(hook.get("actions"))):
+        params = action.get("params") if isinstance(action, Mapping) else None
+        if not isinstance(action, Mapping) or params is None:
+            continue
+        for field in with_script(
+            action, [Field("params", scalar, moment.name, known) for scalar in strings(params)]
+        ):
+            yield from check_field(field, "graph")
+
+
+def _literal_why(node: Node | None, known: Known) -> Iterator[Finding]:
+    """What people are told is the author's text, into which no value is put."""
+    if isinstance(node, Scalar) and isinstance(node.value, str):
+        for named in compile_template(node.value, "workflow").placeholders:
+            what = f"'why' is told as it is written: no value is put in for '{named}'"
+            beside = (
+                "; the failure itself is told beside it" if "error" in known else ", or let an action tell it"
+            )
+            fix = f"leave it away{beside}"
+            yield Finding(Problem(what, node.span, fix, code="literal-hole"), "warning")
+
+
+def _condition(node: Node | None, moment: Moment, known: Known) -> Iterator[Finding]:
+    match node:
+        case Scalar(str()):
+            yield from check_field(Field("condition", node, moment.name, known, when=True), "workflow")
+        case Mapping():
+            problems = check_condition(node.data(), locate=lambda place: _span_at(node, place))
+            yield from map(Finding, problems)
+            yield from _paths(node, moment, known)
+
+
+def _paths(node: Node, moment: Moment, known: Known) -> Iterator[Finding]:
+    """Paths of a condition that lead into names which the event does not know."""
+    match node:
+        case Mapping(entries):
+            path = node.get("path")
+            if isinstance(path, Scalar) and isinstance(path.value, str) and path.value:
+                yield from _path(path.value, path.span, moment, known)
+            for key, value in entries:
+                if key.value != "value":
+                    yield from _paths(value, moment, known)
+        case Sequence(items):
+            for item in items:
+                yield from _paths(item, moment, known)
+
+
+def _path(text: str, span: Span, moment: Moment, known: Known) -> Iterator[Finding]:
+    try:
+        path = parse_path(text)
+    except InputError:
+        return  # the condition itself says so
+    if path.root not in known:
+        guess = nearest(path.root, known)
+        fix = (
+            f"did you mean '{guess}'? " if guess else ""
+        ) + f"known at {moment.name}: {listed(known, most=20)}"
+        yield Finding(Problem(f"nothing here is named '{text}'", span, fix, code="unknown-name"))
+        return
+    fields, first = known[path.root].fields, path.keys[0] if path.keys else None
+    if fields and isinstance(first, str) and first not in fields:
+        guess = nearest(first, fields)
+        fix = (
+            f"did you mean '{path.root}.{guess}'? " if guess else ""
+        ) + f"{path.root} has: {listed(fields)}"
+        yield Finding(Problem(f"nothing here is named '{text}'", span, fix, code="unknown-name"))
+
+
+def _known(moment: Moment) -> Known:
+    """The names of an event, nearest first."""
+    wanted = (*moment.names, *ALWAYS)
+    names = [Name(name, (), NAMES[name][0], NAMES[name][1]) for name in wanted]
+    names += [Name(name, (), "computed", offered=False) for name in ("env", "uuid")]
+    return Known(moment.name, {name.name: (at, name) for at, name in enumerate(names)}, len(names))
+
+
+def _layer(hook: Mapping, space: str) -> Iterator[Finding]:
+    node = hook.get("layer")
+    own = LAYERS[space]
+    if isinstance(node, Scalar) and isinstance(node.value, int) and 0 <= node.value < own:
+        what = f"a hook of a {space} cannot stand before those of layer {own}"
+        yield Finding(Problem(what, node.span, f"write layer: {own}, or more", code="hook-layer"))
+
+
+def _span_at(node: Node, place: tuple[str | int, ...]) -> Span:
+    return (node.at(place) or node).span
+
+
+def _word(node: Mapping, key: str) -> str | None:
+    value = node.get(key)
+    return value.value if isinstance(value, Scalar) and isinstance(value.value, str) else None
+
+
+# ── what it means ────────────────────────────────────────────────────────
+
+
+def read_hooks(node: Node | None, *, space: str = "flow", scope: Scope | None = None) -> tuple[Hook, ...]:
+    """The hooks of a list in which nothing is wrong."""
+    around = Scope() if scope is None else scope
+    return tuple(
+        _hook(Said("hook", item, around), space) for item in _items(node) if isinstance(item, Mapping)
+    )
+
+
+def load_hooks(text: str, name: str, *, space: str) -> tuple[Hook, ...]:
+    """The hooks of a file; InputError with everything that is wrong with it."""
+    document = documents.parse(text, name)
+    problems = [one.problem for one in check_hooks_file(document, space=space) if one.severity == "error"]
+    if problems:
+        raise InputError.together(problems)
+    return read_hooks(_hooks_in(document), space=space)
+
+
+def checked_hooks(node: Node | None, *, space: str = "flow") -> tuple[Hook, ...]:
+    """The hooks of a list that nobody has checked; InputError with everything that is wrong with it."""
+    problems = [] if node is None else format.problems(node, HOOKS, called="'hooks'")
+    problems += [one.problem for one in hook_findings(node, space=space) if one.severity == "error"]
+    if problems:
+        raise InputError.together(problems)
+    return read_hooks(node, space=space)
+
+
+def tools_of(hooks: Iterable[Hook]) -> dict[str, Span]:
+    """The tools that hooks call, and where they say so."""
+    calls = (call for hook in hooks for call in hook.calls if call.where is not None and ":" not in call.tool)
+    return {call.tool: call.where for call in calls if call.where is not None}
+
+
+def _hook(said: Said, space: str) -> Hook:
+    event = said.text("event") or ""
+    layer = said.whole("layer")
+    return Hook(
+        said.text("id") or "",
+        event,
+        calls=tuple(_calls(said)),
+        condition=_when(said),
+        layer=LAYERS[space] if layer is None else layer,
+        space=space,
+        gate=said.has("verb") if said.maybe("gate") is None else said.flag("gate"),
+        verb=next((verb for verb in VERBS if verb == said.text("verb")), None),
+        why=said.text("why") or "",
+        max_retries=said.whole("max_retries") or 0,
+        delay=said.seconds("delay") or 0.0,
+        timeout=said.seconds("timeout"),
+        description=said.text("description") or "",
+        fingerprint=sha256_hex(json_text(essence(said.node, format.Map("hook"))).encode())[:16],
+    )
+
+
+def _calls(said: Said) -> Iterator[Call]:
+    maps = [said.get("action"), *said.items("actions")]
+    for node in maps:
+        if isinstance(node, Mapping):
+            action = Said("hook_action", node, said.scope)
+            tool, params = action.get("tool"), action.get("params")
+            assert tool is not None
+            yield Call(
+                (action.text("tool") or "").removeprefix(_PREFIX),
+                None if params is None else template_of(params, "graph"),
+                tool.span,
+            )
+
+
+def _when(said: Said) -> Expression | None:
+    node = said.get("condition")
+    if node is None or (isinstance(node, Scalar) and node.value is None):
+        return None
+    source = node.source() if isinstance(node, Scalar) and isinstance(node.value, str) else None
+    return read_when(node.data(), source=source, locate=lambda place: _span_at(node, place))

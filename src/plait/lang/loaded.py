@@ -1,0 +1,118 @@
+"""What every kind of flow file becomes: a program, and what it was given.
+
+A workflow, a graph, a directive and an ensemble differ in what their files look like and in how
+they choose the next step.  They are run, recorded, resumed, limited and shown by the same code,
+which knows only this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from plait.core.hints import TYPE_CHECKING, Any, Protocol
+from plait.core.records import dataclass, field
+from plait.core.source import Span
+from plait.core.values import Json
+from plait.engine.hooks import Hook
+from plait.engine.limits import NO_LIMITS, Limits
+from plait.engine.perform import Step, Turn
+from plait.lang.findings import Finding
+from plait.lang.parameters import Parameter, Surroundings, secret_texts
+from plait.scope import Scope
+from plait.scope.computed import Sources
+from plait.scope.frames import GIVEN
+
+if TYPE_CHECKING:
+    from plait.lang.analysis.tool_calls import ToolCall
+    from plait.program.map import Fan
+
+
+class Program(Protocol):
+    """The steps of a flow, and the order in which they are performed."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def inner(self) -> Sequence[Step]:
+        """The steps that are known before it runs."""
+
+    @property
+    def phases(self) -> tuple[tuple[str, int], ...]:
+        """Its parts, each with the number of its steps: what a view draws at the start."""
+
+    @property
+    def fan(self) -> Fan | None:
+        """The part whose items are counted, and retried when they failed."""
+
+    def run(self, turn: Turn) -> Json:
+        """Its value; raises StepError when it fails."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A flow that can run, and what it was given."""
+
+    program: Program
+    path: str
+    project: str
+    parameters: Mapping[str, Json]
+    surroundings: Surroundings = field(repr=False)
+    declared: Mapping[str, Parameter]
+    uses: Mapping[str, Span] = field(default_factory=dict)
+    """The tools that its steps name, and where."""
+    calls: tuple[ToolCall, ...] = ()
+    """Those of its steps, with the parameters as they are written."""
+    warnings: tuple[Finding, ...] = ()
+    strict: bool = False
+    timeout: float | None = None
+    kind: str = "workflow"
+    """workflow, graph, directive or ensemble; or chat, which is a directive that somebody talks with."""
+    limits: Limits = NO_LIMITS
+    hooks: tuple[Hook, ...] = ()
+    """Those of its file; `app` adds those of the user and of the project."""
+    durability: str = "normal"
+    backend: str = "local"
+    shared: bool = False
+    """The project is at the same place on every host that performs items."""
+    ships: tuple[str, ...] = ()
+    """Patterns for files of the project that go with the items, where it is not."""
+    stall_timeout: float | None = None
+    """Seconds that a cluster's scheduler or a worker may give no sign of life."""
+    wait_for_workers: float | None = None
+    """Seconds that a cluster may have no worker."""
+    allow_outside: bool = False
+    environ: Mapping[str, str] = field(default_factory=dict, repr=False)
+    made: frozenset[str] = field(default=frozenset(), repr=False)
+    """What its steps make of secrets, as far as that is known before."""
+
+    def scope(self, run: str, *, sources: Sources | None = None, started: str = "") -> Scope:
+        """The names with which a run of the flow begins."""
+        facts: dict[str, Json] = {
+            "name": self.program.name,
+            "id": run,
+            "run": run,
+            "path": self.path,
+            "dir": self.project,
+            "iteration": 1,
+            "start_time": started,
+        }
+        names = {**self.surroundings.names(), **self.parameters}
+        given = self.surroundings.given | self.parameters.keys()
+        outermost = Scope({}, label="run", sources=sources or self.sources())
+        outermost = outermost.frame(GIVEN, env={name: names[name] for name in names if name in given})
+        own = {name: value for name, value in names.items() if name not in given}
+        return outermost.frame("flow", workflow={"workflow": facts}, env=own)
+
+    def sources(self, **more: Any) -> Sources:
+        """Where computed values come from; `run`, `clock` and their like are those of `Sources`."""
+        environ = self.surroundings.environ(self.environ)
+        return Sources(self.project, environ=environ, allow_outside=self.allow_outside, **more)
+
+    def process_env(self) -> dict[str, str]:
+        """What its processes find in their environment, besides that of Plait."""
+        return self.surroundings.process_env()
+
+    def secret_texts(self) -> list[str]:
+        """What has to be masked wherever it appears."""
+        return sorted(self.made.union(secret_texts(self.surroundings, self.parameters)))

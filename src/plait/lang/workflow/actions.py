@@ -1,0 +1,224 @@
+"""What a step does: its command becomes an action."""
+
+from __future__ import annotations
+
+from plait import schema as format
+from plait.core.documents import nodes
+from plait.core.hints import TYPE_CHECKING, Literal
+from plait.core.records import replace
+from plait.core.values import Json
+from plait.lang.common import digest, interpreter_of, needed, on_empty_of, plain_field
+from plait.program.action_step import Action
+from plait.program.actions.shell import Shell
+from plait.program.block import UseBlock
+from plait.program.step_list import joined
+from plait.program.watched import Watched
+from plait.schema import Said, template_of, text_template
+from plait.template.template import Template
+
+if TYPE_CHECKING:
+    from plait.lang.workflow.compile import Builder, Place
+
+
+def action_of(builder: Builder, said: Said, place: Place, strict: bool) -> tuple[str, Action | None]:
+    command = next((name for name in format.COMMANDS if said.has(name)), None)
+    match command:
+        case "shell":
+            return "shell", _shell(said, needed(said, "shell"), interpreter_of(said), strict)
+        case "test":
+            inner = said.inner("test")
+            script = needed(said, "test") if inner is None else needed(inner, "command")
+            return "shell", _shell(said, script, "sh", strict)
+        case "tool":
+            return "tool", _tool(builder, said, strict)
+        case "agent" | "claude":
+            return "agent", _agent(builder, said, command, strict)
+        case "prompt":
+            return "prompt", _prompt(said, strict)
+        case "http":
+            return "http", _http(said, strict)
+        case "write_file":
+            return "write_file", _write_file(said, strict)
+        case "foreach":
+            return "foreach", _foreach(builder, said, place, strict)
+        case "use":
+            return "block", _use(builder, said, place, strict)
+        case "workflow":
+            from plait.lang.workflow.subworkflow import called_workflow
+
+            return "workflow", called_workflow(builder, said, strict)
+    return "validate", None
+
+
+def _shell(said: Said, script: Template, shell: Literal["sh", "dash", "bash"], strict: bool) -> Shell:
+    return Shell(script, shell, strict, is_title=_is_title(script, said))
+
+
+def _is_title(template: Template, said: Said) -> bool:
+    """Is a step called by this text, with its values put in?"""
+    return bool(template.placeholders) and not (said.has("name") or said.has("id"))
+
+
+def _tool(builder: Builder, said: Said, strict: bool) -> Action:
+    from plait.program.actions.tool import Tool
+
+    template = needed(said, "tool")
+    named = said.text("tool") or ""
+    if template.placeholders:
+        return Tool(template, said.template("params"), strict)
+    builder.tools.setdefault(named, said.span("tool"))
+    return Tool(named, said.template("params"), strict)
+
+
+def _agent(builder: Builder, said: Said, command: str, strict: bool) -> Action:
+    from plait.program.actions.cli_agent import CLAUDE, Agent
+
+    inner = said.inner(command)
+    options = inner.entries("options") if inner else []
+    model = (inner.get("model") if inner else None) or said.get("model")
+    if model is not None:
+        options = [*options, ("model", model)]
+    tool = (inner.text("tool") if inner else None) or CLAUDE
+    builder.tools.setdefault(tool, inner.span("tool") if inner and inner.has("tool") else said.span(command))
+    prompt = needed(said, command) if inner is None else needed(inner, "prompt")
+    return Agent(prompt, tool, _map_template(options), strict, _is_title(prompt, said))
+
+
+def _prompt(said: Said, strict: bool) -> Action:
+    from plait.program.actions.prompt import Prompt
+
+    inner = said.inner("prompt")
+    model = said.text("model")
+    if inner is None:
+        return Prompt(needed(said, "prompt"), model=model, strict=strict)
+    options = {name: value.data() for name, value in inner.entries("options")}
+    if any(inner.has(name) for name in ("tools", "schema", "limits")):
+        return _converse(said, inner, options, strict)
+    return Prompt(
+        needed(inner, "prompt"),
+        inner.template("system"),
+        inner.text("provider"),
+        inner.text("model") or model,
+        options,
+        strict,
+    )
+
+
+def _converse(said: Said, inner: Said, options: dict[str, Json], strict: bool) -> Action:
+    from plait.lang.directive.read import agent_limits
+    from plait.program.actions.converse import Converse
+
+    schema = inner.get("schema")
+    retries = inner.whole("max_output_retries")
+    return Converse(
+        said.text("name") or said.text("id") or "agent",
+        needed(inner, "prompt"),
+        inner.template("system"),
+        inner.text("provider"),
+        inner.text("model") or said.text("model"),
+        options,
+        inner.words("tools"),
+        inner.words("once"),
+        schema.data() if isinstance(schema, nodes.Mapping) else None,
+        agent_limits(inner),
+        0 if retries is None else retries,
+        strict,
+    )
+
+
+def _foreach(builder: Builder, said: Said, place: Place, strict: bool) -> Action:
+    from plait.program.foreach import Command, Source, Values, foreach
+
+    node = said.get("foreach")
+    assert node is not None
+    inner = said.inner("foreach")
+    source: Source
+    if inner is not None:
+        script = inner.template("command")
+        source = Values(needed(inner, "items"), strict) if script is None else Command(script, strict=strict)
+    elif isinstance(format.pick(format.spelt("step")["foreach"].kind, node), format.Shell):
+        source = Command(template_of(node), strict=strict)
+    else:
+        source = Values(template_of(node), strict)
+    place = place.inside(said)
+    each = builder.steps("do", said.items("do"), place, kind="rounds", title="each item")
+    most = said.get("max_items")
+    told = ["foreach", node.data(), None if most is None else most.data(), builder.around]
+    found = digest([*told, *builder.head.mentioned(node, most), *builder.reaching(place)])
+    parallel = said.maybe("parallel")
+    return foreach(
+        source,
+        each,
+        fingerprint=joined([found, each.fingerprint]),
+        items_fingerprint=found,
+        parallel=(said.whole("parallel") or 1) if parallel is None else parallel,
+        max_items=said.whole("max_items"),
+        continue_on_error=said.flag("continue_on_error"),
+        on_empty=on_empty_of(said),
+    )
+
+
+def _use(builder: Builder, said: Said, place: Place, strict: bool) -> Action:
+    block = place.blocks.get(said.text("use") or "")
+    assert block is not None, "what uses a block that does not exist was refused"
+    steps = builder.steps(
+        "block", block.steps, replace(place.inside(said), blocks=block.home), kind="block", title=block.name
+    )
+    return UseBlock(steps, said.template("with"), strict)
+
+
+def watched(builder: Builder, action: Action | None, said: Said, older: Said | None) -> Action | None:
+    """The action, with what is asked of the changes that it makes."""
+    commits = said.flag("commit_required") or bool(older and older.flag("commit_required"))
+    outputs = {name: plain_field(value, "file_pattern") for name, value in said.entries("outputs")}
+    if action is None or not (commits or outputs):
+        return action
+    builder.watches = True
+    return Watched(action, commits, said.text("id") or "", outputs)
+
+
+def _http(said: Said, strict: bool) -> Action:
+    from plait.program.actions.http import Http
+
+    inner = said.inner("http")
+    if inner is None:
+        url = needed(said, "http")
+        return Http(url, strict=strict, is_title=_is_title(url, said))
+    url = needed(inner, "url")
+    expect = inner.get("expect")
+    statuses: Json = [] if expect is None else expect.data()
+    return Http(
+        url,
+        inner.text("method"),
+        {name: text_template(value) for name, value in inner.entries("headers")},
+        inner.template("body"),
+        tuple(statuses if isinstance(statuses, list) else [statuses]),
+        strict=strict,
+        allow_hosts=tuple(inner.words("allow_hosts")),
+        is_title=_is_title(url, said),
+    )
+
+
+def _write_file(said: Said, strict: bool) -> Action:
+    from plait.program.actions.write_file import WriteFile
+
+    inner = said.inner("write_file")
+    assert inner is not None
+    mode = inner.get("mode")
+    written = None if mode is None else str(mode.data())
+    # `mode: 0644` without quotes is a decimal number to YAML; its digits are those that are meant.
+    return WriteFile(
+        needed(inner, "path"),
+        needed(inner, "content"),
+        inner.text("format") or "text",  # type: ignore[arg-type]  # one of the words of its table
+        None if written is None else int(written, 8),
+        inner.flag("create_dirs"),
+        strict,
+    )
+
+
+def _map_template(entries: list[tuple[str, nodes.Node]]) -> Template | None:
+    if not entries:
+        return None
+    keys = tuple((nodes.Scalar(name, node.span), node) for name, node in entries)
+    return template_of(nodes.Mapping(keys, entries[0][1].span))

@@ -1,0 +1,423 @@
+"""Flows that share: `extends` puts a file over another, `imports` brings blocks, `use` stands for one.
+
+    extends: base.yaml               maps are merged, lists and plain values replaced; later files win
+    imports: [{path: lib.yaml, alias: lib}]
+    blocks: {test: [{shell: make test}]}
+    steps: [{use: test}, {use: lib.lint, with: {folder: src}}]
+
+Every leaf keeps the file and line in which it was written.  A block knows the blocks of the
+file that it stands in.  Files are found below the project and nowhere else; files or blocks
+that lead back to themselves are reported as a chain.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from collections.abc import Sequence as Many
+
+from plait import schema as format
+from plait.core import documents
+from plait.core.documents.nodes import Mapping, Node, Scalar, Sequence
+from plait.core.errors import InputError, LimitError, PlaitError, Problem, listed, nearest
+from plait.core.hints import Final
+from plait.core.records import dataclass, field
+from plait.core.source import Span
+
+MAX_FILES: Final = 100
+"""Files that one flow is made of."""
+MAX_STEPS: Final = 10_000
+"""Steps of a flow when every `use` is written out."""
+MAX_DEPTH: Final = 32
+"""Blocks that are used inside each other."""
+
+ReadFile = Callable[[str], documents.Partly]
+"""A path below the project becomes a document, as far as it can be read."""
+
+
+# ── blocks ───────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Block:
+    """Steps with a name, and the file whose blocks they know."""
+
+    name: str
+    steps: tuple[Node, ...]
+    needs: tuple[str, ...]
+    """Names that whoever uses it has to give."""
+    home: Blocks
+    span: Span
+
+
+@dataclass(slots=True, eq=False)
+class Blocks:
+    """The blocks that the steps of one file can use, by the names that they have there."""
+
+    own: dict[str, Block] = field(default_factory=dict)
+    imported: dict[str, Block] = field(default_factory=dict)
+
+    def get(self, name: str) -> Block | None:
+        return self.own.get(name) or self.imported.get(name)
+
+    def names(self) -> list[str]:
+        return [*self.own, *self.imported]
+
+
+@dataclass(frozen=True, slots=True)
+class Composed:
+    """A flow as one document, with the blocks that it can use and what is wrong with its parts."""
+
+    document: Node
+    blocks: Blocks
+    problems: tuple[Problem, ...] = ()
+    whole: bool = True
+    """Every file that it is made of could be read."""
+    others: tuple[str, ...] = ()
+    """The files besides its own that it is made of, by their paths below the project."""
+
+
+# ── files ────────────────────────────────────────────────────────────────
+
+
+def compose(document: Node, path: str, *, project: str | None = None) -> Composed:
+    """The whole flow of which `document`, read from `path`, is the outermost layer.
+
+    Problems are those of putting files together; a file that cannot be read is one of them.
+    """
+    root = _root(path, project)
+    composer = _Composer(lambda relative: _read_below(root, relative))
+    return composer.composed(document, os.path.relpath(os.path.realpath(path), root))
+
+
+def compose_alone(document: Node) -> Composed:
+    """A document without a place: its own blocks, and nothing from other files."""
+    composer = _Composer(None)
+    return composer.composed(document, "")
+
+
+def _root(path: str, project: str | None) -> str:
+    """The project, or the file's own folder if the file is not in it."""
+    folder = os.path.dirname(os.path.realpath(path))
+    root = os.path.realpath(project) if project is not None else folder
+    return root if os.path.commonpath([root, folder]) == root else folder
+
+
+def _read_below(root: str, relative: str) -> documents.Partly:
+    from plait.core.safe_files import read_beneath
+
+    found = read_beneath(root, relative)
+    name = os.path.relpath(os.path.join(root, relative))
+    if found is None:
+        beside = os.path.dirname(os.path.join(root, relative))
+        close = nearest(os.path.basename(relative), os.listdir(beside) if os.path.isdir(beside) else ())
+        fix = f"did you mean '{close}'?" if close else "paths are seen from the file that names them"
+        raise InputError(f"there is no file '{name}'", fix=fix, code="no-file")
+    return documents.parse_partly(documents.decoded(found[0], name, drawn=True), name)
+
+
+class _Composer:
+    def __init__(self, read: ReadFile | None) -> None:
+        self.read = read
+        self.problems: list[Problem] = []
+        self.known: dict[str, Blocks] = {}
+        self.files: dict[str, Node] = {}
+        self.whole = True
+
+    def composed(self, document: Node, path: str) -> Composed:
+        merged, blocks = self._file(document, path, (path,))
+        found = _block_problems(merged, blocks)
+        shares = isinstance(document, Mapping) and (document.get("imports") or document.get("extends"))
+        if not self.whole or (self.read is None and shares):
+            # Where other files are not read, their blocks cannot be known.
+            found = (problem for problem in found if problem.code != "unknown-block")
+        self.problems += found
+        return Composed(merged, blocks, tuple(dict.fromkeys(self.problems)), self.whole, tuple(self.files))
+
+    def _file(self, document: Node, path: str, chain: tuple[str, ...]) -> tuple[Node, Blocks]:
+        """The document over those that it extends, and its blocks."""
+        layers = [(document, path), *self._below(document, path, chain)][::-1]
+        merged = documents.merge([layer for layer, _ in layers])
+        blocks = Blocks()
+        if isinstance(merged, Mapping):
+            blocks.own.update(_own_blocks(merged, blocks))
+        for layer, place in layers:
+            self._import(layer, place, chain, blocks)
+        return merged, blocks
+
+    def _below(self, document: Node, path: str, chain: tuple[str, ...]) -> Iterator[tuple[Node, str]]:
+        """The layers that a file extends, from the nearest to the farthest."""
+        said = document.get("extends") if isinstance(document, Mapping) else None
+        while isinstance(said, Scalar) and isinstance(said.value, str):
+            found = self._other(said, path, chain)
+            if found is None:
+                return
+            layer, path = found
+            if not isinstance(layer, Mapping):
+                what = "only a map can be extended, and this file is a list"
+                self.problems.append(
+                    Problem(what, said.span, "give its steps a name: steps:", code="extends")
+                )
+                return
+            chain = (*chain, path)
+            yield layer, path
+            said = layer.get("extends")
+
+    def _import(self, layer: Node, path: str, chain: tuple[str, ...], blocks: Blocks) -> None:
+        said = layer.get("imports") if isinstance(layer, Mapping) else None
+        for entry in said.items if isinstance(said, Sequence) else ():
+            named = entry.get("path") if isinstance(entry, Mapping) else entry
+            if not (isinstance(named, Scalar) and isinstance(named.value, str)):
+                continue  # the format says what is wrong
+            found = self._other(named, path, chain)
+            if found is not None:
+                self._take(entry, named, self._blocks_of(*found, chain), blocks)
+
+    def _blocks_of(self, document: Node, path: str, chain: tuple[str, ...]) -> Blocks:
+        known = self.known.get(path)
+        if known is None:
+            self.problems += format.problems(document, called=f"'{path}'")
+            merged, known = self._file(document, path, (*chain, path))
+            self.problems += _block_problems(merged, known)
+            self.problems += _dropped(merged)
+            self.known[path] = known
+        return known
+
+    def _take(self, entry: Node, named: Scalar, offered: Blocks, blocks: Blocks) -> None:
+        alias = entry.get("alias") if isinstance(entry, Mapping) else None
+        only = entry.get("selective") if isinstance(entry, Mapping) else None
+        prefix = f"{alias.value}." if isinstance(alias, Scalar) else ""
+        wanted = (
+            [one for one in only.items if isinstance(one, Scalar)] if isinstance(only, Sequence) else None
+        )
+        for one in wanted or ():
+            if str(one.value) not in offered.own:
+                self.problems.append(_no_block(str(one.value), list(offered.own), one.span))
+        if not offered.own:
+            what, fix = "this file has no blocks to import", "give it blocks: {name: [steps]}"
+            self.problems.append(Problem(what, named.span, fix, code="imports"))
+        for name, block in offered.own.items():
+            if wanted is not None and name not in {str(one.value) for one in wanted}:
+                continue
+            other = blocks.get(prefix + name)
+            if other is not None and other is not block:
+                what, fix = f"there are two blocks '{prefix}{name}'", "give the import another alias"
+                self.problems.append(Problem(what, named.span, fix, code="imports"))
+            else:
+                blocks.imported[prefix + name] = block
+
+    def _other(self, said: Scalar, path: str, chain: tuple[str, ...]) -> tuple[Node, str] | None:
+        """The file that is named in another one, and its path below the project."""
+        if self.read is None:
+            return None
+        relative = os.path.normpath(os.path.join(os.path.dirname(path), str(said.value)))
+        if relative in chain:
+            circle = " → ".join([*chain[chain.index(relative) :], relative])
+            what = f"these files lead back to themselves: {circle}"
+            self.problems.append(Problem(what, said.span, "take one of them out", code="cycle"))
+            self.whole = False
+            return None
+        try:
+            return self._document(relative, said.span), relative
+        except PlaitError as error:
+            placed = [p if isinstance(p.where, Span) else _at(p, said.span) for p in error.problems]
+            self.problems += placed
+            self.whole = False
+            return None
+
+    def _document(self, relative: str, span: Span) -> Node:
+        if relative not in self.files:
+            if len(self.files) >= MAX_FILES:
+                what = f"a flow is made of at most {MAX_FILES} files"
+                raise LimitError(what, span, "put some of them together", code="too-many-files")
+            if relative.startswith("..") or os.path.isabs(relative):
+                what = "this file is outside the project"
+                raise InputError(what, span, "name a file below the project", code="file-outside")
+            assert self.read is not None
+            read = self.read(relative)
+            self.problems += read.problems
+            self.whole = self.whole and read.whole
+            self.files[relative] = read.node or Scalar(None, span)
+        return self.files[relative]
+
+
+_HERE: Final = "write it in the file that imports it"
+_BESIDES: Final = {
+    "env": f"give the steps of its blocks an env, or {_HERE}",
+    "env_files": _HERE,
+    "secrets": _HERE,
+    "profiles": _HERE,
+    "vars": "hand it over where a block is used: with: {NAME: …}",
+    "parameters": "hand it over where a block is used: with: {NAME: …}",
+    "strict": _HERE,
+    "hooks": _HERE,
+    "limits": _HERE,
+}
+"""What the blocks of a file could rely on, were it not imported; and what to do instead."""
+
+
+def _dropped(document: Node) -> Iterator[Problem]:
+    """A block has the names and variables of the place where it is used; those of its file would be lost."""
+    for key, value in document.entries if isinstance(document, Mapping) else ():
+        if (fix := _BESIDES.get(str(key.value))) is not None:
+            first = str(value.entries[0][0].value) if isinstance(value, Mapping) and value.entries else "name"
+            what = f"of a file that is imported only the blocks are used, and not its {key.value}"
+            yield Problem(what, key.span, fix.replace("NAME", first), code="imports")
+
+
+def _at(problem: Problem, span: Span) -> Problem:
+    return Problem(problem.what, span, problem.fix, code=problem.code)
+
+
+def _own_blocks(document: Mapping, home: Blocks) -> Iterator[tuple[str, Block]]:
+    said = document.get("blocks")
+    for key, value in said.entries if isinstance(said, Mapping) else ():
+        name = str(key.value)
+        needs: tuple[str, ...] = ()
+        steps: Node | None = value
+        if isinstance(value, Mapping):
+            steps = value.get("steps") or value.get("commands")
+            wanted = value.get("with")
+            needs = tuple(str(one.data()) for one in wanted.items) if isinstance(wanted, Sequence) else ()
+        if isinstance(steps, Sequence):
+            yield name, Block(name, steps.items, needs, home, key.span)
+
+
+# ── uses ─────────────────────────────────────────────────────────────────
+
+
+def uses(node: Node) -> Iterator[Mapping]:
+    """The steps below a node that use a block; what stands under `blocks` is not part of the flow."""
+    match node:
+        case Mapping(entries):
+            said = node.get("use")
+            if isinstance(said, Scalar) and isinstance(said.value, str):
+                yield node
+            for key, value in entries:
+                if key.value not in ("blocks", "params", "with", "env", "vars"):
+                    yield from uses(value)
+        case Sequence(items):
+            for item in items:
+                yield from uses(item)
+
+
+def _block_problems(document: Node, blocks: Blocks) -> Iterator[Problem]:
+    """Blocks that do not exist, lack a name, lead back to themselves or are too many in all."""
+    for step in uses(document):
+        yield from _use_problems(step, blocks)
+    walk = _Walk()
+    for block in blocks.own.values():
+        for step in _uses_in(block):
+            yield from _use_problems(step, blocks)
+        walk.size(block, ())
+    found = [blocks.get(_name(step)) for step in uses(document)]
+    total = sum(walk.size(block, ()) for block in found if block is not None)
+    yield from walk.problems
+    if total > MAX_STEPS:
+        what = f"this flow has more than {MAX_STEPS:,} steps when every block is written out"
+        where = document.entries[0][0].span if isinstance(document, Mapping) else document.span
+        yield Problem(what, where, "go through items by map or foreach", code="too-many-steps")
+
+
+class _Walk:
+    """Goes through blocks that use blocks, each once."""
+
+    def __init__(self) -> None:
+        self.problems: list[Problem] = []
+        self.measured: dict[Block, tuple[int, int]] = {}
+        """The steps of a block when everything is written out, and how deep it goes."""
+
+    def size(self, block: Block, chain: tuple[Block, ...]) -> int:
+        return self._measure(block, chain)[0]
+
+    def _measure(self, block: Block, chain: tuple[Block, ...]) -> tuple[int, int]:
+        if block in chain:
+            circle = " → ".join([*(one.name for one in chain[chain.index(block) :]), block.name])
+            what = f"these blocks lead back to themselves: {circle}"
+            self.problems.append(Problem(what, block.span, "take one use out", code="cycle"))
+            return 0, 0
+        if len(chain) > MAX_DEPTH:
+            return 0, 1  # reported below, by the height of those that led here
+        if block not in self.measured:
+            inner = [block.home.get(_name(step)) for step in _uses_in(block)]
+            measured = [self._measure(one, (*chain, block)) for one in inner if one is not None]
+            size = len(block.steps) + sum(size for size, _ in measured)
+            height = 1 + max((height for _, height in measured), default=0)
+            self.measured[block] = min(size, MAX_STEPS + 1), height
+        size, height = self.measured[block]
+        if len(chain) + height > MAX_DEPTH:
+            what = f"blocks use blocks more than {MAX_DEPTH} levels deep"
+            self.problems.append(Problem(what, block.span, "write some of them out", code="too-deep"))
+        return size, height
+
+
+def _uses_in(block: Block) -> Iterator[Mapping]:
+    for step in block.steps:
+        yield from uses(step)
+
+
+def _name(step: Mapping) -> str:
+    said = step.get("use")
+    return str(said.value) if isinstance(said, Scalar) else ""
+
+
+def _use_problems(step: Mapping, blocks: Blocks) -> Iterator[Problem]:
+    said = step.get("use")
+    assert said is not None
+    block = blocks.get(_name(step))
+    if block is None:
+        yield _no_block(_name(step), blocks.names(), said.span)
+        return
+    given = step.get("with")
+    names = {str(key.value) for key, _ in given.entries} if isinstance(given, Mapping) else set()
+    missing = [name for name in block.needs if name not in names]
+    if missing:
+        what = f"the block '{_name(step)}' needs {listed(missing)}"
+        yield Problem(what, said.span, f"add with: {{{missing[0]}: …}}", code="missing-with")
+    for key, _ in given.entries if isinstance(given, Mapping) and block.needs else ():
+        if str(key.value) not in block.needs:
+            close = nearest(str(key.value), block.needs)
+            fix = f"did you mean '{close}'?" if close else f"it knows: {listed(block.needs)}"
+            what = f"the block '{_name(step)}' has no '{key.value}'"
+            yield Problem(what, key.span, fix, code="unknown-with")
+
+
+def _no_block(name: str, known: list[str], span: Span) -> Problem:
+    close = nearest(name, known)
+    fix = (
+        f"did you mean '{close}'?"
+        if close
+        else (
+            f"there are: {listed(known)}" if known else "define it under blocks, or import a file that has it"
+        )
+    )
+    return Problem(f"there is no block '{name}'", span, fix, code="unknown-block")
+
+
+# ── files that are called ────────────────────────────────────────────────
+
+MOST_DEEP: Final = 16
+"""So deep may workflows call each other."""
+MOST_CALLS: Final = 1000
+"""So many calls may be written in all files together, each counted wherever its file is called."""
+
+
+class Calls:
+    """The files that call each other, the one that is run first; and how many calls were opened in all."""
+
+    def __init__(self, paths: Many[str] = (), opened: list[int] | None = None) -> None:
+        self.paths = tuple(paths)
+        self._opened = [0] if opened is None else opened
+
+    def inside(self, path: str) -> Calls:
+        return Calls((*self.paths, path), self._opened)
+
+    def expect(self, path: str, node: Node) -> None:
+        """InputError if a step may not call this file: it leads back to itself, or the calls are too many."""
+        if path in self.paths:
+            what = "these workflows call each other without end"
+            raise InputError(what, node.span, "let one of them not call the other", code="bad-workflow-call")
+        self._opened[0] += 1
+        if len(self.paths) >= MOST_DEEP or self._opened[0] > MOST_CALLS:
+            what = f"workflows call each other more than {MOST_DEEP} deep, or more than {MOST_CALLS:,} times"
+            raise InputError(what, node.span, "go through items by map or foreach", code="too-many-steps")

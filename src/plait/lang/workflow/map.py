@@ -1,0 +1,221 @@
+"""The map of a flow becomes a fan: its items, the steps for each, how many at a time, what failures mean."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from collections.abc import Sequence as Many
+from itertools import pairwise
+
+from plait.core.documents import nodes
+from plait.core.errors import Problem
+from plait.core.hints import TYPE_CHECKING, Final
+from plait.core.records import replace
+from plait.engine.retry import ONCE_ONLY, Retry
+from plait.lang.analysis.declarations import names_before_items
+from plait.lang.analysis.mentions import mentions_item
+from plait.lang.common import digest, on_empty_of, retry_of
+from plait.program.items import CommandInput, read_input, read_selection
+from plait.program.items.find import MapItems
+from plait.program.map import Circuit, ErrorPolicy, Fan
+from plait.program.step_list import joined
+from plait.program.worktrees.isolation import Isolation
+from plait.schema import AT_ODDS, Said, template_of, text_template
+from plait.template.template import Template
+
+if TYPE_CHECKING:
+    from plait.lang.workflow.compile import Builder, Place
+
+GOES_ON: Final = "continue_on_failure"
+SAID_ONCE: Final = ("on_item_failure", GOES_ON, "max_failures", "failure_threshold", "circuit_breaker")
+"""What both a map and its error_policy may say."""
+
+BELONGS_TO: Final = {
+    "base": "worktree",
+    "uncommitted": "worktree",
+    "merge": "worktree",
+    "inputs": "directory",
+}
+"""A field of isolation, and the kind without which it means nothing."""
+
+
+def fan(builder: Builder, said: Said, place: Place) -> Fan:
+    node = said.get("steps")
+    inner = said.inner("steps")
+    items = inner.items("steps") if inner is not None else said.items("steps")
+    assert node is not None
+    place = replace(place, env=dict(said.variables("env")))
+    each = builder.steps("each", items, place, kind="item", title="each item")
+    found = _map_items(builder, said)
+    limits = said.inner("timeout_config")
+    timeout = said.seconds("timeout")
+    return Fan(
+        "map",
+        found,
+        each,
+        joined([found.fingerprint, each.fingerprint]),
+        parallel=_parallel(builder, said),
+        item_timeout=limits.seconds("agent_timeout_secs") if timeout is None and limits else timeout,
+        errors=_errors(builder, said),
+        isolation=_isolation(builder, said),
+    )
+
+
+def _map_items(builder: Builder, said: Said) -> MapItems:
+    node = said.get("input")
+    assert node is not None
+    chosen = ("input", "json_path", "filter", "sort_by", "distinct", "offset", "max_items", "id")
+    nodes_told = {name: value for name in chosen if (value := said.get(name)) is not None}
+    told = {name: value.data() for name, value in nodes_told.items()}
+    input = read_input(node)
+    named = names_before_items(builder.flow.document)
+    env = dict(said.variables("env")) if isinstance(input, CommandInput) else {}
+    if env:
+        told["env"] = {name: value.data() for name, value in env.items()}
+    return MapItems(
+        input,
+        replace(
+            read_selection(_without_holes(said.node)),
+            offset=said.whole("offset") or 0,
+            max_items=said.whole("max_items"),
+        ),
+        said.template("id"),
+        digest([told, builder.around, *builder.head.mentioned(*nodes_told.values())]),
+        allow_outside="outside_files" in builder.said.words("allow"),
+        strict=builder.strict,
+        on_empty=on_empty_of(said),
+        env={name: text_template(value) for name, value in env.items() if not mentions_item(value, named)},
+    )
+
+
+def _isolation(builder: Builder, said: Said) -> Isolation | None:
+    inner, node = said.inner("isolation"), said.get("isolation")
+    kind = said.text("isolation") if inner is None else inner.text("kind")
+    if kind in (None, "none"):
+        return None
+    told = digest([None if node is None else node.data()])
+    ends_in_steps = builder.said.has("merge")
+    if inner is None:
+        return Isolation(kind, fingerprint=told, ends_in_steps=ends_in_steps)  # type: ignore[arg-type]  # its words
+    return Isolation(
+        kind,  # type: ignore[arg-type]  # its words
+        base=inner.text("base") or "HEAD",
+        uncommitted=inner.text("uncommitted") or "commit",  # type: ignore[arg-type]  # its words
+        merges=inner.text("merge") != "none",
+        inputs=tuple(template_of(one) for one in inner.items("inputs")),
+        fingerprint=told,
+        ends_in_steps=ends_in_steps,
+    )
+
+
+def isolation_problems(said: Said | None) -> Iterator[Problem]:
+    """What a map says about places of one kind that belongs to another."""
+    inner = None if said is None else said.inner("isolation")
+    if inner is None:
+        return
+    kind = inner.text("kind") or ""
+    for name, wanted in BELONGS_TO.items():
+        if inner.has(name) and kind != wanted:
+            what = f"{name} belongs to isolation of the kind {wanted}, and this is of the kind {kind}"
+            yield Problem(
+                what, inner.span(name), f"leave it away, or write kind: {wanted}", code="contradiction"
+            )
+
+
+def _parallel(builder: Builder, said: Said) -> int | Template:
+    if builder.max_parallel is not None:
+        return builder.max_parallel
+    node = said.get("max_parallel") or builder.said.get("max_parallel")
+    if node is None:
+        return 10
+    said_number = node.data()
+    return said_number if isinstance(said_number, int) else template_of(node)
+
+
+def _errors(builder: Builder, said: Said) -> ErrorPolicy:
+    """From the map, else from the flow; in each of them written out, or in a map of its own."""
+    own, around = _levels(said), _levels(builder.said)
+    places = [*own, *around]
+    failing = _failing(own) or _failing(around)
+    retry = _retry(places)
+    circuit = next((one.inner("circuit_breaker") for one in places if one.has("circuit_breaker")), None)
+    threshold = next(
+        (one.number("failure_threshold") for one in places if one.has("failure_threshold")), None
+    )
+    most = next((one.whole("max_failures") for one in places if one.has("max_failures")), None)
+    return ErrorPolicy(
+        on_item_failure=failing or ("retry" if said.has("retry") else "dlq"),  # type: ignore[arg-type]  # its words
+        retry=retry or (Retry(attempts=3) if failing == "retry" else ONCE_ONLY),
+        max_failures=most,
+        failure_threshold=threshold,
+        circuit=None
+        if circuit is None
+        else Circuit(
+            circuit.whole("failure_threshold") or 5,
+            circuit.seconds("timeout") or 30.0,
+            circuit.whole("success_threshold") or 3,
+        ),
+    )
+
+
+def policy_problems(*saids: Said) -> Iterator[Problem]:
+    """What a map, and what a flow, says about failing items that cannot both be meant."""
+    for said in saids:
+        yield from _contradictions(_levels(said))
+
+
+def _levels(said: Said) -> list[Said]:
+    """A map or flow, and the map of its own that says what happens when items fail."""
+    return [one for one in (said, said.inner("error_policy")) if one is not None]
+
+
+def _failing(level: Many[Said]) -> str | None:
+    """What a failure means, as far as a map or flow says it; trying again is another question."""
+    goes_on = next((one.flag(GOES_ON) for one in level if one.has(GOES_ON)), None)
+    if goes_on is False:
+        return "stop"
+    said = next((one.text("on_item_failure") for one in level if one.has("on_item_failure")), None)
+    return said or ("dlq" if goes_on else None)
+
+
+def _retry(places: Many[Said]) -> Retry | None:
+    retries = (_retry_said(one) for one in places)
+    return next((retry for retry in retries if retry is not None), None)
+
+
+def _retry_said(one: Said) -> Retry | None:
+    match one.form:
+        case "map":
+            return retry_of(one)
+        case "error_policy":
+            return retry_of(one, "retry_config")
+    return None
+
+
+def _contradictions(level: Many[Said]) -> Iterator[Problem]:
+    """What one map or flow says twice, and not the same."""
+    for first, second in pairwise(level):
+        for name in SAID_ONCE:
+            one, other = first.get(name), second.get(name)
+            if one is not None and other is not None and one.data() != other.data():
+                yield _says_both(first, name, second, name, "keep one of them")
+        if first.form == "map" and first.has("retry") and second.has("retry_config"):
+            yield _says_both(first, "retry", second, "retry_config", "keep one of them")
+    failing = next((one for one in level if one.has("on_item_failure")), None)
+    going = next((one for one in level if one.has(GOES_ON)), None)
+    if failing is not None and going is not None:
+        word, goes_on = failing.text("on_item_failure"), going.flag(GOES_ON)
+        if any(word in odds.values and goes_on in odds.others for odds in AT_ODDS):
+            yield _says_both(failing, "on_item_failure", going, GOES_ON, f"leave {GOES_ON} away")
+
+
+def _says_both(one: Said, name: str, other: Said, name_there: str, fix: str) -> Problem:
+    what = f"{name} and {name_there} contradict each other"
+    if name == name_there:
+        what = f"{name} is said twice, here and in error_policy, and not the same"
+    return Problem(what, one.span(name), fix, (other.span(name_there),), code="contradiction")
+
+
+def _without_holes(node: nodes.Mapping) -> nodes.Mapping:
+    """Without the numbers into which values are put: they are read elsewhere."""
+    kept = [entry for entry in node.entries if entry[0].value not in ("offset", "max_items")]
+    return nodes.Mapping(tuple(kept), node.span)

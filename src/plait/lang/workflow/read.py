@@ -1,0 +1,218 @@
+"""A workflow file becomes a flow that can run, or one error with everything that is wrong.
+
+    load_workflow   file → composed document → checked → parameters, environment, secrets → steps
+
+Whatever `plait check` calls an error is an error here, before anything runs.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Sequence as Many
+
+from plait import schema as format
+from plait.core import documents
+from plait.core.documents import nodes
+from plait.core.errors import InputError, Problem
+from plait.core.hints import TYPE_CHECKING, Final
+from plait.core.records import replace
+from plait.core.values import Json
+from plait.lang.analysis.names import profile_of
+from plait.lang.check import check_workflow
+from plait.lang.common import backend_of, read_limits
+from plait.lang.findings import Finding
+from plait.lang.loaded import Loaded
+from plait.lang.parameters import Parameter, Surroundings, declared, resolve, secret_texts, surroundings
+from plait.lang.workflow.compile import Builder
+from plait.lang.workflow.compose import Calls, Composed, compose
+from plait.schema import Said
+from plait.scope import Scope
+from plait.scope.computed import Sources
+
+if TYPE_CHECKING:
+    from plait.core.source import Span
+    from plait.engine.hooks import Hook
+    from plait.lang.analysis.tool_calls import ToolCall
+
+SHORT_SECRET: Final = 6
+"""Characters; what is shorter may well occur in data that is not secret."""
+
+
+def load_workflow(
+    path: str,
+    *,
+    given: Mapping[str, Json] | None = None,
+    project: str | None = None,
+    profile: str | None = None,
+    strict: bool | None = None,
+    lenient: bool = False,
+    max_parallel: int | None = None,
+    environ: Mapping[str, str] | None = None,
+    known: tuple[Mapping[str, Json], Surroundings] | None = None,
+    document: nodes.Node | None = None,
+) -> Loaded:
+    """The flow in a file; InputError with everything that is wrong with it or with what it is given.
+
+    `lenient`: it is not strict, and has the fingerprints of one that is;
+    `known`: parameters and surroundings that somebody has found out already, for another process;
+    `document`: what is in the file, if it was read already.
+    """
+    environ = environ or {}
+    flow = compose(document or documents.load(path), path, project=project)
+    findings = _expect_workflow(flow, path, project)
+    problems = [finding.problem for finding in findings if finding.severity == "error"]
+    if problems:
+        raise InputError.together(problems)
+    head = Said("flow", _head(flow.document), Scope())
+    parameters = declared(flow.document)
+    values, around = known or _given(head, parameters, given or {}, profile, environ)
+    scope = Scope({**around.names(), **values}, sources=Sources(environ=environ))
+    said = replace(head, scope=scope)
+    strictly = said.flag("strict") if strict is None else strict
+    builder = Builder(
+        flow,
+        said,
+        scope,
+        strict=strictly,
+        lenient=lenient,
+        profile=profile,
+        max_parallel=max_parallel,
+        project=project,
+        environ=environ,
+        calls=Calls((os.path.realpath(path),)),
+    )
+    hooks, called = _hooks(said, scope)
+    name = said.text("name") or os.path.splitext(os.path.basename(path))[0]
+    program = builder.workflow(name)
+    return Loaded(
+        program,
+        path,
+        os.path.dirname(os.path.realpath(path)) if project is None else project,
+        values,
+        around,
+        parameters,
+        uses=builder.tools | called,
+        calls=_calls((flow, *builder.called)) if builder.tools else (),
+        warnings=(*_warnings(findings), *_refused_variables(around, said), *_short_secrets(around, said)),
+        strict=strictly and not lenient,
+        timeout=said.seconds("timeout"),
+        limits=read_limits(said.inner("limits")),
+        hooks=hooks,
+        durability=said.text("durability") or "normal",
+        backend=backend_of(said),
+        shared=_of_map(said, "shared"),
+        ships=_ships(said),
+        stall_timeout=_seconds_of_map(said, "stall_timeout"),
+        wait_for_workers=_seconds_of_map(said, "wait_for_workers"),
+        allow_outside="outside_files" in said.words("allow"),
+        environ=environ,
+        made=_made(flow, around, values, environ) | builder.made,
+    )
+
+
+def _calls(flows: Iterable[Composed]) -> tuple[ToolCall, ...]:
+    from plait.lang.analysis.tool_calls import tool_calls
+
+    every = (tool_calls(flow.document, "workflow", blocks=flow.blocks) for flow in flows)
+    return tuple(call for calls in every for call in calls)
+
+
+def _made(
+    flow: Composed, around: Surroundings, values: Mapping[str, Json], environ: Mapping[str, str]
+) -> frozenset[str]:
+    """What the steps make of secrets; without any there is nothing to find out."""
+    if not secret_texts(around, values):
+        return frozenset()
+    from plait.lang.analysis.scopes import read_fields
+    from plait.lang.workflow.made_secrets import made_of_secrets
+
+    scope = Scope({**around.names(), **values}, sources=Sources(environ=around.environ(environ)))
+    return made_of_secrets(read_fields(flow.document, "workflow", blocks=flow.blocks).fields, scope)
+
+
+def _hooks(flow: Said, scope: Scope) -> tuple[tuple[Hook, ...], dict[str, Span]]:
+    """Its hooks, and the tools that they call."""
+    node = flow.get("hooks")
+    if node is None:
+        return (), {}
+    from plait.lang.hooks import read_hooks, tools_of
+
+    hooks = read_hooks(node, scope=scope)
+    return hooks, tools_of(hooks)
+
+
+def _of_map(flow: Said, flag: str) -> bool:
+    own = flow.inner("map")
+    return own is not None and own.flag(flag)
+
+
+def _seconds_of_map(flow: Said, field: str) -> float | None:
+    own = flow.inner("map")
+    return None if own is None else own.seconds(field)
+
+
+def _ships(flow: Said) -> tuple[str, ...]:
+    own = flow.inner("map")
+    return () if own is None else tuple(own.words("ship"))
+
+
+def _expect_workflow(flow: Composed, path: str, project: str | None) -> list[Finding]:
+    if profile_of(flow.document) == "workflow" or flow.problems:
+        return check_workflow(flow, project=project)
+    found = format.problems(flow.document)
+    if found:
+        raise InputError.together(found)
+    fix = "write steps:, or setup:, map: and reduce:; a graph has start: and nodes:, an ensemble tasks:"
+    raise InputError("this file has no steps", path, fix, code="no-steps")
+
+
+def _head(document: nodes.Node) -> nodes.Mapping:
+    """What a flow says about itself; a file that is only a list of steps says nothing."""
+    return document if isinstance(document, nodes.Mapping) else nodes.Mapping((), document.span)
+
+
+def _given(
+    head: Said,
+    parameters: Mapping[str, Parameter],
+    given: Mapping[str, Json],
+    profile: str | None,
+    environ: Mapping[str, str],
+) -> tuple[dict[str, Json], Surroundings]:
+    problems: list[Problem] = []
+    # What stands in for a value that is missing lets everything else be looked at as well.
+    values: dict[str, Json] = dict.fromkeys(parameters)
+    around = Surroundings({}, {}, {})
+    try:
+        values = resolve(parameters, given)
+    except InputError as error:
+        problems += error.problems
+    try:
+        around = surroundings(head, values, profile=profile, environ=environ)
+    except InputError as error:
+        problems += error.problems
+    if problems:
+        raise InputError.together(problems)
+    return values, around
+
+
+def _warnings(findings: Many[Finding]) -> tuple[Finding, ...]:
+    return tuple(finding for finding in findings if finding.severity == "warning")
+
+
+def _short_secrets(around: Surroundings, said: Said) -> Iterator[Finding]:
+    for name, secret in around.secrets.items():
+        if len(secret.reveal()) < SHORT_SECRET:
+            what = (
+                f"the secret '{name}' has fewer than {SHORT_SECRET} characters: "
+                "they are masked wherever they occur, also in data"
+            )
+            where, fix = said.span("secrets"), "choose a longer one, or do not declare it"
+            yield Finding(Problem(what, where, fix, code="short-secret"), "warning")
+
+
+def _refused_variables(around: Surroundings, said: Said) -> Iterator[Finding]:
+    for name in around.refused:
+        what = f"the variable {name} of an env file is left away: it could change what programs run"
+        fix = f"write {name} under env, where it is seen to be meant"
+        yield Finding(Problem(what, said.span("env_files"), fix, code="refused-variable"), "warning")

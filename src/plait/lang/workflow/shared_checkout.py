@@ -1,0 +1,208 @@
+"""Parallel items that get into each other's way, because they work in one and the same checkout.
+
+Two that commit at a time lock each other out, or commit what the other has changed; of two that
+write one file, one loses.  It is a warning: what values and tools do there, nobody knows before.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from plait.core.documents import Mapping, Node, Scalar, Sequence
+from plait.core.errors import PlaitError, Problem
+from plait.core.hints import Final
+from plait.core.records import dataclass, replace
+from plait.core.source import Span
+from plait.lang.analysis.declarations import text_of
+from plait.lang.analysis.scopes import SHELL_TOOL, tool_of
+from plait.lang.findings import Finding
+from plait.lang.workflow.compose import Blocks
+from plait.template.nodes import Text
+from plait.template.shell.lexer import Gap, analyse
+from plait.template.template import Leaf, compile_template
+
+OF_MAP: Final = (
+    "write isolation: worktree in the map, for a checkout of its own for each item; or max_parallel: 1"
+)
+OF_FOREACH: Final = (
+    "write parallel: false; in a map isolation: worktree would give each item a checkout of its own"
+)
+_INSIDE: Final = (
+    "on_failure",
+    "on_success",
+    "on_exit_code",
+    "on_incomplete",
+    "validate",
+    "steps",
+    "commands",
+)
+"""Fields of a step that may hold further steps."""
+_WRITERS: Final = ("core/file/write", "core/file/edit")
+"""Tools that write the file which their parameter `path` names."""
+_OF_ITEM: Final = ("item", "index")
+"""Words in a condition by which only some of the items may do a step."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where steps stand: which blocks they know, and what to do if they are many at a time there."""
+
+    blocks: Blocks
+    repair: str | None = None
+    depth: int = 0
+
+
+def shared_checkout(document: Node, blocks: Blocks) -> Iterator[Finding]:
+    """Everything that parallel items commit, or write to one file, in a checkout that they share."""
+    if isinstance(document, Sequence):
+        yield from _steps(document, _Place(blocks))
+    if not isinstance(document, Mapping):
+        return
+    for key in ("steps", "commands", "setup", "reduce", "merge"):
+        yield from _steps(document.get(key), _Place(blocks))
+    own = document.get("map")
+    if isinstance(own, Mapping):
+        place = _Place(blocks, OF_MAP if _is_crowded(own, document) else None)
+        for key in ("steps", "agent_template", "commands"):
+            yield from _steps(own.get(key), place)
+
+
+def shared_by_items(node: Mapping) -> Iterator[Finding]:
+    """The same of a node of a graph that does its action for several items at a time."""
+    parallel, items = node.get("parallel"), node.get("over")
+    few = isinstance(items, Sequence) and len(items.items) < 2
+    many = items is not None and isinstance(parallel, Scalar) and parallel.value is True
+    if many and not few and not _is_one(node.get("max_concurrency")):
+        action = node.get("action")
+        for call in (node, action):
+            if isinstance(call, Mapping):
+                yield from _own(call, OF_FOREACH)
+
+
+def _is_crowded(own: Mapping, document: Mapping) -> bool:
+    """Do several items work in one checkout at a time, as far as the file says?"""
+    isolation = own.get("isolation")
+    kind = isolation.get("kind") if isinstance(isolation, Mapping) else isolation
+    if kind is not None and text_of(kind) != "none":
+        return False
+    input = own.get("input")
+    few = isinstance(input, Sequence) and len(input.items) < 2
+    parallel = own.get("max_parallel") or document.get("max_parallel")
+    return not (few or _is_one(own.get("max_items")) or (parallel is not None and not _is_many(parallel)))
+
+
+def _is_one(node: Node | None) -> bool:
+    return isinstance(node, Scalar) and node.value in (0, 1)
+
+
+def _is_many(node: Node) -> bool:
+    """A number that is put in only when the flow runs says nothing."""
+    return isinstance(node, Scalar) and isinstance(node.value, int) and node.value > 1
+
+
+MOST_DEPTH: Final = 32
+
+
+def _steps(node: Node | None, place: _Place) -> Iterator[Finding]:
+    if place.depth > MOST_DEPTH:
+        return
+    place = replace(place, depth=place.depth + 1)
+    match node:
+        case Sequence(items):
+            for item in items:
+                yield from _steps(item, place)
+        case Mapping():
+            yield from _step(node, place)
+        case Scalar(str()) if place.repair is not None:
+            yield from _script(node, place.repair)
+
+
+def _step(step: Mapping, place: _Place) -> Iterator[Finding]:
+    if place.repair is not None and not _is_apart(step):
+        yield from _own(step, place.repair)
+    inner = place
+    if _is_apart(step):
+        inner = replace(place, repair=None)
+    yield from _steps(step.get("do"), _in_loop(step, inner))
+    for key in _INSIDE:
+        said = step.get(key)
+        if key == "on_exit_code" and isinstance(said, Mapping):
+            said = Sequence(tuple(value for _, value in said.entries), said.span)
+        if isinstance(said, Mapping | Sequence):
+            yield from _steps(said, inner)
+    block = place.blocks.get(text_of(step.get("use")) or "")
+    if block is not None:
+        home = replace(inner, blocks=block.home)
+        yield from (one for part in block.steps for one in _steps(part, home))
+
+
+def _in_loop(step: Mapping, place: _Place) -> _Place:
+    parallel = step.get("parallel")
+    many = isinstance(parallel, Scalar) and (parallel.value is True or _is_many(parallel))
+    items = step.get("foreach")
+    few = isinstance(items, Sequence) and len(items.items) < 2
+    return replace(place, repair=OF_FOREACH) if many and not few else place
+
+
+def _is_apart(step: Mapping) -> bool:
+    """Does it work in a folder of its own, or only for some of the items?"""
+    folder = text_of(step.get("working_dir") or step.get("cwd")) or ""
+    when = text_of(step.get("when")) or ""
+    return "$" in folder or any(word in when for word in _OF_ITEM)
+
+
+def _own(step: Mapping, repair: str) -> Iterator[Finding]:
+    for key in ("shell", "test"):
+        said = step.get(key)
+        said = said.get("command") if isinstance(said, Mapping) else said
+        if isinstance(said, Scalar) and isinstance(said.value, str):
+            yield from _script(said, repair)
+    params, tool = step.get("params"), tool_of(step)
+    if isinstance(params, Mapping) and tool == SHELL_TOOL:
+        command = params.get("command")
+        if isinstance(command, Scalar) and isinstance(command.value, str):
+            yield from _script(command, repair)
+    written = params if tool in _WRITERS else step.get("write_file")
+    for node in (written.get("path") if isinstance(written, Mapping) else None, step.get("output_file")):
+        if isinstance(node, Scalar) and "$" not in str(node.value):
+            yield _same_file(str(node.value), node.span, repair)
+    older = step.get("metadata")
+    for place in (step, older):
+        said = place.get("commit_required") if isinstance(place, Mapping) else None
+        if isinstance(said, Scalar) and said.value is True:
+            yield _commits(said.span, repair)
+
+
+def _script(node: Scalar, repair: str) -> Iterator[Finding]:
+    try:
+        leaf = compile_template(str(node.value), "workflow", source=node.source()).leaf
+        lexed = analyse(list(_pieces(leaf)), "bash")
+    except PlaitError:
+        return  # it is told as the text that it is
+    for what, name, start in lexed.effects:
+        span = Span(leaf.source, start, min(start + max(1, len(name)), len(leaf.source.text)))
+        if what == "writes" and _is_in_checkout(name):
+            yield _same_file(name, span, repair)
+        elif what == "commits":
+            yield _commits(span, repair)
+
+
+def _pieces(leaf: Leaf) -> Iterator[str | Gap]:
+    for index, part in enumerate(leaf.program.parts):
+        yield part.text if isinstance(part, Text) else Gap(index, part.start, part.end)
+
+
+def _is_in_checkout(path: str) -> bool:
+    return bool(path) and not os.path.isabs(path)
+
+
+def _same_file(path: str, span: Span, repair: str) -> Finding:
+    what = f"all items write the one file '{path}', several at a time and in one checkout"
+    fix = f"put what differs into its name, such as ${{item_index}}; or {repair}"
+    return Finding(Problem(what, span, fix, code="shared-checkout"), "warning")
+
+
+def _commits(span: Span, repair: str) -> Finding:
+    what = "items commit, several at a time and in one checkout"
+    return Finding(Problem(what, span, repair, code="shared-checkout"), "warning")

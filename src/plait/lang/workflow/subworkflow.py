@@ -1,0 +1,270 @@
+"""Workflow files that a step of another one calls: found, held against what is possible there, built."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+
+from plait.core import documents
+from plait.core.documents import nodes
+from plait.core.errors import InputError, PlaitError, Problem, nearest
+from plait.core.hints import TYPE_CHECKING, Final
+from plait.core.records import dataclass, replace
+from plait.core.values import Json, Undefined
+from plait.lang.analysis.names import profile_of
+from plait.lang.common import digest
+from plait.lang.parameters import (
+    Caller,
+    Parameter,
+    declared,
+    hidden_texts,
+    resolve,
+    secret_texts,
+    secrets_in,
+    surroundings,
+)
+from plait.lang.workflow.compose import Calls, Composed, compose
+from plait.program.subworkflow import NO_MAP, Entered, Subworkflow
+from plait.schema import Said, template_of
+from plait.scope import Scope
+
+if TYPE_CHECKING:
+    from plait.lang.analysis.scopes import Reading
+    from plait.lang.workflow.compile import Builder
+    from plait.template.template import Template
+
+OF_THE_RUN: Final = ("hooks", "limits", "durability", "backend", "profiles", "allow")
+"""What counts for a whole run, and so only in the file that is run."""
+OF_ITS_MAP: Final = ("backend", "shared", "ship", "stall_timeout", "wait_for_workers")
+"""The same below `map`."""
+
+
+@dataclass(frozen=True, slots=True)
+class CalledFile:
+    path: str
+    flow: Composed
+
+
+def open_called(node: nodes.Node, project: str | None, calls: Calls) -> CalledFile:
+    """The file that a step names, seen from its own file; InputError if it cannot be called."""
+    said = str(node.value) if isinstance(node, nodes.Scalar) else ""
+    if "$" in said:
+        raise _wrong(node, "a workflow is called by a path that is written out", "write workflow: other.yaml")
+    beside = os.path.dirname(node.span.place.source.name)
+    path = os.path.join(beside, said)
+    if not os.path.exists(path) and project is not None:
+        path = os.path.join(project, beside, said)
+    real = os.path.realpath(path)
+    top = os.path.realpath(project if project is not None else beside or ".")
+    if os.path.commonpath([top, real]) != top:
+        raise _wrong(node, "this workflow is outside the project", "name a file below the project")
+    calls.expect(real, node)
+    try:
+        document = documents.load(path)
+    except PlaitError as error:
+        if error.code in ("no-file", "unreadable", "not-found"):
+            raise _wrong(
+                node, f"there is no workflow '{said}'", "correct the path: it is seen from this file"
+            ) from None
+        raise
+    if profile_of(document) != "workflow":
+        raise _wrong(node, f"'{said}' is no workflow", "a graph or a directive is called by tool: ID")
+    return CalledFile(real, compose(document, path, project=project))
+
+
+def files_called(reading: Reading, path: str, project: str | None) -> Iterator[Composed]:
+    """Each once, with those that it calls; not those that cannot be called, or are not sound."""
+    from plait.lang.analysis.scopes import read_fields
+
+    seen = {os.path.realpath(path)}
+    todo = [node for step, _ in reading.calls if (node := step.get("workflow")) is not None]
+    while todo:
+        node = todo.pop(0)
+        try:
+            called = open_called(node, project, Calls())
+        except PlaitError:
+            continue
+        if called.path not in seen and not called.flow.problems:
+            seen.add(called.path)
+            yield called.flow
+            inner = read_fields(called.flow.document, "workflow", blocks=called.flow.blocks)
+            todo += [node for step, _ in inner.calls if (node := step.get("workflow")) is not None]
+
+
+def call_problems(step: nodes.Mapping, called: CalledFile) -> Iterator[Problem]:
+    """What a step gives that the file does not take, or lacks; and what counts only in a file that is run."""
+    document = called.flow.document
+    for name in OF_THE_RUN if isinstance(document, nodes.Mapping) else ():
+        if isinstance(document, nodes.Mapping) and document.get(name) is not None:
+            what = f"'{name}' counts for a whole run, and this file is called by another one"
+            yield Problem(
+                what, document.key_span(name), "say it in the file that is run", code="misplaced-field"
+            )
+    own = document.get("map") if isinstance(document, nodes.Mapping) else None
+    for name in OF_ITS_MAP if isinstance(own, nodes.Mapping) else ():
+        if isinstance(own, nodes.Mapping) and own.get(name) is not None:
+            what = (
+                f"'{name}' counts for the map of the file that is run, and this file is called by another one"
+            )
+            yield Problem(what, own.key_span(name), "leave it away", code="misplaced-field")
+    if isinstance(own, nodes.Mapping) and own.get("isolation") is not None:
+        what = "items have places of their own only in the map of the file that is run"
+        yield Problem(
+            what, own.key_span("isolation"), "leave it away, or run this file itself", code="misplaced-field"
+        )
+    try:
+        parameters = declared(document)
+    except PlaitError:
+        return
+    params = step.get("params")
+    if params is not None and not isinstance(params, nodes.Mapping):
+        if not (isinstance(params, nodes.Scalar) and "$" in str(params.value)):
+            yield Problem(NO_MAP, params.span, "write params: {name: value}", code="wrong-type")
+        return
+    given = {} if params is None else {str(key.value): key for key, _ in params.entries}
+    for name, key in given.items():
+        if name not in parameters:
+            meant = nearest(name, parameters)
+            fix = f"did you mean '{meant}'?" if meant else "declare it under parameters of that file"
+            yield Problem(f"that workflow has no parameter '{name}'", key.span, fix, code="unknown-parameter")
+    for name, value in _written(params).items():
+        if name in parameters:
+            try:
+                resolve({name: parameters[name]}, {name: value})
+            except InputError as error:
+                yield from (
+                    replace(one, where=given[name].span, fix=f"declared is {parameters[name].wanted}")
+                    for one in error.problems
+                )
+    for name, parameter in parameters.items():
+        if parameter.required and name not in given:
+            what = f"that workflow needs the parameter '{name}'"
+            yield Problem(
+                what, step.key_span("workflow"), f"add it under params: {name}: …", code="missing-parameter"
+            )
+
+
+def called_workflow(builder: Builder, said: Said, strict: bool) -> Subworkflow:
+    from plait.lang.workflow.compile import Builder as Inner
+
+    node = said.get("workflow")
+    assert node is not None
+    called = open_called(node, builder.project, builder.calls)
+    flow = called.flow
+    head = Said("flow", _head(flow.document), Scope())
+    parameters = declared(flow.document)
+    values = {**_defaults(parameters), **_written(said.get("params"))}
+    around = _around(head, values, builder)
+    scope = Scope({**builder.scope.names, **values}, sources=builder.scope.sources)
+    if around is not None:
+        scope = Scope({**scope.names, **around}, sources=builder.scope.sources)
+    told = replace(head, scope=scope)
+    inner = Inner(
+        flow,
+        told,
+        scope,
+        strict=builder.strict or told.flag("strict"),
+        lenient=builder.lenient,
+        profile=None,
+        max_parallel=builder.max_parallel,
+        project=builder.project,
+        environ=builder.environ,
+        calls=builder.calls.inside(called.path),
+    )
+    name = told.text("name") or os.path.splitext(os.path.basename(called.path))[0]
+    program = inner.workflow(name)
+    for tool, span in inner.tools.items():
+        builder.tools.setdefault(tool, span)
+    builder.watches = builder.watches or inner.watches
+    builder.tracks |= program.tracks
+    builder.made |= inner.made | _hidden(flow, head, scope, builder)
+    builder.called.append(flow)
+    builder.called += inner.called
+
+    # No run counts them as its own, so nobody could retry them by themselves.
+    fan = None if program.fan is None else replace(program.fan, expects_all=True)
+
+    def enter(
+        params: Mapping[str, Json], names: Scope, given: frozenset[str], data: frozenset[str]
+    ) -> Entered:
+        found = _resolved(parameters, params, said)
+        given |= found.keys() - params.keys()  # by its default
+        own = surroundings(
+            head, found, profile=None, environ=builder.environ, caller=Caller(names, given, data)
+        )
+        return Entered(
+            {**own.names(), **found},
+            own.process_env(),
+            secret_texts(own, found),
+            own.given | given,
+            own.data | data,
+        )
+
+    return Subworkflow(
+        replace(program, tracks=frozenset(), fan=fan),
+        called.path,
+        said.template("params"),
+        _each(said.get("params")),
+        enter,
+        {**values, **(around or {})},
+        digest([flow.document.data(), [step.fingerprint for step in program.inner]]),
+        told.seconds("timeout"),
+        strict,
+    )
+
+
+def _around(head: Said, values: Mapping[str, Json], builder: Builder) -> Mapping[str, Json] | None:
+    caller = Caller(builder.scope)
+    try:
+        return surroundings(head, dict(values), profile=None, environ=builder.environ, caller=caller).names()
+    except InputError:
+        return None  # what only a run gives it is told there
+
+
+def _hidden(flow: Composed, head: Said, scope: Scope, builder: Builder) -> frozenset[str]:
+    """What its secrets are and what its steps make of them: masked from the beginning, called or not yet."""
+    texts = hidden_texts(head, builder.environ)
+    if not texts and next(secrets_in(scope.names), None) is None:
+        return texts
+    from plait.lang.analysis.scopes import read_fields
+    from plait.lang.workflow.made_secrets import made_of_secrets
+
+    fields = read_fields(flow.document, "workflow", blocks=flow.blocks).fields
+    return texts | made_of_secrets(fields, scope)
+
+
+def _resolved(parameters: Mapping[str, Parameter], params: Mapping[str, Json], said: Said) -> dict[str, Json]:
+    try:
+        return resolve(parameters, dict(params))
+    except InputError as error:
+        node = said.get("params") or said.get("workflow")
+        where = None if node is None else node.span
+        fix = "correct it under params of this step"
+        raise InputError.together([replace(one, where=where, fix=fix) for one in error.problems]) from None
+
+
+def _each(params: nodes.Node | None) -> dict[str, Template]:
+    entries = params.entries if isinstance(params, nodes.Mapping) else ()
+    return {str(key.value): template_of(value) for key, value in entries}
+
+
+def _defaults(parameters: Mapping[str, Parameter]) -> dict[str, Json]:
+    return {name: one.default for name, one in parameters.items() if not isinstance(one.default, Undefined)}
+
+
+def _written(params: nodes.Node | None) -> dict[str, Json]:
+    """Values that are written out: numbers and durations of the file may be made of them."""
+    entries = params.entries if isinstance(params, nodes.Mapping) else ()
+    return {
+        str(key.value): value.data()
+        for key, value in entries
+        if isinstance(value, nodes.Scalar) and "$" not in str(value.value)
+    }
+
+
+def _head(document: nodes.Node) -> nodes.Mapping:
+    return document if isinstance(document, nodes.Mapping) else nodes.Mapping((), document.span)
+
+
+def _wrong(node: nodes.Node, what: str, fix: str) -> InputError:
+    return InputError(what, node.span, fix, code="bad-workflow-call")

@@ -1,0 +1,579 @@
+"""One step of a workflow: an action, and everything a flow may say around it.
+
+    when → action (retry, timeout) → capture → on_exit_code (0) → validate → on_success
+                     └ failed → on_exit_code, on_failure → again, or go on, or fail
+
+Its value is how the action ended: `{output, stderr, exit_code, duration}`, and
+`captures` if handlers captured something.  What the step itself captures is
+computed from that value, so a remembered step captures what it captured before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from plait.core.errors import InputError, InternalError, PlaitError, TrustError
+from plait.core.hints import TYPE_CHECKING, Final, Protocol
+from plait.core.records import dataclass, field, replace
+from plait.core.values import NOT_KNOWN, Json, Unknown, revealed_text, text
+from plait.engine.hands import Rehearsed, working
+from plait.engine.outcome import (
+    INCOMPLETE,
+    LIMIT,
+    Done,
+    Failed,
+    Failure,
+    Outcome,
+    Skipped,
+    StepError,
+    expect_done,
+    handled_in_vain,
+)
+from plait.engine.perform import (
+    PLAIN,
+    GoesOn,
+    Policy,
+    Skip,
+    Step,
+    Turn,
+    act,
+    goes_on_from,
+    plans,
+    since_last_end,
+)
+from plait.program.capture import (
+    LOST,
+    MISREAD,
+    NOT_KNOWN_END,
+    Capture,
+    by_id,
+    captured,
+    expect_whole,
+    facts_of,
+    is_not_known,
+)
+from plait.program.step_list import Sequence as Steps
+from plait.program.unfilled import ItemHole, expect_filled, item_holes, note_unfilled
+from plait.scope.frames import GIVEN, MADE_OF_DATA
+from plait.template.sinks import as_sealed_envs, as_text, is_own_text
+
+if TYPE_CHECKING:
+    from plait.core.source import Source
+    from plait.engine.journal import Recorded
+    from plait.program.validate import Validation
+    from plait.scope import Scope
+    from plait.template.template import Template
+
+
+class Action(Protocol):
+    """What a step does."""
+
+    def run(self, turn: Turn) -> dict[str, Json]:
+        """How it ended: output, stderr, exit_code, duration, not known in a dry run.  Raises StepError."""
+
+
+class Expression(Protocol):
+    """A compiled `when`."""
+
+    @property
+    def source(self) -> Source: ...
+
+    def holds(self, scope: Scope) -> bool: ...
+
+    def is_open(self, scope: Scope) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Handler:
+    """`on_failure`: what to do when a step fails, and what that means for the flow."""
+
+    steps: Steps
+    attempts: int = 0
+    """How often the step is tried again after the handler; 0: a handler that works is enough."""
+    fails_anyway: bool | None = None
+    """`fail_workflow`; None: only if the step still fails when it was tried again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    name: str
+    """Its place in a path: the author's id or name, or its number."""
+    kind: str
+    title: str
+    fingerprint: str
+    action: Action | None
+    """None: the step only validates."""
+    policy: Policy = PLAIN
+    """How `perform` treats it; of a step with handlers: how it treats the action alone, see `attempts`."""
+    when: Expression | None = None
+    env: Mapping[str, Template] = field(default_factory=dict)
+    working_dir: Template | None = None
+    capture: Capture | None = None
+    output_file: Template | None = None
+    on_failure: Handler | None = None
+    on_success: Steps | None = None
+    on_exit_code: Mapping[int, Steps] = field(default_factory=dict)
+    validation: Validation | None = None
+    continue_on_error: bool = False
+    strict: bool = False
+    strict_when_run: bool = False
+    """It is strict, and this is a dry run, which is not."""
+    facts: Mapping[str, Json] = field(default_factory=dict)
+    """`step.*`: name, id, index."""
+    known_by_id: bool = False
+    """Something asks for what it gave by its id: `${test-step.exit_code}`."""
+    attempts: Policy | None = None
+    """Its own: the policy of an action that something may follow."""
+    action_fingerprint: str = ""
+    """That of what is said of the action, without what follows it; empty: that of the step."""
+    item_holes: tuple[ItemHole, ...] = ()
+    """What its templates want of an item, and may not find."""
+
+    def __post_init__(self) -> None:
+        if not self.strict:
+            holes = item_holes(self.action, *self.env.values(), self.working_dir, self.output_file)
+            object.__setattr__(self, "item_holes", holes)
+        if self.attempts is None and not self.is_simple:
+            # Were the whole tried again as well, three attempts would be nine, with handlers in between.
+            # Handlers follow from a failure, so it is an end that they, too, can be resumed behind.
+            is_handled = bool(self.on_failure or self.on_exit_code)
+            object.__setattr__(self, "attempts", replace(self.policy, failure_is_final=is_handled))
+            object.__setattr__(self, "policy", PLAIN)
+        if self.continue_on_error and not self.policy.failure_is_final:
+            # The flow has gone on from this failure, and so does a resumed run.
+            object.__setattr__(self, "policy", replace(self.policy, failure_is_final=True))
+
+    @property
+    def inner(self) -> Sequence[Step]:
+        handler = [self.on_failure.steps] if self.on_failure else []
+        success = [self.on_success] if self.on_success else []
+        return [
+            *(_inside(self.action) if self.is_simple else (Attempt(self, FIRST),)),
+            *handler,
+            *success,
+            *self.on_exit_code.values(),
+            *(self.validation.inner if self.validation else ()),
+        ]
+
+    @plans
+    def run(self, turn: Turn) -> Json:
+        scope = turn.scope.frame("step", step=self._names(turn))
+        if self.when is not None:
+            if working(turn.run).rehearsal is not None and self.when.is_open(scope):
+                return self._rehearsed_if(self.when.source.text, turn.with_scope(scope))
+            if not self.when.holds(scope):
+                raise Skip("its condition does not hold")
+        return self._done(turn.with_scope(scope))
+
+    def _rehearsed_if(self, when: str, turn: Turn) -> Json:
+        """Only the run will know whether it is done: it is shown with its condition, and fails nothing."""
+        run = working(turn.run)
+        assert run.rehearsal is not None
+        before = len(run.rehearsal)
+        try:
+            value = self._done(turn)
+        except (InternalError, TrustError):
+            raise
+        except (StepError, PlaitError) as error:
+            failure = error.failure if isinstance(error, StepError) else Failure(run.mask(str(error)))
+            if failure.path in ("", turn.path):  # what fails inside of it has shown that itself
+                title = run.mask(self.title)
+                run.rehearsal.append(Rehearsed(turn.path, self.kind, title, fails=failure.message))
+            value = self._not_known()
+        shown = run.rehearsal[before:]
+        run.rehearsal[before:] = [replace(one, shown=f"if {when}: {one.shown}") for one in shown]
+        return value
+
+    def _not_known(self) -> dict[str, Json]:
+        """How it ends, if only a run can know."""
+        return {**NOT_KNOWN_END, "captures": dict.fromkeys(self.may_capture(), NOT_KNOWN)}
+
+    def _done(self, turn: Turn) -> Json:
+        turn = self._placed(turn)
+        if self.item_holes:
+            self._look_for_fields(turn)
+        return self._acted(turn)
+
+    def _look_for_fields(self, turn: Turn) -> None:
+        """Of the item; a dry run fills what it can, and must not do so where a strict run would fail."""
+        if working(turn.run).rehearsal is None:
+            note_unfilled(self.item_holes, turn)
+        elif self.strict_when_run:
+            expect_filled(self.item_holes, turn.scope)
+
+    def _names(self, turn: Turn) -> dict[str, Json]:
+        own = {**self.facts, "path": turn.path, "attempt": turn.attempt}
+        run = working(turn.run)
+        if run.changes is None and not run.untracked:
+            return {"step": own}
+        from plait.program.changes import names_of_step
+
+        names = names_of_step(turn)
+        return {**names, "step": {**names["step"], **own}}
+
+    def captured(self, value: Json) -> dict[str, Json]:
+        """The names that the step gives to those after it."""
+        if not isinstance(value, dict) or "exit_code" not in value:
+            return {}
+        inner = value.get("captures")
+        names = dict.fromkeys(self._handlers_capture(), NOT_KNOWN) if is_not_known(value) else {}
+        if isinstance(inner, dict):
+            names |= inner
+        if self.known_by_id:
+            names |= by_id(str(self.facts["id"]), value)
+        if self.capture is not None:
+            names |= captured(self.capture, value)
+        return names
+
+    def may_capture(self) -> Iterator[str]:
+        """All names that it may give, whatever becomes of it."""
+        if self.known_by_id:
+            yield str(self.facts["id"])
+        if self.capture is not None:
+            yield self.capture.name
+        yield from getattr(self.action, "captures", ())
+        yield from self._handlers_capture()
+
+    def _handlers_capture(self) -> Iterator[str]:
+        """Of these nobody knows before whether they run."""
+        handler = () if self.on_failure is None else (self.on_failure.steps,)
+        for steps in (*handler, self.on_success, *self.on_exit_code.values()):
+            yield from () if steps is None else (name for one in steps.steps for name in one.may_capture())
+        if self.validation is not None:
+            yield from self.validation.captures
+
+    # ── the parts of `run` ───────────────────────────────────────────────
+
+    def _placed(self, turn: Turn) -> Turn:
+        """The turn in the directory and environment that the step names."""
+        if self.env:
+            turn = with_variables(turn, self.env, strict=self.strict)
+        if self.working_dir is None:
+            return turn
+        directory = self._directory(self.working_dir, turn)
+        return replace(turn, scope=turn.scope.at(directory), directory=directory)
+
+    def _directory(self, named: Template, turn: Turn) -> str:
+        from os.path import join, normpath
+
+        said = named.careful(turn.scope, strict=self.strict)
+        directory = normpath(join(turn.directory, text(said)))
+        if isinstance(said, Unknown):
+            return directory  # of a dry run, in which nothing happens there
+        if "\0" not in directory and working(turn.run).hands.is_inside(directory):
+            return directory
+        written = next((leaf.source for leaf in named.leaves()), None)
+        raise InputError(
+            "working_dir is outside the project",
+            None if written is None else written.placed(0, len(written.text)),
+            "name a folder of the project",
+            code="file-outside",
+        )
+
+    def _acted(self, turn: Turn) -> dict[str, Json]:
+        outcome, turn = self._tried(turn, FIRST)
+        handled: dict[str, Json] = {}
+        for attempt in range(1, (self.on_failure.attempts if self.on_failure else 0) + 1):
+            if not isinstance(outcome, Failed) or outcome.failure.exit_code in self.on_exit_code:
+                break
+            if outcome.failure.kind == LIMIT:
+                break  # what is used up stays so
+            done, turn = self._handle(turn, outcome.failure, f"on_failure@{attempt}")
+            handled = _joined(handled, done)
+            before = _attempt_of(outcome.failure.as_ended())
+            outcome, turn = self._tried(turn, f"{AGAIN}{attempt}")
+            outcome = _after_attempts(before, outcome)
+        match outcome:
+            case Failed(failure):
+                value = self._recovered(turn, _knowing(failure, handled))
+            case Done(value):
+                assert isinstance(value, dict)
+                value = self._succeeded(turn, _joined(value, handled))
+            case Skipped(why):
+                raise Skip(why)
+        return value
+
+    def _tried(self, turn: Turn, name: str) -> tuple[Outcome, Turn]:
+        """The action, recorded as a step of its own if something may follow it, and the turn of that."""
+        attempt = Attempt(self, name)
+        if self.is_simple:
+            return Done(act(attempt, turn)), turn
+        since = since_last_end(turn, name, self._is_in_vain)
+        if turn.replaying and not since.replaying and self._has_failed_inside(turn, name):
+            # It failed, and so did its step: it is tried again, and goes on with what it had done.
+            return turn.perform_next(replace(attempt, is_tried_again=True))
+        return since.perform_next(attempt)
+
+    def _has_failed_inside(self, turn: Turn, name: str) -> bool:
+        path = f"{turn.path}/{name}"
+        known = None if self.goes_on is None else turn.run.journal.recorded(path)
+        if known is None or not isinstance(known.outcome, Failed):
+            return False
+        return goes_on_from(known.outcome.failure, path)
+
+    def _is_in_vain(self, known: Recorded, failure: Failure) -> bool:
+        """Is the action, which was done, done again, since the step has failed behind it?
+
+        Not if only what follows it is to be done again; and never, if it may be done only once.
+        """
+        if self.attempts is not None and self.attempts.once:
+            return False
+        has_changed = known.fingerprint != (self.action_fingerprint or self.fingerprint)
+        return has_changed or (failure.kind == INCOMPLETE and self._has_no_remedy())
+
+    def _has_no_remedy(self) -> bool:
+        """Is there nothing but the action that could make good what the check finds?"""
+        return self.validation is not None and self.validation.on_incomplete is None
+
+    @property
+    def goes_on(self) -> GoesOn | None:
+        """Another attempt repeats no call or question of an agent that was answered."""
+        return getattr(self.action, "goes_on", None)
+
+    @property
+    def is_simple(self) -> bool:
+        return not (self.on_failure or self.on_exit_code or self.on_success or self.validation)
+
+    def _succeeded(self, turn: Turn, value: dict[str, Json]) -> dict[str, Json]:
+        if self.is_simple:
+            return value
+        value, turn = self._followed(turn, value, "on_exit_code:0", self.on_exit_code.get(0))
+        if self.validation is not None:
+            checked, behind = self.validation.run(turn.with_scope(self._after(turn.scope, value)))
+            value, turn = _joined(value, checked), behind.with_scope(turn.scope)
+        # Whatever it publishes or tells, a check has looked at before.
+        return self._followed(turn, value, "on_success", self.on_success)[0]
+
+    def _followed(
+        self, turn: Turn, value: dict[str, Json], name: str, steps: Steps | None
+    ) -> tuple[dict[str, Json], Turn]:
+        if steps is None:
+            return value, turn
+        outcome, turn = turn.perform_next(steps, scope=self._after(turn.scope, value), name=name)
+        return _joined(value, expect_done(outcome)), turn
+
+    def _recovered(self, turn: Turn, failure: Failure) -> dict[str, Json]:
+        """What a failed action comes to, after its handlers."""
+        by_code = self.on_exit_code.get(failure.exit_code) if failure.exit_code is not None else None
+        handler = self.on_failure
+        if by_code is not None:
+            name = f"on_exit_code:{failure.exit_code}"
+            return _joined(failure.as_ended(), self._handled(turn, by_code, failure, name)[0])
+        if handler is None:
+            raise StepError(failure)
+        if handler.attempts:  # it was handled and tried again, in vain
+            if handler.fails_anyway is False:
+                return failure.as_ended()
+            raise StepError(failure)
+        done, _ = self._handle(turn, failure, "on_failure")
+        if handler.fails_anyway:
+            raise StepError(_knowing(failure, done))
+        return _joined(failure.as_ended(), done)
+
+    def _handle(self, turn: Turn, failure: Failure, name: str) -> tuple[Json, Turn]:
+        assert self.on_failure is not None
+        return self._handled(turn, self.on_failure.steps, failure, name)
+
+    def _handled(self, turn: Turn, steps: Steps, failure: Failure, name: str) -> tuple[Json, Turn]:
+        outcome, turn = turn.perform_next(steps, scope=self._failed_scope(turn, failure), name=name)
+        if isinstance(outcome, Failed):
+            raise StepError(handled_in_vain(failure, steps.name, outcome.failure))
+        return expect_done(outcome), turn
+
+    def _failed_scope(self, turn: Turn, failure: Failure) -> Scope:
+        ended = failure.as_ended()
+        error = facts_of(ended)
+        for name in ("stdout", "success", "duration"):
+            error.pop(name, None)
+        error |= {
+            "message": failure.message,
+            "exit_code": failure.exit_code,
+            "step": self.title,
+            "kind": failure.kind,
+        }
+        return self._after(turn.scope, ended).frame("on_failure", phase={"error": error})
+
+    def _after(self, scope: Scope, value: Mapping[str, Json]) -> Scope:
+        return after(scope, self, value, self.captured(value))
+
+    def put_into_file(self, turn: Turn, value: Mapping[str, Json]) -> None:
+        """What the action gave, as soon as it has ended: handlers and checks may look at the file."""
+        if self.output_file is None or working(turn.run).rehearsal is not None:
+            return
+        path = as_text(self.output_file, turn.scope, strict=self.strict)
+        hands = working(turn.run).hands
+        whole = value.get("output_file")
+        if lost := value.get(LOST["output"]):
+            why = f"printed too much to be put into output_file: {lost}"
+            fix = "let the command itself write the file"
+            raise StepError(Failure(f"{why}; {fix}", "capture", output={**value, MISREAD: True}))
+        if isinstance(whole, str):
+            hands.copy(whole, path, directory=turn.directory)
+            return
+        expect_whole(value, "output", use="put into output_file where secrets have to be masked")
+        data = text(value.get("output")).encode("utf-8", "surrogateescape")
+        hands.write(path, data, directory=turn.directory, mode=None, create_dirs=True)
+
+
+def with_variables(turn: Turn, env: Mapping[str, Template], *, strict: bool) -> Turn:
+    """The turn in which processes find these variables, and templates their names."""
+    filled = as_sealed_envs(env, turn.scope, strict=strict)
+    given = {name: value for name, (value, _) in filled.items()}
+    working(turn.run).hide_made(secret for _, secrets in filled.values() for secret in secrets)
+    scope = turn.scope
+    frames = {name: _frame_of(value, turn.scope) for name, value in env.items()}
+    for label in ("step env", GIVEN, MADE_OF_DATA):
+        scope = scope.frame(label, env={name: given[name] for name in given if frames[name] == label})
+    found = {name: revealed_text(value) for name, value in given.items()}
+    return replace(turn, scope=scope, env={**turn.env, **found})
+
+
+def _frame_of(value: Template, scope: Scope) -> str:
+    """Which frame a variable belongs to, by what it is made of."""
+    if is_own_text(value, scope, of_author=True):
+        return "step env"
+    return GIVEN if is_own_text(value, scope) else MADE_OF_DATA
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """The action of a step, as a step of its own: what happens after it may be repeated without it."""
+
+    work: Work
+    name: str
+    is_tried_again: bool = False
+    """Its failure is no end: what an earlier life recorded inside of it stays done."""
+
+    kind = "attempt"
+
+    @property
+    def inner(self) -> Sequence[Step]:
+        return _inside(self.work.action)
+
+    @property
+    def title(self) -> str:
+        return self.work.title
+
+    @property
+    def fingerprint(self) -> str:
+        return self.work.action_fingerprint or self.work.fingerprint
+
+    @property
+    def policy(self) -> Policy:
+        policy = self.work.attempts or PLAIN
+        return replace(policy, failure_is_final=False) if self.is_tried_again else policy
+
+    @property
+    def goes_on(self) -> GoesOn | None:
+        return self.work.goes_on
+
+    @plans
+    def run(self, turn: Turn) -> dict[str, Json]:
+        if self.work.action is None:
+            return {"output": None, "exit_code": 0}
+        try:
+            value = self._acted(self.work.action, turn)
+        except StepError as error:
+            self._keep_output(turn, error.failure)
+            if turn.attempt == 1:
+                raise
+            raise StepError(_failed_at(turn.attempt, error.failure)) from None
+        finally:
+            self._name_the_step_alike(turn)
+        self.work.put_into_file(turn, value)
+        if value and turn.attempt > 1:
+            value = {**value, ATTEMPT: turn.attempt}
+        if value and self.work.capture is not None:
+            captured(self.work.capture, value)  # what cannot be captured fails here, where it may be retried
+        return value
+
+    def _keep_output(self, turn: Turn, failure: Failure) -> None:
+        """What it printed before it failed; that it failed is said also if that cannot be kept."""
+        if not isinstance(failure.output, Mapping) or "output" not in failure.output:
+            return  # it did not come to print anything
+        try:
+            self.work.put_into_file(turn, failure.output)
+        except (StepError, PlaitError) as error:
+            what = error.failure.message if isinstance(error, StepError) else str(error)
+            turn.run.note(turn.path, f"output_file of a step that failed could not be written: {what}")
+
+    def _name_the_step_alike(self, turn: Turn) -> None:
+        title = turn.run.titles.get(turn.path)
+        if title is not None and not self.work.is_simple:
+            turn.run.titles[turn.path.rpartition("/")[0]] = title
+
+    def _acted(self, action: Action, turn: Turn) -> dict[str, Json]:
+        if working(turn.run).changes is None:
+            return _ended(act(action, turn))
+        from plait.program.changes import with_changes
+
+        return with_changes(turn, lambda: _ended(act(action, turn)))
+
+
+def _ended(value: Json) -> dict[str, Json]:
+    assert isinstance(value, dict), "it is how an action ended"
+    return value
+
+
+FIRST: Final = "run"
+"""The name of the action of a step, where it is a step of its own."""
+AGAIN: Final = "again@"
+"""The same when it is tried again after a handler, with the number of that."""
+
+
+def _inside(action: Action | None) -> Sequence[Step]:
+    return tuple(getattr(action, "inner", ()))
+
+
+def after(scope: Scope, step: Work, value: Mapping[str, Json], captures: Mapping[str, Json]) -> Scope:
+    """The names as they are behind a step that captured these."""
+    if "exit_code" not in value:
+        return scope
+    facts = facts_of(value)
+    outputs: dict[str, Json] = {"last": facts}
+    if step.kind == "shell":
+        outputs["shell"] = shell = facts_of(value)
+        shell[ATTEMPT] = NOT_KNOWN if is_not_known(value) else _attempt_of(value)
+    changed = value.get("changes")
+    names = {"step": changed} if isinstance(changed, Mapping) else None
+    return scope.frame(step.name, captures=captures, outputs=outputs, step=names)
+
+
+ATTEMPT: Final = "attempt"
+"""In the record of a step: at which attempt it ended so, if it was not the first."""
+
+
+def _attempt_of(ended: Mapping[str, Json]) -> int:
+    number = ended.get(ATTEMPT, 1)
+    return number if isinstance(number, int) else 1
+
+
+def _failed_at(attempt: int, failure: Failure) -> Failure:
+    return replace(failure, output={**failure.as_ended(), ATTEMPT: attempt})
+
+
+def _after_attempts(before: int, outcome: Outcome) -> Outcome:
+    """Counted from the first one, those before a handler included."""
+    match outcome:
+        case Done(dict() as value) if value:
+            return Done({**value, ATTEMPT: before + _attempt_of(value)})
+        case Failed(failure):
+            return Failed(_failed_at(before + _attempt_of(failure.as_ended()), failure))
+    return outcome
+
+
+def _knowing(failure: Failure, handled: Json) -> Failure:
+    """With what handlers captured: the flow may go on, and then it knows that."""
+    ended = failure.as_ended()
+    joined = _joined(ended, handled)
+    return failure if joined is ended else replace(failure, output=joined)
+
+
+def _joined(value: dict[str, Json], inner: Json) -> dict[str, Json]:
+    """With what handlers captured."""
+    captures = inner.get("captures") if isinstance(inner, dict) else None
+    if not captures:
+        return value
+    assert isinstance(captures, dict)
+    mine = value.get("captures")
+    return {**value, "captures": {**(mine if isinstance(mine, dict) else {}), **captures}}

@@ -1,0 +1,70 @@
+"""A step that hands a prompt to a command-line agent, which is started as a tool.
+
+Which agent that is, is the tool's business: it gets `prompt`, `directory` and
+whatever options the step names, and what it prints is the output, as text.  A
+slash command is a prompt like any other and is passed on as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from plait.core.errors import InputError, ProcessError
+from plait.core.hints import Final
+from plait.core.records import dataclass
+from plait.core.values import Json, text
+from plait.engine.hands import working
+from plait.engine.outcome import Failure, StepError
+from plait.engine.perform import Turn, plans
+from plait.program.actions.shell import title_of
+from plait.program.actions.tool import called, fill_params
+from plait.template.sinks import as_text
+from plait.template.template import Template
+
+CLAUDE: Final = "core/agents/claude"
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """The action of a `claude:` or `agent:` step."""
+
+    prompt: Template
+    tool: str = CLAUDE
+    options: Template | None = None
+    """A map: model, permission_mode, allowed_tools and whatever else the tool takes."""
+    strict: bool = False
+    is_title: bool = False
+    """Nobody has named the step: people know it by what is asked."""
+
+    @plans
+    def run(self, turn: Turn) -> dict[str, Json]:
+        run = working(turn.run)
+        prompt = run.mask(as_text(self.prompt, turn.scope, strict=self.strict))
+        if run.rehearsal is not None:
+            return run.rehearse(turn, "agent", prompt)
+        if self.is_title:
+            run.entitle(turn.path, title_of(prompt))
+        params = {**self._options(turn), "prompt": prompt, "directory": turn.directory}
+        try:
+            value = called(turn, self.tool, params, as_text=True)
+        except ProcessError as error:
+            if error.code != "no-program":
+                raise
+            raise StepError(Failure(f"{run.mask(str(error))}\n{self._advice()}", "refused")) from None
+        return {**value, "output": text(value["output"])}
+
+    def _options(self, turn: Turn) -> dict[str, Json]:
+        if self.options is None:
+            return {}
+        options = fill_params(turn, self.tool, self.options, turn.scope, strict=self.strict)
+        if not isinstance(options, Mapping):
+            raise InputError(
+                "the options of an agent are no map", fix="write agent: {prompt: …}", code="wrong-type"
+            )
+        return dict(options)
+
+    def _advice(self) -> str:
+        return (
+            f"fix: correct the command of the tool '{self.tool}', "
+            "or name another agent by 'agent: {tool: …}'"
+        )

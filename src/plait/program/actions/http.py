@@ -1,0 +1,234 @@
+"""A step that sends one HTTP request; its values are encoded for the place where they land.
+
+The output is what the server sent: data if it is JSON, else text.  An answer that
+is not wanted fails the step, with the status as its exit code, and the kind of
+failure says whether another attempt may help: `network`, `timeout`, `rate_limit`
+(429), `server_error` (5xx).
+
+Where a request goes is the author's word.  A value decides it only among the hosts
+that the step allows; if it allows all of them, no secret goes with the request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from plait.core.errors import RequestError
+from plait.core.hints import TYPE_CHECKING, Final
+from plait.core.masking import masked
+from plait.core.records import dataclass, field
+from plait.core.values import Json, Secret, Unknown, revealed_text, utf8
+from plait.engine.hands import in_time, working
+from plait.engine.outcome import Failure, StepError
+from plait.engine.perform import Turn, plans
+from plait.program.actions.shell import title_of
+from plait.template.filters import holds_secret
+from plait.template.nodes import ContextHole, Path, Text
+from plait.template.program import Placed
+from plait.template.sinks import as_header, as_json, as_json_value, as_url, drop_unanswered, is_own_word
+from plait.template.template import Leaf, Template
+from plait.tools.invocation import DEFAULT_MAX_OUTPUT, Limits, RequestCall, Returned
+
+if TYPE_CHECKING:
+    from plait.scope import Scope
+
+TIMEOUT: Final = 60.0
+"""Seconds, unless the step says something else."""
+ANY_HOST: Final = "*"
+CREDENTIALS: Final = frozenset({"authorization", "proxy-authorization", "cookie", "x-api-key"})
+"""Headers that say who asks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Http:
+    """The action of an `http:` step."""
+
+    url: Template
+    method: str | None = None
+    """None: GET, or POST if there is a body."""
+    headers: Mapping[str, Template] = field(default_factory=dict)
+    body: Template | None = None
+    """Text, or a tree that is sent as JSON."""
+    expect: tuple[int, ...] = ()
+    """The statuses that are welcome; none: all from 200 to 299."""
+    max_redirects: int = 0
+    max_output: int = DEFAULT_MAX_OUTPUT
+    strict: bool = False
+    allow_hosts: tuple[str, ...] = ()
+    """Where a value may lead: `host` and `*.host` (by https), `http://host:port`, or `*`."""
+    is_title: bool = False
+    """Nobody has named the step: people know it by where it goes."""
+
+    @plans
+    def run(self, turn: Turn) -> dict[str, Json]:
+        run = working(turn.run)
+        call = self._call(turn)
+        if run.rehearsal is not None:
+            return run.rehearse(turn, "http", f"{call.method} {call.url}")
+        if self.is_title:
+            run.entitle(turn.path, title_of(run.mask(call.url)))
+        try:
+            answer = run.hands.request(call)
+        except RequestError as error:
+            raise StepError(in_time(Failure(run.mask(str(error)), kind_of_error(error)), turn)) from None
+        return self._expect_welcome(answer, turn)
+
+    def _call(self, turn: Turn) -> RequestCall:
+        scope, left = turn.scope, working(turn.run).time_left(turn)
+        url, from_data = self._address(scope)
+        headers = [
+            (name, as_header(given, scope, strict=self.strict))
+            for name, value in self.headers.items()
+            if (given := self._without_unanswered(value, scope)) is not None
+        ]
+        body, kind = self._body(scope)
+        if kind and not any(name.lower() == "content-type" for name, _ in headers):
+            headers.append(("content-type", kind))
+        return RequestCall(
+            method=(self.method or ("GET" if body is None else "POST")).upper(),
+            url=url,
+            headers=tuple(headers),
+            body=body,
+            limits=Limits(TIMEOUT if left is None else left, self.max_output),
+            max_redirects=self.max_redirects,
+            url_from_data=from_data,
+        )
+
+    def _address(self, scope: Scope) -> tuple[str, bool]:
+        """Where it goes, and whether data alone says so."""
+        from_data = host_is_data(self.url, scope)
+        # A hole that nobody fills must not become a part of an address.
+        url = as_url(self.url, scope, strict=True, host_from_value=not from_data or bool(self.allow_hosts))
+        if not from_data or self._host_is_unknown(scope):
+            return url, from_data
+        allowed = allowing(url, self.allow_hosts)
+        if allowed is None:
+            raise StepError(Failure("the url leads to a host that allow_hosts does not name", "refused"))
+        if allowed == ANY_HOST and any(_has_secret(part, scope) for part in self._sent()):
+            said = "a secret would be sent to whatever host a value names: name the hosts under allow_hosts"
+            raise StepError(Failure(said, "refused"))
+        return url, "*" in allowed
+
+    def _host_is_unknown(self, scope: Scope) -> bool:
+        first = self.url.pieces(scope)[0]
+        return isinstance(first, Placed) and isinstance(first.value, Unknown)
+
+    def _sent(self) -> Iterator[Template]:
+        yield self.url
+        yield from self.headers.values()
+        if self.body is not None:
+            yield self.body
+
+    def _without_unanswered(self, part: Template, scope: Scope) -> Template | None:
+        """Without what is one placeholder that nothing answers; a strict step says which it is instead."""
+        return part if self.strict else drop_unanswered(part, scope)
+
+    def _body(self, scope: Scope) -> tuple[bytes | None, str]:
+        body = None if self.body is None else self._without_unanswered(self.body, scope)
+        if body is None:
+            return None, ""
+        if not isinstance(body.root, Leaf):
+            return utf8(as_json(body, scope, strict=self.strict)), JSON
+        value = as_json_value(body, scope, strict=self.strict)
+        kind = "text/plain; charset=utf-8" if isinstance(value, str | Secret) else JSON
+        return utf8(revealed_text(value)), kind
+
+    def _expect_welcome(self, answer: Returned, turn: Turn) -> dict[str, Json]:
+        status = answer.metadata.get("status")
+        status = status if isinstance(status, int) else 0
+        welcome = status in self.expect if self.expect else answer.success
+        record: dict[str, Json] = {
+            "output": masked(answer.data, turn.run.mask),
+            "stderr": "",
+            "exit_code": 0 if welcome else status or 1,
+            "duration": round(answer.duration, 6),
+            "status": status,
+        }
+        if welcome:
+            return record
+        said = turn.run.mask(answer.error or f"the server answered {status}, which is not expected")
+        raise StepError(
+            Failure(said, kind_of_status(status), exit_code=status or 1, output={**record, "stderr": said})
+        )
+
+
+JSON: Final = "application/json"
+
+
+def kind_of_status(status: int) -> str:
+    """The kind of failure that an unwelcome answer is."""
+    if status == 429:
+        return "rate_limit"
+    if status in (408, 504):
+        return "timeout"
+    return "server_error" if 500 <= status < 600 else "failed"
+
+
+def kind_of_error(error: RequestError) -> str:
+    """The kind of failure that no answer is."""
+    match error.code:
+        case "deadline":
+            return "timeout"
+        case "name-not-found" | "unreachable" | "tls" | "connection-lost":
+            return "network"
+        case "too-large" | "encoding":
+            return "failed"
+    return "refused"
+
+
+def host_is_data(url: Template, scope: Scope) -> bool:
+    """Does the host come from outside, so that it must not lead to a private address?"""
+    first = next(iter(url.leaf.program.parts), Text(""))
+    if isinstance(first, Text):
+        return False
+    roots = origin_roots(url.leaf)
+    if roots is None:
+        return True
+    origins = [scope.origin(root) for root in roots]
+    if roots == ("env",) and origins == [None]:  # the environment of whoever started the run
+        return False
+    return not is_own_word(first, scope)
+
+
+def origin_roots(url: Leaf) -> tuple[str, ...] | None:
+    """The names that say where a request goes; None: something else than names says it."""
+    first = next(iter(url.program.parts), Text(""))
+    if not isinstance(first, ContextHole) or not all(isinstance(part, Text) for part in first.default or ()):
+        return None
+    roots = [one.origin.root for one in first.alternatives if isinstance(one.origin, Path)]
+    return tuple(roots) if len(roots) == len(first.alternatives) else None
+
+
+def allowing(url: str, hosts: Sequence[str]) -> str | None:
+    """The entry that allows a URL to be made of data; one that names its host goes before a pattern."""
+    from urllib.parse import urlsplit
+
+    try:
+        where = urlsplit(url)
+        origin = (where.scheme, (where.hostname or "").removesuffix("."), where.port)
+    except ValueError:  # a port or an address that is none
+        return None
+    named_first = sorted(hosts, key=lambda host: (host == ANY_HOST, "*" in host))
+    return next((host for host in named_first if _names(host, origin)), None)
+
+
+def _names(host: str, origin: tuple[str, str, int | None]) -> bool:
+    scheme, name, port = origin
+    if host == ANY_HOST:
+        return bool(name)
+    scheme_said, separator, authority = host.rpartition("://")
+    wanted, _, port_said = authority.lower().partition(":")
+    standard = {"http": 80, "https": 443}
+    if scheme != (scheme_said if separator else "https"):
+        return False
+    if (port or standard.get(scheme)) != (int(port_said) if port_said else standard[scheme]):
+        return False
+    return name.endswith(wanted[1:]) if wanted.startswith("*.") else name == wanted
+
+
+def _has_secret(template: Template, scope: Scope) -> bool:
+    return any(
+        isinstance(piece, Placed) and holds_secret(piece.value)
+        for leaf in template.leaves()
+        for piece in Template(leaf, template.profile).pieces(scope)
+    )

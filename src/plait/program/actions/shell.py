@@ -1,0 +1,163 @@
+"""A step that runs shell text; its values are bound, never pasted."""
+
+from __future__ import annotations
+
+from plait.core.errors import ProcessError
+from plait.core.hints import TYPE_CHECKING, Literal
+from plait.core.records import dataclass, field, replace
+from plait.core.values import Json
+from plait.engine.hands import NO_ROOM, TOOK_TOO_LONG, Ended, in_time, working
+from plait.engine.outcome import Failure, StepError
+from plait.engine.perform import Turn, plans
+from plait.program.capture import CUT, LOST
+from plait.template.sinks import as_shell
+from plait.template.template import Template
+
+if TYPE_CHECKING:
+    from plait.template.shell.binding import BoundScript
+    from plait.template.sinks import Values
+
+LAST_LINES = 5
+MOST_SAID = 2000
+MOST_IN_TITLE = 120
+"""Characters of a command that are its title."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shell:
+    """The action of a `shell:` step."""
+
+    script: Template
+    shell: Literal["sh", "dash", "bash"] = "sh"
+    strict: bool = False
+    is_title: bool = False
+    """Nobody has named the step: people know it by what it runs."""
+    _constant: list[BoundScript] = field(default_factory=list, init=False, repr=False, compare=False)
+    """What a script without holes is bound to, once it was: a map runs it for each of its items."""
+
+    @plans
+    def run(self, turn: Turn) -> dict[str, Json]:
+        return self.run_with(turn, turn.scope)
+
+    def run_with(self, turn: Turn, values: Values) -> dict[str, Json]:
+        """The same with these values, where they are not those of the scope."""
+        run = working(turn.run)
+        bound = self._constant[0] if self._constant else self.bound(values)
+        run.hide_made(bound.secrets)
+        if run.rehearsal is not None:
+            return run.rehearse(turn, "shell", bound.shown)
+        if self.is_title:
+            run.entitle(turn.path, title_of(run.mask(bound.shown)))
+        try:
+            ended = self._ended(bound, turn)
+        except ProcessError as error:
+            if error.code != "timeout":
+                raise
+            raise StepError(in_time(_too_long(error, turn), turn)) from None
+        _note_losses(ended, turn)
+        return expect_success(ended_record(ended, turn), ended.signal)
+
+    def _ended(self, bound: BoundScript, turn: Turn) -> Ended:
+        run = working(turn.run)
+        return run.hands.shell(
+            bound,
+            shell=self.shell,
+            cwd=turn.directory,
+            env={
+                **turn.env,
+                "PLAIT_RUN": run.id,
+                "PLAIT_ATTEMPT": str(turn.attempt),
+                "PLAIT_IDEMPOTENCY_KEY": f"{run.id}/{turn.path}",
+            },
+            stdin=b"",
+            timeout=run.time_left(turn),
+            stop=run.stop,
+        )
+
+    def bound(self, values: Values) -> BoundScript:
+        dialect: Literal["sh", "bash"] = "bash" if self.shell == "bash" else "sh"
+        bound = as_shell(self.script, values, strict=self.strict, dialect=dialect)
+        if not self.script.leaf.program.hole_count:
+            self._constant.append(bound)
+        return bound
+
+
+def _too_long(error: ProcessError, turn: Turn) -> Failure:
+    """With what it had printed until then, which tells where it hung."""
+    # Whatever it made of being ended, it did not come to its end.
+    failure = Failure(turn.run.mask(str(error)), "timeout", exit_code=TOOK_TOO_LONG)
+    if error.ended is None:
+        return failure
+    ended: Ended = error.ended  # type: ignore[assignment]  # that of our hands
+    _note_losses(ended, turn)
+    return replace(failure, output={**ended_record(ended, turn), "exit_code": TOOK_TOO_LONG})
+
+
+def title_of(command: str) -> str:
+    """A command in one line: its first, as far as there is room."""
+    first, _, more = command.strip().partition("\n")
+    line = " ".join(first[: 2 * MOST_IN_TITLE].split())
+    is_whole = len(line) <= MOST_IN_TITLE and not more
+    return line if is_whole else f"{line[: MOST_IN_TITLE - 1]}…"
+
+
+def ended_record(ended: Ended, turn: Turn) -> dict[str, Json]:
+    """How a process ended, as a step gives it; secrets are masked before anybody sees it."""
+    mask = turn.run.mask
+    record: dict[str, Json] = {
+        "output": mask(ended.stdout.decode("utf-8", "surrogateescape")),
+        "stderr": mask(ended.stderr.decode("utf-8", "surrogateescape")),
+        "exit_code": ended.exit_code,
+        "duration": round(ended.duration, 6),
+    }
+    if ended.truncated:
+        record["truncated"] = True
+        record[CUT] = _cut(ended)
+        record |= {
+            name: path
+            for name, path in (("output_file", ended.stdout_file), ("stderr_file", ended.stderr_file))
+            if path
+        }
+        record |= dict(_losses(ended))
+    return record
+
+
+def _losses(ended: Ended) -> list[tuple[str, str]]:
+    """Of each stream whose file is not whole: why."""
+    lost = ((LOST["output"], ended.stdout_lost), (LOST["stderr"], ended.stderr_lost))
+    return [(name, why) for name, why in lost if why]
+
+
+def _note_losses(ended: Ended, turn: Turn) -> None:
+    for _, why in _losses(ended):
+        if why != NO_ROOM:
+            turn.run.note(turn.path, f"what it printed is not kept whole: {why}")
+
+
+def _cut(ended: Ended) -> dict[str, Json]:
+    """How many bytes are there of each stream that had more."""
+    out = {"output": len(ended.stdout)} if ended.stdout_truncated else {}
+    # Both have the same limit, so a stream that was cut is as long as any.
+    err = {} if out and len(ended.stderr) < len(ended.stdout) else {"stderr": len(ended.stderr)}
+    return {**out, **err}
+
+
+def expect_success(record: dict[str, Json], signal: int | None = None) -> dict[str, Json]:
+    code = record["exit_code"]
+    if code == 0:
+        return record
+    said = last_lines(str(record["stderr"])) or last_lines(str(record["output"]))
+    how = f"ended by signal {signal}" if signal is not None else f"exit code {code}"
+    raise StepError(
+        Failure(
+            f"{how}: {said}" if said else how,
+            "signal" if signal is not None else "exit",
+            exit_code=code if isinstance(code, int) else None,
+            output=record,
+        )
+    )
+
+
+def last_lines(text: str) -> str:
+    lines = text[-MOST_SAID:].strip().splitlines()
+    return "\n".join(lines[-LAST_LINES:])

@@ -1,0 +1,188 @@
+"""A step that writes one file below the project, whole or not at all.
+
+With `format: json` or `yaml` the content is data and is written as such: a value
+can neither end a string nor add a key.  Secrets are written as `***`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+
+from plait.core.errors import InputError, PlaitError, Problem
+from plait.core.hints import TYPE_CHECKING, Final, Literal, TypeAlias
+from plait.core.records import dataclass, replace
+from plait.core.values import UNDEFINED, Json, detached, holds_unknown, json_text, json_value, text, utf8
+from plait.engine.hands import working
+from plait.engine.outcome import Failure, StepError
+from plait.engine.perform import Turn, plans
+from plait.template.nodes import ContextHole, Path, Text, holes
+from plait.template.program import Piece, Placed
+from plait.template.sinks import as_text
+from plait.template.template import Leaf, Template
+
+if TYPE_CHECKING:
+    from plait.scope import Scope
+
+FileFormat: TypeAlias = Literal["text", "json", "yaml"]
+AS_MAP: Final = "write it as a map instead of a text"
+
+
+@dataclass(frozen=True, slots=True)
+class WriteFile:
+    """The action of a `write_file:` step; its output is the path."""
+
+    path: Template
+    content: Template
+    format: FileFormat = "text"
+    mode: int | None = None
+    """None: as other new files, or as the file that it replaces."""
+    create_dirs: bool = False
+    strict: bool = False
+
+    @plans
+    def run(self, turn: Turn) -> dict[str, Json]:
+        run = working(turn.run)
+        path = as_text(self.path, turn.scope, strict=self.strict)
+        _expect_name(path, self.path)
+        if run.rehearsal is not None and _is_open(self.content, turn.scope):
+            return run.rehearse(turn, "write_file", f"{path} (its size is not known yet)")
+        data = utf8(run.mask(self._written(turn.scope)))
+        if run.rehearsal is not None:
+            return run.rehearse(turn, "write_file", f"{path} ({len(data)} bytes)")
+        run.hands.write(path, data, directory=turn.directory, mode=self.mode, create_dirs=self.create_dirs)
+        return {"output": path, "stderr": "", "exit_code": 0, "duration": 0.0}
+
+    def _written(self, scope: Scope) -> str:
+        match self.format:
+            case "text":
+                return text(self.content.render(scope, strict=self.strict))
+            case "json":
+                return json.dumps(self._data(scope), ensure_ascii=False, indent=2) + "\n"
+            case "yaml":
+                return _as_yaml(self._data(scope))
+
+    def _data(self, scope: Scope) -> Json:
+        """The content as data: a tree, one whole value, or the text of a document with values in it."""
+        if isinstance(self.content.root, Leaf) and not _is_one_hole(self.content.root):
+            if self.format == "json":
+                return _parsed_json(self.content.pieces(scope, strict=self.strict))
+            return _parsed_yaml(self.content)
+        return detached(self.content.render(scope, strict=self.strict))
+
+
+def _is_open(content: Template, scope: Scope) -> bool:
+    """Is there a value in it that only a run will know?"""
+    return holds_unknown(content.careful(scope)) or any(
+        isinstance(hole, ContextHole) and not hole.bare and hole.default is None and _is_missing(hole, scope)
+        for leaf in content.leaves()
+        for hole in holes(leaf.program.parts)
+    )
+
+
+def _is_missing(hole: ContextHole, scope: Scope) -> bool:
+    asked = [alternative.origin for alternative in hole.alternatives]
+    return all(isinstance(path, Path) and scope.lookup(path) is UNDEFINED for path in asked)
+
+
+def _expect_name(path: str, template: Template) -> None:
+    if path.strip() and "\0" not in path:
+        return
+    source = template.leaf.source
+    raise InputError(
+        "the path of the file is empty" if "\0" not in path else "the path of the file holds NUL",
+        source.placed(0, len(source.text)),
+        "look at what the variables in it hold",
+        code="bad-path",
+    )
+
+
+def _is_one_hole(leaf: Leaf) -> bool:
+    parts = leaf.program.parts
+    return len(parts) == 1 and not isinstance(parts[0], Text)
+
+
+def content_problem(content: Template, format: FileFormat) -> Problem | None:
+    """Why a content can never be written in its format, whatever its values are."""
+    if format == "text" or not isinstance(content.root, Leaf) or _is_one_hole(content.root):
+        return None
+    source = content.leaf.source
+    parts = content.leaf.program.parts
+    if format == "yaml":
+        try:
+            _parsed_yaml(content)
+        except PlaitError as error:
+            return replace(error.problems[0], where=source.placed(0, len(source.text)))
+        return None
+    samples: list[Piece] = [part.text if isinstance(part, Text) else Placed(0, part) for part in parts]
+    try:
+        _parsed_json(samples)
+    except StepError:
+        return Problem(
+            "the content is not JSON", source.placed(0, len(source.text)), AS_MAP, code="json-text"
+        )
+    return None
+
+
+def _parsed_json(pieces: Iterable[Piece]) -> Json:
+    """JSON text of the author; a value in it is a whole value, or a part of the string around it."""
+    written: list[str] = []
+    in_string = False
+    for piece in pieces:
+        if isinstance(piece, str):
+            in_string = _ends_in_string(piece, in_string)
+            written.append(piece)
+        elif in_string:
+            written.append(json_text(text(piece.value))[1:-1])
+        else:
+            written.append(json_text(piece.value))
+    try:
+        return json_value("".join(written))
+    except (ValueError, RecursionError):
+        raise StepError(Failure(f"the content is not JSON; {AS_MAP}", "refused")) from None
+
+
+def _ends_in_string(piece: str, in_string: bool) -> bool:
+    escaped = False
+    for char in piece:
+        if escaped:
+            escaped = False
+        elif char == "\\":
+            escaped = in_string
+        elif char == '"':
+            in_string = not in_string
+    return in_string
+
+
+def _parsed_yaml(content: Template) -> Json:
+    """YAML text of the author; where values are to stand in it, only a tree says what belongs together."""
+    from plait.core.documents import parse
+
+    if any(not isinstance(part, Text) for part in content.leaf.program.parts):
+        raise InputError(
+            "text with variables in it cannot be written as YAML: a value could change what it means",
+            content.leaf.source.placed(0, len(content.leaf.source.text)),
+            AS_MAP,
+            code="yaml-text",
+        )
+    return parse(text(content.render({})), content.leaf.source.name).data()
+
+
+def _as_yaml(value: Json) -> str:
+    import yaml
+
+    class Writer(yaml.SafeDumper):
+        """Writes what YAML takes for a line break in double quotes, where it is escaped and comes back."""
+
+        def represent_str(self, data: str) -> yaml.ScalarNode:
+            breaks = any(char in data for char in "\x85\u2028\u2029")
+            return self.represent_scalar("tag:yaml.org,2002:str", data, style='"' if breaks else None)
+
+        def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002 - the shape of the library
+            return True  # data is written out wherever it stands: readers of other kinds know no `&id001`
+
+    Writer.add_representer(str, Writer.represent_str)
+    written: str = yaml.dump(
+        value, Dumper=Writer, allow_unicode=True, sort_keys=False, default_flow_style=False
+    )
+    return written

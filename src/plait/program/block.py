@@ -1,0 +1,47 @@
+"""A block: steps that stand elsewhere and are used here, under names that whoever uses them gives."""
+
+from __future__ import annotations
+
+from plait.core.hints import TYPE_CHECKING
+from plait.core.records import dataclass
+from plait.core.values import Json, Unknown
+from plait.engine.outcome import expect_done
+from plait.engine.perform import plans
+from plait.program.capture import CUT, NOT_KNOWN_END
+from plait.template.sinks import as_json_value
+
+if TYPE_CHECKING:
+    from plait.engine.perform import Step, Turn
+    from plait.program.step_list import Sequence as Steps
+    from plait.template.template import Template
+
+
+@dataclass(frozen=True, slots=True)
+class UseBlock:
+    """The action of a `use:` step: the steps of a block, which know the names of `with`."""
+
+    steps: Steps
+    given: Template | None
+    strict: bool = False
+
+    @property
+    def inner(self) -> list[Step]:
+        return [self.steps]
+
+    @property
+    def captures(self) -> list[str]:
+        """Names that it may give to those after it."""
+        return [name for step in self.steps.steps for name in step.may_capture()]
+
+    @plans
+    def run(self, turn: Turn) -> dict[str, Json]:
+        scope = turn.scope
+        if self.given is not None:
+            scope = scope.frame("with", phase=as_json_value(self.given, scope, strict=self.strict))
+        value = expect_done(turn.perform(self.steps, scope=scope))
+        done: dict[str, Json] = dict(value) if isinstance(value, dict) else {}
+        beside = {CUT: done[CUT]} if CUT in done else {}
+        captures = done.get("captures")
+        if isinstance(done.get("output"), Unknown):
+            return {**NOT_KNOWN_END, "captures": captures}
+        return {"output": done.get("output"), "stderr": "", "exit_code": 0, "captures": captures, **beside}

@@ -1,0 +1,223 @@
+"""What a step's output becomes when a flow keeps it under a name.
+
+The value itself answers `${name}` and its own fields; `.stderr`, `.exit_code`,
+`.success` and `.duration` are facts beside it, which never hide a field of JSON.
+
+Every text that comes from an output is without the newlines at its end, as `$(…)` gives
+it, under whatever name.  Of an output that is too long only the beginning is there:
+nobody gets it for the whole.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+from plait.core.hints import Final, Literal, TypeAlias
+from plait.core.records import dataclass
+from plait.core.values import NOT_KNOWN, Json, Unknown, json_value
+from plait.engine.outcome import Failure, StepError
+from plait.template.program import FACTS
+
+Format: TypeAlias = Literal["string", "json", "lines", "number", "boolean"]
+Stream: TypeAlias = Literal["stdout", "stderr", "both"]
+
+MISREAD: Final = "misread"
+"""In the record of a step that ended well, and whose output had not the format in which it is captured."""
+_UNSEEN: Final = "unseen"
+UNSEEN: Final[dict[str, Json]] = {
+    "output": "",
+    "stderr": "",
+    "exit_code": 0,
+    "duration": 0.0,
+    _UNSEEN: True,
+}
+"""The record of a step that is said to have done its work: nobody knows what it printed."""
+CUT: Final = "cut"
+"""In the record of a process: how many bytes there are of each stream that had more."""
+LOST: Final = {"output": "output_lost", "stderr": "stderr_lost"}
+"""In the record of a process, for each stream: why the file with all of it has only a part, or is missing."""
+STREAMS: Final = {"stdout": ("output",), "stderr": ("stderr",), "both": ("output", "stderr")}
+BOOLEANS: Final = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+
+
+@dataclass(frozen=True, slots=True)
+class Capture:
+    name: str
+    format: Format = "string"
+    stream: Stream = "stdout"
+    facts: frozenset[str] = frozenset({"output", "stdout", "stderr", "exit_code", "success", "duration"})
+    """Those that are kept beside the value."""
+
+
+NOT_KNOWN_END: Final[Mapping[str, Json]] = dict.fromkeys(
+    ("output", "stderr", "exit_code", "duration"), NOT_KNOWN
+)
+"""How a step ends that a dry run did not do."""
+
+
+def is_not_known(ended: Mapping[str, Json]) -> bool:
+    """Will only a run know how the step ends?"""
+    return isinstance(ended.get("exit_code"), Unknown)
+
+
+def captured(capture: Capture, ended: Mapping[str, Json]) -> dict[str, Json]:
+    """The name and its facts, as a frame takes them.
+
+    Raises StepError if the output has another format, or only its beginning is there.
+    A step that failed need not have come to that: what it printed is null then, for whoever handles it;
+    and so it is of one that nobody saw.
+    """
+    facts = facts_of(ended)
+    if facts["success"]:
+        expect_whole(ended, *STREAMS[capture.stream], use="captured")
+    try:
+        value = _formatted(capture, ended)
+    except _Mismatch as mismatch:
+        if facts["success"] and _UNSEEN not in ended:
+            raise StepError(_failure(capture, mismatch.wanted, ended)) from None
+        value = None
+    return {capture.name: value, capture.name + FACTS: {k: facts[k] for k in facts if k in capture.facts}}
+
+
+def by_id(id: str, ended: Mapping[str, Json]) -> dict[str, Json]:
+    """What a step gave and how it ended, under its id; of an output that is too long there is nothing."""
+    return {id: whole_output(ended), id + FACTS: dict(facts_of(ended))}
+
+
+def facts_of(ended: Mapping[str, Json]) -> dict[str, Json]:
+    """The fields of `last`, `shell` and every capture; without those that are there in part only."""
+    output = stripped(ended.get("output"))
+    facts: dict[str, Json] = {
+        "output": output,
+        "stdout": output,
+        "stderr": stripped(ended.get("stderr", "")),
+        "exit_code": ended.get("exit_code", 0),
+        "success": ended.get("exit_code", 0) == 0 and MISREAD not in ended,
+        "duration": ended.get("duration", 0.0),
+    }
+    if is_not_known(ended):
+        facts["success"] = NOT_KNOWN
+    cut = ended.get(CUT)
+    return _Cut(facts, cut) if isinstance(cut, Mapping) else facts
+
+
+class _Cut(dict[str, Json]):
+    """Facts of a step that printed too much: whoever asks for an output of it has to know."""
+
+    def __init__(self, facts: Mapping[str, Json], cut: Mapping[str, int]) -> None:
+        parts = {**cut, "stdout": cut["output"]} if "output" in cut else cut
+        super().__init__({name: fact for name, fact in facts.items() if name not in parts})
+        self._parts = parts
+
+    def get(self, name: str, default: Json = None) -> Json:
+        if name in self._parts:
+            why = f"a step before {_too_much(self._parts[name], 'put into a template')}"
+            raise StepError(Failure(why, "capture"))
+        return super().get(name, default)
+
+    def __missing__(self, name: str) -> Json:
+        self.get(name)
+        raise KeyError(name)
+
+
+def expect_whole(ended: Mapping[str, Json], *fields: str, use: str) -> None:
+    """The beginning of an output looks like an output, so nobody may take it for one."""
+    kept = _bytes_kept(ended, fields)
+    if kept is not None:
+        why = _too_much(kept, use)
+        raise StepError(Failure(why, "capture", output={**ended, MISREAD: True}))
+
+
+def _too_much(kept: int, use: str) -> str:
+    return f"printed more than {kept:,} bytes, which cannot be {use}; write it to a file"
+
+
+def whole_output(ended: Mapping[str, Json]) -> Json:
+    """What a step printed; None if only the beginning of it is there."""
+    return None if _bytes_kept(ended, ("output",)) is not None else stripped(ended.get("output"))
+
+
+def _bytes_kept(ended: Mapping[str, Json], fields: Iterable[str]) -> int | None:
+    cut = ended.get(CUT)
+    return next((cut[name] for name in fields if name in cut), None) if isinstance(cut, Mapping) else None
+
+
+def stripped(output: Json) -> Json:
+    """Without the newlines at its end, as `$(…)` gives it."""
+    return output.rstrip("\n") if isinstance(output, str) else output
+
+
+def _formatted(capture: Capture, ended: Mapping[str, Json]) -> Json:
+    if _bytes_kept(ended, STREAMS[capture.stream]) is not None:
+        raise _Mismatch("whole")
+    output = _stream(capture, ended)
+    if not isinstance(output, str):
+        return output  # a tool's data is of its own type
+    text = output.rstrip("\n")
+    match capture.format:
+        case "string":
+            return text
+        case "lines":
+            return text.split("\n") if text else []
+        case "json":
+            return _json(text)
+        case "number":
+            return _number(text)
+        case "boolean":
+            return _boolean(text, succeeded=ended.get("exit_code", 0) == 0)
+
+
+def _stream(capture: Capture, ended: Mapping[str, Json]) -> Json:
+    output, errors = ended.get("output"), ended.get("stderr", "")
+    if capture.stream == "stderr":
+        return errors
+    if capture.stream == "both":
+        return f"{output}{errors}" if isinstance(output, str) else output
+    return output
+
+
+def _json(text: str) -> Json:
+    try:
+        return json_value(text)
+    except (ValueError, RecursionError):
+        raise _Mismatch("JSON") from None
+
+
+_NUMBER: Final = r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
+
+
+def _number(text: str) -> Json:
+    said = text.strip()
+    if not re.fullmatch(_NUMBER, said):  # Python reads more: 1_000, and the digits of other scripts
+        raise _Mismatch("a number")
+    for kind in (int, float):
+        try:
+            number = kind(said)
+        except ValueError:
+            continue
+        if number == number and number not in (float("inf"), float("-inf")):
+            return number
+    raise _Mismatch("a number")
+
+
+def _boolean(text: str, *, succeeded: bool) -> bool:
+    """What it says, in any case; a command that says nothing answers by its exit code."""
+    said = text.strip().lower()
+    if not said:
+        return succeeded
+    if said not in BOOLEANS:
+        raise _Mismatch("true or false, yes or no, 1 or 0")
+    return BOOLEANS[said]
+
+
+class _Mismatch(Exception):
+    def __init__(self, wanted: str) -> None:
+        super().__init__(wanted)
+        self.wanted = wanted
+
+
+def _failure(capture: Capture, wanted: str, ended: Mapping[str, Json]) -> Failure:
+    """With all that the step printed, for handlers and logs; it ended well, so that is said beside it."""
+    what = f"the output captured as '{capture.name}' is not {wanted}"
+    return Failure(what, "capture", output={**ended, MISREAD: True})

@@ -1,0 +1,405 @@
+"""What steps change, as git sees it: `step.files_added`, `workflow.commits`, `git.branch` and their like.
+
+A snapshot is the last commit and a tree of all files that are not ignored; two of
+them tell what came in between, committed or not.  The tree is built by an index,
+an object store and a configuration of our own, so the repository is only read;
+and nothing runs that it names: no hook, file-system monitor, filter, external
+diff or transport, whatever a step has written into its configuration.
+
+Paths are relative to the project, or to its place in the worktree of an item.
+Outside any repository nothing has changed, and there is no branch.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from threading import Lock
+
+from plait.adapters.git.clean_repository import (
+    LISTING,
+    SAFE,
+    SETTINGS,
+    read_settings,
+    settings_env,
+    stand_in,
+    standing_in,
+)
+from plait.core.digests import sha256_hex
+from plait.core.errors import ProcessError
+from plait.core.hints import TYPE_CHECKING, Final
+from plait.core.masking import masked
+from plait.core.records import dataclass, replace
+from plait.core.values import NOT_KNOWN, Json
+from plait.engine.hands import working
+from plait.engine.outcome import StepError, expect_done
+from plait.engine.perform import PLAIN, Policy, Step, Turn
+
+if TYPE_CHECKING:
+    from plait.engine.hands import Hands
+    from plait.scope import Scope
+
+CHANGES: Final = (
+    "files", "files_added", "files_modified", "files_deleted", "files_changed",
+    "commits", "commit_count", "insertions", "deletions",
+)  # fmt: skip
+"""The fields that `step` and `workflow` have besides."""
+
+
+MERGED: Final = (
+    "worktree", "source_branch", "target_branch", "session_id", "commits",
+    "commit_count", "commit_ids", "modified_files", "file_count", "file_list",
+)  # fmt: skip
+"""The fields of `merge`."""
+
+
+# ── how a flow uses it ───────────────────────────────────────────────────
+
+
+def begin_tracking(turn: Turn, wanted: frozenset[str]) -> None:
+    """Watch changes from now on; `wanted` are those of `step`, `workflow`, `git` that the flow mentions."""
+    run = working(turn.run)
+    if not wanted:
+        return
+    if run.rehearsal is not None:
+        run.untracked = wanted
+        return
+    run.changes = Tracker(run.hands, os.path.join(run.folder, "changes"), turn.directory, wanted)
+    if "workflow" in wanted:
+        run.changes.base = Snapshot.of(expect_done(turn.perform(Beginning())))
+
+
+def names_of_step(turn: Turn) -> dict[str, dict[str, Json]]:
+    """What a step that begins knows: the changes of the one before it, those of the run, the repository."""
+    tracker = working(turn.run).changes
+    known, mask = turn.scope.names, turn.run.mask
+    if tracker is None:
+        return _not_known_yet(_fields(known.get("workflow")))
+    # The first step has none before it, so nothing has changed.
+    before = {**changes_record([], (0, 0), []), **_fields(known.get("step"))}
+    names: dict[str, dict[str, Json]] = {"step": {name: before[name] for name in CHANGES}}
+    if tracker.merges and "merge" in known:
+        names["merge"] = names_of_merge(turn)
+    if "workflow" in tracker.wanted:
+        changed = masked(tracker.since(tracker.base, turn.directory), mask)
+        names["workflow"] = _fields(known.get("workflow")) | changed
+    if "git" in tracker.wanted:
+        names["git"] = tracker.repository(turn.directory)
+    return names
+
+
+def beside_steps(turn: Turn) -> Scope:
+    """The names of what a flow does outside of its steps: with those of the run and of the repository."""
+    run = working(turn.run)
+    if run.changes is None and not run.untracked:
+        return turn.scope
+    names = names_of_step(turn)
+    return turn.scope.frame("run", step={name: names[name] for name in ("workflow", "git") if name in names})
+
+
+def _not_known_yet(workflow: Mapping[str, Json]) -> dict[str, dict[str, Json]]:
+    """The same in a dry run."""
+    changes = dict.fromkeys(CHANGES, NOT_KNOWN)
+    repository = dict.fromkeys(("branch", "commit", "root"), NOT_KNOWN)
+    return {"step": changes, "workflow": {**workflow, **changes}, "git": repository}
+
+
+def with_changes(turn: Turn, act: Callable[[], dict[str, Json]]) -> dict[str, Json]:
+    """What an action gives, and what it changed, also if it fails."""
+    tracker = working(turn.run).changes
+    if tracker is None or "step" not in tracker.wanted:
+        return act()
+    before = tracker.snapshot(turn.directory)
+    try:
+        value = act()
+    except StepError as error:
+        changed = masked(tracker.since(before, turn.directory), turn.run.mask)
+        raise StepError(
+            replace(error.failure, output={**error.failure.as_ended(), "changes": changed})
+        ) from None
+    return {**value, "changes": masked(tracker.since(before, turn.directory), turn.run.mask)}
+
+
+def begin_merging(turn: Turn) -> dict[str, Json]:
+    """`merge.*` for the steps that merge; each of them knows what those before it have added."""
+    tracker = working(turn.run).changes
+    if tracker is not None:
+        tracker.merges = True
+    return names_of_merge(turn)
+
+
+def names_of_merge(turn: Turn) -> dict[str, Json]:
+    """`merge.*`: what the run has changed, and where that goes."""
+    run = working(turn.run)
+    if run.meeting is not None and run.workspaces is not None:
+        return _merge_record(turn, run.meeting.names(run.workspaces))
+    tracker = run.changes
+    if tracker is None:
+        return {} if run.rehearsal is None else dict.fromkeys(MERGED, NOT_KNOWN)
+    changed = tracker.since(tracker.base, turn.directory)
+    place = tracker.repository(turn.directory)
+    return _merge_record(
+        turn,
+        {
+            "worktree": place.get("root") or turn.directory,
+            **({"source_branch": place["branch"], "target_branch": place["branch"]} if place else {}),
+            "commits": changed["commits"],
+            "files": changed["files_changed"],
+        },
+    )
+
+
+def _merge_record(turn: Turn, known: Mapping[str, Json]) -> dict[str, Json]:
+    commits, files = _texts(known["commits"]), _texts(known["files"])
+    facts: Json = {
+        # Outside of a repository there are no branches, so that a default holds.
+        **{name: known[name] for name in ("worktree", "source_branch", "target_branch") if name in known},
+        "session_id": turn.run.id,
+        "commits": list(commits),
+        "commit_count": len(commits),
+        "commit_ids": ", ".join(commits),
+        "modified_files": list(files),
+        "file_count": len(files),
+        "file_list": ", ".join(files),
+    }
+    return _fields(masked(facts, turn.run.mask))
+
+
+def _texts(value: Json) -> list[str]:
+    return [str(one) for one in value] if isinstance(value, list) else []
+
+
+def _fields(value: Json) -> dict[str, Json]:
+    return dict(value) if isinstance(value, Mapping) else {}
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """The snapshot with which a run began, kept for its later lives."""
+
+    name: str = "beginning"
+    kind: str = "snapshot"
+    title: str = "what the repository holds"
+    fingerprint: str = "beginning"
+    policy: Policy = PLAIN
+    inner: Sequence[Step] = ()
+
+    def run(self, turn: Turn) -> Json:
+        tracker = working(turn.run).changes
+        assert tracker is not None
+        snapshot = tracker.snapshot(turn.directory)
+        return None if snapshot is None else snapshot.record()
+
+
+# ── snapshots ────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    head: str
+    """The last commit; empty if there is none yet."""
+    tree: str
+
+    def record(self) -> dict[str, Json]:
+        return {"head": self.head, "tree": self.tree}
+
+    @classmethod
+    def of(cls, record: Json) -> Snapshot | None:
+        return cls(**record) if isinstance(record, dict) else None
+
+
+class Tracker:
+    """Takes snapshots and compares them.  Safe to share between threads."""
+
+    def __init__(self, hands: Hands, folder: str, project: str, wanted: frozenset[str]) -> None:
+        self.wanted = wanted
+        self.base: Snapshot | None = None
+        self.merges = False
+        """The steps that merge have begun."""
+        self._hands = hands
+        self._folder = folder
+        self._project = project
+        self._repositories: dict[tuple[str, int], _Repository] = {}
+        self._lock = Lock()
+
+    def snapshot(self, directory: str) -> Snapshot | None:
+        """None outside any repository."""
+        with self._lock:
+            found = self._repository(directory)
+            return None if found is None else found.snapshot()
+
+    def since(self, before: Snapshot | None, directory: str) -> dict[str, Json]:
+        """What has changed since a snapshot."""
+        with self._lock:
+            found = self._repository(directory)
+            if found is None or before is None:
+                return changes_record([], (0, 0), [])
+            return found.between(before, found.snapshot())
+
+    def repository(self, directory: str) -> dict[str, Json]:
+        """The fields of `git`."""
+        with self._lock:
+            found = self._repository(directory)
+            if found is None:
+                return {}  # undefined, so that a default holds
+            return {"branch": found.branch(), "commit": found.head(), "root": found.root}
+
+    def _repository(self, directory: str) -> _Repository | None:
+        root = worktree_of(directory)
+        if root is None:
+            return None
+        key = root, os.lstat(os.path.join(root, ".git")).st_ino  # it may have become another one
+        if key not in self._repositories:
+            self._repositories[key] = self._opened(root)
+        return self._repositories[key]
+
+    def _opened(self, root: str) -> _Repository:
+        own = worktree_of(self._project)
+        prefix = os.path.relpath(os.path.realpath(self._project), own) if own else "."
+        place = os.path.normpath(os.path.join(root, prefix))
+        return _Repository(self._hands, root, place if os.path.isdir(place) else root, self._folder)
+
+
+def worktree_of(directory: str) -> str | None:
+    """The nearest folder above with a `.git`, which may be a file."""
+    folder = os.path.realpath(directory)
+    while not os.path.lexists(os.path.join(folder, ".git")):
+        parent = os.path.dirname(folder)
+        if parent == folder:
+            return None
+        folder = parent
+    return folder
+
+
+class _Repository:
+    """A worktree, read by git with an index and an object store of our own."""
+
+    def __init__(self, hands: Hands, root: str, place: str, folder: str) -> None:
+        self.root = root
+        self._hands = hands
+        self._place = place
+        self._env = settings_env(SETTINGS)
+        name = sha256_hex(os.fsencode(root))[:16]
+        self._index = os.path.join(folder, f"index-{name}")
+        self._cone = self._line("rev-parse", "--path-format=absolute", "--git-path", "info/sparse-checkout")
+        self._own = {**self._env, **self._apart(folder, os.path.join(folder, f"repository-{name}"))}
+
+    def snapshot(self) -> Snapshot:
+        head = self.head()
+        if not os.path.exists(self._index) and head:
+            # What is ignored and yet tracked is known by the commit only.
+            self._git("read-tree", head, own=True)
+        listed = self._git("ls-files", "-z", "--cached", "--others", "--exclude-standard", own=True)
+        # A name that ends in '/' is another repository inside this one.  Sorted, a file that has become
+        # a folder comes before what is in it, which is the order in which git can take it.
+        names = sorted(name for name in set(_split(listed)) - self._left_out() if not name.endswith(b"/"))
+        lines = b"".join(name + b"\0" for name in names)
+        self._git("update-index", "--add", "--remove", "--replace", "-z", "--stdin", own=True, stdin=lines)
+        return Snapshot(head, self._line("write-tree", own=True))
+
+    def _left_out(self) -> set[bytes]:
+        """Files that a sparse checkout has not put into the worktree: they are not deleted."""
+        if not os.path.exists(self._cone):
+            return set()
+        tagged = _split(self._git("ls-files", "-z", "-t", "--cached"))
+        absent = (line[2:] for line in tagged if line.startswith(b"S "))
+        place = os.fsencode(self._place)
+        return {name for name in absent if not os.path.lexists(os.path.join(place, name))}
+
+    def between(self, before: Snapshot, after: Snapshot) -> dict[str, Json]:
+        commits = self._commits(before.head, after.head)
+        if before.tree == after.tree:
+            return changes_record([], (0, 0), commits)
+        files = _split(self._diff("--name-status", before, after))
+        return changes_record(
+            [(status.decode("ascii"), os.fsdecode(name)) for status, name in _pairs(files)],
+            _lines_changed(_split(self._diff("--numstat", before, after))),
+            commits,
+        )
+
+    def head(self) -> str:
+        return self._if_any("rev-parse", "--verify", "--quiet", "HEAD^{commit}")
+
+    def branch(self) -> str:
+        return self._if_any("symbolic-ref", "--quiet", "--short", "HEAD")
+
+    def _commits(self, before: str, after: str) -> list[str]:
+        """Those that are new, oldest first."""
+        if not after or before == after:
+            return []
+        known = [f"^{before}"] if before else []
+        return self._git("rev-list", "--reverse", after, *known, "--").decode("ascii").split()
+
+    def _diff(self, what: str, before: Snapshot, after: Snapshot) -> bytes:
+        options = ("-r", "-z", "--relative", "--no-renames", "--no-ext-diff", "--no-textconv")
+        return self._git("diff-tree", *options, what, before.tree, after.tree, own=True)
+
+    def _apart(self, folder: str, own: str) -> dict[str, str]:
+        """Variables by which git reads this repository, and writes and is told what to do elsewhere."""
+        objects = os.path.join(os.path.abspath(folder), "objects")
+        os.makedirs(objects, mode=0o700, exist_ok=True)
+        common = self._line("rev-parse", "--path-format=absolute", "--git-common-dir")
+        stand_in(own, common, read_settings(self._git(*LISTING)), alone=True)
+        return {
+            **standing_in(os.path.abspath(own), os.path.abspath(own), self.root),
+            "GIT_CONFIG_GLOBAL": os.devnull,
+            "GIT_CONFIG_NOSYSTEM": "1",
+            "GIT_INDEX_FILE": os.path.abspath(self._index),
+            "GIT_OBJECT_DIRECTORY": objects,
+            "GIT_ALTERNATE_OBJECT_DIRECTORIES": _quoted(os.path.join(common, "objects")),
+        }
+
+    def _if_any(self, *args: str) -> str:
+        """What git prints, or nothing if there is no such thing."""
+        try:
+            return self._line(*args)
+        except ProcessError as error:
+            if error.code == "no-program":
+                raise
+            return ""
+
+    def _line(self, *args: str, own: bool = False) -> str:
+        return os.fsdecode(self._git(*args, own=own).removesuffix(b"\n"))
+
+    def _git(self, *args: str, own: bool = False, stdin: bytes = b"") -> bytes:
+        env = self._own if own else self._env
+        return self._hands.git(args, cwd=self._place, env={**SAFE, **env}, stdin=stdin)
+
+
+def _quoted(path: str) -> str:
+    """A path in a list of paths that is separated by ':'."""
+    escaped = path.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'"{escaped}"'
+
+
+def _split(data: bytes) -> list[bytes]:
+    return data.split(b"\0")[:-1]
+
+
+def _pairs(parts: Sequence[bytes]) -> Iterator[tuple[bytes, bytes]]:
+    return zip(parts[::2], parts[1::2], strict=True)
+
+
+def _lines_changed(rows: Sequence[bytes]) -> tuple[int, int]:
+    """Lines that came and went; those of a binary file are not counted."""
+    counts = [row.split(b"\t", 2)[:2] for row in rows]
+    added, deleted = (sum(int(row[column]) for row in counts if row[column] != b"-") for column in (0, 1))
+    return added, deleted
+
+
+def changes_record(
+    files: Sequence[tuple[str, str]], lines: tuple[int, int], commits: Sequence[str]
+) -> dict[str, Json]:
+    """The fields that `step` and `workflow` have; each file with its status, as git writes it."""
+    changed = [name for _, name in files]
+    return {
+        "files": changed,
+        "files_added": [name for status, name in files if status == "A"],
+        "files_modified": [name for status, name in files if status not in ("A", "D")],
+        "files_deleted": [name for status, name in files if status == "D"],
+        "files_changed": changed,
+        "commits": list(commits),
+        "commit_count": len(commits),
+        "insertions": lines[0],
+        "deletions": lines[1],
+    }

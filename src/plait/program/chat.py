@@ -1,0 +1,141 @@
+"""A person and a model take turns: each thing that the person says is a conversation of its own.
+
+    agent    the prompt of the directive, and what comes of it
+    say:2    what the person says then, with all that was said before
+    say:3    …
+
+Each is a recorded step, so a chat is a run like every other.  An answer that fails or is stopped does
+not end it: what was said, called and heard until then is known to the next one.  It ends when the person
+has said all, or a limit of the whole is reached.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from plait.agents.messages import Message
+from plait.agents.session import Conversation, Talk
+from plait.core.hints import TYPE_CHECKING
+from plait.core.records import dataclass, replace
+from plait.core.values import Json
+from plait.engine.events import Spoken, StepFinished
+from plait.engine.outcome import Done, Failed, Failure, Interrupted, StepError
+from plait.engine.perform import Policy, Step, Turn
+
+if TYPE_CHECKING:
+    from plait.program.map import Fan
+
+Listen = Callable[[Failure | None], str | None]
+"""The next thing that the person says, told why there was no answer to the last; None: nothing more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chat:
+    """The program of a chat."""
+
+    name: str
+    first: Conversation
+    listen: Listen
+
+    @property
+    def inner(self) -> Sequence[Step]:
+        return (self.first,)
+
+    @property
+    def phases(self) -> tuple[tuple[str, int], ...]:
+        return ((self.first.name, 0),)
+
+    @property
+    def fan(self) -> Fan | None:
+        return None
+
+    def run(self, turn: Turn) -> Json:
+        value: Json = {"output": ""}
+        said: list[Message] = []
+        conversation, number = self.first, 1
+        while True:
+            failure = None
+            match self._answered(conversation, turn, said):
+                case Done(answer):
+                    value = answer
+                case Failed(why):
+                    failure = why
+            # What was heard before is shown when this is.
+            turn.run.tell(Spoken(conversation.name, ""))
+            line = self.listen(failure)
+            if line is None:
+                return _ended(value, failure)
+            number += 1
+            conversation = replace(
+                self.first, name=f"say:{number}", prompt=line, before=tuple(said), fingerprint=""
+            )
+
+    def _answered(self, conversation: Conversation, turn: Turn, said: list[Message]) -> Done | Failed:
+        said.append(Message("user", turn.run.mask(conversation.prompt)))  # even if it is stopped at once
+        try:
+            outcome = turn.perform(Saying(conversation, said))
+        except Interrupted:
+            if turn.run.stop.at_once:
+                raise
+            turn.run.stop.forget()
+            return self._stopped(conversation, turn)
+        stop = turn.run.stop
+        if stop.is_set() and stop.why == "SIGINT" and not stop.at_once:
+            stop.forget()  # whoever wanted this answer to end came too late, and does not mean the next one
+        return outcome if isinstance(outcome, Done | Failed) else Failed(Failure(outcome.why, "skipped"))
+
+    def _stopped(self, conversation: Conversation, turn: Turn) -> Failed:
+        """The end of an answer that the person did not want: nobody does it again, so it is recorded."""
+        path = turn.inner(conversation).path
+        asked = {"asked": {"user": turn.run.mask(conversation.prompt)}}
+        outcome = Failed(Failure("stopped", "stopped", output=asked, path=path))
+        said = path, conversation.kind, conversation.title, conversation.fingerprint
+        turn.run.emit(StepFinished(*said, outcome, 0.0, used=turn.run.charged(path)))
+        return outcome
+
+
+def _ended(value: Json, failure: Failure | None) -> Json:
+    """The last answer; without one the chat has failed, unless the person did not want it."""
+    if failure is not None and failure.kind != "stopped":
+        raise StepError(failure)
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class Saying:
+    """A conversation that remembers what was said in it, for the next one."""
+
+    counts_itself = True
+    conversation: Conversation
+    said: list[Message]
+
+    @property
+    def name(self) -> str:
+        return self.conversation.name
+
+    @property
+    def kind(self) -> str:
+        return self.conversation.kind
+
+    @property
+    def title(self) -> str:
+        return self.conversation.title
+
+    @property
+    def fingerprint(self) -> str:
+        return self.conversation.fingerprint
+
+    @property
+    def policy(self) -> Policy:
+        return self.conversation.policy
+
+    @property
+    def inner(self) -> Sequence[Step]:
+        return ()
+
+    def run(self, turn: Turn) -> Json:
+        talk = Talk(self.conversation, turn)
+        try:
+            return talk.to_the_end()
+        finally:
+            self.said[:] = talk.so_far()

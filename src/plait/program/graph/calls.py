@@ -1,0 +1,252 @@
+"""The action of a node: a tool or shell text, once or for each of some items.
+
+What a tool gave is unwrapped for `result`: a map is taken as it is, with every field of the
+tool's own; anything else is `result.result`, and of text and numbers also `result.stdout`.
+A parameter that is null is left away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from plait.agents.permissions import DIRECTIVE
+from plait.core.hints import TYPE_CHECKING, TypeAlias
+from plait.core.records import dataclass, replace
+from plait.core.values import Json, detached, json_text, unshared
+from plait.engine.backend import ItemWork
+from plait.engine.events import StepCounted
+from plait.engine.hands import working
+from plait.engine.outcome import Done, Failed, Failure, Outcome, StepError
+from plait.engine.perform import Policy, Step, Turn, perform
+from plait.program.actions.shell import Shell
+from plait.program.actions.tool import called, expect_map, fill_params
+from plait.program.map import title_of
+from plait.program.on_empty import expect_items
+from plait.template.sinks import as_json_value, as_text
+from plait.template.template import Template
+
+if TYPE_CHECKING:
+    from plait.program.graph.graph_nodes import Loop, Node
+    from plait.program.graph.walk import Names
+
+PREFIX = "tool:"
+"""What other systems write before the id of a tool."""
+
+
+def whole_id(written: str, is_directive: bool) -> str:
+    """The id by which a tool, or a directive, is called."""
+    return f"{DIRECTIVE}{written.removeprefix(DIRECTIVE)}" if is_directive else written.removeprefix(PREFIX)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    tool: str | Template
+    params: Template | None = None
+    """A map of them."""
+    cached: bool = False
+    """The same call of the same tool is made once in a project."""
+    key: str = ""
+    """What its author wrote: part of the key of what is cached."""
+    fingerprint: str = ""
+    """Of the call alone: what follows it may change, and it is not made again for that."""
+    is_directive: bool = False
+    """Whatever the id is filled in with, it is that of a directive."""
+
+    def shown(self) -> str:
+        """As its author wrote it."""
+        named = self.tool if isinstance(self.tool, str) else self.tool.leaf.source.text
+        written = [leaf.source.text for leaf in self.params.leaves()] if self.params else []
+        return " ".join([named, *written])
+
+
+@dataclass(frozen=True, slots=True)
+class ShellCall:
+    """Shell text instead of a tool: its values are bound, as in a step."""
+
+    action: Shell
+    fingerprint: str = ""
+
+    def shown(self) -> str:
+        """As its author wrote it."""
+        return self.action.script.leaf.source.text
+
+
+Action: TypeAlias = Call | ShellCall
+
+
+def result_of(call: Action, turn: Turn, names: Names, *, strict: bool) -> dict[str, Json]:
+    """What the action gave, unwrapped; StepError if it failed."""
+    if isinstance(call, ShellCall):
+        return unwrapped(replace(call.action, strict=strict).run_with(turn, names))
+    tool_id = _id_of(call, names, strict=strict)
+    params = _params(call, tool_id, turn, names, strict=strict)
+    if not call.cached:
+        return unwrapped(called(turn, tool_id, params))
+    return _once(call, turn, tool_id, params)
+
+
+def filled_call(call: Action, turn: Turn, names: Names, *, strict: bool) -> str:
+    """What would be called, with its parameters put in."""
+    if isinstance(call, ShellCall):
+        return replace(call.action, strict=strict).bound(names).shown
+    tool_id = _id_of(call, names, strict=strict)
+    params = _params(call, tool_id, turn, names, strict=strict)
+    return f"{tool_id} {json_text(dict(params))}" if params else tool_id
+
+
+def _id_of(call: Call, names: Names, *, strict: bool) -> str:
+    named = call.tool if isinstance(call.tool, str) else as_text(call.tool, names, strict=strict)
+    return whole_id(named, call.is_directive)
+
+
+def _params(call: Call, tool_id: str, turn: Turn, names: Names, *, strict: bool) -> Mapping[str, Json]:
+    if call.params is None:
+        return {}
+    return without_nulls(expect_map(tool_id, fill_params(turn, tool_id, call.params, names, strict=strict)))
+
+
+def without_nulls(value: Mapping[str, Json]) -> dict[str, Json]:
+    """Without the entries that are null, at any depth of maps; lists stay as long as they are."""
+    return {
+        name: without_nulls(inner) if isinstance(inner, dict) else inner
+        for name, inner in value.items()
+        if inner is not None
+    }
+
+
+def unwrapped(ended: Mapping[str, Json]) -> dict[str, Json]:
+    """`result`, of how a call ended."""
+    match ended.get("output"):
+        case dict() as fields:
+            return fields
+        case None:
+            return {}
+        case str() | int() | float() as printed:
+            facts = {name: ended[name] for name in ("stderr", "exit_code") if name in ended}
+            return {"result": printed, "stdout": printed, **facts}
+        case other:
+            return {"result": other}
+
+
+# ── calls that are made once ─────────────────────────────────────────────
+
+
+def _once(call: Call, turn: Turn, tool_id: str, params: Mapping[str, Json]) -> dict[str, Json]:
+    """The result of an equal call of the very same tool, if there was one in this project."""
+    run = working(turn.run)
+    digest = run.hands.digest(tool_id)
+    if digest is None:
+        return unwrapped(called(turn, tool_id, params))
+    from plait.core.digests import sha256_hex
+
+    asked = json_text([call.key, tool_id, digest, dict(params)], reveal=True)
+    key = sha256_hex(asked.encode("utf-8", "surrogatepass"))
+    known = run.hands.recall(key)
+    if isinstance(known, dict):
+        return known
+    result = unwrapped(called(turn, tool_id, params))
+    run.hands.keep(key, result)
+    return result
+
+
+# ── calls for each item ──────────────────────────────────────────────────
+
+
+def performed_items(
+    loop: Loop, call: Action, node: Node, turn: Turn, names: Names, *, strict: bool
+) -> dict[str, Json]:
+    """`{results, total, failed}`; StepError if an item failed, unless the graph goes on from that."""
+    items = _items(loop, names, strict=strict)
+    turn.run.emit(StepCounted(turn.path, len(items)))
+    expect_items(len(items), loop.on_empty, turn, f"node '{node.name}'", "the list of 'over' is empty")
+    ended: dict[int, Outcome] = {}
+
+    def each(work: ItemWork) -> Outcome:
+        # By either name: other systems put the item into the state, and mean the item by that.
+        state = {**names.names["state"], loop.name: work.item}
+        seen = names.with_names(**{loop.name: work.item, "state": state})
+        title = turn.run.mask(title_of(work.item))
+        item = Item(node, call, seen, f"item:{work.key}", title, strict=strict, keeps_going=loop.keeps_going)
+        # What a call is given it has from `seen`; hooks ask the scope.
+        scope = None if turn.run.hooks is None else turn.scope.child(item=detached(work.item))
+        return perform(item, turn.inner(item, scope=scope, order=work.order))
+
+    def finished(work: ItemWork, outcome: Outcome) -> None:
+        ended[work.order] = outcome
+
+    def wanted() -> Iterator[ItemWork]:
+        for order, item in enumerate(items):
+            stops = not loop.keeps_going and any(isinstance(one, Failed) for one in list(ended.values()))
+            if stops or turn.run.is_stopping():
+                return
+            yield ItemWork(order, str(order), item)
+
+    backend = working(turn.run).backend
+    backend.run_items(wanted(), each, finished, parallel=max(1, min(loop.parallel, len(items))))
+    turn.run.expect_going()
+    failures = [(order, one.failure) for order, one in sorted(ended.items()) if isinstance(one, Failed)]
+    if failures and not loop.keeps_going:
+        raise StepError(_as_one(failures, len(items)))
+    if failures:
+        turn.run.note(turn.path, f"node '{node.name}': {len(failures)} of {len(items)} items failed")
+    results = [_entry(order, ended[order]) for order in range(len(items))]
+    return {"results": results, "total": len(items), "failed": len(failures)}
+
+
+def _items(loop: Loop, names: Names, *, strict: bool) -> list[Json]:
+    found = as_json_value(loop.over, names, strict=strict)  # what a secret is part of is one
+    if isinstance(found, list):
+        return list(unshared(found))
+    raise StepError(Failure("foreach goes over a list, and what 'over' leads to is none", "refused"))
+
+
+def _entry(order: int, outcome: Outcome) -> Json:
+    match outcome:
+        case Done(value):
+            return value
+        case Failed(failure):
+            return error_entry(failure, order)
+    return None
+
+
+def error_entry(failure: Failure, order: int) -> dict[str, Json]:
+    return {"status": "error", "error": failure.message, "kind": failure.kind, "index": order}
+
+
+def _as_one(failures: Sequence[tuple[int, Failure]], total: int) -> Failure:
+    order, first = failures[0]
+    message = f"{len(failures)} of {total} items failed; item {order}: {first.message}"
+    return replace(first, message=message, output=None)
+
+
+class Item:
+    """The action of a foreach for one of its items; its value is the result."""
+
+    kind = "item"
+    inner: Sequence[Step] = ()
+
+    def __init__(
+        self,
+        node: Node,
+        call: Action,
+        names: Names,
+        name: str,
+        title: str,
+        *,
+        strict: bool,
+        keeps_going: bool,
+    ) -> None:
+        self.name = name
+        self.title = title
+        self.fingerprint = call.fingerprint
+        self.policy = Policy(retry=node.policy.retry, failure_is_final=keeps_going)
+        self._call, self._names, self._strict = call, names, strict
+
+    goes_on = "inner"
+
+    def gone_on(self, failure: Failure) -> Json:
+        """What an item gives whose failure a hook swallows: the same as in a loop that keeps going."""
+        return error_entry(failure, int(self.name.partition(":")[2]))
+
+    def run(self, turn: Turn) -> Json:
+        return result_of(self._call, turn, self._names, strict=self._strict)

@@ -1,0 +1,73 @@
+"""Text that is written like a command, where a file or a pattern is meant to stand.
+
+A plain input never runs anything, so such text would be a pattern that matches no file.  It is
+refused with the form that runs it.  A file of that very name, or a pattern in a folder that
+exists, is what it is, whatever it looks like.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+
+from plait.core.errors import Problem
+from plait.core.hints import Final
+from plait.core.source import Span
+from plait.core.values import json_text
+from plait.template.nodes import Text
+from plait.template.template import Template
+
+PROGRAMS: Final = frozenset(
+    """
+    awk aws base64 bash bun bzcat cargo cat column comm curl cut dash deno df diff docker du echo egrep env
+    exec fd fgrep find gawk gh git go grep gunzip gzip head helm hg java join jot jq jsonnet kubectl ls locate
+    make mysql node npm npx nl od paste perl php pip plait pnpm printf ps psql python python3 rg ruby sed
+    seq sh shuf sort sqlite3 stat strings sudo svn tac tail tar time tr tree uniq unzip uv uvx wc wget xargs
+    xmllint xsltproc xzcat yarn yes yq zcat zsh
+    """.split()  # noqa: SIM905 - a list of a hundred quoted words is harder to read
+)
+"""Programs that list, print or choose: what stands behind their name and a blank is for them."""
+
+_OPERATOR: Final = re.compile(r"[|;<>`\n]|&&|\$\(")
+_ARGUMENT: Final = re.compile(r"""\s(?:--?[A-Za-z]|["'])""")
+_ASSIGNED: Final = re.compile(r"(?:[A-Za-z_]\w*=\S*\s+)*")
+_SCRIPT: Final = re.compile(r".+\.(?:sh|bash|py|rb|pl|js|ts|mjs|php)\Z")
+_MAGIC: Final = re.compile(r"[*?\[]")
+
+
+def command_problem(template: Template, span: Span, directory: str | None) -> Problem | None:
+    """Why a plain input is refused: it is written like a command, and nothing there is called so."""
+    written = template.leaf.source.text.strip()
+    if not _is_like_command(_without_holes(template).strip()):
+        return None
+    if directory is not None and not template.placeholders and _names_something(written, directory):
+        return None
+    what = "this is written like a command, and an input runs one only if it says so"
+    return Problem(what, span, f"write input: {{command: {json_text(written)}}}", code="command-input")
+
+
+def _without_holes(template: Template) -> str:
+    """The author's own text; a value in it is some word."""
+    return "".join(part.text if isinstance(part, Text) else "x" for part in template.leaf.program.parts)
+
+
+def _is_like_command(text: str) -> bool:
+    if _OPERATOR.search(text):
+        return True
+    assigned = _ASSIGNED.match(text)
+    words = text[assigned.end() if assigned else 0 :].split(maxsplit=1)
+    if len(words) < 2:
+        return False
+    program = os.path.basename(words[0])
+    return program in PROGRAMS or bool(_SCRIPT.match(program) or _ARGUMENT.search(text))
+
+
+def _names_something(text: str, directory: str) -> bool:
+    """Is there a file of that name, or the folder in which a pattern is to match?"""
+    fixed = _MAGIC.split(text, maxsplit=1)[0]
+    if "\0" in text:
+        return False
+    folder = os.path.dirname(fixed)
+    if fixed != text and folder:
+        return os.path.isdir(os.path.join(directory, folder))
+    return os.path.lexists(os.path.join(directory, text))

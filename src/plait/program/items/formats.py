@@ -1,0 +1,251 @@
+"""Bytes become items: JSON, JSON Lines, CSV, lines of text.
+
+A format that is not said is told by the end of the file's name, then by the first
+character: `[` and `{` begin JSON, anything else is text.  JSON is JSON Lines if its first
+line is a value and another follows.  One line that is a map is one item of JSON Lines, as
+two lines would be two; it is a document if the file's name ends in `.json`, or if a
+`json_path` begins with a name in it.
+
+Lines of text that are blank are no items; a value is never guessed from text.  Fields of
+CSV are text.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from collections.abc import Iterator
+from itertools import chain
+
+from plait.core.errors import DocumentError, LimitError
+from plait.core.hints import Final
+from plait.core.values import Json
+from plait.program.items.json_path import JsonPath
+from plait.program.items.json_stream import JsonReader, stream_elements
+
+MAX_LINE: Final = 16 << 20
+"""Bytes of one line."""
+MAX_LOADED: Final = 256 << 20
+"""Bytes of an input that has to be held as a whole."""
+MAX_PEEKED: Final = 1 << 20
+"""Bytes that are looked at to tell the format."""
+
+EXTENSIONS: Final = {
+    ".json": "json", ".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv",
+    ".txt": "text", ".lst": "text",
+}  # fmt: skip
+
+
+def items_of(
+    chunks: Iterator[bytes],
+    name: str,
+    *,
+    form: str | None,
+    file: str,
+    path: JsonPath | None,
+    most: int = MAX_LOADED,
+) -> Iterator[Json]:
+    """The items in these bytes; `name` is what messages call them, `file` the name that tells a format."""
+    if form is None:
+        form, chunks = _recognised(chunks, os.path.splitext(file)[1].lower(), path)
+    if form == "json":
+        yield from _of_json(chunks, name, path, most)
+        return
+    needs_all = path is not None and not path.streams_items
+    items = _BY_LINES[form](_limited(chunks, name, most) if needs_all else chunks, name)
+    if path is None:
+        yield from items
+    elif path.streams_items:
+        yield from path.of_elements(items)
+    else:
+        yield from path.of_document(list(items), name)
+
+
+def _of_json(chunks: Iterator[bytes], name: str, path: JsonPath | None, most: int) -> Iterator[Json]:
+    if path is None:
+        yield from stream_elements(_texts(chunks, name), None, name)
+    elif path.names is not None:
+        yield from path.of_elements(stream_elements(_texts(chunks, name), path, name))
+    else:
+        text = "".join(_texts(_limited(chunks, name, most), name))
+        yield from path.of_document(JsonReader(name).value(text), name)
+
+
+# ── which format ─────────────────────────────────────────────────────────
+
+
+def _recognised(
+    chunks: Iterator[bytes], extension: str, path: JsonPath | None
+) -> tuple[str, Iterator[bytes]]:
+    known = EXTENSIONS.get(extension)
+    if known not in (None, "json"):
+        return str(known), chunks
+    head, ended = _head(chunks)
+    return _form(head, ended=ended, is_document=known == "json", path=path), chain([head], chunks)
+
+
+def _head(chunks: Iterator[bytes]) -> tuple[bytes, bool]:
+    """The beginning: its first line with something on it, and the beginning of another, if there are."""
+    head = b""
+    for chunk in chunks:
+        head += chunk
+        first, _, rest = _body(head).partition(b"\n")
+        if (first.strip() and rest.strip()) or len(head) > MAX_PEEKED:
+            return head, False
+    return head, True
+
+
+def _body(head: bytes) -> bytes:
+    return head.removeprefix(b"\xef\xbb\xbf").lstrip()
+
+
+def _form(head: bytes, *, ended: bool, is_document: bool, path: JsonPath | None) -> str:
+    body = _body(head)
+    if not body.startswith((b"[", b"{")):
+        return "json" if is_document else "text"
+    first, _, rest = body.partition(b"\n")
+    if not _is_json(first):
+        return "json"
+    if rest.strip():
+        return "jsonl"
+    by_name = path is not None and not path.streams_items
+    alone = ended and body.startswith(b"{") and not is_document and not by_name
+    return "jsonl" if alone else "json"
+
+
+def _is_json(line: bytes) -> bool:
+    try:
+        json.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+# ── formats of lines ─────────────────────────────────────────────────────
+
+
+def _of_json_lines(chunks: Iterator[bytes], name: str) -> Iterator[Json]:
+    read = JsonReader(name).value
+    for number, line in _lines(chunks, name):
+        if line.strip():
+            yield read(line, number)
+
+
+def _of_text(chunks: Iterator[bytes], name: str) -> Iterator[Json]:
+    for _, line in _lines(chunks, name):
+        if line.strip():
+            yield line.removesuffix("\r")
+
+
+def _of_csv(chunks: Iterator[bytes], name: str) -> Iterator[Json]:
+    rows = csv.reader((f"{line}\n" for _, line in _lines(chunks, name)), strict=True)
+    header: list[str] | None = None
+    while True:
+        try:
+            row = next(rows)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            raise _bad_csv(error, name, rows.line_num) from None
+        if not row:
+            continue  # a blank line
+        if header is None:
+            header = _header(row, name)
+        elif len(row) != len(header):
+            what = f"this row has {len(row)} fields, and the header has {len(header)}"
+            few = "write an empty field for each that has nothing in it: a,,c"
+            fix = few if len(row) < len(header) else 'put fields with a comma in it in "double quotes"'
+            raise DocumentError(what, f"{name}:{rows.line_num}", fix, code="csv")
+        else:
+            yield dict(zip(header, row, strict=True))
+
+
+def _header(row: list[str], name: str) -> list[str]:
+    if "" in row or len(set(row)) < len(row):
+        what = "the first row does not give every column a name of its own"
+        raise DocumentError(what, f"{name}:1", "write a header row with distinct names", code="csv")
+    return row
+
+
+def _bad_csv(error: csv.Error, name: str, line: int) -> DocumentError | LimitError:
+    where = f"{name}:{max(1, line)}"
+    if "field limit" in str(error):
+        what = f"a field is longer than {csv.field_size_limit():,} characters"
+        return LimitError(
+            what, where, "keep long text in files of their own, or use JSON Lines", code="too-large"
+        )
+    fix = "close every quote, and double a quote inside quotes"
+    return DocumentError("the quotes of this row cannot be read", where, fix, code="csv")
+
+
+_BY_LINES: Final = {"jsonl": _of_json_lines, "text": _of_text, "csv": _of_csv}
+
+
+def _lines(chunks: Iterator[bytes], name: str) -> Iterator[tuple[int, str]]:
+    """Each line with its number, without its end."""
+    number, rest = 1, b""
+    for chunk in chunks:
+        whole, newline, last = chunk.rpartition(b"\n")
+        if not newline:
+            rest = _expect_line(rest + last, name, number)
+            continue
+        for line in _decoded(rest + whole, name, number).split("\n"):
+            yield number, line
+            number += 1
+        rest = _expect_line(last, name, number)
+    if rest:
+        yield number, _decoded(rest, name, number)
+
+
+def _expect_line(rest: bytes, name: str, number: int) -> bytes:
+    if len(rest) > MAX_LINE:
+        what = f"a line is longer than {MAX_LINE:,} bytes"
+        fix = "is this a file of lines? if not, say its format"
+        raise LimitError(what, f"{name}:{number}", fix, code="too-large")
+    return rest
+
+
+def _decoded(data: bytes, name: str, number: int) -> str:
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = number + data.count(b"\n", 0, error.start)
+        raise DocumentError(
+            "this line is not UTF-8", f"{name}:{line}", "save it as UTF-8", code="not-utf-8"
+        ) from None
+    return text.removeprefix("\ufeff") if number == 1 else text
+
+
+# ── bytes and text ───────────────────────────────────────────────────────
+
+
+def _texts(chunks: Iterator[bytes], name: str) -> Iterator[str]:
+    """Text of these bytes in pieces of about the same size."""
+    from codecs import getincrementaldecoder
+
+    decoder, first, seen = getincrementaldecoder("utf-8")(), True, 0
+    for chunk in chain(chunks, [b""]):
+        try:
+            text = decoder.decode(chunk, final=not chunk)
+        except UnicodeDecodeError as error:
+            what = f"byte {seen + error.start:,} of this file is not UTF-8"
+            raise DocumentError(what, name, "save the file as UTF-8", code="not-utf-8") from None
+        seen += len(chunk)
+        if text:
+            yield text.removeprefix("\ufeff") if first else text
+            first = False
+
+
+def _limited(chunks: Iterator[bytes], name: str, most: int) -> Iterator[bytes]:
+    size = 0
+    for chunk in chunks:
+        size += len(chunk)
+        if size > most:
+            raise LimitError(
+                f"this json_path needs the whole input, which is larger than {most:,} bytes",
+                name,
+                "use a path such as $.items[*], which is streamed, and choose by 'filter'",
+                code="too-large",
+            )
+        yield chunk

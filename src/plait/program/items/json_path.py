@@ -1,0 +1,105 @@
+"""JSONPath, RFC 9535, read when the file is loaded; and what it means to choose items by it.
+
+    $.a.b          names one thing, which must be a list: the items are its elements
+    $.a.b[*]…      the elements of that list (of a map its values; null has none), chosen further;
+    $.a.b[?…]…       something must be there, or a misspelt name would look like an empty list
+    anything else  the nodes that RFC 9535 says; there may be none
+
+The first two need only one element at a time, and can be streamed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from plait.core.errors import InputError
+from plait.core.records import dataclass, field
+from plait.core.source import Source
+from plait.core.values import UNDEFINED, Json
+from plait.template.json_paths import Query, chooses_one_by_one, compile_query, is_wildcard
+from plait.template.operators import kind_of
+from plait.template.program import walk
+
+
+@dataclass(frozen=True, slots=True)
+class JsonPath:
+    text: str
+    names: tuple[str, ...] | None
+    """Where the list is of which elements are chosen one by one; None: the whole document is needed."""
+    wants_list: bool
+    """The path names one thing, and that is the list of items."""
+    _query: Query = field(repr=False, compare=False)
+    _each: Query | None = field(repr=False, compare=False)
+    """What is chosen from a list of one element; None: the element itself."""
+
+    @property
+    def streams_items(self) -> bool:
+        """Does it choose from a list item by item, when the document is that list?"""
+        return self.names == ()
+
+    def of_document(self, document: Json, where: str) -> Iterator[Json]:
+        if self.names is None:
+            found = [node.value for node in self._query.nodes(document, where)]
+            yield from (
+                expect_list(found[0] if found else UNDEFINED, self, where) if self.wants_list else found
+            )
+            return
+        yield from self.of_elements(elements_of(walk(document, self.names), self, where))
+
+    def of_elements(self, elements: Iterable[Json]) -> Iterator[Json]:
+        """What is chosen from the elements of the list that `names` leads to."""
+        if self._each is None:
+            yield from elements
+            return
+        for element in elements:
+            for node in self._each.nodes([element]):
+                yield node.value
+
+
+def elements_of(found: Json, path: JsonPath, where: str) -> list[Json]:
+    """The elements that a path can choose from, where its names have led to `found`."""
+    if path.wants_list:
+        return expect_list(found, path, where)
+    match found:
+        case list():
+            return found
+        case dict():
+            return list(found.values())
+        case None:
+            return []
+    raise no_list(found, path, where)
+
+
+def expect_list(found: Json, path: JsonPath | None, where: str) -> list[Json]:
+    if isinstance(found, list):
+        return found
+    raise no_list(found, path, where)
+
+
+def no_list(found: Json, path: JsonPath | None, where: str) -> InputError:
+    at = f"at '{path.text}'" if path is not None and path.text != "$" else "in it"
+    if found is UNDEFINED:
+        fix = "correct json_path; of JSON Lines it is asked of the list of all lines: $[*]…"
+        return InputError(f"there is nothing {at}", where, fix, code="not-a-list")
+    return not_a_list(kind_of(found), list(found) if isinstance(found, dict) else [], at, where)
+
+
+def not_a_list(kind: str, keys: list[str], at: str, where: str) -> InputError:
+    key = next((key for key in keys if key.isidentifier()), "items")
+    return InputError(
+        f"a list of items was expected {at}, and there is {kind}",
+        where,
+        f"say where the list is, for example json_path: $.{key}[*]",
+        code="not-a-list",
+    )
+
+
+def compile_json_path(text: str, source: Source | None = None) -> JsonPath:
+    """A path of RFC 9535; InputError that points at what cannot be read."""
+    query = compile_query(text, source)
+    names, rest = query.leading_names()
+    if not rest:
+        return JsonPath(text, names, True, query, None)
+    if not chooses_one_by_one(rest):
+        return JsonPath(text, None, query.is_singular, query, None)
+    return JsonPath(text, names, False, query, None if is_wildcard(rest) else compile_query(f"${rest}"))

@@ -1,0 +1,247 @@
+"""JSON text that arrives in pieces: the elements of one list in it, one after the other.
+
+Each element is decoded by Python's own reader, so numbers stay exact; what is wrong is
+said by `documents.parse_json`, with its place in the file.  Memory holds one element, and
+one member of the maps around the list.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from json.decoder import WHITESPACE  # type: ignore[attr-defined]
+from math import isfinite
+
+from plait.core.documents import MAX_DEPTH, MAX_JSON_TEXT, parse_json
+from plait.core.errors import DocumentError, InternalError, LimitError
+from plait.core.hints import Final, NoReturn
+from plait.core.values import UNDEFINED, Json
+from plait.program.items.json_path import JsonPath, elements_of, no_list, not_a_list
+from plait.template.operators import kind_of
+
+NEAR_END: Final = 64
+"""So many characters before the end of what is there, a value may just not be complete."""
+
+
+class JsonReader:
+    """Decodes values of one input; what is doubtful is looked at again by `parse_json`."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._doubt = False
+        decoder = json.JSONDecoder(
+            object_pairs_hook=self._table, parse_constant=self._constant, parse_float=self._real
+        )
+        self._whole, self.raw = decoder.decode, decoder.raw_decode
+
+    def value(self, text: str, line: int = 1, column: int = 1) -> Json:
+        """The value that is this text, which stands at that line and column."""
+        self._doubt = False
+        try:
+            value = self._whole(text)
+        except (ValueError, RecursionError):
+            self.explain(text, line, column)
+        return self.checked(value, text, lambda: (line, column))
+
+    def checked(self, value: Json, text: str, place: Callable[[], tuple[int, int]]) -> Json:
+        """The value of this text, if nothing about it is doubtful."""
+        deep = len(text) > MAX_DEPTH and text.count("[") + text.count("{") > MAX_DEPTH
+        if self._doubt or deep or "\\ud" in text or "\\uD" in text:
+            self._doubt = False
+            return parse_json(_placed(text, *place()), self.name)
+        return value
+
+    def explain(self, text: str, line: int, column: int) -> NoReturn:
+        parse_json(_placed(text, line, column), self.name)
+        raise InternalError("a JSON text was refused and is none the worse", self.name)
+
+    def _table(self, pairs: list[tuple[str, Json]]) -> dict[str, Json]:
+        table = dict(pairs)
+        if len(table) < len(pairs):
+            self._doubt = True
+        return table
+
+    def _constant(self, _: str) -> None:
+        self._doubt = True
+
+    def _real(self, text: str) -> float:
+        number = float(text)
+        if not isfinite(number):
+            self._doubt = True
+        return number
+
+
+def _placed(text: str, line: int, column: int) -> str:
+    # Blanks before a value mean nothing, and bring it to its line and column.
+    return "\n" * (line - 1) + " " * (column - 1) + text
+
+
+def stream_elements(
+    texts: Iterator[str], path: JsonPath | None, name: str, *, most: int = MAX_JSON_TEXT
+) -> Iterator[Json]:
+    """The elements of the list to which the names of the path lead; the rest must be JSON, too."""
+    document = _Document(texts, JsonReader(name), most)
+    names = path.names if path is not None and path.names is not None else ()
+    yield from document.found(names, path)
+    document.expect_end()
+
+
+class _Document:
+    def __init__(self, texts: Iterator[str], reader: JsonReader, most: int) -> None:
+        self.texts = texts
+        self.reader = reader
+        self.most = most
+        """Characters of one value."""
+        self.buffer = ""
+        self.at = 0
+        self.ended = False
+        self.line, self.column = 1, 1
+
+    # ── structure ────────────────────────────────────────────────────────
+
+    def found(self, names: tuple[str, ...], path: JsonPath | None) -> Iterator[Json]:
+        char = self.next_char()
+        if names and char == "{":
+            yield from self.member(names, path)
+        elif not names and char == "[":
+            yield from self.elements()
+        else:
+            value = self.value()
+            if names:
+                raise no_list(UNDEFINED, path, self.reader.name)
+            if path is None:
+                keys = (
+                    [key for key in value if isinstance(value[key], list)] if isinstance(value, dict) else []
+                )
+                raise not_a_list(kind_of(value), keys, "in it", self.reader.name)
+            yield from elements_of(value, path, self.reader.name)
+
+    def member(self, names: tuple[str, ...], path: JsonPath | None) -> Iterator[Json]:
+        wanted, seen = names[0], False
+        for key in self.keys():
+            if key != wanted:
+                self.value()
+                continue
+            if seen:
+                self.wrong(
+                    "a key stands twice in one object", "remove or rename all but one", "duplicate-key"
+                )
+            seen = True
+            yield from self.found(names[1:], path)
+        if not seen:
+            raise no_list(UNDEFINED, path, self.reader.name)
+
+    def keys(self) -> Iterator[str]:
+        """Each key of a map; whoever takes it reads its value before the next."""
+        for _ in self.parts("{", "}"):
+            if self.next_char() != '"':
+                self.wrong("a key in double quotes is missing", "quote the key, or remove a last ','")
+            key = self.value()
+            if self.next_char() != ":":
+                self.wrong("a ':' is missing after the key", "write ':' and the value")
+            self.at += 1
+            yield key
+
+    def elements(self) -> Iterator[Json]:
+        for _ in self.parts("[", "]"):
+            yield self.value()
+
+    def parts(self, opening: str, closing: str) -> Iterator[None]:
+        assert self.next_char() == opening
+        self.at += 1
+        if self.next_char() == closing:
+            self.at += 1
+            return
+        while True:
+            yield
+            char = self.next_char()
+            self.at += 1
+            if char == closing:
+                return
+            if char != ",":
+                self.at -= 1
+                self.wrong("a ',' or a closing bracket is missing here", "separate the values by ','")
+
+    def expect_end(self) -> None:
+        if self.next_char():
+            fix = "remove it; if every line is a value of its own, say format: jsonl"
+            self.wrong("this stands after the end of the data", fix)
+
+    # ── values ───────────────────────────────────────────────────────────
+
+    def value(self) -> Json:
+        self.next_char()
+        raw = self.reader.raw
+        while True:
+            try:
+                value, end = raw(self.buffer, self.at)
+            except json.JSONDecodeError as error:
+                if self.ended or self.is_certain(error):
+                    self.reader.explain(self.buffer[self.at : error.pos + NEAR_END], *self.place())
+            except ValueError:
+                self.wrong("this value holds a number with too many digits", "write it as a string", "value")
+            except RecursionError:
+                self.reader.explain(self.buffer[self.at :], *self.place())
+            else:
+                if self.is_complete(value, end):
+                    text = self.buffer[self.at : end]
+                    value = self.reader.checked(value, text, self.place)
+                    self.at = end
+                    return value
+            self.grow()
+
+    def is_complete(self, value: Json, end: int) -> bool:
+        """A number near the end of what is there may go on: 1 is also the beginning of 1e+5."""
+        return self.ended or value.__class__ not in (int, float) or end + len("e+") < len(self.buffer)
+
+    def is_certain(self, error: json.JSONDecodeError) -> bool:
+        """Is this wrong whatever follows?"""
+        return error.pos < len(self.buffer) - NEAR_END and not error.msg.startswith("Unterminated")
+
+    def grow(self) -> None:
+        """Twice as much text as there is, so that a long value is not decoded too often."""
+        wanted = 2 * (len(self.buffer) - self.at)
+        if wanted > 2 * self.most:
+            line, column = self.place()
+            where = f"{self.reader.name}:{line}:{column}"
+            what = f"one value of this file is larger than {self.most:,} characters"
+            raise LimitError(what, where, "split it, or name files in the items", code="too-large")
+        pieces = []
+        while wanted > 0 and (text := next(self.texts, "")):
+            pieces.append(text)
+            wanted -= len(text)
+        if not pieces:
+            self.ended = True
+            return
+        self.line, self.column = self.place()
+        self.buffer = "".join([self.buffer[self.at :], *pieces])
+        self.at = 0
+
+    def next_char(self) -> str:
+        """The next character that is no blank; empty at the end."""
+        while True:
+            self.at = WHITESPACE.match(self.buffer, self.at).end()
+            if self.at < len(self.buffer) or self.ended:
+                return self.buffer[self.at : self.at + 1]
+            self.grow_past_end()
+
+    def grow_past_end(self) -> None:
+        text = next(self.texts, "")
+        if not text:
+            self.ended = True
+            return
+        self.line, self.column = self.place()
+        self.buffer, self.at = text, 0
+
+    # ── places ───────────────────────────────────────────────────────────
+
+    def place(self) -> tuple[int, int]:
+        """Line and column of the next character."""
+        breaks = self.buffer.count("\n", 0, self.at)
+        if not breaks:
+            return self.line, self.column + self.at
+        return self.line + breaks, self.at - self.buffer.rindex("\n", 0, self.at)
+
+    def wrong(self, what: str, fix: str, code: str = "syntax") -> NoReturn:
+        line, column = self.place()
+        raise DocumentError(what, f"{self.reader.name}:{line}:{column}", fix, code=code)

@@ -1,0 +1,321 @@
+"""Where items come from: a file below the project, the paths of a glob, a command, a list.
+
+A file is asked where it is after it was opened, so no link and no race leads outside.  In
+a glob the values of holes are plain text and no patterns, unless the glob is one hole.
+`**` follows no link; the order is that of the names, folder by folder.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Callable, Iterator, Mapping
+from fnmatch import translate
+
+from plait.core.documents.limits import shown
+from plait.core.errors import DocumentError, InputError, LimitError, Problem, nearest
+from plait.core.hints import IO, Final, NoReturn, TypeAlias
+from plait.core.machine import expect_room
+from plait.core.source import Span
+from plait.core.values import Json, text
+from plait.program.items.commands import command_problem
+from plait.program.items.formats import items_of
+from plait.program.items.json_path import JsonPath
+from plait.program.items.spec import CommandInput, FileInput, GlobInput, InputSpec, ItemsInput, PlainInput
+from plait.template.nodes import Text
+from plait.template.program import Lookup
+from plait.template.template import Template
+
+CHUNK: Final = 1 << 18
+RunCommand: TypeAlias = Callable[[Template], Iterator[bytes]]
+"""Runs shell text with the values in it bound; gives its output, and raises if it fails."""
+
+
+def read_items(
+    spec: InputSpec,
+    *,
+    directory: str,
+    run_command: RunCommand,
+    values: Mapping[str, Json] | Lookup | None = None,
+    json_path: JsonPath | None = None,
+    allow_outside: bool = False,
+) -> Iterator[Json]:
+    """The items of an input, one after the other; names in it are answered by `values`."""
+    names: Mapping[str, Json] | Lookup = {} if values is None else values
+    match spec:
+        case FileInput(path, span, form):
+            found = text(path.careful(names, strict=True))
+            yield from _of_file(found, path, span, directory, form, json_path, allow_outside)
+        case CommandInput():
+            yield from _of_command(spec, run_command, json_path)
+        case GlobInput(pattern, span):
+            yield from _chosen(
+                _of_glob(_pattern(pattern, names), span, directory, allow_outside), json_path, span
+            )
+        case ItemsInput(items, span):
+            yield from _chosen(iter(items.careful(names, strict=True)), json_path, span)
+        case PlainInput():
+            yield from _recognised(spec, names, directory, json_path, allow_outside)
+
+
+def _recognised(
+    spec: PlainInput,
+    names: Mapping[str, Json] | Lookup,
+    directory: str,
+    json_path: JsonPath | None,
+    allow_outside: bool,
+) -> Iterator[Json]:
+    """A list that a hole holds, a file that exists, a glob; never a command."""
+    if (wrong := command_problem(spec.text, spec.span, directory)) is not None:
+        raise InputError.together([wrong])
+    said = spec.text.careful(names, strict=True)
+    if isinstance(said, list):
+        yield from _chosen(iter(said), json_path, spec.span)
+        return
+    if not isinstance(said, str):
+        what = "this is neither a list nor the name of a file"
+        raise InputError(what, spec.span, "name a file, or a value that is a list", code="bad-input")
+    if _is_glob(spec.text) and not _exists(said, directory):
+        paths = _of_glob(_pattern(spec.text, names), spec.span, directory, allow_outside)
+        yield from _chosen(paths, json_path, spec.span)
+        return
+    yield from _of_file(said, spec.text, spec.span, directory, None, json_path, allow_outside)
+
+
+def is_pattern(spec: InputSpec) -> bool:
+    """Does it name files by a pattern?  That may match none."""
+    return isinstance(spec, GlobInput) or (isinstance(spec, PlainInput) and _is_glob(spec.text))
+
+
+def _chosen(items: Iterator[Json], path: JsonPath | None, span: Span) -> Iterator[Json]:
+    if path is None:
+        return items
+    return path.of_elements(items) if path.streams_items else path.of_document(list(items), str(span))
+
+
+def _name(template: Template) -> str:
+    """What messages call it: the author's text, as values may be secret."""
+    return shown(template.leaf.source.text)
+
+
+# ── commands ─────────────────────────────────────────────────────────────
+
+OUTPUT: Final = "its output"
+
+
+def _of_command(spec: CommandInput, run_command: RunCommand, path: JsonPath | None) -> Iterator[Json]:
+    try:
+        yield from items_of(run_command(spec.command), OUTPUT, form=spec.format, file="", path=path)
+    except (DocumentError, LimitError) as error:
+        raise type(error).together(_in_output(problem, spec) for problem in error.problems) from None
+
+
+def _in_output(problem: Problem, spec: CommandInput) -> Problem:
+    """Two places: where the command stands, and where in its output the trouble is."""
+    place = str(problem.where or "").removeprefix(OUTPUT).split(":")[1:]
+    where = ", ".join(f"{name} {number}" for name, number in zip(("line", "column"), place, strict=False))
+    what = f"what this command prints cannot be read{f', {where}' if where else ''}: {problem.what}"
+    guessed = "" if spec.format else "; or say which format it is"
+    return Problem(what, spec.span, f"{problem.fix or 'run it by hand'}{guessed}", code=problem.code)
+
+
+# ── files ────────────────────────────────────────────────────────────────
+
+
+def _of_file(
+    path: str,
+    template: Template,
+    span: Span,
+    directory: str,
+    form: str | None,
+    json_path: JsonPath | None,
+    allow_outside: bool,
+) -> Iterator[Json]:
+    with _opened(path, template, span, directory, allow_outside) as file:
+        chunks = iter(lambda: file.read(CHUNK), b"")
+        yield from items_of(chunks, _name(template), form=form, file=path, path=json_path)
+
+
+def _opened(path: str, template: Template, span: Span, directory: str, allow_outside: bool) -> IO[bytes]:
+    try:
+        # Not blocking: a pipe that nobody writes to is refused below, not waited for.
+        descriptor = os.open(os.path.join(directory, path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
+        raise _no_file(path, template, span, directory) from None
+    except (OSError, ValueError) as error:
+        expect_room(error)
+        reason = error.strerror if isinstance(error, OSError) else "its name holds NUL"
+        what = f"'{_name(template)}' cannot be read: {reason}"
+        raise InputError(what, span, "look at its name and permissions", code="unreadable") from None
+    try:
+        _expect_regular(descriptor, template, span)
+        if not (allow_outside or _is_inside(descriptor, directory)):
+            _refuse_outside(template, span)
+    except InputError:
+        os.close(descriptor)
+        raise
+    return os.fdopen(descriptor, "rb", buffering=0)
+
+
+def _expect_regular(descriptor: int, template: Template, span: Span) -> None:
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISDIR(mode):
+        what = f"'{_name(template)}' is a folder"
+        raise InputError(
+            what, span, f"for the files in it write {_name(template).rstrip('/')}/*", code="bad-input"
+        )
+    if not stat.S_ISREG(mode):
+        what = f"'{_name(template)}' is a pipe or device, not a file"
+        raise InputError(what, span, "write {command: cat …}, or name a file", code="bad-input")
+
+
+def _is_inside(descriptor: int, directory: str) -> bool:
+    return _is_below(os.path.realpath(f"/proc/self/fd/{descriptor}"), os.path.realpath(directory))
+
+
+def _is_below(path: str, root: str) -> bool:
+    return os.path.commonpath([root, path]) == root
+
+
+def _refuse_outside(template: Template, span: Span) -> NoReturn:
+    what = f"'{_name(template)}' is outside the project"
+    raise InputError(what, span, "name a file below the project, or allow files outside", code="file-outside")
+
+
+def _exists(path: str, directory: str) -> bool:
+    return "\0" not in path and os.path.lexists(os.path.join(directory, path))
+
+
+def _no_file(path: str, template: Template, span: Span, directory: str) -> InputError:
+    fixed = all(isinstance(part, Text) for part in template.leaf.program.parts)
+    meant = _nearest_file(path, directory) if fixed else None
+    fix = (f"did you mean '{shown(meant)}'? " if meant else "") + "a command is written input: {command: …}"
+    what = f"there is no file '{_name(template)}'"
+    if not fixed:
+        what = f"'{_name(template)}' gives text here, and that is not the name of a file"
+        fix = "what a step prints is a list if it is captured with capture_format: json, or lines; " + fix
+    return InputError(what, span, fix, code="no-file")
+
+
+def _nearest_file(path: str, directory: str) -> str | None:
+    folder, name = os.path.split(path)
+    try:
+        beside = os.listdir(os.path.join(directory, folder))
+    except (OSError, ValueError):
+        return None
+    close = nearest(name, beside)
+    return os.path.join(folder, close) if close else None
+
+
+# ── globs ────────────────────────────────────────────────────────────────
+
+_MAGIC: Final = re.compile(r"[*?\[]")
+NO_FOLDER: Final = "correct the path; a command is written input: {command: …}"
+
+
+def _is_glob(template: Template) -> bool:
+    """Has the author written a pattern?  What a value holds is none."""
+    parts = template.leaf.program.parts
+    return any(isinstance(part, Text) and _MAGIC.search(part.text) for part in parts)
+
+
+def _pattern(template: Template, names: Mapping[str, Json] | Lookup) -> str:
+    pieces = template.pieces(names, strict=True)
+    if len(pieces) == 1 and not isinstance(pieces[0], str):
+        return text(pieces[0].value)  # the author says that this value is a pattern
+    return "".join(
+        piece if isinstance(piece, str) else _MAGIC.sub(r"[\g<0>]", text(piece.value)) for piece in pieces
+    )
+
+
+def _of_glob(pattern: str, span: Span, directory: str, allow_outside: bool) -> Iterator[Json]:
+    wants_folders = pattern.endswith("/")
+    segments = [segment for segment in pattern.split("/") if segment not in ("", ".")]
+    root = "/" if pattern.startswith("/") else ""
+    if not segments or ((root or ".." in segments) and not allow_outside):
+        what = "this glob leads outside the project" if segments else "this glob is empty"
+        raise InputError(what, span, "write a pattern such as src/**/*.py", code="file-outside")
+    while segments and not _MAGIC.search(segments[0]) and len(segments) > 1:
+        root = os.path.join(root, segments.pop(0))
+    if not os.path.isdir(os.path.join(directory, root)):
+        raise InputError("the folder of this glob does not exist", span, NO_FOLDER, code="no-file")
+    bound = None if allow_outside else os.path.realpath(directory)
+    walk = _Walk([None if one == "**" else _segment(one) for one in segments], wants_folders, bound, span)
+    if walk.leaves(os.path.join(directory, root)):
+        raise InputError(
+            "this glob leads outside the project", span, "name a folder in it", code="file-outside"
+        )
+    yield from walk.below(os.path.join(directory, root), root, walk.closed({0}))
+
+
+def _segment(segment: str) -> re.Pattern[str]:
+    hidden = "" if segment.startswith(".") else r"(?!\.)"
+    return re.compile(hidden + translate(segment.replace("**", "*")))
+
+
+class _Walk:
+    """All paths that match, each once: a folder is walked with every place of the pattern it stands at."""
+
+    def __init__(
+        self, segments: list[re.Pattern[str] | None], wants_folders: bool, bound: str | None, span: Span
+    ) -> None:
+        self.segments = segments
+        self.wants_folders = wants_folders
+        self.bound = bound
+        self.span = span
+
+    def leaves(self, folder: str) -> bool:
+        """Does this folder stand outside the project?"""
+        return self.bound is not None and not _is_below(os.path.realpath(folder), self.bound)
+
+    def closed(self, places: set[int]) -> set[int]:
+        """With the places behind `**`, which may stand for no folder at all."""
+        for place in sorted(places):
+            while place < len(self.segments) and self.segments[place] is None:
+                place += 1
+                places.add(place)
+        return places
+
+    def below(self, folder: str, path: str, places: set[int]) -> Iterator[Json]:
+        try:
+            with os.scandir(folder) as found:
+                entries = sorted(found, key=lambda entry: entry.name)
+        except OSError:
+            return  # a folder that may not be read, or is gone by now
+        for entry in entries:
+            reached = self.reached(entry, places)
+            if not reached:
+                continue
+            inner = os.path.join(path, entry.name)
+            if len(self.segments) in reached and entry.is_dir() == self.wants_folders:
+                yield self.named(inner)
+            goes_on = entry.is_dir() and reached != {len(self.segments)}
+            if goes_on and not (entry.is_symlink() and self.leaves(entry.path)):
+                yield from self.below(entry.path, inner, reached)
+
+    def reached(self, entry: os.DirEntry[str], places: set[int]) -> set[int]:
+        reached: set[int] = set()
+        for place in places:
+            if place == len(self.segments):
+                continue
+            segment = self.segments[place]
+            if segment is not None:
+                if segment.match(entry.name):
+                    reached.add(place + 1)
+            elif not entry.name.startswith("."):
+                last = place == len(self.segments) - 1
+                # `**` goes into folders, and follows no link: links may lead in a circle.
+                if entry.is_dir(follow_symlinks=False):
+                    reached.add(place)
+                elif last:
+                    reached.add(place + 1)
+        return self.closed(reached)
+
+    def named(self, path: str) -> str:
+        try:
+            path.encode()
+        except UnicodeEncodeError:
+            what, fix = "a file of this glob has a name that is not UTF-8", "rename it, or narrow the pattern"
+            raise InputError(what, self.span, fix, code="not-utf-8") from None
+        return path

@@ -1,0 +1,119 @@
+"""The items of a run, as they were chosen: written once, read again by every later life of the run.
+
+A resumed run sees the very same items with the same keys, knows how many there are, and
+runs no command again to find out.  A spool is there completely or not at all: it is
+written beside its place, synced, and renamed.
+
+A line holds one item: `["key",item]`.  Secrets are masked, as everywhere on disk.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+
+from plait.core.digests import sha256
+from plait.core.errors import InputError
+from plait.core.hints import IO, Final
+from plait.core.machine import expect_room
+from plait.core.records import dataclass
+from plait.core.safe_files import open_at_once
+from plait.core.values import Json, json_text
+from plait.engine.journal import has_mark
+
+BUFFER: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Spooled:
+    """How many items there are, and the digest of all of them."""
+
+    count: int
+    digest: str
+
+
+def write_spool(items: Iterable[tuple[str, Json]], file: str) -> Spooled:
+    """Write keyed items; if the items fail half-way, there is no spool."""
+    unfinished = f"{file}.{os.getpid()}.part"
+    count, digest = 0, sha256()
+    try:
+        descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with open(descriptor, "wb", buffering=BUFFER) as spool:
+            for key, item in items:
+                line = f"{json_text([key, item])}\n".encode("utf-8", "surrogatepass")
+                digest.update(line)
+                spool.write(line)
+                count += 1
+            spool.flush()
+            os.fsync(descriptor)
+        os.replace(unfinished, file)
+    except BaseException:
+        _remove(unfinished)
+        raise
+    _sync_folder(file)
+    return Spooled(count, digest.hexdigest())
+
+
+def read_spool(file: str, *, without: bytes = b"") -> Iterator[tuple[int, str, Json]]:
+    """Index, key and item of each, in order; but for those for which `without` has a 1."""
+    with _opened(file) as spool:
+        for index, line in enumerate(_lines(spool, file)):
+            if has_mark(without, index):
+                continue
+            try:
+                key, item = json.loads(line.decode("utf-8", "surrogatepass"))
+            except (ValueError, TypeError, RecursionError):
+                raise _damaged(f"{file}:{index + 1}") from None
+            yield index, key, item
+
+
+def spooled(file: str) -> Spooled:
+    """What a spool holds; to be compared with what was written."""
+    count, digest = 0, sha256()
+    with _opened(file) as spool:
+        while block := spool.read(BUFFER):
+            count += block.count(b"\n")
+            digest.update(block)
+    return Spooled(count, digest.hexdigest())
+
+
+def expect_spool(file: str, written: Spooled) -> None:
+    """Is the spool the one that was written?"""
+    if spooled(file) != written:
+        raise _damaged(file)
+
+
+def _opened(file: str) -> IO[bytes]:
+    try:
+        return open(file, "rb", buffering=BUFFER, opener=open_at_once)
+    except OSError as error:
+        expect_room(error)
+        what = f"the items of this run cannot be read: {error.strerror}"
+        raise InputError(what, file, "start the run again", code="no-spool") from None
+
+
+def _lines(spool: Iterable[bytes], file: str) -> Iterator[bytes]:
+    for line in spool:
+        if not line.endswith(b"\n"):
+            raise _damaged(file)
+        yield line
+
+
+def _damaged(where: str) -> InputError:
+    what = "the items of this run were changed or damaged since they were written"
+    return InputError(what, where, "start the run again", code="spool-damaged")
+
+
+def _remove(file: str) -> None:
+    with suppress(FileNotFoundError):
+        os.unlink(file)
+
+
+def _sync_folder(file: str) -> None:
+    folder = os.open(os.path.dirname(file) or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

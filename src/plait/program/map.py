@@ -1,0 +1,506 @@
+"""The same steps for many items, several at a time: `map`, and `foreach`.
+
+Items come from a file that was written before the first one runs, so their
+number is known, a resumed run sees the very same items, and memory does not
+grow with them.  An item that fails is a dead letter: it is recorded, counted
+and left until somebody retries it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+from plait.core.errors import InputError
+from plait.core.hints import TYPE_CHECKING, Literal, Protocol, TypeAlias
+from plait.core.records import dataclass, field, replace
+from plait.core.values import NOT_KNOWN, Json, Unknown, text
+from plait.engine.backend import Backend, Fanned, ItemWork
+from plait.engine.choice import chosen_at
+from plait.engine.events import ItemsRemembered, StepCounted
+from plait.engine.hands import working
+from plait.engine.journal import Recorded, is_item
+from plait.engine.outcome import TOO_MANY, Done, Failed, Failure, Outcome, Skipped, StepError, expect_done
+from plait.engine.perform import PLAIN, Policy, Step, Turn, act, perform, plans, remembered
+from plait.engine.retry import ONCE_ONLY, Retry
+from plait.program.capture import whole_output
+from plait.template.program import FACTS
+
+if TYPE_CHECKING:
+    from plait.program.step_list import Sequence as Steps
+    from plait.program.worktrees.isolation import Isolation, Shelter
+    from plait.scope import Scope
+    from plait.template.template import Template
+
+FEW: int = 10
+"""So many items must have ended before their share of failures means anything."""
+TITLE_FIELDS = ("id", "name", "path", "title", "file", "key")
+TITLE_LENGTH = 60
+
+OnItemFailure: TypeAlias = Literal["dlq", "retry", "skip", "stop"]
+
+
+@dataclass(frozen=True, slots=True)
+class Circuit:
+    """Pause when one failure follows another: what all items need may be out of order."""
+
+    failures: int = 5
+    pause: float = 30.0
+    successes: int = 3
+    """Items that must succeed, one after the other, until it counts as closed again."""
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorPolicy:
+    on_item_failure: OnItemFailure = "dlq"
+    """What a failure means when it is not tried again any more."""
+    retry: Retry = ONCE_ONLY
+    max_failures: int | None = None
+    """Stop when so many have failed."""
+    failure_threshold: float | None = None
+    """Stop when more than this share has failed, once ten items have ended."""
+    circuit: Circuit | None = None
+
+
+class Items(Step, Protocol):
+    """The step that finds the items and writes them down; its value says where."""
+
+    def read(self, value: Json, turn: Turn, *, without: bytes = b"") -> Iterator[ItemWork]:
+        """The items that were written down, but for those for which `without` has a 1, by order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fan:
+    name: str
+    items: Items
+    each: Steps
+    fingerprint: str
+    title: str = "map"
+    parallel: int | Template = 10
+    item_timeout: float | None = None
+    errors: ErrorPolicy = ErrorPolicy()
+    policy: Policy = PLAIN
+    kind: str = "fan"
+    isolation: Isolation | None = None
+    """None: all items work in the directory of the flow."""
+    expects_all: bool = False
+    """One item that fails makes it fail, when all have ended; whoever goes on tries the failed ones again."""
+    item_policy: Policy = field(default=PLAIN, init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "item_policy", self._policy_of_items())
+
+    def _policy_of_items(self) -> Policy:
+        failing = self.errors.on_item_failure
+        return Policy(
+            retry=self.errors.retry,
+            timeout=self.item_timeout,
+            # Where the first failure stops everything, it is no dead letter: resuming tries it again.
+            failure_is_final=failing != "stop" and not self.expects_all,
+            failure_is_skipped=failing == "skip",
+        )
+
+    @property
+    def inner(self) -> Sequence[Step]:
+        around = () if self.isolation is None else self.isolation.around
+        return [self.items, Item(self, "*", "each item", self.each.fingerprint), *around]
+
+    @plans
+    def run(self, turn: Turn) -> Json:
+        found, turn = turn.perform_next(self.items, 0)
+        value = expect_done(found)
+        if _is_unknown(value):
+            return self._rehearsed(turn)
+        total = _count(value)
+        turn.run.emit(StepCounted(turn.path, total))
+        parallel = self._parallel(turn)
+        shelter = self._shelter(turn, parallel)
+        watch = _Watch(self, turn, total, shelter)
+        if "/" not in turn.path:  # those of a fan inside an item would be too many, and nobody asks for them
+            working(turn.run).tallies[turn.path] = watch.counts
+        watch.look_back()
+        done = watch.remember_many()
+        work = self.items.read(value, turn, without=done) if total else iter(())
+        backend: Backend = working(turn.run).backend
+        # What a dry run shows is in the order of the items.
+        parallel = 1 if working(turn.run).rehearsal is not None else parallel
+        if shelter is not None:
+            parallel = shelter.threads(parallel, total)
+        # Worktrees are on this machine, and so are the items that work in them.
+        fanned = watch if shelter is None else None
+        backend.run_items(
+            watch.while_wanted(work), watch.perform, watch.finished, parallel=parallel, fanned=fanned
+        )
+        turn.run.expect_going()
+        watch.expect_enough_successes()
+        if self.expects_all and watch.failed and working(turn.run).rehearsal is None:
+            what = f"{watch.failed} of {total} items failed"
+            raise StepError(Failure(what, path=turn.path, output=watch.counts()))
+        return watch.counts() if shelter is None else watch.counts() | shelter.conclude(watch.failed)
+
+    def _shelter(self, turn: Turn, parallel: int) -> Shelter | None:
+        if self.isolation is None:
+            return None
+        from plait.program.worktrees.isolation import begin_shelter
+
+        return begin_shelter(self.isolation, turn, parallel)
+
+    def _rehearsed(self, turn: Turn) -> Json:
+        """In a dry run, of items that only a run can find: the steps once, with their holes."""
+        assert working(turn.run).rehearsal is not None
+        # Names of an item that this loop is inside of would look like those of its own.
+        unknown = ("item", "item_index", "item_total", "item_id", *_short_names(turn.scope))
+        names: dict[str, Json] = {**dict.fromkeys(unknown, NOT_KNOWN), f"item{FACTS}": None}
+        scope = turn.scope.frame("item", phase=names)
+        expect_done(turn.perform(Item(self, "*", "each item", self.each.fingerprint), scope=scope))
+        return {}
+
+    def _parallel(self, turn: Turn) -> int:
+        if isinstance(self.parallel, int):
+            return self.parallel
+        from plait.program.changes import beside_steps
+
+        rendered = self.parallel.render(beside_steps(turn))
+        if isinstance(rendered, Unknown):
+            return 1
+        said = text(rendered).strip()
+        if said.isdecimal() and 0 < int(said) <= MOST_PARALLEL:
+            return int(said)
+        raise InputError(
+            f"max_parallel is a number from 1 to {MOST_PARALLEL}",
+            self.parallel.leaf.source.placed(0, len(self.parallel.leaf.source.text)),
+            "look at what the variable in it holds",
+            code="wrong-type",
+        )
+
+
+MOST_PARALLEL = 4096
+MANY = 10_000
+"""Items; of more than these, those that are done are remembered all at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """The steps of a fan for one of its items."""
+
+    fan: Fan
+    key: str
+    title: str
+    fingerprint: str
+    kind: str = "item"
+    shelter: Shelter | None = None
+
+    @property
+    def name(self) -> str:
+        return f"item:{self.key}"
+
+    @property
+    def policy(self) -> Policy:
+        return self.fan.item_policy
+
+    @property
+    def inner(self) -> Sequence[Step]:
+        each, isolation = self.fan.each, self.fan.isolation
+        return each.steps if isolation is None else (*each.steps, *isolation.steps(each.fingerprint))
+
+    @plans
+    def run(self, turn: Turn) -> Json:
+        if self.shelter is None:
+            return act(self.fan.each, turn)
+        return self.shelter.run(self.fan.each, turn, self.title, self.key)
+
+
+def elsewhere(fan: Fan, turn: Turn, total: int) -> Fanned:
+    """A fan as it is where only single items of it are performed, and others count them."""
+    return _Watch(fan, turn, total, None)
+
+
+def _short_names(scope: Scope) -> frozenset[str]:
+    """Those that an item has, unless the author has given them to something else."""
+    known = {name: scope.origin(name) for name in ("index", "total")}
+    return frozenset(name for name, one in known.items() if one is None or one.frame == "item")
+
+
+def _aliases(scope: Scope) -> dict[str, str]:
+    """Deprecated names of the item that the head of the flow gives to something else: the item goes first."""
+    from plait.scope.frames import ALIASES
+
+    origins = {alias: scope.origin(alias) for alias in ALIASES}
+    return {alias: ALIASES[alias] for alias, one in origins.items() if one is not None and one.level == "env"}
+
+
+class _Watch:
+    """Counts what becomes of items, and decides whether more are wanted."""
+
+    def __init__(self, fan: Fan, turn: Turn, total: int, shelter: Shelter | None) -> None:
+        self.fan = fan
+        self.shelter = shelter
+        self.turn = turn
+        self._short = _short_names(turn.scope)
+        self._aliases = _aliases(turn.scope)
+        self.total = total
+        self.successful = self.failed = self.skipped = 0
+        self.in_a_row = 0
+        self.closing = 0
+        self.paused_until = 0.0
+        self.enough: Failure | None = None
+        self._remembered: set[int] = set()
+        """Items whose ends are of an earlier life, until they are counted."""
+
+    def look_back(self) -> None:
+        """Nothing begins where earlier lives have failed too often, before that is come to item by item."""
+        run, most = working(self.turn.run), self.fan.errors.max_failures
+        if most is None or run.fresh or not self.turn.replaying or run.rehearsal is not None:
+            return
+        text = self.fan.each.fingerprint
+        after = max(self.turn.after, chosen_at(run.journal, self.turn.path, self.fan.items.name))
+        stay_failed = sum(
+            known.fingerprint == text or run.retried.stays_done(known.path, text)
+            for known in run.journal.failed_in(self.turn.path, after=after)
+            if is_item(known.path)
+        )
+        if stay_failed >= most:
+            self._stop(_too_many(stay_failed, most), TOO_MANY)
+
+    def remember_many(self) -> bytes:
+        """By order: 1 for items that an earlier life has done, and that are not looked at one by one."""
+        run = working(self.turn.run)
+        if self.total < MANY or run.fresh or run.rehearsal is not None:
+            return b""
+        if not self.turn.replaying or self.shelter is not None:
+            return b""
+        if run.hooks is not None and run.hooks.has("item_finished", self.turn.path):
+            return b""  # somebody may still have to hear of one
+        # Where some items are retried, all others stay done, also by a text that was another one.
+        fingerprint = self.fan.each.fingerprint
+        stay_done = run.retried.stays_done(f"{self.turn.path}/item:*", fingerprint)
+        text = None if stay_done else fingerprint
+        done = run.journal.done_in(self.turn.path, text, after=self.turn.after)[: self.total]
+        self.successful = done.count(1)
+        run.tell(ItemsRemembered(self.turn.path, done))
+        return done
+
+    def while_wanted(self, work: Iterator[ItemWork]) -> Iterator[ItemWork]:
+        for item in work:
+            if not self._is_wanted():
+                return
+            if self.shelter is not None:
+                line = self.shelter.line
+                if not line.enter(item.order, self.turn.run):
+                    return
+                if not self._is_wanted():  # one before it has failed while it waited
+                    line.leave(item.order, ended=True)
+                    return
+            yield item
+
+    def _is_wanted(self) -> bool:
+        """Is another item to begin?  If there is a pause, it is over then."""
+        while (left := self._pause_left()) > 0:
+            self.turn.run.pause(left)
+        rehearsed = working(self.turn.run).rehearsal is not None  # shows all that would fail
+        return (self.enough is None or rehearsed) and not self.turn.run.is_stopping()
+
+    def _pause_left(self) -> float:
+        """Seconds; no longer than there is time: then the next item is told that it has none."""
+        rest = self.paused_until - time.monotonic()
+        if rest <= 0:
+            return 0.0
+        left = working(self.turn.run).time_left(self.turn)
+        return rest if left is None else min(rest, left)
+
+    def perform(self, work: ItemWork) -> Outcome:
+        item, turn = self.placed(work)
+        if self.shelter is not None:
+            return self.shelter.perform(item, turn, partial(self._count, work))
+        known = remembered(item, turn)
+        if known is None:
+            return perform(item, turn)
+        self._remembered.add(work.order)
+        return known
+
+    def placed(self, work: ItemWork) -> tuple[Item, Turn]:
+        """The step that an item is, and its turn."""
+        title = self.turn.run.mask(title_of(work.item))
+        item = Item(self.fan, work.key, title, self.fan.each.fingerprint, shelter=self.shelter)
+        scope = self.turn.scope.frame("item", phase=self._names(work))
+        return item, self.turn.inner(item, scope=scope, order=work.order)
+
+    def _names(self, work: ItemWork) -> dict[str, Json]:
+        names: dict[str, Json] = {
+            "item": work.item,
+            "item_index": work.order,
+            "item_total": self.total,
+            "item_id": work.key,
+        }
+        if "index" in self._short:
+            names["index"] = work.order
+        if "total" in self._short:
+            names["total"] = self.total
+        for alias, key in self._aliases.items():
+            if not isinstance(work.item, dict):
+                names[alias] = work.item
+            elif key in work.item:
+                names[alias] = work.item[key]
+        if not isinstance(work.item, dict):
+            names["item" + FACTS] = {"value": work.item, "path": work.item}
+        return names
+
+    def finished(self, work: ItemWork, outcome: Outcome) -> None:
+        if self.shelter is None:  # else it was counted before it left the line
+            self._count(work, outcome)
+
+    def _count(self, work: ItemWork, outcome: Outcome) -> None:
+        is_new = work.order not in self._remembered
+        match outcome:
+            case Done():
+                self.successful += 1
+                if is_new:
+                    self.in_a_row = 0
+                    self.closing = max(0, self.closing - 1)
+            case Skipped():
+                self.skipped += 1
+            case Failed():
+                self.failed += 1
+                self._consider(work)
+                if is_new:
+                    self.in_a_row += 1
+                    self._consider_pausing()
+        self._remembered.discard(work.order)
+        if self._too_large_a_share():
+            share = f"{self.failed} of {self.ended} items failed"
+            self._stop(f"{share}, more than failure_threshold allows", TOO_MANY)
+
+    def _consider(self, work: ItemWork) -> None:
+        errors = self.fan.errors
+        if errors.on_item_failure == "stop":
+            self._stop(f"item {title_of(work.item)} failed, and the flow stops at the first failure")
+        elif errors.max_failures is not None and self.failed >= errors.max_failures:
+            self._stop(_too_many(self.failed, errors.max_failures), TOO_MANY)
+
+    def _consider_pausing(self) -> None:
+        circuit = self.fan.errors.circuit
+        if circuit is not None and self.in_a_row >= (1 if self.closing else circuit.failures):
+            self.paused_until = time.monotonic() + circuit.pause
+            why = _why_pause(circuit.failures, again=self.closing > 0)
+            self.closing, self.in_a_row = circuit.successes, 0
+            self.turn.run.note(self.turn.path, f"{why}: no new items for {circuit.pause:g} s")
+
+    @property
+    def ended(self) -> int:
+        return self.successful + self.failed + self.skipped
+
+    def _too_large_a_share(self) -> bool:
+        threshold = self.fan.errors.failure_threshold
+        return threshold is not None and self.ended >= FEW and self.failed / self.ended > threshold
+
+    def _stop(self, why: str, kind: str = "stopped") -> None:
+        self.enough = self.enough or Failure(self.turn.run.mask(why), kind, path=self.turn.path)
+
+    def expect_enough_successes(self) -> None:
+        if self.enough is not None:
+            self._count_remembered()
+            raise StepError(replace(self.enough, output=self.counts()))
+
+    def _count_remembered(self) -> None:
+        """Count what earlier lives of the run recorded of items that this one did not come to."""
+        run = self.turn.run
+        if run.fresh:
+            return
+        items = f"{self.turn.path}/item:"
+        chosen = chosen_at(run.journal, self.turn.path, self.fan.items.name)
+        ended = Counter(
+            type(known.outcome)
+            for known in run.journal.recorded_in(self.turn.path)
+            if known.path.startswith(items) and known.number > chosen
+        )
+        self.successful, self.failed, self.skipped = ended[Done], ended[Failed], ended[Skipped]
+
+    def counts(self) -> dict[str, Json]:
+        return {
+            "total": self.total,
+            "successful": self.successful,
+            "failed": self.failed,
+            "skipped": self.skipped,
+            "success_rate": round(100 * self.successful / self.total, 2) if self.total else 0,
+        }
+
+
+def _too_many(failed: int, most: int) -> str:
+    return f"{failed} items failed, and max_failures is {most}"
+
+
+def _why_pause(failures: int, *, again: bool) -> str:
+    if again:
+        return "a failure again after a pause"
+    return "1 failure" if failures == 1 else f"{failures} failures in a row"
+
+
+def _is_unknown(value: Json) -> bool:
+    return isinstance(value, dict) and "count" in value and value["count"] is None
+
+
+def _count(value: Json) -> int:
+    count = value.get("count") if isinstance(value, dict) else 0
+    return count if isinstance(count, int) else 0
+
+
+def title_of(item: Json) -> str:
+    """What a person recognises an item by."""
+    if isinstance(item, dict):
+        item = next((item[name] for name in TITLE_FIELDS if isinstance(item.get(name), (str, int))), item)
+    shown = " ".join(text(item).split())
+    return shown if len(shown) <= TITLE_LENGTH else shown[: TITLE_LENGTH - 1] + "…"
+
+
+def results(turn: Turn, items: Iterator[ItemWork]) -> Iterator[dict[str, Json]]:
+    """What became of each item, in the order of the items, failed ones included."""
+    recorded = turn.run.journal.recorded_in(turn.path)
+    known = next(recorded, None)
+    for work in items:
+        path = f"{turn.path}/item:{work.key}"
+        while known is not None and (known.order < work.order or _is_other(known, work, path)):
+            known = next(recorded, None)
+        if known is None:
+            return
+        if known.path == path:
+            yield _result(work, known.outcome)
+
+
+def _is_other(known: Recorded, work: ItemWork, path: str) -> bool:
+    """The step that found the items stands beside them, and has an order, too."""
+    return known.order == work.order and known.path != path
+
+
+def _result(work: ItemWork, outcome: Outcome) -> dict[str, Json]:
+    result: dict[str, Json] = {"item_id": work.key, "index": work.order, "item": work.item}
+    match outcome:
+        case Done(value):
+            inner = value if isinstance(value, dict) else {}
+            return {
+                **result,
+                "status": "success",
+                "output": whole_output(inner),
+                "captures": _plain(inner),
+                "error": None,
+            }
+        case Failed(failure):
+            ended = failure.as_ended()
+            return {
+                **result,
+                "status": "failed",
+                "output": whole_output(ended),
+                "captures": _plain(ended),
+                "error": failure.message,
+                "exit_code": failure.exit_code,
+            }
+        case Skipped(why):
+            return {**result, "status": "skipped", "output": None, "captures": {}, "error": why}
+
+
+def _plain(value: dict[str, Json]) -> dict[str, Json]:
+    captures = value.get("captures")
+    if not isinstance(captures, dict):
+        return {}
+    return {name: captured for name, captured in captures.items() if not name.endswith(FACTS)}

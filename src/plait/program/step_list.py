@@ -1,0 +1,118 @@
+"""Steps one after the other; each knows what those before it captured.
+
+Its value is `{output, captures}`: the last output, and every name that was
+captured inside, so that a remembered list of steps gives what it gave before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Sequence as Many
+
+from plait.core.digests import sha256_hex
+from plait.core.hints import TYPE_CHECKING, Final
+from plait.core.records import dataclass, replace
+from plait.core.values import NOT_KNOWN, Json
+from plait.engine.outcome import Done, Failed, Failure, Skipped, StepError
+from plait.engine.perform import PLAIN, Policy, Step, Turn, plans
+from plait.program.capture import CUT, NOT_KNOWN_END
+
+if TYPE_CHECKING:
+    from plait.program.action_step import Work
+
+
+@dataclass(frozen=True, slots=True)
+class Sequence:
+    name: str
+    steps: tuple[Work, ...]
+    fingerprint: str
+    kind: str = "phase"
+    title: str = ""
+    policy: Policy = PLAIN
+
+    @property
+    def inner(self) -> Many[Step]:
+        return self.steps
+
+    @plans
+    def run(self, turn: Turn) -> Json:
+        captures: dict[str, Json] = {}
+        output: Json = None
+        cut: Json = None
+        last = len(self.steps) - 1
+        would_fail: StepError | None = None
+        for order, step in enumerate(self.steps):
+            outcome, turn = turn.perform_next(step, order, is_last=order == last)
+            match outcome:
+                case Done(value):
+                    assert isinstance(value, dict)
+                    names = step.captured(value)
+                    captures |= names
+                    if "output" in value:
+                        output, cut = value["output"], value.get(CUT)
+                    if order != last:  # nobody asks for the names behind the last
+                        turn = _behind(step, turn, value, names)
+                case Failed(failure):
+                    if not step.continue_on_error:
+                        would_fail = would_fail or StepError(self._knowing(failure, captures))
+                        if not _is_rehearsed(turn):
+                            raise would_fail
+                        # A dry run shows what stands behind it, too: as it is when this is mended.
+                        output, cut = NOT_KNOWN, None
+                        names = dict.fromkeys(step.may_capture(), NOT_KNOWN)
+                        captures |= names
+                        turn = _behind(step, turn, dict(NOT_KNOWN_END), names)
+                        continue
+                    turn.run.note(
+                        turn.path, f"'{step.title}' failed, and the flow goes on: {failure.message}"
+                    )
+                    ended = failure.as_ended()
+                    names = step.captured(ended)
+                    captures |= names
+                    turn = _behind(step, turn, ended, names)
+                case Skipped():
+                    pass
+        if would_fail is not None:
+            raise would_fail
+        whole: dict[str, Json] = {"output": output, "captures": captures}
+        return whole if cut is None else {**whole, CUT: cut}
+
+    def _knowing(self, failure: Failure, captures: dict[str, Json]) -> Failure:
+        """Of an item: with what its earlier steps captured, for those who list what became of it."""
+        if self.kind not in ITEMS or not captures:
+            return failure
+        return replace(failure, output={**failure.as_ended(), "captures": captures})
+
+
+ITEMS: Final = ("item", "rounds")
+"""Kinds of lists whose values are listed with those of other items."""
+
+
+def _is_rehearsed(turn: Turn) -> bool:
+    from plait.engine.hands import working
+
+    return working(turn.run).rehearsal is not None
+
+
+def _behind(step: Work, turn: Turn, value: dict[str, Json], captures: dict[str, Json]) -> Turn:
+    from plait.program.action_step import after
+
+    return turn.with_scope(after(turn.scope, step, value, captures))
+
+
+def sequence(
+    name: str,
+    steps: Iterable[Work],
+    *,
+    kind: str = "phase",
+    title: str = "",
+    policy: Policy = PLAIN,
+) -> Sequence:
+    """A list of steps; its fingerprint is theirs, with their names: by these a run knows what is done."""
+    steps = tuple(steps)
+    said = joined(f"{step.name} {step.fingerprint}" for step in steps)
+    return Sequence(name, steps, said, kind, title or name, policy)
+
+
+def joined(fingerprints: Iterable[str]) -> str:
+    return sha256_hex("\n".join(fingerprints).encode())[:16]

@@ -1,0 +1,126 @@
+"""`workflow`: a step that runs another workflow file, with its phases below the step that calls it.
+
+The names of the caller are known inside, behind those that the file declares and is given; what
+it captures ends with it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from plait.core.errors import InputError
+from plait.core.hints import TYPE_CHECKING, Final
+from plait.core.records import dataclass, field, replace
+from plait.core.values import Json, Unknown, holds_unknown
+from plait.engine.hands import working
+from plait.engine.outcome import OutOfTime, StepError, too_long
+from plait.engine.perform import Step, Turn, act, plans
+from plait.program.capture import NOT_KNOWN_END
+from plait.scope.frames import GIVEN, MADE_OF_DATA
+from plait.template.sinks import as_json_value, is_own_text
+
+if TYPE_CHECKING:
+    from plait.program.workflow import Workflow
+    from plait.scope import Scope
+    from plait.template.template import Template
+
+
+NO_MAP: Final = "the params of a workflow are no map"
+
+
+@dataclass(frozen=True, slots=True)
+class Entered:
+    """What a called file has by what it declares and is given."""
+
+    names: Mapping[str, Json] = field(repr=False)
+    env: Mapping[str, str] = field(repr=False)
+    """What its processes find in their environment besides."""
+    secrets: Sequence[str] = field(default=(), repr=False)
+    given: frozenset[str] = frozenset()
+    """Names of values that no author wrote as they are."""
+    data: frozenset[str] = frozenset()
+    """Those of them that are made of what a run found: a program may not read them as options."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subworkflow:
+    """The action of a `workflow:` step."""
+
+    program: Workflow
+    path: str
+    params: Template | None
+    each: Mapping[str, Template]
+    """The params by name, where they are written so."""
+    enter: Callable[[Mapping[str, Json], Scope, frozenset[str], frozenset[str]], Entered]
+    """By its params, what its caller knows, and which params no author wrote, or a run found."""
+    written: Mapping[str, Json] = field(repr=False)
+    """The names that it has by what is written out: all that a dry run may know."""
+    fingerprint: str
+    """That of all that the file says."""
+    timeout: float | None = None
+    strict: bool = False
+    goes_on = "inner"
+
+    @property
+    def inner(self) -> Sequence[Step]:
+        return self.program.inner
+
+    @plans
+    def run(self, turn: Turn) -> dict[str, Json]:
+        began = time.monotonic()
+        entered = self._entered(turn)
+        working(turn.run).hide(entered.secrets)
+        facts = turn.scope.names.get("workflow")
+        own = {**(facts if isinstance(facts, Mapping) else {}), "name": self.program.name, "path": self.path}
+        scope = turn.scope.frame("workflow", workflow={"workflow": own})
+        frames = {name: _frame_of(name, entered) for name in entered.names}
+        for label in ("workflow", GIVEN, MADE_OF_DATA):
+            of_it = {name: value for name, value in entered.names.items() if frames[name] == label}
+            scope = scope.frame(label, env=of_it)
+        inner = replace(turn, scope=scope, env={**turn.env, **entered.env})
+        value = self._in_time(inner)
+        if working(turn.run).rehearsal is not None:
+            return dict(NOT_KNOWN_END)
+        return {
+            "output": value.get("output") if isinstance(value, dict) else None,
+            "stderr": "",
+            "exit_code": 0,
+            "duration": round(time.monotonic() - began, 6),
+        }
+
+    def _entered(self, turn: Turn) -> Entered:
+        params: Json = {}
+        if self.params is not None:
+            params = as_json_value(self.params, turn.scope, strict=self.strict)
+        data = frozenset(self._not_own(turn.scope, params, of_author=False))
+        given = data.union(self._not_own(turn.scope, params, of_author=True))
+        if isinstance(params, Unknown) or holds_unknown(params):
+            known = {**self.written, **(params if isinstance(params, Mapping) else {})}
+            return Entered(known, {}, given=given, data=data)
+        if not isinstance(params, Mapping):
+            raise InputError(NO_MAP, fix="write params: {name: value}", code="wrong-type")
+        return self.enter(params, turn.scope, given, data)
+
+    def _not_own(self, scope: Scope, params: Json, *, of_author: bool) -> Iterator[str]:
+        """The params that are made of more than what authors wrote, or what a run was given."""
+        for name in params if isinstance(params, Mapping) else ():
+            template = self.each.get(name, self.params)
+            if template is not None and not is_own_text(template, scope, of_author=of_author):
+                yield name
+
+    def _in_time(self, turn: Turn) -> Json:
+        if self.timeout is None:
+            return act(self.program, turn)
+        try:
+            return act(self.program, turn.at_most(self.timeout))
+        except OutOfTime:
+            if turn.is_over():
+                raise
+            raise StepError(too_long(self.timeout)) from None
+
+
+def _frame_of(name: str, entered: Entered) -> str:
+    if name in entered.data:
+        return MADE_OF_DATA
+    return GIVEN if name in entered.given else "workflow"

@@ -1,0 +1,202 @@
+"""Which function of Python it is: what tells one handler from another, in this process and the next.
+
+    a function, a lambda     its qualified name, its code, its defaults, what it holds of those around it
+    functools.partial        the function, and the arguments that are bound
+    a bound method           the method, and the object
+    an object to call        its class, the code of `__call__`, and the object
+
+Data counts by value, functions by this very rule, classes and modules by name.  An object counts by
+its fields if it is frozen.  Any other object may be something else tomorrow: it is known for as long as
+this process lives, and a run that goes on in another one asks.  What a function finds by name in its
+module when it runs is not looked at.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import threading
+import types
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from functools import lru_cache
+from itertools import islice
+
+from plait.core.digests import sha256_hex
+from plait.core.hints import Any, Final
+from plait.core.values import Secret
+
+DEEPEST: Final = 20
+"""Things in things: whoever builds more of them is asked."""
+MOST_TOLD: Final = 100_000
+"""So much is compared of what a function holds."""
+
+
+def fingerprint_of(function: Callable[..., object]) -> str:
+    """The same for the same function, also in another process if everything in it can be compared."""
+    try:
+        return _known(function)
+    except TypeError:  # of an object that cannot be a key
+        return _fingerprint(function)
+
+
+def is_only_known_here(function: Callable[..., object]) -> bool:
+    """Can no other process tell whether it is this one?"""
+    return any(part.startswith(_HERE) for part in _all_told(function))
+
+
+def qualified(function: Callable[..., object]) -> str:
+    if isinstance(function, functools.partial):
+        return f"partial of {qualified(function.func)}"
+    named = getattr(function, "__qualname__", type(function).__qualname__)
+    return f"{getattr(function, '__module__', '')}.{named}"
+
+
+def _fingerprint(function: Callable[..., object]) -> str:
+    parts = "\0".join(_all_told(function))
+    return f"{qualified(function)}:{sha256_hex(parts.encode('utf-8', 'surrogatepass'))[:16]}"
+
+
+def _all_told(function: Callable[..., object]) -> list[str]:
+    told = list(islice(_told(function), MOST_TOLD))
+    return told if len(told) < MOST_TOLD else [_token(function)]
+
+
+_known: Final = lru_cache(maxsize=1024)(_fingerprint)
+
+
+# ── what is told of a value ──────────────────────────────────────────────
+
+
+def _told(value: object, way: tuple[int, ...] = ()) -> Iterator[str]:
+    """Texts that are the same if, and as far as can be seen only if, the value is.
+
+    `way`: those that it is inside of, by identity.
+    """
+    if id(value) in way:
+        yield "again"
+        return
+    if len(way) > DEEPEST:
+        yield _token(value)
+        return
+    kind, way = type(value), (*way, id(value))
+    if kind in _PLAIN:
+        yield f"{kind.__name__} {value!r}"
+    elif kind in (list, tuple, dict, set, frozenset):
+        yield from _of_collection(value, way)
+    elif isinstance(value, Secret):
+        yield "secret"  # whatever it is: nobody shall find it out by trying
+    else:
+        yield from _of_thing(value, way)
+
+
+_PLAIN: Final = frozenset({type(None), bool, int, float, complex, str, bytes, types.EllipsisType})
+
+
+def _of_thing(value: object, way: tuple[int, ...]) -> Iterator[str]:
+    match value:
+        case types.CodeType():
+            yield from _of_code(value, way)
+        case functools.partial():
+            yield "partial"
+            yield from _of_all((value.func, value.args, value.keywords), way)
+        case types.MethodType():
+            yield "method"
+            yield from _of_all((value.__func__, value.__self__), way)
+        case types.FunctionType():
+            yield from _of_function(value, way)
+        case types.BuiltinFunctionType():
+            yield f"builtin {qualified(value)}"
+            if not isinstance(value.__self__, types.ModuleType):
+                yield from _told(value.__self__, way)
+        case types.ModuleType():
+            yield f"module {value.__name__}"
+        case type():
+            yield f"class {value.__module__}.{value.__qualname__}"
+        case _:
+            yield from _of_object(value, way)
+
+
+def _of_all(values: Iterable[object], way: tuple[int, ...]) -> Iterator[str]:
+    for value in values:
+        yield from _told(value, way)
+
+
+def _of_collection(value: Any, way: tuple[int, ...]) -> Iterator[str]:
+    yield f"{type(value).__name__} {len(value)}"
+    if isinstance(value, dict):
+        yield from _of_all((one for pair in value.items() for one in pair), way)
+    elif isinstance(value, set | frozenset):  # in no order
+        yield from sorted("\1".join(_told(inner, way)) for inner in value)
+    else:
+        yield from _of_all(value, way)
+
+
+def _of_function(function: types.FunctionType, way: tuple[int, ...]) -> Iterator[str]:
+    yield f"function {qualified(function)}"
+    yield from _of_code(function.__code__, way)
+    yield from _of_all((function.__defaults__, function.__kwdefaults__), way)
+    for cell in function.__closure__ or ():
+        with suppress(ValueError):  # empty: nothing was assigned yet
+            yield from _told(cell.cell_contents, way)
+
+
+def _of_code(code: types.CodeType, way: tuple[int, ...]) -> Iterator[str]:
+    """What it does, wherever it stands: no file, no line."""
+    yield f"code {code.co_code.hex()} {code.co_flags}"
+    yield f"{code.co_argcount} {code.co_posonlyargcount} {code.co_kwonlyargcount}"
+    yield from _of_all((code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars), way)
+    yield from _of_all(code.co_consts, way)
+
+
+def _of_object(value: object, way: tuple[int, ...]) -> Iterator[str]:
+    kind = type(value)
+    yield f"object {kind.__module__}.{kind.__qualname__}"
+    called = vars(kind).get("__call__")
+    if isinstance(called, types.FunctionType):
+        yield from _of_function(called, way)
+    fields = _fixed_fields(value)
+    yield from [_token(value)] if fields is None else _of_collection(fields, way)
+
+
+def _fixed_fields(value: object) -> dict[str, object] | None:
+    """What a record holds that cannot change; None of anything else."""
+    if isinstance(value, tuple):
+        return {str(place): inner for place, inner in enumerate(value)}
+    if isinstance(value, enum.Enum):
+        return {"name": value.name}
+    rules = getattr(type(value), "__dataclass_params__", None)
+    if rules is None or not rules.frozen:
+        return None
+    names: Iterable[str] = getattr(type(value), "__dataclass_fields__", ())
+    return {name: getattr(value, name, None) for name in names}
+
+
+# ── what is known in this process only ───────────────────────────────────
+
+_HERE: Final = "only here "
+_TOKENS: Final[dict[int, tuple[object, str]]] = {}
+"""By identity: a reference, so that no other object is taken for one that is gone, and its token."""
+_LOCK: Final = threading.Lock()
+
+
+def _token(value: object) -> str:
+    key = id(value)
+    with _LOCK:
+        if key not in _TOKENS:
+            _TOKENS[key] = (_reference(value, key), _new_token())
+        return _TOKENS[key][1]
+
+
+def _reference(value: object, key: int) -> object:
+    try:
+        return weakref.ref(value, lambda _: _TOKENS.pop(key, None))
+    except TypeError:  # nobody would hear that it is gone, so it stays
+        return value
+
+
+def _new_token() -> str:
+    import uuid
+
+    return _HERE + uuid.uuid4().hex

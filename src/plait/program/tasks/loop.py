@@ -1,0 +1,195 @@
+"""Tasks of an ensemble that are done in rounds, until a condition holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from plait.core.hints import TYPE_CHECKING
+from plait.core.records import dataclass, replace
+from plait.core.values import Json
+from plait.engine.authored import by_author
+from plait.engine.hands import working
+from plait.engine.outcome import (
+    Done,
+    Failed,
+    Failure,
+    Outcome,
+    StepError,
+)
+from plait.engine.perform import PLAIN, Policy, Step, Turn, plans
+from plait.program.step_list import joined
+from plait.program.tasks.handlers import fingerprint_of
+from plait.program.tasks.model import Loop, Task, TaskOutput
+from plait.program.tasks.task import (
+    TaskStep,
+    output_of,
+)
+from plait.program.tasks.units import (
+    Outputs,
+    last_value,
+    recorded_outputs,
+    skipped_with,
+    task_step_of,
+    told,
+    with_tasks,
+)
+
+if TYPE_CHECKING:
+    from plait.program.tasks.task_graph import Assembled
+    from plait.scope.expressions import Expression
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Looped:
+    program: Assembled
+    loop: Loop
+
+    @property
+    def tasks(self) -> Sequence[Task]:
+        return self.loop.tasks
+
+    def step(self, outputs: Mapping[str, TaskOutput]) -> Step:
+        return LoopStep(self.program, self.loop, dict(outputs))
+
+    def outputs(self, outcome: Outcome) -> Outputs:
+        return recorded_outputs(self.program, self.tasks, outcome)
+
+
+@dataclass(frozen=True, slots=True)
+class LoopStep:
+    """Rounds, until the condition holds or there are no more."""
+
+    program: Assembled
+    loop: Loop
+    outputs: Mapping[str, TaskOutput]
+    kind: str = "rounds"
+    policy: Policy = PLAIN
+
+    @property
+    def title(self) -> str:
+        return self.loop.name or self.program.cast.id_of(self.loop.tasks[-1])
+
+    @property
+    def name(self) -> str:
+        return f"loop:{self.title}"
+
+    @property
+    def fingerprint(self) -> str:
+        return joined([*(step.fingerprint for step in self.inner), *self._rules()])
+
+    def _rules(self) -> list[str]:
+        loop = self.loop
+        if callable(loop.until):
+            until = fingerprint_of(loop.until)
+        else:
+            until = "" if loop.until is None else compiled_until(loop.until).source.text
+        return [until, str(loop.max_iterations), loop.on_max, str(loop.feedback)]
+
+    @property
+    def inner(self) -> Sequence[Step]:
+        return [Round(self, number, {}, None) for number in range(1, self.loop.max_iterations + 1)]
+
+    goes_on = "inner"
+
+    @plans
+    def run(self, turn: Turn) -> Json:
+        last: Mapping[str, Json] = {}
+        feedback: str | None = None
+        rehearses = working(turn.run).rehearsal is not None
+        for number in range(1, (1 if rehearses else self.loop.max_iterations) + 1):
+            step = Round(self, number, self.outputs, feedback)
+            outcome, turn = turn.perform_next(step, number - 1)
+            if isinstance(outcome, Failed):
+                raise StepError(with_tasks(outcome.failure, last))
+            last = outcome.value if isinstance(outcome, Done) else {}
+            if last.get("met") or rehearses:
+                return {**last, "iterations": number}
+            said = last_value(last).get("raw")
+            feedback = str(said) if self.loop.feedback and said is not None else None
+        return self._at_most(last)
+
+    def _at_most(self, last: Mapping[str, Json]) -> Json:
+        most = self.loop.max_iterations
+        # Without a condition so many rounds are what was wanted.
+        if self.loop.until is None or self.loop.on_max == "return_last":
+            return {**last, "iterations": most}
+        if self.loop.on_max == "fail":
+            message = f"loop '{self.title}' is not at its end after {most} rounds"
+            raise StepError(
+                Failure(message, "limit", output={"tasks": last.get("tasks"), "iterations": most})
+            )
+        return {**last, "iterations": most, "reached_max": True}
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """The tasks of a loop, once."""
+
+    of: LoopStep
+    number: int
+    outputs: Mapping[str, TaskOutput]
+    feedback: str | None
+    kind: str = "rounds"
+    policy: Policy = PLAIN
+
+    @property
+    def name(self) -> str:
+        return f"round:{self.number}"
+
+    @property
+    def title(self) -> str:
+        return f"round {self.number}"
+
+    @property
+    def fingerprint(self) -> str:
+        return joined(step.fingerprint for step in self.inner)
+
+    @property
+    def inner(self) -> Sequence[Step]:
+        return [self._step(order, {}) for order in range(len(self.of.loop.tasks))]
+
+    goes_on = "inner"
+
+    @plans
+    def run(self, turn: Turn) -> Json:
+        made: Outputs = {}
+        values: dict[str, Json] = {}
+        cast = self.of.program.cast
+        for order, task in enumerate(self.of.loop.tasks):
+            outcome = skipped_with(made[one] for need in task.context if (one := cast.id_of(need)) in made)
+            if outcome is None:
+                outcome, turn = turn.perform_next(self._step(order, {**self.outputs, **made}), order)
+            if isinstance(outcome, Failed):
+                raise StepError(with_tasks(outcome.failure, {"tasks": values}))
+            key = cast.id_of(task)
+            made[key] = output_of(key, self._filled(task), outcome)
+            values[key] = {**told(outcome), "iteration": self.number}
+        return {"tasks": values, "met": self._is_met(list(made.values())[-1], turn)}
+
+    def _is_met(self, last: TaskOutput, turn: Turn) -> bool:
+        until = self.of.loop.until
+        if until is None or working(turn.run).rehearsal is not None or last.status == "skipped":
+            return False
+        if callable(until):
+            ended = by_author(lambda: until(replace(last, iteration=self.number)), "until", turn.run.mask)
+            return bool(ended)
+        facts = {"output": last.raw, "data": last.data, "iteration": self.number}
+        return compiled_until(until).holds(facts)
+
+    def _filled(self, task: Task) -> Task:
+        return replace(self.of.program.filled.task(task), iteration=self.number)
+
+    def _step(self, order: int, outputs: Mapping[str, TaskOutput]) -> TaskStep:
+        task = self.of.loop.tasks[order]
+        filled = self._filled(task)
+        if order == 0:
+            filled = replace(filled, feedback=self.feedback)
+        program = self.of.program
+        return task_step_of(program, task, outputs, f"task:{program.cast.id_of(task)}", filled=filled)
+
+
+def compiled_until(until: Json) -> Expression:
+    """A condition as data, or a line of text; one that is neither is an InputError."""
+    from plait.scope.expressions import Expression, read_when
+
+    return until if isinstance(until, Expression) else read_when(until)

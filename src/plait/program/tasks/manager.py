@@ -1,0 +1,323 @@
+"""A manager: an agent that has other agents do the work, by a tool of its own.
+
+    delegate(worker, task)
+
+Each delegation is a call of the manager's conversation, and the work is performed below it.  Whether
+one is allowed follows from the calls before it alone, as they were recorded, so that a resumed run
+and calls that run at the same time come to the same.  A refusal goes back to the manager as text.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from threading import Condition
+
+from plait.agents.essence import digest
+from plait.agents.messages import Answer, Offer, ToolUse
+from plait.agents.permissions import Permissions
+from plait.agents.session import Agency, Conversation, OwnTool, Talk
+from plait.agents.tool_access import faults
+from plait.core.errors import InputError, nearest
+from plait.core.hints import TYPE_CHECKING, Final
+from plait.core.masking import masked
+from plait.core.records import dataclass, replace
+from plait.core.values import Json
+from plait.engine.hands import working
+from plait.engine.journal import Recorded
+from plait.engine.limits import LOOK
+from plait.engine.outcome import Done, Failed, Failure, Outcome, OutOfLimit, OutOfTime, StepError, expect_done
+from plait.engine.perform import PLAIN, Policy, Step, Turn, plans
+from plait.program.tasks.model import (
+    PLAIN_AGENT,
+    PLAIN_MANAGER,
+    Agent,
+    Cast,
+    Manager,
+    Task,
+    TaskOutput,
+    as_limits,
+)
+from plait.program.tasks.task import (
+    TaskStep,
+    agent_key,
+    output_of,
+    provider_of,
+    record_of,
+    task_step,
+)
+from plait.program.tasks.text import system_of
+
+if TYPE_CHECKING:
+    from plait.engine.journal import Journal
+
+MANAGER: Final = "manager"
+DELEGATE: Final = "delegate"
+PATIENCE: Final = 60.0
+"""Seconds for hooks that are asked about a delegation, while another one waits for what they say."""
+DELEGATION: Final = "delegation-"
+"""What the output of a delegation is called, with its number."""
+WORK: Final = "work"
+"""The step below a call in which the work is done."""
+SCHEMA: Final[dict[str, Json]] = {
+    "type": "object",
+    "properties": {
+        "worker": {"type": "string", "description": "the role of whoever is to do it"},
+        "task": {"type": "string", "description": "all that the worker has to know to do it"},
+    },
+    "required": ["worker", "task"],
+    "additionalProperties": False,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ManagerStep:
+    """A conversation with a manager, in which the tasks get done."""
+
+    cast: Cast
+    tasks: tuple[Task, ...]
+    """Their texts are filled."""
+    manager: Manager
+    workers: Mapping[str, Agent]
+    """By their roles, filled: so the manager knows them."""
+    roles: Mapping[str, str]
+    """By a role as it is written, as `workers` and `required` of a manager name it: the same, filled."""
+    fingerprint: str
+    name: str = MANAGER
+    kind: str = "agent"
+    policy: Policy = PLAIN
+
+    @property
+    def title(self) -> str:
+        return self.manager.role
+
+    @property
+    def inner(self) -> Sequence[Step]:
+        return ()
+
+    goes_on = "inner"
+
+    @plans
+    def run(self, turn: Turn) -> Json:
+        if working(turn.run).rehearsal is not None:
+            working(turn.run).rehearse(turn, "agent", self._prompt())
+            return {}
+        began = time.monotonic()
+        try:
+            value = Talk(self._conversation(_Rulings()), turn).to_the_end()
+        except (StepError, OutOfLimit) as error:
+            error.failure = self._failed(error.failure, turn)
+            raise
+        record = {
+            "raw": value["text"],
+            "data": value["data"],
+            "agent": self.manager.role,
+            "usage": value["usage"],
+            "model": value["model"],
+            "turns": value["turns"],
+            "delegations": self._delegations(turn.run.journal, turn.path),
+            "duration": round(time.monotonic() - began, 6),
+        }
+        return masked(record, turn.run.mask)
+
+    def outputs(self, outcome: Outcome) -> list[TaskOutput]:
+        """Of each delegation in its order, and at the end that of the manager."""
+        match outcome:
+            case Done(dict() as value) | Failed(Failure(output=dict() as value)):
+                made = value.get("delegations") or []
+            case _:
+                made = []
+        works = [
+            output_of(f"{DELEGATION}{number}", Task(str(one["task"]), name=str(one["worker"])), Done(one))
+            for number, one in enumerate(made, 1)
+        ]
+        plain = Task(None, None, name=self.manager.role)
+        return [*works, output_of(MANAGER, plain, outcome)]
+
+    # ── the conversation ─────────────────────────────────────────────────
+
+    def _conversation(self, rulings: _Rulings) -> Conversation:
+        manager = self.manager
+        rule = "Delegate work with the tool 'delegate'; then answer with the result of all of it."
+        return Conversation(
+            MANAGER,
+            manager.role,
+            self._prompt(),
+            f"{system_of(manager)}\n\n{rule}",
+            provider_of(manager, self.cast.provider),
+            manager.model or self.cast.model,
+            tools=tuple(manager.tools),
+            once=tuple(manager.once),
+            limits=as_limits(manager.limits),
+            options=manager.options,
+            own=(OwnTool(self._offer(), partial(self._delegated, rulings), rulings.tell),),
+            lacking=self._lacking,
+        )
+
+    def _lacking(self, turn: Turn) -> str | None:
+        worked = {one["worker"] for one in self._delegations(turn.run.journal, turn.path)}
+        lacking = [role for role in self.manager.required if self.roles[role] not in worked]
+        return f"the manager ended without the work of {', '.join(map(repr, lacking))}" if lacking else None
+
+    def _prompt(self) -> str:
+        parts = ["## Workers\n\n" + "\n".join(_introduced(one) for one in self._allowed().values())]
+        for number, task in enumerate(self.tasks, 1):
+            expected = f"\n\nExpected output: {task.expected_output}" if task.expected_output else ""
+            parts.append(f"## Task {number}\n\n{task.description or ''}{expected}")
+        return "\n\n".join(parts)
+
+    def _offer(self) -> Offer:
+        named = ", ".join(self._allowed())
+        return Offer(DELEGATE, f"Have a worker do something. Workers: {named}", SCHEMA, DELEGATE)
+
+    def _allowed(self) -> Mapping[str, Agent]:
+        names = {self.roles[role] for role in self.manager.workers} or self.workers.keys()
+        return {role: one for role, one in self.workers.items() if role in names}
+
+    # ── a delegation ─────────────────────────────────────────────────────
+
+    def _delegated(self, rulings: _Rulings, turn: Turn, params: Mapping[str, Json]) -> Json:
+        top = turn.path.rpartition("/")[0]
+        refused = self._ruled(turn, rulings)
+        if refused is not None:
+            raise StepError(Failure(refused, "refused"))
+        run = working(turn.run)
+        worker = self.workers[str(params["worker"])]
+        above = run.agents[top].permissions.within
+        # A worker may do what its author allows it, not what the manager may do.
+        run.agents[turn.path] = Agency(Permissions(tuple(worker.tools), above), run.spent_around(turn.path))
+        try:
+            value = expect_done(turn.perform(self._work(worker, str(params["task"]))))
+        finally:
+            del run.agents[turn.path]
+        return value.get("raw") if isinstance(value, Mapping) else None
+
+    def _work(self, worker: Agent, said: str) -> TaskStep:
+        task = Task(said, name=worker.role, agent=worker)
+        return task_step(
+            WORK, worker.role, task, (), provider=self.cast.provider, model=self.cast.model, kind="agent"
+        )
+
+    def _ruled(self, turn: Turn, rulings: _Rulings) -> str | None:
+        """Why the delegation at a turn is not to be: those that were asked for before it come first."""
+        path, _, own = turn.path.rpartition("/")
+        accepted: Counter[str] = Counter()
+        for call, use in _uses(turn.run.journal, path):
+            worker = use.arguments.get("worker") if isinstance(use.arguments, Mapping) else None
+            refused = self._refused(str(worker), accepted)
+            if call == own:
+                return refused
+            if refused is None and _may_be_made(turn, f"{path}/{call}", use, rulings):
+                accepted[str(worker)] += 1
+        return None
+
+    def _refused(self, worker: str, accepted: Counter[str]) -> str | None:
+        allowed, manager = self._allowed(), self.manager
+        if worker not in allowed:
+            guess = nearest(worker, allowed)
+            meant = f"did you mean '{guess}'? " if guess else ""
+            there = ", ".join(allowed)
+            return f"there is no worker '{worker}' that you may delegate to; {meant}there are: {there}"
+        if manager.max_delegations is not None and accepted.total() >= manager.max_delegations:
+            return f"there may be {manager.max_delegations} delegations in all, and they are used up"
+        if manager.max_per_worker is not None and accepted[worker] >= manager.max_per_worker:
+            return f"'{worker}' may be asked {manager.max_per_worker} times, and that is used up"
+        return None
+
+    def _delegations(self, journal: Journal, path: str) -> list[Json]:
+        """What came of those that were made."""
+        made: list[Json] = []
+        for call, use in _uses(journal, path):
+            known = journal.recorded(f"{path}/{call}/{WORK}")
+            if known is not None and isinstance(known.outcome, Done):
+                assert isinstance(use.arguments, Mapping)
+                made.append({**record_of(known.outcome), **use.arguments, "duration": known.duration})
+        return made
+
+    def _failed(self, failure: Failure, turn: Turn) -> Failure:
+        said = failure.output if isinstance(failure.output, Mapping) else {}
+        made = self._delegations(turn.run.journal, turn.path)
+        return replace(failure, output={**said, "delegations": made})
+
+
+def _uses(journal: Journal, path: str) -> Iterator[tuple[str, ToolUse]]:
+    """The delegations that a manager has asked for, in its own order, each with the name of its call."""
+    number = 1
+    while (known := journal.recorded(f"{path}/turn:{number}")) is not None:
+        uses = Answer.of(known.outcome.value).uses if isinstance(known.outcome, Done) else ()
+        for place, use in enumerate(uses, 1):
+            if use.name == DELEGATE:
+                yield f"turn:{number}.call:{place}", use
+        number += 1
+
+
+def _may_be_made(turn: Turn, path: str, use: ToolUse, rulings: _Rulings) -> bool:
+    """Does a delegation count?  Not one that its schema or a hook kept from being made, and that was told."""
+    if faults(use.arguments, SCHEMA):
+        return False
+    journal = turn.run.journal
+    match journal.recorded(path):
+        case Recorded(outcome=Done({"failed": True, "kind": "refused"})):
+            return journal.recorded(f"{path}/{WORK}") is not None
+        case None:
+            return rulings.of(path, turn)
+    return True
+
+
+class _Rulings:
+    """Which delegations may be made, by what hooks say: those of one turn are asked about at once."""
+
+    def __init__(self) -> None:
+        self._told = Condition()
+        self._allowed: dict[str, bool] = {}
+
+    def tell(self, path: str, is_allowed: bool) -> None:
+        with self._told:
+            self._allowed[path] = is_allowed
+            self._told.notify_all()
+
+    def of(self, path: str, turn: Turn) -> bool:
+        """Waits until it is known; one of which nothing is heard for long counts as made."""
+        end = time.monotonic() + PATIENCE
+        with self._told:
+            while path not in self._allowed and time.monotonic() < end:
+                turn.run.expect_going()
+                if turn.is_over():
+                    raise OutOfTime
+                self._told.wait(LOOK)
+            return self._allowed.get(path, True)
+
+
+def _introduced(agent: Agent) -> str:
+    about = " ".join(part for part in (agent.goal, agent.background) if part)
+    return f"- {agent.role}: {about}" if about else f"- {agent.role}"
+
+
+def manager_step(cast: Cast, tasks: Sequence[Task], manager: Agent | None) -> ManagerStep:
+    """The manager of an ensemble, with those who work for it: the agents of its tasks."""
+    leads = manager if isinstance(manager, Manager) else PLAIN_MANAGER
+    written = [(task.agent or PLAIN_AGENT).role for task in cast.tasks]
+    agents = [task.agent or PLAIN_AGENT for task in tasks]
+    roles = {role: agent.role for role, agent in zip(written, agents, strict=True)}
+    _expect_different(roles)
+    workers = {agent.role: agent for agent in agents}
+    essence: Json = [
+        [[task.description, task.expected_output] for task in tasks],
+        agent_key(leads, cast.provider, cast.model),
+        [agent_key(one, cast.provider, cast.model) for one in workers.values()],
+        [leads.max_delegations, leads.max_per_worker, list(leads.workers), list(leads.required)],
+    ]
+    return ManagerStep(cast, tuple(tasks), leads, workers, roles, digest(essence))
+
+
+def _expect_different(roles: Mapping[str, str]) -> None:
+    """Roles that differ as they are written may be the same with their values put in."""
+    seen: dict[str, str] = {}
+    for written, filled in roles.items():
+        other = seen.setdefault(filled.casefold(), written)
+        if other != written:
+            what = f"the roles '{other}' and '{written}' are the same with their values put in"
+            fix = "give one of them another role: the manager could not tell them apart"
+            raise InputError(what, fix=fix, code="duplicate-role")

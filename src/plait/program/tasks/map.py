@@ -1,0 +1,248 @@
+"""A task of an ensemble for each of many items, and what puts together what they gave."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from plait.agents.messages import Usage, total
+from plait.core.hints import TYPE_CHECKING, Final
+from plait.core.records import dataclass, replace
+from plait.core.values import Json
+from plait.engine.events import StepCounted
+from plait.engine.hands import working
+from plait.engine.outcome import (
+    Done,
+    Failed,
+    Outcome,
+    Skipped,
+    StepError,
+)
+from plait.engine.perform import PLAIN, Policy, Step, Turn, plans
+from plait.program.on_empty import expect_items
+from plait.program.step_list import joined
+from plait.program.tasks.model import MapReduce, Task, TaskOutput
+from plait.program.tasks.task import (
+    TaskStep,
+    output_of,
+    record_of,
+    usage_of,
+)
+from plait.program.tasks.text import made_items
+from plait.program.tasks.units import (
+    Outputs,
+    needs_skipped,
+    performed_all,
+    recorded_outputs,
+    task_step_of,
+    told,
+    with_tasks,
+)
+
+if TYPE_CHECKING:
+    from plait.program.tasks.task_graph import Assembled
+
+CHARACTERS_A_TOKEN: Final = 4
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Mapped:
+    program: Assembled
+    map: MapReduce
+
+    @property
+    def tasks(self) -> Sequence[Task]:
+        return (self.map.task,) if self.map.reduce is None else (self.map.task, self.map.reduce)
+
+    def step(self, outputs: Mapping[str, TaskOutput]) -> Step:
+        return MapStep(self.program, self.map, dict(outputs))
+
+    def outputs(self, outcome: Outcome) -> Outputs:
+        return recorded_outputs(self.program, self.tasks, outcome)
+
+
+@dataclass(frozen=True, slots=True)
+class MapStep:
+    """A task for each item, several at a time; then what they gave is put together, level by level."""
+
+    program: Assembled
+    map: MapReduce
+    outputs: Mapping[str, TaskOutput]
+    kind: str = "fan"
+    policy: Policy = PLAIN
+
+    @property
+    def _id(self) -> str:
+        return self.program.cast.id_of(self.map.task)
+
+    @property
+    def title(self) -> str:
+        return self.map.task.name or self._id
+
+    @property
+    def name(self) -> str:
+        return f"map:{self._id}"
+
+    @property
+    def fingerprint(self) -> str:
+        return joined([*(step.fingerprint for step in self.inner), *self._rules()])
+
+    def _rules(self) -> list[str]:
+        one, cast = self.map, self.program.cast
+        rules = [str(one.chunk_size)]
+        if one.target_tokens is not None:
+            rules.append(f"{one.target_tokens}:{one.max_levels}")
+        if one.source is not None:
+            rules.append(f"{cast.id_of(one.source)}:{one.path}")
+        return rules
+
+    @property
+    def inner(self) -> Sequence[Step]:
+        return [*self._known(), *([] if self.map.reduce is None else [self._reduction("reduce:1.1", ())])]
+
+    def _known(self) -> list[TaskStep]:
+        """The items; where a task makes them, the one that stands for all of them."""
+        if self.map.source is None:
+            return self._items(self.program.filled.items[id(self.map.task)])
+        return [self._any_item()]
+
+    def _any_item(self) -> TaskStep:
+        filled = self.program.texts.any_item(self.map, self.program.filled)
+        return task_step_of(self.program, self.map.task, self.outputs, "item:*", filled=filled, kind="item")
+
+    def _items(self, filled: Sequence[Task]) -> list[TaskStep]:
+        return [
+            task_step_of(
+                self.program, self.map.task, self.outputs, f"item:{number}", filled=task, kind="item"
+            )
+            for number, task in enumerate(filled)
+        ]
+
+    def _all_items(self, turn: Turn) -> list[TaskStep]:
+        source = self.map.source
+        if source is None:
+            return self._known()
+        if working(turn.run).rehearsal is not None:
+            return self._known()
+        program = self.program
+        items = made_items(self.map, self.outputs[program.cast.id_of(source)])
+        steps = self._items(program.texts.filled_items(self.map, program.filled, items))
+        # With other items whoever makes them was done anew, and so is this; else only what is written counts.
+        written = self._any_item().fingerprint
+        return [replace(step, fingerprint=written) for step in steps]
+
+    goes_on = "inner"
+
+    @plans
+    def run(self, turn: Turn) -> Json:
+        steps = self._all_items(turn)
+        if working(turn.run).rehearsal is None:
+            turn.run.emit(StepCounted(turn.path, len(steps)))
+            expect_items(len(steps), self.map.on_empty, turn, "the map", "the list is empty")
+        outcomes, turn = performed_all(turn, steps, self.program.cast)
+        made = [record_of(one) for one in outcomes if isinstance(one, Done)]
+        skipped = next((one for one in outcomes if isinstance(one, Skipped)), None)
+        values: dict[str, Json] = {self._id: _together(made) if made or skipped is None else told(skipped)}
+        self._expect_all(turn, outcomes, len(steps), values)
+        outputs = [
+            replace(output_of(f"{self._id}-{number}", step.task, one), name=f"{self.title} {number + 1}")
+            for number, (step, one) in enumerate(zip(steps, outcomes, strict=False))
+            if isinstance(one, Done)
+        ]
+        if self.map.reduce is not None:
+            hopeless = None if outputs or skipped is None else needs_skipped(self._id)
+            ended = self._reduced(turn, outputs, values) if hopeless is None else told(hopeless)
+            values[self.program.cast.id_of(self.map.reduce)] = ended
+        return {"tasks": values}
+
+    def _expect_all(
+        self, turn: Turn, outcomes: Sequence[Outcome], total: int, values: dict[str, Json]
+    ) -> None:
+        failures = [one.failure for one in outcomes if isinstance(one, Failed)]
+        if not failures:
+            return
+        said = f"{len(failures)} of {total} items of task '{self._id}' failed: {failures[0].message}"
+        if self.program.cast.on_error == "fail_fast" or len(failures) == total:
+            raise StepError(replace(failures[0], message=said, output={"tasks": values}))
+        turn.run.note(turn.path, said)
+
+    def _reduced(self, turn: Turn, outputs: Sequence[TaskOutput], values: dict[str, Json]) -> Json:
+        """The one output that is left when no two are."""
+        if not outputs:
+            return {"raw": "", "data": None, "usage": Usage(calls=0).record(), "duration": 0.0}
+        level = 0
+        asked: list[Mapping[str, Json]] = []
+        while True:
+            level += 1
+            chunks = list(self._chunks(turn, outputs, level))
+            # One that is left over is put together with others at the next level.
+            wanted = {n for n, chunk in enumerate(chunks) if len(chunk) > 1 or len(chunks) == 1}
+            steps = [self._reduction(f"reduce:{level}.{n + 1}", chunks[n]) for n in sorted(wanted)]
+            outcomes, turn = performed_all(turn, steps, self.program.cast)
+            failed = next((one.failure for one in outcomes if isinstance(one, Failed)), None)
+            if failed is not None:
+                raise StepError(with_tasks(failed, {"tasks": values}))
+            skipped = next((one for one in outcomes if isinstance(one, Skipped)), None)
+            if skipped is not None:  # without its part the whole would look like one
+                return told(skipped)
+            asked += [record_of(one) for one in outcomes]
+            if len(chunks) == 1:
+                return {**asked[-1], **_asked_by(asked)}
+            made = [output_of(one.name, one.task, end) for one, end in zip(steps, outcomes, strict=True)]
+            outputs = [*made, *(chunk[0] for n, chunk in enumerate(chunks) if n not in wanted)]
+
+    def _chunks(
+        self, turn: Turn, outputs: Sequence[TaskOutput], level: int
+    ) -> Iterator[Sequence[TaskOutput]]:
+        """Those that are put together at this level."""
+        one = self.map
+        most, budget = one.chunk_size or len(outputs), one.target_tokens
+        if budget is not None and level >= one.max_levels:
+            if sum(map(tokens_of, outputs)) > budget:
+                said = f"is still longer than {budget} tokens after {level - 1} levels"
+                turn.run.note(turn.path, f"what '{self._id}' gave {said}: it is put together at once")
+            most, budget = len(outputs), None
+        yield from _split(outputs, most, budget)
+
+    def _reduction(self, name: str, chunk: Sequence[TaskOutput]) -> TaskStep:
+        reduce = self.map.reduce
+        assert reduce is not None
+        cast = self.program.cast
+        given = [self.outputs[one] for task in reduce.context if (one := cast.id_of(task)) in self.outputs]
+        return task_step_of(self.program, reduce, {}, name, context=[*given, *chunk])
+
+
+def _split(outputs: Sequence[TaskOutput], most: int, budget: int | None) -> Iterator[list[TaskOutput]]:
+    """In order, at most so many and so many tokens at a time; two go together however long they are."""
+    chunk: list[TaskOutput] = []
+    used = 0
+    for output in outputs:
+        used += tokens_of(output)
+        if len(chunk) == most or (budget is not None and len(chunk) > 1 and used > budget):
+            yield chunk
+            chunk, used = [], tokens_of(output)
+        chunk.append(output)
+    yield chunk
+
+
+def tokens_of(output: TaskOutput) -> int:
+    """As its model counted them; of several answers, or where nobody counts, a quarter of the characters."""
+    counted = output.usage.output if output.usage.calls == 1 else 0
+    return counted or -(-len(output.raw) // CHARACTERS_A_TOKEN)
+
+
+def _asked_by(values: Sequence[Mapping[str, Json]]) -> dict[str, Json]:
+    """What several tasks took, as one."""
+    turns = [value["turns"] for value in values if isinstance(value.get("turns"), int)]
+    usage: dict[str, Json] = {"usage": total([usage_of(value) for value in values]).record()}
+    return {**usage, "turns": sum(turns)} if turns else usage
+
+
+def _together(values: Sequence[Mapping[str, Json]]) -> dict[str, Json]:
+    """What the items gave, as one output."""
+    return {
+        "raw": "\n\n".join(str(value.get("raw", "")) for value in values),
+        "data": [one.get("raw") if one.get("data") is None else one["data"] for one in values],
+        **_asked_by(values),
+        "duration": round(sum(float(value.get("duration", 0.0)) for value in values), 6),
+        "agent": next((value["agent"] for value in values if value.get("agent")), ""),
+    }

@@ -1,0 +1,268 @@
+"""One task of an ensemble as a step: a model is asked, a function of its author or a tool is called.
+
+Its value is `{raw, data, usage, duration, …}`, masked; the next task is given that, and so is a
+resumed run.  Whatever an author's function raises ends the task and not the run.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+
+from plait.agents.essence import beside_room, digest, provider_key
+from plait.agents.messages import Provider, Usage
+from plait.agents.session import Conversation, Talk
+from plait.core.errors import MissingNamesError
+from plait.core.hints import Final
+from plait.core.masking import masked
+from plait.core.records import dataclass, field, replace
+from plait.core.values import Json, detached, json_text, text, unshared
+from plait.engine.authored import by_author
+from plait.engine.hands import working
+from plait.engine.outcome import Done, Failed, Outcome, Skipped
+from plait.engine.perform import PLAIN, Policy, Step, Turn, plans
+from plait.engine.retry import Retry
+from plait.program.actions.tool import called, expect_map, fill_params
+from plait.program.tasks.handlers import fingerprint_of, qualified
+from plait.program.tasks.model import PLAIN_AGENT, Agent, Task, TaskOutput, as_limits
+from plait.program.tasks.text import prompt_of, system_of
+from plait.scope import Scope
+from plait.template.template import Template
+
+UNUSED: Final = Usage(calls=0)
+TASK_FACTS: Final = ("description", "expected_output", "feedback", "iteration")
+"""What parameters of a tool know of their own task: `${task.description}`."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskStep:
+    name: str
+    id: str
+    task: Task
+    """Its texts are filled."""
+    context: tuple[TaskOutput, ...]
+    fingerprint: str
+    conversation: Conversation | None = None
+    params: Template | None = field(default=None, repr=False)
+    policy: Policy = PLAIN
+    kind: str = "task"
+
+    @property
+    def title(self) -> str:
+        return self.task.name or self.id
+
+    @property
+    def inner(self) -> Sequence[Step]:
+        return ()
+
+    goes_on = "inner"
+
+    @plans
+    def run(self, turn: Turn) -> Json:
+        if working(turn.run).rehearsal is not None:
+            return self._rehearsed(turn)
+        began = time.monotonic()
+        value = self._value(turn)
+        record = {"agent": "", "usage": UNUSED.record(), **value, "duration": round(_since(began), 6)}
+        return masked(detached(record), turn.run.mask)
+
+    def _value(self, turn: Turn) -> dict[str, Json]:
+        task = self.task
+        if self.conversation is not None:
+            return self._asked(self.conversation, turn)
+        if task.handler is not None:
+            handler = task.handler
+            own, context = _own(task, self.context)
+            return _given(by_author(lambda: handler(own, context), "handler", turn.run.mask))
+        assert task.tool is not None
+        return _given(called(turn, task.tool, self._params(task.tool, turn)).get("output"))
+
+    def _asked(self, conversation: Conversation, turn: Turn) -> dict[str, Json]:
+        value = Talk(conversation, turn).to_the_end()
+        return {
+            "raw": value["text"],
+            "data": value["data"],
+            "agent": self._role(),
+            "usage": value["usage"],
+            "model": value["model"],
+            "turns": value["turns"],
+        }
+
+    def _role(self) -> str:
+        return (self.task.agent or PLAIN_AGENT).role
+
+    def _params(self, tool: str, turn: Turn) -> Mapping[str, Json]:
+        if self.params is None:
+            return {}
+        outputs: dict[str, Json] = {one.id: {"raw": one.raw, "data": one.data} for one in self.context}
+        inputs = self.task.inputs
+        names: dict[str, Json] = {**inputs, "inputs": dict(inputs), "context": outputs, "task": self._facts()}
+        # Strict: a tool is not called with something else than its author meant.
+        return expect_map(tool, fill_params(turn, tool, self.params, Scope(names), strict=True))
+
+    def _facts(self) -> dict[str, Json]:
+        return {name: getattr(self.task, name) for name in TASK_FACTS}
+
+    def _rehearsed(self, turn: Turn) -> dict[str, Json]:
+        run = working(turn.run)
+        task = self.task
+        if self.conversation is not None:
+            self.conversation.rehearse(turn)
+        elif task.handler is not None:
+            run.rehearse(turn, "handler", f"{qualified(task.handler)}\n{task.description}".rstrip())
+        else:
+            run.rehearse(
+                turn, "tool", f"{task.tool}{self._params_in_reach(turn)}\n{task.description}".rstrip()
+            )
+        told = f"(what '{self.id}' gives)"
+        return {"raw": told, "data": None, "usage": UNUSED.record(), "duration": 0.0}
+
+    def _params_in_reach(self, turn: Turn) -> str:
+        """The parameters of a tool; as they are written, where they need what only a run knows."""
+        if self.params is None:
+            return ""
+        if not any("context" in leaf.source.text for leaf in self.params.leaves()):
+            with suppress(MissingNamesError):  # a field of an item that nobody has made yet
+                return f" {json_text(dict(self._params(str(self.task.tool), turn)))}"
+        return " " + " ".join(leaf.source.text for leaf in self.params.leaves())
+
+
+def task_step(
+    name: str,
+    id: str,
+    task: Task,
+    context: tuple[TaskOutput, ...],
+    *,
+    context_ids: Sequence[str] = (),
+    params: Template | None = None,
+    provider: str | Provider | None = None,
+    model: str | None = None,
+    kind: str | None = None,
+) -> TaskStep:
+    """The step of a task whose texts are filled."""
+    essence: Json = [
+        task.description,
+        task.expected_output,
+        list(context_ids),
+        task.tool,
+        task.params,
+        None if task.output_schema is None else dict(task.output_schema),
+        None if task.handler is None else fingerprint_of(task.handler),
+    ]
+    conversation = None
+    if task.is_done_by_model:
+        conversation = conversation_of(task, context, provider=provider, model=model, name=name, id=id)
+        essence = [essence, agent_key(task.agent or PLAIN_AGENT, provider, model)]
+    retry = Retry(attempts=task.attempts) if task.attempts > 1 else PLAIN.retry
+    return TaskStep(
+        name,
+        id,
+        task,
+        context,
+        digest(essence),
+        conversation,
+        params,
+        Policy(retry=retry, timeout=task.timeout) if (task.attempts, task.timeout) != (1, None) else PLAIN,
+        kind or ("task" if conversation is None else "agent"),
+    )
+
+
+def conversation_of(
+    task: Task,
+    context: Sequence[TaskOutput],
+    *,
+    provider: str | Provider | None,
+    model: str | None,
+    name: str,
+    id: str,
+) -> Conversation:
+    agent = task.agent or PLAIN_AGENT
+    return Conversation(
+        name,
+        task.name or id,
+        prompt_of(task, context, task.output_schema),
+        system_of(agent),
+        provider_of(agent, provider),
+        agent.model or model,
+        tools=tuple(agent.tools),
+        once=tuple(agent.once),
+        schema=task.output_schema,
+        limits=as_limits(agent.limits),
+        options=agent.options,
+        max_output_retries=task.max_output_retries,
+    )
+
+
+def provider_of(agent: Agent, default: str | Provider | None) -> str | Provider | None:
+    given = agent.provider
+    if given is None:
+        return default
+    assert not callable(given), "a function becomes a provider before an ensemble is put together"
+    assert isinstance(given, str) or hasattr(given, "ask")
+    return given  # type: ignore[return-value]  # a Provider, as was just seen
+
+
+def agent_key(agent: Agent, provider: str | Provider | None, model: str | None) -> Json:
+    """What tells one agent from another, in a fingerprint."""
+    return [
+        system_of(agent),
+        provider_key(provider_of(agent, provider)),
+        agent.model or model,
+        list(agent.tools),
+        beside_room(agent.options),
+    ]
+
+
+def _own(task: Task, context: Sequence[TaskOutput]) -> tuple[Task, tuple[TaskOutput, ...]]:
+    """For a function of the author's: whatever it changes, others are given what they would have been."""
+    outputs = tuple(replace(one, data=unshared(one.data)) for one in context)
+    return replace(task, inputs=unshared(dict(task.inputs))), outputs
+
+
+# ── what a task gave ─────────────────────────────────────────────────────
+
+
+def _given(value: Json) -> dict[str, Json]:
+    value = detached(value)
+    return {"raw": text(value), "data": None if isinstance(value, str) else value}
+
+
+def output_of(id: str, task: Task, outcome: Outcome) -> TaskOutput:
+    """What came of a task, for those that have it in their context, and for people."""
+    plain = TaskOutput(id, task.name or id, task.description, task.expected_output, "")
+    match outcome:
+        case Done():
+            value = record_of(outcome)
+            return replace(
+                plain,
+                raw=str(value.get("raw", "")),
+                data=value.get("data"),
+                agent=str(value.get("agent", "")),
+                usage=usage_of(value),
+                duration=float(value.get("duration", 0.0)),
+                iteration=task.iteration,
+            )
+        case Failed(failure):
+            said = failure.output if isinstance(failure.output, Mapping) else {}
+            raw = str(said.get("text") or "")
+            return replace(plain, raw=raw, usage=usage_of(said), status="failed", why=failure.message)
+        case Skipped(why):
+            return replace(plain, status="skipped", why=why)
+
+
+def record_of(outcome: Outcome) -> dict[str, Json]:
+    """The value of a task; of one that a hook swallowed, what there was."""
+    value = outcome.value if isinstance(outcome, Done) else None
+    if not isinstance(value, Mapping):
+        return {"raw": "", "data": None, "usage": UNUSED.record(), "duration": 0.0}
+    return dict(value) if "raw" in value else {**value, "raw": text(value.get("output"))}
+
+
+def usage_of(value: Mapping[str, Json]) -> Usage:
+    usage = value.get("usage")
+    return Usage(**usage) if isinstance(usage, Mapping) else UNUSED
+
+
+def _since(began: float) -> float:
+    return time.monotonic() - began

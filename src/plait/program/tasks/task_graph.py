@@ -1,0 +1,424 @@
+"""An ensemble as a program: tasks that are performed when those in their context are done.
+
+    tasks/task:research                  a task
+    tasks/loop:refine/round:2/task:edit  a task in a loop
+    tasks/map:summary/item:3             a task of a map, and `reduce:1.2` what puts them together
+    tasks/manager                        a manager; below its calls the work of others
+
+A unit is a task, a loop or a map.  One strategy does all: a unit begins when those that it needs are
+done; `sequential` does them one at a time in the order of the list, `parallel` several at a time.
+What a task gave is its recorded value, so a resumed run knows every output that was there, and
+does again only what depends on something new.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from plait.agents.messages import total
+from plait.core.errors import InputError, Problem
+from plait.core.hints import TYPE_CHECKING, Final, TypeAlias
+from plait.core.records import dataclass, field, replace
+from plait.core.values import Json, Secret
+from plait.engine.backend import ItemWork
+from plait.engine.context import changed_steps
+from plait.engine.hands import working
+from plait.engine.hooks import Hook
+from plait.engine.limits import NO_LIMITS, Limits
+from plait.engine.outcome import (
+    Aborted,
+    Done,
+    Failed,
+    Failure,
+    Outcome,
+    OutOfLimit,
+    Skipped,
+    StepError,
+    expect_done,
+)
+from plait.engine.perform import PLAIN, Policy, Step, Turn, behind_all, plans
+from plait.program.actions.prompt import NOBODY
+from plait.program.step_list import joined
+from plait.program.tasks.loop import Looped
+from plait.program.tasks.manager import DELEGATION, ManagerStep, manager_step
+from plait.program.tasks.map import Mapped
+from plait.program.tasks.model import Cast, Task, TaskOutput
+from plait.program.tasks.task import (
+    output_of,
+)
+from plait.program.tasks.text import Filled, Texts
+from plait.program.tasks.units import Outputs, Unit, task_step_of, why_skipped
+
+if TYPE_CHECKING:
+    from plait.agents.messages import Provider
+
+TASKS: Final = "tasks"
+"""The part of a run in which the tasks are."""
+
+Until: TypeAlias = Callable[[TaskOutput], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Assembled:
+    """The program of an ensemble, with what it was given."""
+
+    cast: Cast
+    texts: Texts = field(repr=False)
+    filled: Filled = field(repr=False)
+    limits: Limits = NO_LIMITS
+    hooks: tuple[Hook, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.cast.name
+
+    @property
+    def inner(self) -> Sequence[Step]:
+        return (Playing(self),)
+
+    @property
+    def phases(self) -> tuple[tuple[str, int], ...]:
+        return ((TASKS, len(units(self))),)
+
+    @property
+    def fan(self) -> None:
+        return None
+
+    @plans
+    def run(self, turn: Turn) -> Json:
+        """`{output, tasks, usage}`: what the last task gave, and what each did.
+
+        A StepError has the same in its output, as far as it came.
+        """
+        run = working(turn.run)
+        # Whoever calls it as a tool does not know which of its inputs nobody may see.
+        run.hide(value.reveal() for value in self.filled.inputs.values() if isinstance(value, Secret))
+        with run.spending(turn.path, self.limits, f"ensemble '{self.name}'", goes_on=turn.replaying) as spent:
+            spent.expect("depth")
+            return expect_done(turn.perform(Playing(self)))
+
+
+def assemble(
+    cast: Cast,
+    texts: Texts,
+    inputs: Mapping[str, Json],
+    *,
+    limits: Limits = NO_LIMITS,
+    hooks: tuple[Hook, ...] = (),
+    providers: Mapping[int, Provider] | None = None,
+) -> Assembled:
+    """Fill all texts; PromptTemplateError with everything that is missing."""
+    return Assembled(cast, texts, texts.filled(inputs, providers), limits, hooks)
+
+
+@dataclass(frozen=True, slots=True)
+class Playing:
+    """All units of an ensemble, as one step."""
+
+    program: Assembled
+    name: str = TASKS
+    kind: str = "ensemble"
+    policy: Policy = PLAIN
+
+    @property
+    def title(self) -> str:
+        return self.program.name
+
+    @property
+    def fingerprint(self) -> str:
+        return joined(step.fingerprint for step in self.inner)
+
+    @property
+    def inner(self) -> Sequence[Step]:
+        return [unit.step({}) for unit in units(self.program)]
+
+    @plans
+    def run(self, turn: Turn) -> Json:
+        if working(turn.run).rehearsal is None:
+            _expect_providers(self.program.cast, turn)
+        if not (turn.run.fresh or turn.run.accept_changes):
+            _expect_known_units({step.name for step in self.inner}, turn)
+        return _Play(self.program, turn).to_the_end()
+
+
+def _expect_known_units(names: set[str], turn: Turn) -> None:
+    """What was done is still there: a task with another name is another task, and would be done again."""
+    done = [known for known in turn.run.journal.recorded_in(turn.path) if isinstance(known.outcome, Done)]
+    lost = [
+        known for known in done if (name := known.path.rpartition("/")[2]) not in names and _is_unit(name)
+    ]
+    if lost:
+        raise changed_steps((known.path, known.title) for known in lost)
+
+
+def _is_unit(name: str) -> bool:
+    return name.partition(":")[0] in ("task", "loop", "map", "manager")
+
+
+# ── units ────────────────────────────────────────────────────────────────
+
+
+def units(program: Assembled) -> list[Unit]:
+    cast = program.cast
+    if cast.strategy == "hierarchical":
+        return [_Managed(program)]
+    grouped: dict[int, Unit] = {}
+    for loop in cast.loops:
+        grouped |= dict.fromkeys(map(id, loop.tasks), Looped(program, loop))
+    for one in cast.maps:
+        both = [one.task] if one.reduce is None else [one.task, one.reduce]
+        grouped |= dict.fromkeys(map(id, both), Mapped(program, one))
+    found: dict[int, Unit] = {}
+    for task in cast.tasks:
+        unit = grouped.get(id(task)) or _Single(program, task)
+        found.setdefault(id(unit), unit)
+    return list(found.values())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Single:
+    program: Assembled
+    task: Task
+
+    @property
+    def tasks(self) -> Sequence[Task]:
+        return (self.task,)
+
+    def step(self, outputs: Mapping[str, TaskOutput]) -> Step:
+        return task_step_of(self.program, self.task, outputs, f"task:{self.program.cast.id_of(self.task)}")
+
+    def outputs(self, outcome: Outcome) -> Outputs:
+        task = self.program.filled.task(self.task)
+        made = output_of(self.program.cast.id_of(self.task), task, outcome)
+        return {made.id: made}
+
+
+# ── a manager ────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Managed:
+    program: Assembled
+
+    @property
+    def tasks(self) -> Sequence[Task]:
+        return ()
+
+    def step(self, outputs: Mapping[str, TaskOutput]) -> Step:  # noqa: ARG002 - a manager needs nothing
+        return self._step()
+
+    def _step(self) -> ManagerStep:
+        program = self.program
+        tasks = [program.filled.task(task) for task in program.cast.tasks]
+        manager = program.cast.manager
+        agent = None if manager is None else program.filled.agents[id(manager)]
+        return manager_step(program.cast, tasks, agent)
+
+    def outputs(self, outcome: Outcome) -> Outputs:
+        return {one.id: one for one in self._step().outputs(outcome)}
+
+
+# ── the play ─────────────────────────────────────────────────────────────
+
+
+class _Play:
+    """One performance: what is done, what has failed, what can begin."""
+
+    def __init__(self, program: Assembled, turn: Turn) -> None:
+        self.cast = program.cast
+        self.turn = turn
+        self.units = units(program)
+        self.outputs: Outputs = {}
+        self.failures: list[tuple[Unit, Failure]] = []
+        self.skipped: dict[str, str] = {}
+        self._of_task = {id(task): order for order, unit in enumerate(self.units) for task in unit.tasks}
+        self._needed = [self._needed_tasks(order) for order in range(len(self.units))]
+        self._needs = [frozenset(self._of_task[id(one)] for one in needed) for needed in self._needed]
+        self._state: dict[int, str] = {}
+        """By the order of a unit: begun, done, failed, skipped."""
+        self._behind: dict[int, Turn] = {}
+        """By the order of a unit that has ended: the turn of what needs it."""
+        self._changed = threading.Condition()
+        self._is_broken = False
+
+    def to_the_end(self) -> Json:
+        parallel = self.cast.max_parallel if self.cast.strategy == "parallel" else 1
+        parallel = max(1, min(parallel, len(self.units)))
+        try:
+            working(self.turn.run).backend.run_items(
+                self._ready(), self._perform, self._finished, parallel=parallel
+            )
+        except Aborted as aborted:
+            aborted.failure = replace(aborted.failure, output=self._value())
+            raise
+        self.turn.run.expect_going()
+        value = self._value()
+        if self.failures:
+            raise StepError(self._failure(value))
+        return value
+
+    def _needed_tasks(self, order: int) -> list[Task]:
+        """Of other units."""
+        needs = [one for task in self.units[order].tasks for one in self.cast.needs(task)]
+        return [one for one in needs if self._of_task[id(one)] != order]
+
+    # ── which can begin ──────────────────────────────────────────────────
+
+    def _ready(self) -> Iterator[ItemWork]:
+        while True:
+            with self._changed:
+                self._skip_hopeless()
+                order = self._next()
+                while order is None and self._is_waiting():
+                    self._changed.wait()
+                    self._skip_hopeless()
+                    order = self._next()
+                if order is None:
+                    return
+                self._state[order] = "begun"
+            yield ItemWork(order, str(order), None)
+
+    def _next(self) -> int | None:
+        """The first unit all of whose needs are done."""
+        if self.turn.run.is_stopping() or self._is_broken:
+            return None
+        if self.failures and self.cast.on_error == "fail_fast":
+            return None
+        for order in range(len(self.units)):
+            if order not in self._state and all(self._state.get(one) == "done" for one in self._needs[order]):
+                return order
+        return None
+
+    def _is_waiting(self) -> bool:
+        return not self._is_broken and "begun" in self._state.values()
+
+    def _skip_hopeless(self) -> None:
+        """Units that need what was skipped, or failed without being the end: they will never begin."""
+        while (found := next(self._hopeless(), None)) is not None:
+            order, why = found
+            self._state[order] = "skipped"
+            for task in self.units[order].tasks:
+                self.skipped[self.cast.id_of(task)] = why
+            self.turn.run.note(self.turn.path, f"'{self._called(order)}' is skipped: {why}")
+
+    def _hopeless(self) -> Iterator[tuple[int, str]]:
+        for order in range(len(self.units)):
+            for task in self._needed[order] if order not in self._state else ():
+                ended = self._lost(task)
+                if ended is not None:
+                    yield order, why_skipped(self.cast.id_of(task), ended)
+
+    def _lost(self, task: Task) -> str | None:
+        """How a task ended that others need in vain."""
+        state = self._state.get(self._of_task[id(task)])
+        output = self.outputs.get(self.cast.id_of(task))
+        if state == "skipped" or (state == "done" and output is not None and output.status == "skipped"):
+            return "skipped"
+        return "failed" if state == "failed" and self.cast.on_error == "continue_on_error" else None
+
+    def _called(self, order: int) -> str:
+        return self.cast.id_of(self.units[order].tasks[-1])
+
+    # ── doing ────────────────────────────────────────────────────────────
+
+    def _perform(self, work: ItemWork) -> Outcome:
+        order = work.order
+        turn = behind_all(self.turn, [self._behind[one] for one in self._needs[order] if one in self._behind])
+        try:
+            outcome, behind = turn.perform_next(self.units[order].step(dict(self.outputs)), order)
+        except BaseException as error:
+            if isinstance(error, OutOfLimit):  # for whoever reads what there was until then
+                self.outputs |= self.units[order].outputs(Failed(error.failure))
+            with self._changed:  # whoever waits for this one waits in vain
+                self._is_broken = True
+                self._changed.notify_all()
+            raise
+        self._behind[order] = behind
+        return outcome
+
+    def _finished(self, work: ItemWork, outcome: Outcome) -> None:
+        unit = self.units[work.order]
+        with self._changed:
+            self.outputs |= unit.outputs(outcome)
+            if isinstance(outcome, Failed):
+                self.failures.append((unit, outcome.failure))
+            self._state[work.order] = _STATES[type(outcome)]
+            self._changed.notify_all()
+
+    # ── how it ended ─────────────────────────────────────────────────────
+
+    def _value(self) -> dict[str, Json]:
+        """What there is, in the order of the tasks; of a manager in that of its delegations."""
+        ids = [self.cast.id_of(task) for task in self.cast.tasks]
+        places = {one: place for place, one in enumerate(ids)}
+        ordered = sorted(self.outputs.values(), key=lambda one: places.get(one.id, len(places)))
+        done = [one for one in ordered if one.status == "done"]
+        return {
+            "output": _given_by(done[-1]) if done else None,
+            "tasks": {one.id: _public(one) for one in ordered}
+            | {one: {"status": "skipped", "why": why} for one, why in self.skipped.items()},
+            "usage": total([one.usage for one in ordered]).record(),
+        }
+
+    def _failure(self, value: dict[str, Json]) -> Failure:
+        (unit, first), *others = self.failures
+        named = f"task '{self.cast.id_of(unit.tasks[-1])}'" if len(unit.tasks) == 1 else ""
+        message = f"{named}: {first.message}" if named else first.message
+        if others:
+            also = ", ".join(repr(self.cast.id_of(one.tasks[-1])) for one, _ in others)
+            message = f"{message}\nand {also} failed as well"
+        return replace(first, message=message, output=value)
+
+
+def _given_by(output: TaskOutput) -> Json:
+    return output.raw if output.data is None else output.data
+
+
+_STATES: Final[dict[type, str]] = {Done: "done", Failed: "failed", Skipped: "skipped"}
+
+
+def _public(output: TaskOutput) -> dict[str, Json]:
+    """What a run says of a task, to those who read its value."""
+    return {
+        "name": output.name,
+        **({"description": output.description} if output.id.startswith(DELEGATION) else {}),
+        "raw": output.raw,
+        "data": output.data,
+        "agent": output.agent,
+        "usage": output.usage.record(),
+        "duration": output.duration,
+        "status": output.status,
+        **({"why": output.why} if output.why else {}),
+        **({"iteration": output.iteration} if output.iteration > 1 else {}),
+        **({"reached_max": True} if output.reached_max else {}),
+    }
+
+
+# ── who is asked ─────────────────────────────────────────────────────────
+
+
+def _expect_providers(cast: Cast, turn: Turn) -> None:
+    """Whoever is to be asked is there: all that are not, before the first task."""
+    hands = working(turn.run).hands
+    problems: dict[str, Problem] = {}
+    for called, provider in asked_of_models(cast):
+        named = cast.provider if provider is None else provider
+        if not isinstance(named, str | None) or (named or "") in problems:
+            continue
+        try:
+            if hands.provider(named) is None:
+                problems[named or ""] = Problem(f"{called} needs a model, and {NOBODY}", code="no-provider")
+        except InputError as error:
+            problems[named or ""] = replace(error.problems[0], what=f"{called}: {error.what}")
+    if problems:
+        raise InputError.together(problems.values())
+
+
+def asked_of_models(cast: Cast) -> Iterator[tuple[str, Json]]:
+    """Who needs a model, and the provider that was named for it."""
+    for task in cast.tasks:
+        if task.is_done_by_model:
+            yield f"task '{cast.id_of(task)}'", None if task.agent is None else task.agent.provider
+    if cast.strategy == "hierarchical":
+        yield "the manager", None if cast.manager is None else cast.manager.provider

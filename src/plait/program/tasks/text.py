@@ -1,0 +1,505 @@
+"""The texts of an ensemble: filled all at once before anything runs, and put together for models.
+
+What is missing is gathered over every task, loop, map and agent, so that one error names all of it.
+A prompt is the system text of an agent, and below it what came before, the task, what is expected
+and the form of the answer.  Outputs are put there as they are: nothing in them is a template.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+from plait.core.errors import InputError, Problem, PromptTemplateError, nearest
+from plait.core.hints import TYPE_CHECKING, Final, TypeAlias
+from plait.core.records import dataclass, replace
+from plait.core.source import Source, Span
+from plait.core.values import UNDEFINED, Json, json_text, text
+from plait.program.tasks.model import Agent, Cast, MapReduce, Task, TaskOutput
+from plait.template.grammar import parse_path
+from plait.template.nodes import ContextHole, Hole, InputHole, Path, PromptHole, Text, holes
+from plait.template.program import FALLBACK_ROOTS, walk
+from plait.template.template import Leaf, Template, compile_template
+
+if TYPE_CHECKING:
+    from plait.agents.messages import Provider
+
+LONGEST_SHOWN: Final = 100
+"""Characters of a template that a message shows."""
+TASK_TEXTS: Final = ("description", "expected_output")
+AGENT_TEXTS: Final = ("role", "goal", "background")
+
+Place: TypeAlias = tuple[int, str]
+"""The identity of a task or an agent, and one of its fields."""
+Filler: TypeAlias = Callable[[Mapping[str, Json]], str]
+_Missing: TypeAlias = tuple[list[str], str, Span | None]
+"""Names, the text that asks for them, and where it stands in a file."""
+
+
+# ── filling ──────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """The tasks of an ensemble with their texts filled; those that their authors wrote stay as they are."""
+
+    tasks: Mapping[int, Task]
+    """By the identity of the task."""
+    items: Mapping[int, tuple[Task, ...]]
+    """By the identity of a map's task: one for each item, unless another task makes the items."""
+    agents: Mapping[int, Agent]
+    inputs: Mapping[str, Json]
+
+    def task(self, task: Task) -> Task:
+        return self.tasks[id(task)]
+
+
+class Texts:
+    """The templates of an ensemble, read once and filled as often as it runs."""
+
+    def __init__(self, cast: Cast, written: Mapping[Place, Template] | None = None) -> None:
+        """`written`: those that were read from a file, whose problems point into it."""
+        self._cast = cast
+        self._maps = {id(one.task): one for one in cast.maps}
+        self._agents = list({id(one): one for one in _agents(cast)}.values())
+        read = dict(written or {})
+        self._templates: dict[Place, Template] = {
+            place: read[place] if place in read else compile_template(text, "prompt", source=Source("", text))
+            for place, text in self._texts()
+        }
+        self._fillers = {place: _filler(template) for place, template in self._templates.items()}
+        self._of_tasks = [
+            (task, [self._fillers.get((id(task), name)) for name in TASK_TEXTS]) for task in cast.tasks
+        ]
+        self._params = {
+            id(task): read.get((id(task), "params")) or compile_template(task.params, "graph")
+            for task in cast.tasks
+            if task.params is not None
+        }
+        self._asking = {key: found for key, one in self._params.items() if (found := asking(one))}
+        """Holes in parameters of tools that inputs or items have to answer."""
+        self._is_plain = not (self._asking or cast.maps)
+
+    def params(self, task: Task) -> Template | None:
+        """The parameters of a tool: templates of the profile `graph`."""
+        return self._params.get(id(task))
+
+    def filled(self, inputs: Mapping[str, Json], providers: Mapping[int, Provider] | None = None) -> Filled:
+        """PromptTemplateError with every variable that is missing anywhere, in order of appearance.
+
+        `providers`: by the identity of an agent, who answers if its author gave a function or a list.
+        """
+        asked = providers or {}
+        try:
+            agents = {id(agent): self._agent(agent, inputs, asked) for agent in self._agents}
+            tasks: dict[int, Task] = {}
+            items: dict[int, tuple[Task, ...]] = {}
+            for task, templates in self._of_tasks:
+                agent = None if task.agent is None else agents[id(task.agent)]
+                one = self._maps.get(id(task))
+                if one is None:
+                    tasks[id(task)] = _filled(task, templates, agent, inputs)
+                else:
+                    tasks[id(task)] = replace(task, agent=agent)
+                    if one.source is None:
+                        items[id(task)] = tuple(
+                            _filled(task, templates, agent, {**inputs, **names})
+                            for names in item_names(one.item, items_of(one, inputs))
+                        )
+        except PromptTemplateError as error:
+            raise (self.missing(inputs) or error) from None
+        if not self._is_plain and (missing := self.missing(inputs)) is not None:
+            raise missing
+        _log_texts(self._templates.values(), len(inputs))
+        return Filled(tasks, items, agents, inputs)
+
+    def filled_items(self, one: MapReduce, filled: Filled, items: Sequence[Json]) -> tuple[Task, ...]:
+        """The task of a map for each of the items that another task has made."""
+        task = one.task
+        texts = [self._fillers.get((id(task), name)) for name in TASK_TEXTS]
+        agent = None if task.agent is None else filled.agents[id(task.agent)]
+        made: list[Task] = []
+        problems: list[Problem] = []
+        for number, names in enumerate(item_names(one.item, items)):
+            try:
+                made.append(_filled(task, texts, agent, {**filled.inputs, **names}))
+            except PromptTemplateError as error:
+                what = f"item {number} of task '{self._cast.id_of(task)}' has no {_listed(error)}"
+                fix = f"'{self._cast.id_of(_source(one))}' has to give it, or leave it away in the text"
+                problems.append(Problem(what, None, fix, code="missing-variables"))
+        if problems:
+            raise InputError.together(problems)
+        return tuple(made)
+
+    def any_item(self, one: MapReduce, filled: Filled) -> Task:
+        """The task of a map whose items nobody knows yet: what asks for an item stays as it is written."""
+        task = one.task
+        texts = [template for name in TASK_TEXTS if (template := self._templates.get((id(task), name)))]
+        asked = {str(name) for template in texts for name in template.placeholders}
+        names = {name for name in asked if is_item_name(name, one.item)} | {
+            one.item, f"{one.item}_index", f"{one.item}_total"
+        }  # fmt: skip
+        values = {**filled.inputs, **{name: f"{{{name}}}" for name in names}}
+        agent = None if task.agent is None else filled.agents[id(task.agent)]
+        return _filled(task, [self._fillers.get((id(task), name)) for name in TASK_TEXTS], agent, values)
+
+    def variables(self) -> tuple[str, ...]:
+        """Every variable that has to be given, in order of appearance."""
+        found: dict[str, None] = {}
+        for owner, field, own in self._spots():
+            if field == "items":
+                assert isinstance(owner, MapReduce)
+                found.setdefault(str(owner.items))
+                continue
+            if field == "params":
+                asked = (input_of(hole) for _, hole in self._asking[id(owner)])
+                found |= dict.fromkeys(name for name in asked if name and not is_item_name(name, own))
+                continue
+            template = self._templates[(id(owner), field)]
+            found |= dict.fromkeys(name for name in template.placeholders if not is_item_name(name, own))
+        return tuple(str(name) for name in found)
+
+    def _texts(self) -> Iterator[tuple[Place, str]]:
+        for owner, names in [(task, TASK_TEXTS) for task in self._cast.tasks] + [
+            (agent, AGENT_TEXTS) for agent in self._agents
+        ]:
+            for name in names:
+                text = getattr(owner, name)
+                if text:
+                    yield (id(owner), name), text
+
+    def _agent(self, agent: Agent, inputs: Mapping[str, Json], providers: Mapping[int, Provider]) -> Agent:
+        texts: dict[str, Json] = {
+            name: fill(inputs)
+            for name in AGENT_TEXTS
+            if (fill := self._fillers.get((id(agent), name))) is not None
+        }
+        return replace(agent, provider=providers.get(id(agent), agent.provider), **texts)
+
+    # ── what is missing ──────────────────────────────────────────────────
+
+    def _spots(self) -> Iterator[tuple[Task | Agent | MapReduce, str, str | None]]:
+        """Every text in order of appearance; of a map's task with the name of the item."""
+        seen: set[int] = set()
+        for task in self._cast.tasks:
+            one = self._maps.get(id(task))
+            if one is not None and isinstance(one.items, str):
+                yield one, "items", None
+            for owner, names in ((task, TASK_TEXTS), (task.agent, AGENT_TEXTS)):
+                if owner is None or id(owner) in seen:
+                    continue
+                seen.add(id(owner))
+                own = one.item if one is not None and owner is task else None
+                yield from ((owner, name, own) for name in names if (id(owner), name) in self._templates)
+                if id(owner) in self._asking:
+                    yield owner, "params", own
+        manager = self._cast.manager
+        if manager is not None and id(manager) not in seen:
+            yield from (
+                (manager, name, None) for name in AGENT_TEXTS if (id(manager), name) in self._templates
+            )
+
+    def missing(self, inputs: Mapping[str, Json]) -> PromptTemplateError | None:
+        """Everything that is missing anywhere; None if nothing is."""
+        problems: list[Problem] = []
+        missing: dict[str, None] = {}
+        template = ""
+        for owner, field, own in self._spots():
+            each = [] if isinstance(owner, MapReduce) else self._items_known(owner, own, inputs)
+            for names, written, where in self._missing_at(owner, field, own, inputs):
+                template = template or written
+                missing |= dict.fromkeys(names)
+                fix = _fix(names, inputs, each, own, is_in_file=where is not None)
+                problems.append(_problem(names, self._called(owner, field), written, where, fix))
+        if not problems:
+            return None
+        error = PromptTemplateError(problems[0].what, list(missing), template)
+        error.problems = tuple(problems)
+        return error
+
+    def _missing_at(
+        self, owner: Task | Agent | MapReduce, field: str, item: str | None, inputs: Mapping[str, Json]
+    ) -> Iterator[_Missing]:
+        """What is missing in one text, or in each of the parameters of a tool."""
+        if isinstance(owner, MapReduce):
+            name = str(owner.items)
+            if name not in inputs:
+                yield [name], name, None
+            return
+        each = self._items_known(owner, item, inputs)
+        if field == "params":
+            yield from _missing_params(self._asking[id(owner)], inputs, each, item)
+            return
+        template = self._templates[(id(owner), field)]
+        known = set(inputs)
+        if each:
+            known |= set.intersection(*map(set, each))
+        elif item is not None:
+            known |= {name for name in template.placeholders if is_item_name(name, item)}
+        yield from _missing_in(template, known)
+
+    def _items_known(
+        self, owner: Task | Agent, item: str | None, inputs: Mapping[str, Json]
+    ) -> list[dict[str, Json]]:
+        """What the items of a map's task are called and hold, as far as that is known before it runs."""
+        one = self._maps.get(id(owner))
+        if item is None or one is None or one.source is not None:
+            return []
+        if isinstance(one.items, str) and not isinstance(inputs.get(one.items), list | tuple):
+            return []
+        return list(item_names(item, items_of(one, inputs)))
+
+    def _called(self, owner: Task | Agent | MapReduce, field: str) -> str:
+        match owner:
+            case Task():
+                return f"the {field.replace('_', ' ')} of task '{self._cast.id_of(owner)}'"
+            case MapReduce():
+                return f"the items of task '{self._cast.id_of(owner.task)}'"
+        return f"the {field} of agent '{owner.role}'"
+
+
+def _agents(cast: Cast) -> Iterator[Agent]:
+    yield from (task.agent for task in cast.tasks if task.agent is not None)
+    if cast.manager is not None:
+        yield cast.manager
+
+
+def _filled(
+    task: Task, fillers: Sequence[Filler | None], agent: Agent | None, values: Mapping[str, Json]
+) -> Task:
+    description, expected = fillers
+    return task.with_texts(
+        task.description if description is None else description(values),
+        task.expected_output if expected is None else expected(values),
+        agent,
+        values,
+    )
+
+
+def _filler(template: Template) -> Filler:
+    """What fills a text: its pieces are joined, which needs no function of its own to be fast at once."""
+    parts = template.leaf.program.parts
+    if template.counted or not all(isinstance(part, Text | PromptHole) for part in parts):
+        return template.render
+    written = [part.text if isinstance(part, Text) else "" for part in parts]
+    names = [(at, part.name) for at, part in enumerate(parts) if isinstance(part, PromptHole)]
+
+    def fill(values: Mapping[str, Json]) -> str:
+        pieces = written.copy()
+        try:
+            for at, name in names:
+                value = values[name]
+                pieces[at] = value if value.__class__ is str else text(value)
+        except KeyError:
+            return str(template.render(values))  # which says everything that is missing
+        return "".join(pieces)
+
+    return fill
+
+
+def _log_texts(templates: Iterable[Template], count: int) -> None:
+    """Tell the log how long each text is and how much is filled in, if somebody listens to it."""
+    logging = sys.modules.get("logging")  # nobody listens who has not loaded it
+    if logging is None or not (log := logging.getLogger("plait.template")).isEnabledFor(logging.DEBUG):
+        return
+    for template in templates:
+        log.debug("Resolving template (%d chars) with %d variables", len(template.leaf.source.text), count)
+        log.debug("Resolved %d variables in template", len(template.placeholders))
+
+
+def _missing_in(template: Template, known: set[str]) -> Iterator[_Missing]:
+    leaf = template.leaf
+    absent = [hole for hole in holes(leaf.program.parts) if hole.name not in known]
+    if absent:
+        yield list(dict.fromkeys(hole.name for hole in absent)), leaf.source.text, _place(leaf, absent[0])
+
+
+def _place(leaf: Leaf, hole: Hole) -> Span | None:
+    name = leaf.source.name
+    return Span(leaf.source, hole.start, hole.end) if name and not name.startswith("<template>") else None
+
+
+# ── parameters of tools ──────────────────────────────────────────────────
+
+
+def asking(template: Template) -> list[tuple[Leaf, Hole]]:
+    """The holes that somebody has to answer before a task of the context has run."""
+    return [
+        (leaf, part)
+        for leaf in template.leaves()
+        for part in leaf.program.parts
+        if isinstance(part, ContextHole | InputHole) and not _can_do_without(part)
+    ]
+
+
+def _can_do_without(hole: ContextHole | InputHole) -> bool:
+    if hole.default is not None:
+        return True
+    if isinstance(hole, InputHole):
+        return hole.optional
+    origins = [one.origin for one in hole.alternatives]
+    late = any(not isinstance(one, Path) or one.root in _ANSWERED_LATER for one in origins)
+    return late or any(one.name == "default" for one in hole.filters)
+
+
+_ANSWERED_LATER: Final = FALLBACK_ROOTS | {"context", "task"}
+
+
+def _missing_params(
+    asking: Sequence[tuple[Leaf, Hole]],
+    inputs: Mapping[str, Json],
+    each: Sequence[Mapping[str, Json]],
+    item: str | None,
+) -> Iterator[_Missing]:
+    given: dict[str, Json] = {**inputs, "inputs": inputs}
+    knowing = [{**given, **names, "inputs": {**inputs, **names}} for names in each] or [given]
+    for leaf, hole in asking:
+        if not each and is_item_name(input_of(hole), item):
+            continue  # nobody knows the items yet
+        if any(_lacks(hole, names) for names in knowing):
+            yield [_asked(hole)], leaf.source.text, _place(leaf, hole)
+
+
+def _lacks(hole: Hole, names: Mapping[str, Json]) -> bool:
+    if isinstance(hole, InputHole):
+        return hole.key not in names["inputs"]
+    return all(walk(names, (path.root, *path.keys)) is UNDEFINED for path in _paths(hole))
+
+
+def _paths(hole: Hole) -> list[Path]:
+    assert isinstance(hole, ContextHole)
+    return [one.origin for one in hole.alternatives if isinstance(one.origin, Path)]
+
+
+def _asked(hole: Hole) -> str:
+    """What of the inputs a hole asks for: `topic`, `plan.points`."""
+    if isinstance(hole, InputHole):
+        return hole.key
+    path = _paths(hole)[0]
+    if path.root == "inputs" and path.keys:
+        return str(Path(str(path.keys[0]), path.keys[1:]))
+    return str(path)
+
+
+def input_of(hole: Hole) -> str:
+    """The name of the input."""
+    if isinstance(hole, InputHole):
+        return hole.key
+    path = _paths(hole)[0]
+    return str(path.keys[0]) if path.root == "inputs" and path.keys else path.root
+
+
+def _problem(
+    names: Sequence[str], called: str, template: str, where: Span | None, fix: str | None
+) -> Problem:
+    shown = template if len(template) <= LONGEST_SHOWN else template[:LONGEST_SHOWN] + "..."
+    what = (
+        f"Missing template variables: [{', '.join(names)}], in {called}. "
+        f"Provide them in ensemble.run(inputs). Template: '{shown}'"
+    )
+    return Problem(what, where, fix, code="missing-variables")
+
+
+def _fix(
+    names: Sequence[str],
+    inputs: Mapping[str, Json],
+    each: Sequence[Mapping[str, Json]],
+    item: str | None,
+    *,
+    is_in_file: bool,
+) -> str | None:
+    """What to give: inputs, and of items that have no such field which ones those are."""
+    of_items = [name for name in names if each and is_item_name(name.partition(".")[0], item)]
+    of_inputs = [name for name in names if name not in of_items]
+    guesses = [guess for name in of_inputs if (guess := nearest(name, inputs)) is not None]
+    fixes = [_item_without(name, each, item) for name in of_items]
+    if guesses:
+        fixes.insert(0, f"given is {', '.join(map(repr, dict.fromkeys(guesses)))}: is that meant?")
+    elif of_inputs and is_in_file:
+        fixes.insert(0, ", ".join(f"-i {name}=…" for name in of_inputs))
+    return "; ".join(fixes) or None
+
+
+def _item_without(name: str, each: Sequence[Mapping[str, Json]], item: str | None) -> str:
+    """The first of the items that have no such field, by its place among all."""
+    at = next(at for at, names in enumerate(each) if walk(names, tuple(name.split("."))) is UNDEFINED)
+    return f"item {at} of {len(each)}, counted from 0, has no field '{name[len(item or '') + 1 :]}'"
+
+
+# ── the items of a map ───────────────────────────────────────────────────
+
+
+def items_of(one: MapReduce, inputs: Mapping[str, Json]) -> list[Json]:
+    assert not isinstance(one.items, Task), "they are there when that task is done"
+    found = inputs.get(one.items, []) if isinstance(one.items, str) else one.items
+    if isinstance(found, Sequence) and not isinstance(found, str):
+        return list(found)
+    raise InputError(
+        f"the items of a map are a list, and the input '{one.items}' is none",
+        fix=f"give {one.items} as a list",
+        code="wrong-type",
+    )
+
+
+def made_items(one: MapReduce, output: TaskOutput) -> list[Json]:
+    """The list that a task has made; InputError if it made none."""
+    found = output.data
+    if one.path is not None:
+        path = parse_path(one.path)
+        found = walk(found, (path.root, *path.keys))
+    if isinstance(found, list):
+        return found
+    where = "its data" if one.path is None else f"'{one.path}' in its data"
+    raise InputError(
+        f"the items of a map are a list, and {where} is none: task '{output.id}'",
+        fix="have it give a list; of a model by output_schema",
+        code="wrong-type",
+    )
+
+
+def item_names(name: str, items: Sequence[Json]) -> Iterator[dict[str, Json]]:
+    """What the text of the task knows for each item: `{item}`, `{item_field}`, `{item_index}`, …"""
+    for index, item in enumerate(items):
+        fields = {f"{name}_{key}": value for key, value in item.items()} if isinstance(item, Mapping) else {}
+        yield {**fields, name: item, f"{name}_index": index, f"{name}_total": len(items)}
+
+
+def _source(one: MapReduce) -> Task:
+    assert one.source is not None
+    return one.source
+
+
+def _listed(error: PromptTemplateError) -> str:
+    return ", ".join(f"'{name}'" for name in error.missing_variables)
+
+
+def is_item_name(name: str, item: str | None) -> bool:
+    return item is not None and (name == item or name.startswith(f"{item}_"))
+
+
+# ── prompts ──────────────────────────────────────────────────────────────
+
+
+def system_of(agent: Agent) -> str:
+    parts = [f"You are {agent.role}.", agent.background, f"Your goal: {agent.goal}" if agent.goal else ""]
+    rule = "Do the task that you are given, and answer with its result and nothing else."
+    return "\n\n".join(part for part in (*parts, rule) if part)
+
+
+def prompt_of(task: Task, context: Sequence[TaskOutput], schema: Mapping[str, Json] | None = None) -> str:
+    """What came before, then the task: whoever reads it ends with what is to be done."""
+    parts = [f"## Output of {_said(one)}\n\n{one.raw}" for one in context]
+    if task.feedback is not None:
+        parts.append(f"## Outcome of the round before\n\n{task.feedback}")
+    parts.append(f"## Task\n\n{task.description or ''}")
+    if task.expected_output:
+        parts.append(f"## Expected output\n\n{task.expected_output}")
+    if schema is not None:
+        parts.append(
+            f"## Form of the answer\n\nJSON of this schema, and nothing else:\n{json_text(dict(schema))}"
+        )
+    return "\n\n".join(parts)
+
+
+def _said(output: TaskOutput) -> str:
+    return f"{output.name} ({output.agent})" if output.agent else output.name

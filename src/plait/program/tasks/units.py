@@ -1,0 +1,167 @@
+"""What the tasks, loops and maps of an ensemble have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from plait.agents.messages import Usage
+from plait.core.hints import TYPE_CHECKING, Final, Protocol, TypeAlias
+from plait.core.records import replace
+from plait.core.values import Json
+from plait.engine.backend import ItemWork
+from plait.engine.hands import working
+from plait.engine.outcome import (
+    Done,
+    Failed,
+    Failure,
+    Outcome,
+    Skipped,
+)
+from plait.engine.perform import Step, Turn, behind_all
+from plait.program.tasks.model import Cast, Task, TaskOutput
+from plait.program.tasks.task import (
+    TaskStep,
+    output_of,
+    record_of,
+    task_step,
+)
+
+if TYPE_CHECKING:
+    from plait.program.tasks.task_graph import Assembled
+
+Outputs: TypeAlias = dict[str, TaskOutput]
+"""By id, in the order in which they were there."""
+
+
+class Unit(Protocol):
+    """What begins and ends as one."""
+
+    @property
+    def tasks(self) -> Sequence[Task]:
+        """Those that it does, its last one last."""
+
+    def step(self, outputs: Mapping[str, TaskOutput]) -> Step:
+        """The step that does it, with the outputs that it needs."""
+
+    def outputs(self, outcome: Outcome) -> Outputs:
+        """What came of its tasks."""
+
+
+def task_step_of(
+    program: Assembled,
+    task: Task,
+    outputs: Mapping[str, TaskOutput],
+    name: str,
+    *,
+    filled: Task | None = None,
+    kind: str | None = None,
+    context: Sequence[TaskOutput] | None = None,
+) -> TaskStep:
+    cast = program.cast
+    ids = [cast.id_of(one) for one in task.context]
+    return task_step(
+        name,
+        cast.id_of(task),
+        filled or program.filled.task(task),
+        tuple(outputs[one] for one in ids if one in outputs) if context is None else tuple(context),
+        context_ids=tuple(ids),
+        params=program.texts.params(task),
+        provider=cast.provider,
+        model=cast.model,
+        kind=kind,
+    )
+
+
+def performed_all(turn: Turn, steps: Sequence[TaskStep], cast: Cast) -> tuple[list[Outcome], Turn]:
+    """Perform steps that need nothing of each other; those behind them are done anew if one of them was.
+
+    Under `fail_fast` none begins behind one that failed: there are as many outcomes as were begun.
+    """
+    ended: dict[int, Outcome] = {}
+    turns: list[Turn] = []
+
+    def perform(work: ItemWork) -> Outcome:
+        outcome, behind = turn.perform_next(steps[work.order], work.order)
+        turns.append(behind)
+        return outcome
+
+    def finished(work: ItemWork, outcome: Outcome) -> None:
+        ended[work.order] = outcome
+
+    def wanted() -> Iterator[ItemWork]:
+        for order, step in enumerate(steps):
+            failed = any(isinstance(one, Failed) for one in list(ended.values()))
+            if turn.run.is_stopping() or (failed and cast.on_error == "fail_fast"):
+                return
+            yield ItemWork(order, step.name, None)
+
+    if steps:
+        parallel = max(1, min(cast.max_parallel, len(steps)))
+        working(turn.run).backend.run_items(wanted(), perform, finished, parallel=parallel)
+        turn.run.expect_going()
+    return [ended[order] for order in sorted(ended)], behind_all(turn, turns)
+
+
+def told(outcome: Outcome) -> dict[str, Json]:
+    """What is recorded of a task in a loop or a map; one that was skipped gave nothing, and says so."""
+    if isinstance(outcome, Skipped):
+        return {"status": "skipped", "why": outcome.why, "usage": Usage(calls=0).record()}
+    return record_of(outcome)
+
+
+def skipped_with(needed: Iterable[TaskOutput]) -> Outcome | None:
+    """How a task ends that needs one which was skipped."""
+    return next((needs_skipped(one.id) for one in needed if one.status == "skipped"), None)
+
+
+def needs_skipped(id: str) -> Skipped:
+    return Skipped(why_skipped(id, "skipped"))
+
+
+def why_skipped(id: str, ended: str) -> str:
+    return f"'{id}', which it needs, {_ENDED[ended]}"
+
+
+def recorded_outputs(program: Assembled, tasks: Sequence[Task], outcome: Outcome) -> Outputs:
+    """The outputs of several tasks, as a loop or a map has recorded them."""
+    match outcome:
+        case Done(dict() as value) | Failed(Failure(output=dict() as value)):
+            values = value.get("tasks") or {}
+            reached = bool(value.get("reached_max"))
+        case _:
+            values, reached = {}, False
+    made: Outputs = {}
+    for task in tasks:
+        key = program.cast.id_of(task)
+        if key in values:
+            one = output_of(key, program.filled.task(task), _outcome(values[key]))
+            made[key] = replace(one, reached_max=reached, iteration=int(values[key].get("iteration", 1)))
+        elif isinstance(outcome, Skipped):
+            made[key] = output_of(key, program.filled.task(task), outcome)
+    if isinstance(outcome, Failed):
+        missing = next((task for task in tasks if program.cast.id_of(task) not in made), None)
+        if missing is not None:
+            key = program.cast.id_of(missing)
+            made[key] = output_of(key, program.filled.task(missing), outcome)
+    return made
+
+
+def with_tasks(failure: Failure, last: Mapping[str, Json]) -> Failure:
+    """A failure inside a loop or a map, with what its tasks had given."""
+    own = failure.output.get("tasks") if isinstance(failure.output, Mapping) else None
+    tasks = {**(last.get("tasks") or {}), **(own or {})}
+    usage = failure.output.get("usage") if isinstance(failure.output, Mapping) else None
+    return replace(failure, output={"tasks": tasks, **({} if usage is None else {"usage": usage})})
+
+
+def last_value(value: Mapping[str, Json]) -> Mapping[str, Json]:
+    tasks = value.get("tasks") or {}
+    return list(tasks.values())[-1] if tasks else {}
+
+
+def _outcome(value: Mapping[str, Json]) -> Outcome:
+    """What `told` has told, as an outcome."""
+    return Skipped(str(value.get("why", ""))) if value.get("status") == "skipped" else Done(value)
+
+
+_ENDED: Final = {"failed": "failed", "skipped": "was skipped"}

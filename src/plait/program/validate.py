@@ -1,0 +1,253 @@
+"""Check what a step did, complete what is missing, and check again.
+
+The check prints, or writes into a file, JSON: `{completion_percentage, status,
+implemented, missing, gaps}`.  Below the threshold the steps of `on_incomplete`
+run with `validation.*`, and the check is repeated.  A result that cannot be
+read, or does not fit the schema that is expected, never counts as complete; nor
+does a file that an earlier check left behind, when this one failed without writing it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+
+from plait.core.errors import PlaitError
+from plait.core.hints import TYPE_CHECKING, Final
+from plait.core.records import dataclass, replace
+from plait.core.values import NOT_KNOWN, Json, json_value
+from plait.engine.hands import working
+from plait.engine.outcome import INCOMPLETE, Done, Failed, Failure, Outcome, StepError, expect_done
+from plait.engine.perform import Step, Turn, since_last_end
+from plait.program.capture import stripped, whole_output
+from plait.template.sinks import as_text
+
+if TYPE_CHECKING:
+    from plait.program.step_list import Sequence as Steps
+    from plait.scope import Scope
+    from plait.template.template import Template
+
+
+ANSWERS: Final = ("exit", "failed", INCOMPLETE)
+"""The ways in which a check fails that mean no; any other means that nobody knows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Validation:
+    check: Steps
+    threshold: float = 100.0
+    result_file: Template | None = None
+    on_incomplete: Steps | None = None
+    attempts: int = 2
+    """How often `on_incomplete` runs at most, each time followed by another check."""
+    fails: bool = True
+    """What is still incomplete in the end fails the step."""
+    schema: Json = None
+    """JSON Schema that every result has to fit."""
+
+    @property
+    def inner(self) -> Sequence[Step]:
+        return [self.check, *([self.on_incomplete] if self.on_incomplete else [])]
+
+    @property
+    def captures(self) -> list[str]:
+        """Names that it may give to those after the step."""
+        steps = () if self.on_incomplete is None else self.on_incomplete.steps
+        return ["validation", *(name for step in steps for name in step.may_capture())]
+
+    def run(self, turn: Turn) -> tuple[Json, Turn]:
+        """What handlers captured, and the turn of what follows; raises StepError if it stays incomplete."""
+        captures: dict[str, Json] = {}
+        found, turn = self._checked(turn, turn.scope, 1)
+        for attempt in range(1, self.attempts + 1):
+            if found.completion >= self.threshold or self.on_incomplete is None:
+                break
+            scope = turn.scope.frame(
+                "validation", captures=captures, phase={"validation": found.record(attempt)}
+            )
+            outcome, turn = turn.perform_next(
+                self.on_incomplete, scope=scope, name=f"on_incomplete@{attempt}"
+            )
+            captures |= _captures(expect_done(outcome))
+            found, turn = self._checked(turn, scope, attempt + 1)
+        if found.completion < self.threshold and self.fails:
+            raise StepError(
+                Failure(
+                    f"only {found.completion:g} % complete, {self.threshold:g} % are wanted"
+                    + (f"; missing: {found.shown_missing}" if found.missing else ""),
+                    INCOMPLETE,
+                )
+            )
+        facts: dict[str, Json] = {"validation": NOT_KNOWN if found is NOT_CHECKED else found.record(1)}
+        return {"captures": {**captures, **facts}}, turn
+
+    def _checked(self, turn: Turn, scope: Scope, number: int) -> tuple[Found, Turn]:
+        rehearsing = working(turn.run).rehearsal is not None
+        file = None if self.result_file is None or rehearsing else as_text(self.result_file, scope)
+        before = None if file is None else _seen(file, turn)
+        fresh = turn.run.fresh
+        # What it says leads to something, also if it says it by failing: it is asked once.
+        check = replace(self.check, policy=replace(self.check.policy, failure_is_final=True))
+        name = f"check@{number}"
+        # A check that has said no may say another thing now.
+        since = since_last_end(turn, name, lambda _, failure: failure.kind == INCOMPLETE)
+        outcome, turn = since.perform_next(check, scope=scope, name=name)
+        if rehearsing and (fresh or not turn.replaying):
+            return NOT_CHECKED, turn  # what it will say nobody knows before
+        if rehearsing and self.result_file is not None:
+            file = as_text(self.result_file, scope)
+            if not _seen(file, turn):
+                return NOT_CHECKED, turn
+        failed = isinstance(outcome, Failed)
+        if isinstance(outcome, Failed) and outcome.failure.kind not in ANSWERS:
+            why = f"the check could not be made: {outcome.failure.message}"
+            raise StepError(replace(outcome.failure, message=why))
+        result = _output(outcome)
+        if file is not None and not (failed and _seen(file, turn) == before):
+            result = working(turn.run).hands.read(file, directory=turn.directory).decode("utf-8", "replace")
+        found = read_result(
+            result,
+            threshold=self.threshold,
+            failed=failed,
+            promised=self._promises_result,
+            schema=self.schema,
+        )
+        return found, turn
+
+    @property
+    def _promises_result(self) -> bool:
+        """Has the check to say more than that it ended well?  Agents and models always end well."""
+        by = self.check.steps[-1].kind if self.check.steps else ""
+        return self.result_file is not None or self.schema is not None or by in ("agent", "prompt")
+
+
+def _output(outcome: Outcome) -> Json:
+    match outcome:
+        case Done(Mapping() as value):
+            return whole_output(value)
+        case Failed(failure):
+            return whole_output(failure.as_ended())
+    return None
+
+
+def _seen(file: str, turn: Turn) -> tuple[Json, ...]:
+    """What tells whether a file is written: what it holds, and when and as what it was put there."""
+    try:
+        data = working(turn.run).hands.read(file, directory=turn.directory)
+    except PlaitError:
+        return ()
+    try:
+        found = os.stat(os.path.join(turn.directory, file))
+    except OSError:
+        return (data,)
+    return data, found.st_mtime_ns, found.st_ino
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a check said."""
+
+    completion: float
+    status: str = "complete"
+    implemented: Json = None
+    missing: Json = None
+    gaps: Json = None
+    raw: Json = None
+
+    @property
+    def shown_missing(self) -> str:
+        shown = self.missing if isinstance(self.missing, list) else [self.missing]
+        return ", ".join(str(one) for one in shown[:5])
+
+    def record(self, attempt: int) -> dict[str, Json]:
+        return {
+            "completion": _plain(self.completion),
+            "completion_percentage": _plain(self.completion),
+            "status": self.status,
+            "implemented": self.implemented or [],
+            "missing": self.missing or [],
+            "missing_count": len(self.missing) if isinstance(self.missing, list) else 0,
+            "gaps": self.gaps or {},
+            "attempt": attempt,
+            "attempt_number": attempt,
+            "raw_output": self.raw,
+        }
+
+
+NOT_CHECKED: Final = Found(completion=100.0)
+"""In a dry run, which checks nothing."""
+
+
+def read_result(
+    output: Json,
+    *,
+    threshold: float = 100.0,
+    failed: bool = False,
+    promised: bool = False,
+    schema: Json = None,
+) -> Found:
+    """The result that a check printed; text that is no result says only whether the check succeeded.
+
+    A status that it does not name follows from the completion.  Where a result is promised, only a
+    check that failed may say no more than that.
+    """
+    data = output
+    if isinstance(output, str):
+        try:
+            data = json_value(output)
+        except (ValueError, RecursionError):
+            if output.strip().startswith(("{", "[")):
+                raise _unreadable() from None
+            data = None
+    if not isinstance(data, Mapping):
+        if promised and not failed:
+            raise _unreadable()
+        return Found(0.0 if failed else 100.0, "failed" if failed else "complete", raw=stripped(output))
+    if schema is not None:
+        _expect_fit(data, schema)
+    completion = data.get("completion_percentage", data.get("completion"))
+    status = data.get("status")
+    if completion is None:
+        if promised and not failed and "status" not in data:
+            raise _unreadable()
+        status = status or ("failed" if failed else "complete")
+        completion = 0.0 if failed or status in ("incomplete", "failed") else 100.0
+    # NaN is below no threshold and above none: it is no share, like all that is not from 0 to 100.
+    if isinstance(completion, bool) or not isinstance(completion, int | float) or not 0 <= completion <= 100:
+        raise _unreadable()
+    status = status or ("complete" if completion >= threshold else "incomplete")
+    return Found(
+        float(completion),
+        str(status),
+        data.get("implemented"),
+        data.get("missing"),
+        data.get("gaps"),
+        stripped(output),
+    )
+
+
+def _expect_fit(data: Json, schema: Json) -> None:
+    from plait.core.result_schema import misfits
+
+    places = misfits(data, schema)
+    if places:
+        what = f"the result of the check does not fit expected_schema: see {', '.join(places)} there"
+        raise StepError(Failure(what, INCOMPLETE))
+
+
+def _unreadable() -> StepError:
+    return StepError(
+        Failure(
+            "the check printed no result: wanted is JSON with completion_percentage, a number from 0 to 100",
+            INCOMPLETE,
+        )
+    )
+
+
+def _plain(number: float) -> Json:
+    return int(number) if number == int(number) else number
+
+
+def _captures(value: Json) -> dict[str, Json]:
+    captures = value.get("captures") if isinstance(value, Mapping) else None
+    return dict(captures) if isinstance(captures, Mapping) else {}

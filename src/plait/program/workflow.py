@@ -1,0 +1,139 @@
+"""A whole flow: setup, map, reduce and merge, or one list of steps.
+
+What setup captured reaches every later phase; what an item captured ends with
+the item; reduce and merge see `map.*`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from plait.core.hints import TYPE_CHECKING
+from plait.core.records import dataclass, replace
+from plait.core.values import NOT_KNOWN, Json, json_text
+from plait.engine.hands import working
+from plait.engine.outcome import Done, expect_done
+from plait.engine.perform import Step, Turn, plans
+from plait.program.map import Fan, results
+from plait.program.step_list import Sequence as Steps
+
+if TYPE_CHECKING:
+    from plait.scope import Scope
+
+MAP_LISTS = ("results", "results_json", "outputs")
+MAP_FACTS = ("total", "successful", "failed", "skipped", "success_rate", *MAP_LISTS)
+
+
+@dataclass(frozen=True, slots=True)
+class Workflow:
+    name: str
+    steps: Steps | None = None
+    """A flow without phases."""
+    setup: Steps | None = None
+    fan: Fan | None = None
+    reduce: Steps | None = None
+    merge: Steps | None = None
+    map_lists: frozenset[str] = frozenset(MAP_LISTS)
+    """Which of the lists of `map.*` the flow reads: they may be large."""
+    tracks: frozenset[str] = frozenset()
+    """Those of `step`, `workflow` and `git` whose changes or state any template of the flow mentions."""
+
+    @property
+    def inner(self) -> Sequence[Step]:
+        parts = (self.steps, self.setup, self.fan, self.reduce, self.merge)
+        return [part for part in parts if part is not None]
+
+    @property
+    def phases(self) -> tuple[tuple[str, int], ...]:
+        """Each part with the number of its steps."""
+        return tuple(
+            (part.name, len(part.each.steps) if isinstance(part, Fan) else len(part.inner))
+            for part in self.inner
+        )
+
+    @plans
+    def run(self, turn: Turn) -> Json:
+        """The value of the last phase; raises StepError when one fails."""
+        if self.tracks:
+            from plait.program.changes import begin_tracking
+
+            begin_tracking(turn, self.tracks)
+        value: Json = None
+        order = 0
+        for part in (self.steps, self.setup):
+            if part is not None:
+                value, turn = self._performed(part, turn, order)
+                turn = replace(turn, scope=_with_captures(turn.scope, part.name, value))
+                order += 1
+        if self.fan is not None:
+            value, turn = self._performed(self.fan, turn, order)
+            turn = replace(turn, scope=self._with_map(turn, self.fan, value))
+            if self.fan.isolation is not None:
+                turn = self._where_items_met(turn, self.fan, value)
+            order += 1
+        if self.reduce is not None:
+            value, turn = self._performed(self.reduce, turn, order)
+            turn = replace(turn, scope=_with_captures(turn.scope, "reduce", value))
+            order += 1
+        if self.merge is not None:
+            turn = replace(turn, scope=_with_merge(turn))
+            value, turn = self._performed(self.merge, turn, order)
+            self._end_meeting(turn)
+        return value
+
+    def _where_items_met(self, turn: Turn, fan: Fan, value: Json) -> Turn:
+        """The turn of what follows a map whose items worked in worktrees."""
+        from plait.program.worktrees.gather import expect_at_target, met
+
+        if self.reduce is not None:
+            expect_at_target(turn, value, self.reduce)
+        return met(turn, fan, value)
+
+    def _end_meeting(self, turn: Turn) -> None:
+        rehearsed = working(turn.run).rehearsal is not None
+        if self.fan is not None and self.fan.isolation is not None and not rehearsed:
+            from plait.program.worktrees.gather import end_meeting
+
+            end_meeting(turn)
+
+    def _performed(self, part: Step, turn: Turn, order: int) -> tuple[Json, Turn]:
+        outcome, turn = turn.perform_next(part, order)
+        return expect_done(outcome), turn
+
+    def _with_map(self, turn: Turn, fan: Fan, value: Json) -> Scope:
+        facts: dict[str, Json] = dict(value) if isinstance(value, dict) else {}
+        facts.pop("isolation", None)
+        if working(turn.run).rehearsal is not None and (turn.run.fresh or not turn.replaying):
+            # A dry run knows at most how many items there are, and not what would become of them.
+            known = {"total": facts["total"]} if "total" in facts else {}
+            return turn.scope.frame("map", phase={"map": {**dict.fromkeys(MAP_FACTS, NOT_KNOWN), **known}})
+        wanted = self.map_lists
+        if wanted:
+            found = list(self._results(turn, fan))
+            lists: dict[str, Json] = {
+                "results": [dict(one) for one in found] if wanted & {"results", "results_json"} else [],
+                "outputs": [one["output"] for one in found] if "outputs" in wanted else [],
+            }
+            facts |= lists
+            if "results_json" in wanted:
+                facts["results_json"] = json_text(lists["results"])
+        return turn.scope.frame("map", phase={"map": facts})
+
+    def _results(self, turn: Turn, fan: Fan) -> Iterator[dict[str, Json]]:
+        mine = turn.inner(fan)
+        found = mine.run.journal.recorded(f"{mine.path}/{fan.items.name}")
+        if found is None or not isinstance(found.outcome, Done):
+            return iter(())
+        return results(mine, fan.items.read(found.outcome.value, mine))
+
+
+def _with_merge(turn: Turn) -> Scope:
+    from plait.program.changes import begin_merging
+
+    facts = begin_merging(turn)
+    return turn.scope.frame("merge", phase={"merge": facts}) if facts else turn.scope
+
+
+def _with_captures(scope: Scope, label: str, value: Json) -> Scope:
+    captures = value.get("captures") if isinstance(value, dict) else None
+    return scope.frame(label, captures=captures) if isinstance(captures, dict) and captures else scope

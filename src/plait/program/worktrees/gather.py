@@ -1,0 +1,142 @@
+"""Where reduce and merge steps work, behind a map whose items worked in worktrees.
+
+With merge steps both work in a worktree of the run, with all that the items did.  Without them that is in
+the branch of the user, and reduce works in the project: it begins only if that is still at that branch.
+"""
+
+from __future__ import annotations
+
+import shlex
+
+from plait.core.errors import InputError, ProcessError
+from plait.core.hints import TYPE_CHECKING
+from plait.core.records import dataclass
+from plait.core.values import Json
+from plait.engine.hands import Look, Site, Spot, Workspaces, working
+from plait.engine.outcome import Done
+from plait.engine.perform import Step, Turn
+from plait.program.worktrees.isolation import inside
+from plait.program.worktrees.merge import BRANCHES, expect_workspaces, named, short, value_of
+
+if TYPE_CHECKING:
+    from plait.program.map import Fan
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """A worktree with all that the items did, and the branch that it is meant for."""
+
+    spot: Spot
+    target: str
+    """A whole ref."""
+    since: str = ""
+    """Where that was when the items had ended."""
+    is_awaited: bool = False
+    """There are failed items, which may be brought together by hand with what the others did."""
+
+    def names(self, workspaces: Workspaces) -> dict[str, Json]:
+        """What `merge.*` says of it."""
+        return {
+            "worktree": self.spot.path,
+            "source_branch": self.spot.branch,
+            "target_branch": short(self.target),
+            **workspaces.facts(self.since or self.target, BRANCHES + self.spot.branch),
+        }
+
+
+def met(turn: Turn, fan: Fan, value: Json) -> Turn:
+    """The turn of what follows the map: where its items met, if steps of the flow merge what they did."""
+    facts = _facts(value)
+    if "worktree" not in facts:
+        return turn
+    run = working(turn.run)
+    if run.rehearsal is not None:
+        return turn  # nothing is made, so there is no place
+    if fan.name not in run.shelters:  # the map was done in an earlier life of the run
+        expect_workspaces(turn).open(Site(**value_of(run.journal.recorded(f"{fan.name}/ground"))))
+    source = str(facts["source"])
+    merge = run.journal.recorded("merge")
+    if not expect_workspaces(turn).tip(BRANCHES + source) and merge and isinstance(merge.outcome, Done):
+        return turn  # all is merged, and the branch is gone: nothing is done there any more
+    spot = expect_workspaces(turn).gather(source)
+    failed = value.get("failed") if isinstance(value, dict) else None
+    since = str(facts.get("since", ""))
+    run.meeting = Meeting(spot, str(facts["target"]), since, is_awaited=bool(failed))
+    return inside(turn, spot)
+
+
+def expect_at_target(turn: Turn, value: Json, reduce: Step) -> None:
+    """Raises if reduce is about to begin in a project that has left the branch the items were merged into.
+
+    One that had begun goes on, with a note: it may itself have left that branch.
+    """
+    target, path = str(_facts(value).get("target", "")), turn.inner(reduce).path
+    if "merged" not in _facts(value) or working(turn.run).rehearsal is not None or _is_done(turn, path):
+        return
+    now = expect_workspaces(turn).project_branch()
+    if now == target:
+        return
+    at = f"the branch {short(now)}" if now else "no branch (detached HEAD)"
+    where = f"the project is at {at}, and what the items did was merged into {short(target)}"
+    if _has_begun(turn, path):
+        turn.run.note(path, f"{where}: reduce goes on there, since it had begun")
+        return
+    raise InputError(
+        f"{where}: reduce does not begin elsewhere",
+        turn.directory,
+        f"git switch {shlex.quote(short(target))}; then plait resume {turn.run.id}",
+        code="other-branch",
+    )
+
+
+def _is_done(turn: Turn, path: str) -> bool:
+    """Has an earlier life done it, behind all that is before it now?"""
+    known = turn.run.journal.recorded(path) if turn.replaying and not turn.run.fresh else None
+    return known is not None and known.number > turn.after and isinstance(known.outcome, Done)
+
+
+def _has_begun(turn: Turn, path: str) -> bool:
+    """Has an earlier life come to any of its steps, however that ended?"""
+    journal = turn.run.journal
+    if turn.run.fresh or not turn.replaying:
+        return False
+    ended = any(known.number > turn.after for known in journal.recorded_in(path))
+    return ended or any(begun.startswith(f"{path}/") for begun in journal.unfinished())
+
+
+def end_meeting(turn: Turn) -> None:
+    """After the merge steps: what they have merged needs no worktree any more."""
+    run, spaces = working(turn.run), expect_workspaces(turn)
+    meeting = run.meeting
+    if meeting is None or not spaces.is_there(meeting.spot):
+        return
+    spot = meeting.spot
+    try:
+        look = spaces.look(spot)
+    except (InputError, ProcessError) as error:
+        turn.run.note("merge", f"{error.what}: {spot.path}")
+        return
+    if reasons := _reasons_to_stay(look, meeting, spaces):
+        said = f"the branch {spot.branch} stays, and its worktree {spot.path}"
+        turn.run.note("merge", f"{', and '.join(reasons)}: {said}")
+        return
+    remains = spaces.remove(spot, merged=None if meeting.is_awaited else look.head)
+    if remains is not None:
+        turn.run.note("merge", remains.message)
+    spaces.settle()
+
+
+def _reasons_to_stay(look: Look, meeting: Meeting, spaces: Workspaces) -> list[str]:
+    reasons = []
+    if not spaces.is_ancestor(look.head, meeting.target):
+        reasons.append(
+            f"the merge steps have not merged all of {meeting.spot.branch} into {short(meeting.target)}"
+        )
+    if left := (*look.files, *look.repositories):
+        reasons.append(f"nobody has committed {named(left)}")
+    return reasons
+
+
+def _facts(value: Json) -> dict[str, Json]:
+    """What a map recorded about where its items met."""
+    return value_of(value.get("isolation")) if isinstance(value, dict) else {}

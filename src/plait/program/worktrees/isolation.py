@@ -1,0 +1,553 @@
+"""Each item of a map in a place of its own: a git worktree, or a folder with copies of its inputs.
+
+    ground → for each item: worktree → its steps → merge (in the order of the items) → for all: merge
+
+Items begin at one commit.  What they commit is collected, in their order, on a branch of the run that
+nobody else writes to; at the end that branch goes into the one that was checked out.  Each merge is
+made beside all working trees, its intent {target, old, new} is recorded, and only then the branch is
+moved, by compare-and-swap: a resumed run sees by the branch whether that has happened.
+
+Nothing is dropped: what an item did is merged, or its branch stays, and its folder, too.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+
+from plait.core.errors import InputError, InternalError, ProcessError
+from plait.core.hints import TYPE_CHECKING, Final, Literal, TypeAlias
+from plait.core.records import dataclass, replace
+from plait.core.values import Json
+from plait.engine.events import StepForgotten
+from plait.engine.hands import Look, Site, Spot, Workspaces, working
+from plait.engine.journal import Recorded
+from plait.engine.outcome import Done, Failed, Failure, Interrupted, Outcome, StepError, expect_done
+from plait.engine.perform import PLAIN, Policy, Step, Turn, act, perform, remembered
+from plait.program.worktrees.merge import BRANCHES, Merge, MergeAll, expect_workspaces, named, value_of
+from plait.template.sinks import as_text
+
+if TYPE_CHECKING:
+    from plait.engine.context import Run
+    from plait.program.step_list import Sequence as Steps
+    from plait.template.template import Template
+
+Kind: TypeAlias = Literal["directory", "worktree"]
+Uncommitted: TypeAlias = Literal["commit", "keep", "fail"]
+
+WAITING: Final = 64
+"""Items that have done their work and wait for their turn to be merged, besides those that work."""
+LOOK: Final = 0.05
+"""Seconds between two looks whether the run is to stop, while an item waits."""
+REPOSITORY_VARIABLES: Final = (
+    "GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_COMMON_DIR", "GIT_PREFIX",
+    "GIT_ALTERNATE_OBJECT_DIRECTORIES", "GIT_NAMESPACE", "GIT_CONFIG", "GIT_CONFIG_PARAMETERS",
+    "GIT_CONFIG_COUNT", "GIT_GRAFT_FILE", "GIT_SHALLOW_FILE", "GIT_IMPLICIT_WORK_TREE",
+    "GIT_INTERNAL_SUPER_PREFIX", "GIT_NO_REPLACE_OBJECTS", "GIT_REPLACE_REF_BASE",
+)  # fmt: skip
+"""Those by which git would work in another repository than the one around it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Isolation:
+    """What a map says about the places of its items."""
+
+    kind: Kind
+    base: str = "HEAD"
+    uncommitted: Uncommitted = "commit"
+    merges: bool = True
+    inputs: tuple[Template, ...] = ()
+    fingerprint: str = ""
+    ends_in_steps: bool = False
+    """The flow has merge steps, which bring what was collected where it belongs."""
+
+    @property
+    def collects(self) -> bool:
+        return self.kind == "worktree" and self.merges
+
+    def steps(self, each: str) -> tuple[Step, ...]:
+        """The steps that an item has besides its own."""
+        own = _Fact("worktree", "the item's place", self.fingerprint)
+        return (own, _Fact("merge", "merge what the item did", f"{self.fingerprint}{each}"))
+
+    @property
+    def around(self) -> tuple[Step, ...]:
+        """The steps that the map has besides its items."""
+        return (_Fact("merge", "merge what all items did", self.fingerprint),) if self.collects else ()
+
+
+# ── what is waited for ───────────────────────────────────────────────────
+
+
+class Line:
+    """Items in their order: so many work at a time, each waits at its end until those before it left."""
+
+    def __init__(self, parallel: int) -> None:
+        self._free = threading.Semaphore(parallel)
+        self._changed = threading.Condition()
+        self._inside: set[int] = set()
+        self._working: set[int] = set()
+        self._broken = False
+
+    def enter(self, order: int, run: Run) -> bool:
+        """Wait until there is room to work; False if the run is to stop."""
+        while not self._free.acquire(timeout=LOOK):
+            if run.is_stopping() or self._broken:
+                return False
+        with self._changed:
+            self._inside.add(order)
+            self._working.add(order)
+        return True
+
+    def work_again(self, order: int, run: Run) -> None:
+        """One that had done its work has to do it once more."""
+        with self._changed:
+            if order in self._working or order not in self._inside:
+                return
+        while not self._free.acquire(timeout=LOOK):
+            run.expect_going()
+        with self._changed:
+            self._working.add(order)
+
+    def has_worked(self, order: int) -> None:
+        with self._changed:
+            if order in self._working:
+                self._working.discard(order)
+                self._free.release()
+
+    def wait_for_turn(self, order: int, run: Run) -> None:
+        with self._changed:
+            while order in self._inside and min(self._inside) != order:
+                if self._broken:
+                    raise Interrupted  # one before it has no end, so this one has no turn
+                self._changed.wait(LOOK)
+                run.expect_going()
+
+    def is_empty(self) -> bool:
+        with self._changed:
+            return not self._inside
+
+    def leave(self, order: int, *, ended: bool) -> None:
+        self.has_worked(order)
+        with self._changed:
+            self._broken = self._broken or not ended
+            self._inside.discard(order)
+            self._changed.notify_all()
+
+
+# ── the places of one map ────────────────────────────────────────────────
+
+
+class Shelter:
+    """The places of the items of one map, while it runs."""
+
+    def __init__(self, isolation: Isolation, turn: Turn, site: Site | None, parallel: int) -> None:
+        self.isolation = isolation
+        self.line = Line(parallel)
+        self.site = site
+        self._turn = turn
+        self._counting = threading.Lock()
+        self._tidied = False
+        """Attempts have left their places to others in this life."""
+        self._spots: dict[str, tuple[Spot, str | None]] = {}
+        """By path of an item: its place, if it is to be removed when the item's end is recorded."""
+
+    @property
+    def _workspaces(self) -> Workspaces:
+        return expect_workspaces(self._turn)
+
+    @property
+    def run_id(self) -> str:
+        return self._turn.run.id
+
+    @property
+    def branch(self) -> str:
+        """On which the work of the items is collected."""
+        return f"plait/{self.run_id}/merged"
+
+    @property
+    def target(self) -> str:
+        assert self.site is not None
+        return self.site.branch
+
+    def threads(self, parallel: int, total: int) -> int:
+        """So many items are in hand: those that work, and those that wait for their turn to be merged."""
+        return min(parallel + WAITING, max(total, 1)) if self.isolation.collects else parallel
+
+    # ── one item ─────────────────────────────────────────────────────────
+
+    def perform(self, item: Step, turn: Turn, count: Callable[[Outcome], None]) -> Outcome:
+        """Perform an item; it leaves the line when its end is recorded and counted, and its place goes.
+
+        Whoever comes behind it in the line may not be wanted any more, if it is a failure too many.
+        """
+        ended = False
+        try:
+            outcome = perform(item, turn)
+            with self._counting:
+                count(outcome)
+            ended = True
+        finally:
+            self.line.leave(turn.order, ended=ended)
+        self._leave(turn.path)
+        if self.line.is_empty():
+            self._workspaces.settle()
+        return outcome
+
+    def run(self, each: Steps, turn: Turn, title: str, key: str) -> Json:
+        """The steps of an item in its own place; its value, and what became of the place."""
+        spot, turn = self._place(turn, title, key)
+        try:
+            value = act(each, inside(turn, spot))
+        except StepError as error:
+            raise StepError(_with_place(error.failure, spot)) from None
+        turn.run.settle(turn.path)
+        self.line.has_worked(turn.order)
+        facts = self._concluded(each, turn.without_timeout(), spot)
+        return {**value, "isolation": facts} if isinstance(value, dict) else value
+
+    def _leave(self, path: str) -> None:
+        spot, merged = self._spots.pop(path, (None, None))
+        if spot is None:
+            return
+        self._remove(path, spot, merged)
+
+    def _remove(self, path: str, spot: Spot, merged: str | None) -> None:
+        remains = self._workspaces.remove(spot, merged=merged)
+        if remains is not None:
+            self._turn.run.note(path, remains.message)
+
+    def _place(self, turn: Turn, title: str, key: str) -> tuple[Spot, Turn]:
+        self.line.work_again(turn.order, turn.run)
+        again = turn.attempt > 1 or turn.run.is_retried(turn.path)
+        step = _Place(self, title, key, again)
+        inner = turn.inner(step, order=turn.order)
+        known = remembered(step, inner) if turn.attempt == 1 else None
+        before = _spot(known)
+        if before is not None and self._workspaces.is_there(before):
+            self._workspaces.break_locks(before)
+            return before, turn
+        if not turn.run.fresh or turn.attempt > 1:
+            self._forget(turn)
+        placed = value_of(expect_done(perform(step, replace(inner, replaying=False))))
+        spot = Spot(**placed)
+        self._workspaces.hand_over(spot)
+        return spot, replace(turn, replaying=False)
+
+    def _forget(self, turn: Turn) -> None:
+        """What was done in another place was not done in the new one."""
+        journal, path = turn.run.journal, turn.path
+        recorded = journal.last_end(f"{path}/worktree")
+        if recorded is not None and (earlier := _spot(recorded.outcome)) is not None:
+            self.tidy(earlier, just_left=turn.attempt > 1)
+        if next(iter(journal.recorded_in(path)), None) is not None:
+            turn.run.emit(StepForgotten(path, "it begins anew in a new place"))
+
+    def add(self, turn: Turn, title: str, key: str, *, again: bool) -> Spot:
+        if self.isolation.kind == "directory":
+            inputs = [as_text(one, turn.scope, strict=True) for one in self.isolation.inputs]
+            return self._workspaces.copy(turn.order, title, key, inputs)
+        return self._workspaces.add(turn.order, title, key, self._base(again=again))
+
+    def _base(self, *, again: bool) -> str:
+        """The first attempt of every item begins at one commit, a later one with what was merged since."""
+        assert self.site is not None
+        if again and self.isolation.collects and self.isolation.base == "HEAD":
+            return self._workspaces.tip(BRANCHES + self.branch) or self.site.commit
+        return self.site.commit
+
+    # ── its end ──────────────────────────────────────────────────────────
+
+    def _concluded(self, each: Steps, turn: Turn, spot: Spot) -> dict[str, Json]:
+        if self.isolation.kind == "directory":
+            if self._workspaces.is_unchanged(spot):
+                self._spots[turn.path] = spot, None
+                return {"directory": "", "kept": False}
+            return {"directory": spot.path, "kept": True}
+        look = self._expect_committed(turn, spot, self._workspaces.look(spot))
+        facts: dict[str, Json] = {"branch": spot.branch, "base": spot.base, "head": look.head}
+        keeps = bool(look.files or look.repositories)
+        if look.head == spot.base:
+            if not keeps:
+                self._spots[turn.path] = spot, look.head
+            return {**facts, "branch": spot.branch if keeps else "", "kept": keeps}
+        if self.isolation.merges:
+            step = Merge(self, spot, look.head, turn.order, f"{self.isolation.fingerprint}{each.fingerprint}")
+            outcome, _ = turn.perform_next(step, len(each.steps), is_last=True)
+            if isinstance(outcome, Failed):
+                raise StepError(outcome.failure)
+        if not keeps:
+            self._spots[turn.path] = spot, look.head if self.isolation.merges else None
+        return {**facts, "branch": spot.branch if keeps or not self.isolation.merges else "", "kept": keeps}
+
+    def _expect_committed(self, turn: Turn, spot: Spot, look: Look) -> Look:
+        """What the place holds, once its branch names all of it, as far as that is wanted."""
+        if not look.on_branch and not self._workspaces.point(spot, look.head):
+            raise _lost_its_branch(spot)
+        if not look.files and not look.repositories:
+            return look
+        if look.unmerged:
+            raise StepError(
+                _with_place(Failure(f"a merge was begun there and not ended: {named(look.files)}"), spot)
+            )
+        match self.isolation.uncommitted:
+            case "commit":
+                if look.repositories:
+                    what = f"what cannot be committed, being a repository of its own, stays in {spot.path}"
+                    turn.run.note(turn.path, f"{what}: {named(look.repositories)}")
+                return self._with_all_committed(spot, look) if look.files else look
+            case "fail":
+                what = f"changes were not committed: {named((*look.files, *look.repositories))}"
+                raise StepError(_with_place(Failure(what, "incomplete", exit_code=1), spot))
+            case "keep":
+                turn.run.note(turn.path, f"changes that were not committed stay in {spot.path}")
+                return look
+
+    def _with_all_committed(self, spot: Spot, look: Look) -> Look:
+        message = f"{os.path.basename(spot.path)}: what was not committed\n"
+        head = self._workspaces.commit(spot, look.files, message)
+        if not look.on_branch and not self._workspaces.point(spot, head):
+            raise _lost_its_branch(spot)
+        return replace(look, head=head, files=())
+
+    def tidy(self, spot: Spot, *, just_left: bool = False) -> None:
+        """The place of an attempt that nobody goes on with: its branch keeps what it has, the folder goes.
+
+        `just_left`: by an attempt of this life, so that nobody can have begun to remove it.
+        """
+        if self.isolation.kind == "directory" or not os.path.isdir(spot.path):
+            return
+        self._tidied = True
+        try:
+            if not just_left:
+                self._workspaces.expect_whole(spot)
+            self._tidy(spot)
+        except (InputError, ProcessError) as error:
+            # One place must not keep a run from its end.
+            self._turn.run.note(self._turn.path, f"{error.what}: {spot.path}")
+
+    def _tidy(self, spot: Spot) -> None:
+        look = self._workspaces.look(spot)
+        if look.unmerged or (not look.on_branch and not self._workspaces.point(spot, look.head)):
+            return
+        if look.files:
+            message = f"{os.path.basename(spot.path)}: what an attempt left behind\n"
+            self._workspaces.commit(spot, look.files, message)
+        if look.repositories:
+            return
+        is_at_base = not look.files and look.head == spot.base
+        self._remove(self._turn.path, spot, look.head if is_at_base else None)
+
+    # ── all items ────────────────────────────────────────────────────────
+
+    def collect(self) -> None:
+        """Let there be the branch on which everything is collected."""
+        if self.isolation.kind == "worktree" and not self._turn.run.fresh:
+            self._workspaces.break_locks()
+            self._leave_meeting()
+        if not self.isolation.collects or self._workspaces.tip(BRANCHES + self.branch):
+            return
+        assert self.site is not None
+        begin = self._last_merged() or self.site.commit
+        target = self._workspaces.tip(self.target)
+        if self._turn.run.fresh or not self._workspaces.is_ancestor(begin, target):
+            target = begin
+        self._workspaces.move(BRANCHES + self.branch, target, "")
+
+    def _leave_meeting(self) -> None:
+        """Reduce and merge steps of an earlier life worked in a place that does not see what comes now."""
+        if self.isolation.collects and (side := self._workspaces.leave(self.branch)):
+            what = "what nobody had committed in the worktree of reduce and merge"
+            self._turn.run.note(self._turn.path, f"{what} is on the branch {side} now: they begin anew")
+
+    def _last_merged(self) -> str:
+        """Where the branch was, if this run had one that somebody has removed."""
+        if self._turn.run.fresh:
+            return ""
+        journal, last = self._turn.run.journal, ""
+        for item in journal.recorded_in(self._turn.path):
+            merged = value_of(journal.recorded(f"{item.path}/merge"))
+            last = str(merged["new"]) if "new" in merged else last
+        return last
+
+    def conclude(self, failed: int) -> dict[str, Json]:
+        """After the last item: all that was collected goes where it belongs; what nobody needs is removed."""
+        self._tidy_leftovers()
+        self._workspaces.settle()
+        if not self.isolation.collects:
+            return {}
+        tip = self._workspaces.tip(BRANCHES + self.branch)
+        facts: dict[str, Json] = {"source": self.branch, "target": self.target}
+        if self.isolation.ends_in_steps:
+            spot = self._workspaces.gather(self.branch)
+            since = self._workspaces.tip(self.target)
+            self._tell_of_attempts(tip)
+            return {
+                "isolation": {**facts, "since": since, "worktree": spot.path, "directory": spot.directory}
+            }
+        step = MergeAll(self, tip)
+        path = f"{self._turn.path}/{step.name}"
+        if value_of(self._turn.run.journal.recorded(path)).get("head") not in (None, tip):
+            self._turn.run.emit(StepForgotten(path, "more was merged since"))
+        merged = expect_done(self._turn.perform(step))
+        self._tell_of_attempts(tip)
+        if not failed:
+            self._workspaces.forget_branch(self.branch, tip)
+        return {"isolation": {**facts, "merged": merged}}
+
+    def _tell_of_attempts(self, merged: str) -> None:
+        """What they committed that others followed is in no other branch, so that it is not ours to drop."""
+        if self._turn.run.fresh and not self._tidied:
+            return
+        if branches := [one for one in self._workspaces.unmerged(merged) if not one.startswith(self.branch)]:
+            what = f"commits of attempts that came to nothing stay on their branches: {named(branches)}"
+            self._turn.run.note(self._turn.path, f"{what}; git branch -D drops one that you do not need")
+
+    def _tidy_leftovers(self) -> None:
+        """Places of which a crash kept us from taking leave; those of dead letters stay."""
+        if self._turn.run.fresh:
+            return
+        if self.isolation.kind == "directory":
+            self._workspaces.prune()
+            return
+        journal = self._turn.run.journal
+        needed = set()
+        for item in journal.recorded_in(self._turn.path):
+            spot = _spot_of(journal.last_end(f"{item.path}/worktree"))
+            facts = value_of(item).get("isolation")
+            kept = not isinstance(facts, dict) or facts.get("kept")
+            if spot is not None and kept:
+                needed.add(os.path.realpath(spot.path))
+        for path in self._workspaces.leftovers():
+            if os.path.realpath(path) not in needed and os.path.basename(path) != "merged":
+                self._tidy_path(path)
+        if self.site is not None:
+            tip = self._workspaces.tip(BRANCHES + self.branch) or self.site.commit
+            self._workspaces.forget_merged(tip, {self.branch, *map(os.path.basename, needed)})
+
+    def _tidy_path(self, path: str) -> None:
+        spot = self._workspaces.spot_at(path)
+        if self._workspaces.is_unfinished(path):
+            self._remove(self._turn.path, spot, None)
+            return
+        self._workspaces.break_locks(spot)
+        tip = self._workspaces.tip(BRANCHES + spot.branch)
+        merged = self._workspaces.is_ancestor(tip, self._workspaces.tip(BRANCHES + self.branch))
+        base = tip if (merged or (self.site and tip == self.site.commit)) else ""
+        self.tidy(replace(spot, base=base))
+
+
+def begin_shelter(isolation: Isolation | None, turn: Turn, parallel: int) -> Shelter | None:
+    """Before the first item: look at the repository, once for all lives of the run."""
+    run = working(turn.run)
+    if isolation is None:
+        return None
+    if run.rehearsal is not None:
+        run.rehearse(turn, isolation.kind, _promised(isolation))
+        return None
+    site = None
+    if isolation.kind == "worktree":
+        site = Site(**value_of(expect_done(turn.perform(_Ground(isolation)))))
+        expect_workspaces(turn).open(site)
+    shelter = run.shelters[turn.path] = Shelter(isolation, turn, site, parallel)
+    shelter.collect()
+    return shelter
+
+
+def _promised(isolation: Isolation) -> str:
+    if isolation.kind == "directory":
+        return "each item in a folder of its own"
+    merged = "merged back in the order of the items" if isolation.merges else "left on its branch"
+    return f"each item in a git worktree of its own, from {isolation.base}; {merged}"
+
+
+# ── steps ────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class _Fact:
+    """A step as `plait show` and `--repeat` know it, without what it does."""
+
+    name: str
+    title: str
+    fingerprint: str
+    kind: str = "isolation"
+    policy: Policy = PLAIN
+    inner: Sequence[Step] = ()
+
+    def run(self, turn: Turn) -> Json:
+        raise InternalError(f"{turn.path} is not performed by this")
+
+
+@dataclass(frozen=True, slots=True)
+class _Ground:
+    """Where all items begin, and where their work goes."""
+
+    isolation: Isolation
+    name: str = "ground"
+    kind: str = "isolation"
+    title: str = "the repository"
+    policy: Policy = PLAIN
+    inner: Sequence[Step] = ()
+
+    @property
+    def fingerprint(self) -> str:
+        return self.isolation.fingerprint
+
+    def run(self, turn: Turn) -> Json:
+        found = expect_workspaces(turn).survey(self.isolation.base, needs_branch=self.isolation.merges)
+        return found.record()
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    shelter: Shelter
+    item: str
+    key: str
+    again: bool
+    """The item was tried before."""
+    name: str = "worktree"
+    kind: str = "isolation"
+    title: str = "the item's place"
+    policy: Policy = PLAIN
+    inner: Sequence[Step] = ()
+
+    @property
+    def fingerprint(self) -> str:
+        return self.shelter.isolation.fingerprint
+
+    def run(self, turn: Turn) -> Json:
+        return self.shelter.add(turn, self.item, self.key, again=self.again).record()
+
+
+# ── small parts ──────────────────────────────────────────────────────────
+
+
+def inside(turn: Turn, spot: Spot) -> Turn:
+    """The turn of steps that work in a place."""
+    env = {name: value for name, value in turn.env.items() if name not in REPOSITORY_VARIABLES}
+    return replace(turn, directory=spot.directory, scope=turn.scope.at(spot.directory), env=env)
+
+
+def _with_place(failure: Failure, spot: Spot) -> Failure:
+    place = (
+        f"its worktree stays: {spot.path}, branch {spot.branch}"
+        if spot.branch
+        else f"its folder stays: {spot.path}"
+    )
+    return replace(failure, message=f"{failure.message}\n{place}")
+
+
+def _lost_its_branch(spot: Spot) -> StepError:
+    what = "its worktree has left its branch, and the two have gone apart: bring the branch to what is meant"
+    return StepError(_with_place(Failure(what, "incomplete", exit_code=1), spot))
+
+
+def _spot(outcome: Outcome | None) -> Spot | None:
+    value = outcome.value if isinstance(outcome, Done) else None
+    return Spot(**value) if isinstance(value, dict) and "path" in value else None
+
+
+def _spot_of(known: Recorded | None) -> Spot | None:
+    return None if known is None else _spot(known.outcome)

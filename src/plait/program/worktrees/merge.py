@@ -1,0 +1,282 @@
+"""Merges of what items did: onto the branch of the run, and from there into the branch of the user.
+
+A merge is made beside all working trees.  Its intent {target, old, new} is recorded, and only then the
+branch is moved, by compare-and-swap: a resumed run sees by the branch whether that has happened.  The
+working tree in which the user's branch is checked out is locked from before the branch moves until it has
+gone along, so that nobody commits in between what would undo the merge.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+
+from plait.core.errors import InputError, InternalError, PlaitError
+from plait.core.hints import TYPE_CHECKING, Final
+from plait.core.records import dataclass, field, replace
+from plait.core.values import Json
+from plait.engine.events import StepForgotten
+from plait.engine.hands import Conflict, InTheWay, NotWritten, Spot, Tree, Workspaces, working
+from plait.engine.journal import Recorded
+from plait.engine.outcome import Done, Failure, StepError, expect_done
+from plait.engine.perform import PLAIN, Policy, Step, Turn, perform
+
+if TYPE_CHECKING:
+    from plait.program.worktrees.isolation import Shelter
+
+MOST_NAMED: Final = 20
+MOST_MOVES: Final = 20
+"""How often a merge is made anew because somebody else was quicker."""
+BRANCHES: Final = "refs/heads/"
+
+
+@dataclass(frozen=True, slots=True)
+class _Intent:
+    """What a merge is about to do, recorded before it does it."""
+
+    value: dict[str, Json] = field(default_factory=dict)
+    name: str = "intent"
+    kind: str = "isolation"
+    title: str = "what the merge will do"
+    fingerprint: str = "intent"
+    policy: Policy = PLAIN
+    inner: Sequence[Step] = ()
+
+    def run(self, turn: Turn) -> Json:  # noqa: ARG002 - a step
+        return self.value
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """What one item did goes onto the branch of the run, after that of the items before it."""
+
+    shelter: Shelter
+    spot: Spot
+    head: str
+    order: int
+    fingerprint: str
+    name: str = "merge"
+    kind: str = "isolation"
+    title: str = "merge what the item did"
+    policy: Policy = PLAIN
+
+    @property
+    def inner(self) -> Sequence[Step]:
+        return (_Intent(),)
+
+    def run(self, turn: Turn) -> Json:
+        self.shelter.line.wait_for_turn(self.order, turn.run)
+        name = os.path.basename(self.spot.path)
+        target = BRANCHES + self.shelter.branch
+        return _merged(turn, target, self.head, f"Merge {name}\n", self._conflict)
+
+    def _conflict(self, files: Sequence[str]) -> Failure:
+        path, branch = shlex.quote(self.spot.path), self.shelter.branch
+        return Failure(
+            f"what it did conflicts with what items before it did: {named(files)}\n"
+            f"its branch is {self.spot.branch}, its worktree {self.spot.path}\n"
+            f"continue by hand: cd {path} && git merge {branch}, resolve, git commit; "
+            f"then plait retry {self.shelter.run_id} --failed",
+            "conflict",
+            exit_code=1,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class MergeAll:
+    """What all items did goes into the branch that was checked out when the map began."""
+
+    shelter: Shelter
+    head: str
+    name: str = "merge"
+    kind: str = "isolation"
+    title: str = "merge what all items did"
+    policy: Policy = PLAIN
+
+    @property
+    def fingerprint(self) -> str:
+        return self.shelter.isolation.fingerprint
+
+    @property
+    def inner(self) -> Sequence[Step]:
+        return (_Intent(),)
+
+    def run(self, turn: Turn) -> Json:
+        message = f"Merge branch '{self.shelter.branch}'\n"
+        target = self.shelter.target
+        return _merged(turn, target, self.head, message, self._conflict, in_the_way=self._in_the_way)
+
+    def _conflict(self, files: Sequence[str]) -> Failure:
+        what = f"what the items did conflicts with what came to {short(self.shelter.target)} since"
+        message = f"{what}: {named(files)}\n{_by_hand(self.shelter)}"
+        return Failure(message, "conflict", exit_code=1)
+
+    def _in_the_way(self, error: InTheWay) -> Failure:
+        what = f"what the items did is not merged into {short(self.shelter.target)} yet: {error}\n"
+        return Failure(f"{what}{_by_hand(self.shelter)}", "refused", exit_code=1)
+
+
+def _by_hand(shelter: Shelter) -> str:
+    merge = f"git merge {shelter.branch}; then plait resume {shelter.run_id}"
+    return f"all of it is on the branch {shelter.branch}: {merge}"
+
+
+# ── one merge ────────────────────────────────────────────────────────────
+
+
+def _merged(
+    turn: Turn,
+    target: str,
+    head: str,
+    message: str,
+    conflict: Callable[[Sequence[str]], Failure],
+    *,
+    in_the_way: Callable[[InTheWay], Failure] | None = None,
+) -> Json:
+    """Bring a commit into a branch.
+
+    `in_the_way`: the branch is one that people work on.  It is only moved forward where that is enough, and
+    a working tree in which it is checked out goes with it; what is said if that cannot be done.
+    """
+    spaces, of_people = expect_workspaces(turn), in_the_way is not None
+    begun = value_of(turn.run.journal.recorded(f"{turn.path}/intent"))
+    if begun.get("head") == head and _has_happened(turn, begun):
+        if of_people and spaces.tip(target) == begun["new"]:
+            with spaces.tree_of(target, mark=turn.run.id) as tree:
+                _go_along(tree, begun, again=True)
+        elif of_people:
+            _tell_of_undone(turn, begun)
+        return begun
+    for _ in range(MOST_MOVES):
+        old = spaces.tip(target)
+        if not old:
+            gone = f"the branch {short(target)} is no longer there"
+            raise StepError(Failure(f"{gone}: make it, then plait resume {turn.run.id}"))
+        if spaces.is_ancestor(head, old):
+            return {"target": target, "old": old, "new": old, "head": head}
+        is_ahead = of_people and spaces.is_ancestor(old, head)
+        new = head if is_ahead else spaces.merge(old, head, message)
+        if isinstance(new, Conflict):
+            raise StepError(conflict(new.files))
+        intent: dict[str, Json] = {"target": target, "old": old, "new": new, "head": head}
+        if _is_moved(turn, intent) if in_the_way is None else _is_moved_with_tree(turn, intent, in_the_way):
+            return intent
+    raise StepError(Failure(f"the branch {short(target)} moves too often to be merged into; try again later"))
+
+
+def _is_moved_with_tree(
+    turn: Turn, intent: dict[str, Json], in_the_way: Callable[[InTheWay], Failure]
+) -> bool:
+    """Move a branch and the working tree in which it is checked out, or neither."""
+    with expect_workspaces(turn).tree_of(str(intent["target"]), mark=turn.run.id) as tree:
+        try:
+            if tree is not None:
+                tree.expect_fits(str(intent["old"]), str(intent["new"]))
+        except InTheWay as error:
+            raise StepError(in_the_way(error)) from None
+        if not _is_moved(turn, intent):
+            return False
+        _go_along(tree, intent, again=False)
+        return True
+
+
+def _is_moved(turn: Turn, intent: dict[str, Json]) -> bool:
+    """Record an intent and move the branch; what surely was not done is no intent any more."""
+    spaces, target, new = expect_workspaces(turn), str(intent["target"]), str(intent["new"])
+    expect_done(perform(_Intent(intent), replace(turn.inner(_Intent()), replaying=False)))
+    turn.run.journal.sync()
+    try:
+        if spaces.move(target, new, str(intent["old"])):
+            return True
+    except PlaitError:
+        if spaces.tip(target) == new:
+            return True
+        turn.run.emit(StepForgotten(f"{turn.path}/intent", "the branch could not be moved"))
+        raise
+    turn.run.emit(StepForgotten(f"{turn.path}/intent", "the branch was moved by somebody else"))
+    return False
+
+
+def _has_happened(turn: Turn, intent: Mapping[str, Json]) -> bool:
+    """Did an earlier life of the run do what it recorded as its intent?"""
+    spaces, target = expect_workspaces(turn), str(intent["target"])
+    tip = spaces.tip(target)
+    if spaces.is_ancestor(str(intent["new"]), tip):
+        return True
+    if tip == intent["old"] or turn.run.is_repeated(turn.path):
+        return False
+    resume = f"plait resume {turn.run.id}"
+    raise InputError(
+        f"the branch {short(target)} is neither where a merge ({turn.path}) began nor where it was to end, "
+        "and nobody knows whether the merge was made and undone",
+        fix=f"look at it: git log {short(target)}; then {resume} --repeat {turn.path} merges "
+        f"{str(intent['head'])[:12]} into it, and {resume} --done {turn.path} leaves it as it is",
+        code="once",
+    )
+
+
+def _tell_of_undone(turn: Turn, intent: Mapping[str, Json]) -> None:
+    """Somebody has committed in a tree that had not gone along: that may have taken out what was merged."""
+    spaces, target = expect_workspaces(turn), str(intent["target"])
+    new = str(intent["new"])
+    if files := spaces.undone(str(intent["old"]), new, spaces.tip(target)):
+        turn.run.note(
+            turn.path,
+            f"{short(target)} has commits behind the merge of the items, in which these files are as they "
+            f"were before it: {named(files)}; if that was not meant: git checkout {new[:12]} -- FILE",
+        )
+
+
+def _go_along(tree: Tree | None, intent: Mapping[str, Json], *, again: bool) -> None:
+    """Bring the working tree of a branch to where the branch has gone."""
+    if tree is None:
+        return
+    old, new = str(intent["old"]), str(intent["new"])
+    branch = short(str(intent["target"]))
+    try:
+        tree.update(old, new, again=again)
+    except NotWritten as error:
+        fix = "make room there, then plait resume; its index.lock stays until then, so that nobody commits"
+        raise _left_behind(branch, tree, error, fix) from None
+    except InTheWay as error:
+        fix = (
+            "if that is because of changes of yours, bring both together: "
+            f"git checkout --detach {old[:12]} && git stash && git checkout {branch} && git stash pop; "
+            "then plait resume"
+        )
+        raise _left_behind(branch, tree, error, fix) from None
+
+
+def _left_behind(branch: str, tree: Tree, error: Exception, fix: str) -> StepError:
+    what = f"{branch} has what the items did; your working tree {tree.path} could not go along: {error}"
+    return StepError(Failure(f"{what}\n{fix}", "refused", exit_code=1))
+
+
+# ── small parts ──────────────────────────────────────────────────────────
+
+
+def expect_workspaces(turn: Turn) -> Workspaces:
+    found = working(turn.run).workspaces
+    if found is None:
+        raise InternalError("this run has no workspaces")
+    return found
+
+
+def named(files: Sequence[str]) -> str:
+    shown = ", ".join(
+        name.encode("unicode_escape").decode() if not name.isprintable() else name
+        for name in files[:MOST_NAMED]
+    )
+    return shown if len(files) <= MOST_NAMED else f"{shown} and {len(files) - MOST_NAMED} more"
+
+
+def short(ref: str) -> str:
+    return ref.removeprefix(BRANCHES)
+
+
+def value_of(known: Recorded | Json) -> dict[str, Json]:
+    """The map that a step gave, or none."""
+    if isinstance(known, Recorded):
+        known = known.outcome.value if isinstance(known.outcome, Done) else None
+    return dict(known) if isinstance(known, dict) else {}

@@ -1,0 +1,114 @@
+"""The tables of a directive, and those that agents in other files share with it."""
+
+from __future__ import annotations
+
+from plait.core.hints import Final
+from plait.schema.hook_tables import HOOKS_FIELD
+from plait.schema.kinds import (
+    Data,
+    Each,
+    Field,
+    Form,
+    Many,
+    Map,
+    NoEffect,
+    Number,
+    OneOf,
+    Refused,
+    Text,
+    Tree,
+    Whole,
+    Word,
+)
+from plait.schema.shared import PARAMETERS
+
+MOST_TURNS: Final = 50
+"""Questions of an agent for which nobody has said how many there may be."""
+MOST_RETRIES: Final = 20
+
+_PART: Final = "[A-Za-z0-9*][A-Za-z0-9_.*-]*"
+PATTERN: Final = Word(
+    "a pattern of tool ids: team/report, core/file/* or *", rf"(?:tool:|directive:)?{_PART}(?:/{_PART})*"
+)
+PATTERNS: Final = OneOf((Many(PATTERN), PATTERN), "a pattern of tool ids, or a list of them")
+AGENT_FIELDS: Final = (
+    Field(
+        "limits",
+        Map("limits"),
+        f"what it may use up; without a word about turns there are at most {MOST_TURNS}",
+    ),
+    Field(
+        "max_output_retries",
+        Whole(0, MOST_RETRIES),
+        "how often the model is told what is wrong with an answer that does not fit",
+        2,
+    ),
+)
+
+FORMS: Final = (
+    Form(
+        "directive",
+        "directive",
+        "What stands between the lines `---` at the top of a directive.  Below it is the prompt, in which "
+        "`{input:name}` stands for an input.",
+        (
+            Field("name", Word(), "what people call it; its file name, if nothing is said", told=True),
+            Field("description", Word(), "what it is for: agents that may call it read this", told=True),
+            Field("inputs", PARAMETERS, "what it is given, with types and defaults", also=("parameters",)),
+            Field("outputs", PARAMETERS, "what it gives: the model has to answer with these"),
+            Field("system", Text(), "what comes before the prompt"),
+            Field(
+                "model",
+                OneOf((Word(), Map("directive_model")), "the name of a model, or a map: model"),
+                "which model; the one of the provider, if nothing is said",
+            ),
+            Field("provider", Word(), "whose model"),
+            Field("options", Each(Data()), "what else the provider takes: temperature, max_tokens"),
+            Field(
+                "permissions",
+                OneOf((Map("permissions"), PATTERNS), "patterns of tool ids, or a map: permissions"),
+                "the tools that the model may call; none, if nothing is said",
+                also=("tools",),
+            ),
+            *AGENT_FIELDS,
+            HOOKS_FIELD,
+            Field(
+                "actions",
+                Many(Each(Tree())),
+                "calls for whoever reads the directive: they are filled and listed, and not made",
+            ),
+            Field("version", OneOf((Word(), Number()), "a version: 1.4.2"), "its version", told=True),
+            Field("category", Data(), "the folder in which it is", told=True),
+            Field("author", Data(), "who wrote it", told=True),
+            Field("tags", Data(), "words by which it is found", told=True),
+            Field("extends", Refused("write it whole: a directive is one file"), ""),
+            Field("context", Refused("write into system or the prompt what the model is to know"), ""),
+            Field("acknowledge", NoEffect("a risk is taken by a permission"), ""),
+        ),
+    ),
+    Form(
+        "directive_model",
+        "model",
+        "Which model answers.",
+        (
+            Field("id", Word(), "its name, as the provider calls it", also=("name",)),
+            Field("tier", Word(), "one of the tiers of the provider: fast, strong; an id wins over it"),
+            Field("provider", Word(), "whose model"),
+            Field("fallback", NoEffect("a model that fails is not replaced by another silently"), ""),
+        ),
+    ),
+    Form(
+        "permissions",
+        "permissions",
+        "The tools that a model may call.  What no pattern names is refused.",
+        (
+            Field(
+                "tools",
+                PATTERNS,
+                "those that it may call; directive:… names other directives",
+                also=("execute", "allow"),
+            ),
+            Field("once", PATTERNS, "those that are rather asked about than called twice, after a kill"),
+        ),
+    ),
+)

@@ -1,0 +1,203 @@
+"""Maps without problems, read by their tables: defaults, durations, templates, what was said at all."""
+
+from __future__ import annotations
+
+import re
+
+from plait.core.documents.nodes import Mapping, Node, Scalar, Sequence
+from plait.core.errors import InputError, InternalError
+from plait.core.hints import TYPE_CHECKING
+from plait.core.records import dataclass
+from plait.core.source import Span
+from plait.core.values import Json, text
+from plait.schema.fitting import has_holes, is_number, is_whole, pick, seconds
+from plait.schema.forms import spelt
+from plait.schema.kinds import Data, Duration, Each, Field, Kind, Many, Map, Whole
+from plait.template.template import Branch, Constant, Template, compile_template
+from plait.template.template import Node as TemplateNode
+
+if TYPE_CHECKING:
+    from plait.scope import Scope
+
+
+def template_of(node: Node, profile: str = "workflow") -> Template:
+    """A node as a template: a string, or every string of a tree; errors point into the file."""
+    return Template(_template_node(node, profile), compile_template("", profile).profile)
+
+
+def _template_node(node: Node, profile: str) -> TemplateNode:
+    match node:
+        case Scalar(str(text)):
+            return compile_template(text, profile, source=node.source()).leaf
+        case Scalar(value):
+            return Constant(value)
+        case Sequence(items):
+            return Branch(tuple(_template_node(item, profile) for item in items))
+        case Mapping(entries):
+            keys = tuple(str(key.value) for key, _ in entries)
+            return Branch(tuple(_template_node(value, profile) for _, value in entries), keys)
+
+
+def text_template(node: Node) -> Template:
+    """The template of what can only be text: a number, or true, is what its author wrote."""
+    node = as_written(node)
+    if isinstance(node, Scalar) and not isinstance(node.value, str):
+        node = Scalar(text(node.value), node.span)
+    return template_of(node)
+
+
+def as_written(node: Node) -> Node:
+    """A number that means another text than its author wrote, 3.10 or 007, as that text."""
+    if (
+        not isinstance(node, Scalar)
+        or isinstance(node.value, bool)
+        or not isinstance(node.value, int | float)
+    ):
+        return node
+    span = node.span
+    written = span.source.text[span.start : span.end]
+    is_plain = re.fullmatch(r"[-+]?[0-9]+(\.[0-9]*)?", written)
+    return Scalar(written, span) if is_plain and written != text(node.value) else node
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A map without problems, read by its table; `scope` answers the holes of numbers and durations."""
+
+    form: str
+    node: Mapping
+    scope: Scope
+
+    def has(self, name: str) -> bool:
+        return self.get(name) is not None
+
+    def get(self, name: str) -> Node | None:
+        field = self._field(name)
+        return next(
+            (found for spelling in field.spellings if (found := self.node.get(spelling)) is not None), None
+        )
+
+    def span(self, name: str) -> Span:
+        spelling = next((s for s in self._field(name).spellings if self.node.get(s) is not None), name)
+        return self.node.key_span(spelling)
+
+    def text(self, name: str) -> str | None:
+        value = self._value(name)
+        return value if isinstance(value, str) else None
+
+    def flag(self, name: str) -> bool:
+        return self._value(name) is True
+
+    def maybe(self, name: str) -> bool | None:
+        """A flag that may be left open."""
+        value = self._value(name)
+        return value if isinstance(value, bool) else None
+
+    def number(self, name: str) -> float | None:
+        value = self._value(name)
+        return value if is_number(value) else None
+
+    def whole(self, name: str) -> int | None:
+        node = self.get(name)
+        if node is not None and has_holes(node):
+            return self._filled_whole(name, node)
+        value = self._value(name)
+        return value if is_whole(value) else None
+
+    def seconds(self, name: str) -> float | None:
+        node = self.get(name)
+        kind = self._field(name).kind
+        zero = isinstance(kind, Duration) and kind.zero
+        if node is not None and has_holes(node):
+            found = seconds(template_of(node).render(self.scope), zero=zero)
+            if found is None:
+                raise _not_filled(node, name, kind)
+            return found
+        return seconds(self._value(name), zero=zero)
+
+    def words(self, name: str) -> tuple[str, ...]:
+        """One word, or a list of them."""
+        node = self.get(name)
+        nodes = node.items if isinstance(node, Sequence) else (node,)
+        return tuple(one.value for one in nodes if isinstance(one, Scalar) and isinstance(one.value, str))
+
+    def template(self, name: str) -> Template | None:
+        node = self.get(name)
+        return None if node is None else template_of(node)
+
+    def inner(self, name: str) -> Said | None:
+        """The map under a name, if a map stands there."""
+        node = self.get(name)
+        picked = None if node is None else pick(self._field(name).kind, node)
+        if not isinstance(picked, Map):
+            return None
+        assert isinstance(node, Mapping)
+        return Said(picked.form, node, self.scope)
+
+    def entries(self, name: str) -> list[tuple[str, Node]]:
+        """What stands under a name whose keys are the author's."""
+        node = self.get(name)
+        return [(str(key.value), value) for key, value in node.entries] if isinstance(node, Mapping) else []
+
+    def variables(self, name: str) -> list[tuple[str, Node]]:
+        """The same where they are environment variables, which are text."""
+        return [(key, as_written(value)) for key, value in self.entries(name)]
+
+    def items(self, name: str) -> tuple[Node, ...]:
+        node = self.get(name)
+        return node.items if isinstance(node, Sequence) else ()
+
+    def _value(self, name: str) -> Json:
+        node = self.get(name)
+        return self._field(name).default if node is None else node.data()
+
+    def _filled_whole(self, name: str, node: Node) -> int:
+        from plait.core.values import text
+
+        kind = self._field(name).kind
+        filled = text(template_of(node).render(self.scope)).strip()
+        number = int(filled) if re.fullmatch("[0-9]{1,12}", filled) else None
+        if number is None or (isinstance(kind, Whole) and not _is_in(number, kind)):
+            raise _not_filled(node, name, kind)
+        return number
+
+    def _field(self, name: str) -> Field:
+        field = spelt(self.form).get(name)
+        if field is None:
+            raise InternalError(f"a {self.form} has no field '{name}'")
+        return field
+
+
+def _is_in(number: int, kind: Whole) -> bool:
+    return kind.least <= number and (kind.most is None or number <= kind.most)
+
+
+def _not_filled(node: Node, name: str, kind: Kind) -> InputError:
+    return InputError(
+        f"what is put into '{name}' makes it no longer {kind.wanted}",
+        node.span,
+        "here env, vars and parameters are known; look at what they hold",
+        code="wrong-type",
+    )
+
+
+# ── fingerprints ─────────────────────────────────────────────────────────
+
+
+def essence(node: Node, kind: Kind) -> Json:
+    """What an author said, whatever the spelling: without what only tells people something."""
+    picked = pick(kind, node)
+    match picked, node:
+        case Map(form), Mapping(entries):
+            table = spelt(form)
+            found = [(table.get(str(key.value)), str(key.value), value) for key, value in entries]
+            return {
+                field.name if field else name: essence(value, field.kind if field else Data())
+                for field, name, value in found
+                if field is None or not field.told
+            }
+        case Each(inner), Mapping(entries):
+            return {str(key.value): essence(value, inner) for key, value in entries}
+        case Many(inner), Sequence(items):
+            return [essence(item, inner) for item in items]
+    return node.data()

@@ -1,0 +1,172 @@
+"""The tables for editors: JSON Schema."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from plait.core.hints import Final
+from plait.core.values import Json
+from plait.schema.fitting import DURATION, LONGEST, SECONDS
+from plait.schema.forms import FILES, forms_in
+from plait.schema.kinds import (
+    Choice,
+    Condition,
+    Data,
+    Duration,
+    Each,
+    Field,
+    Flag,
+    Form,
+    Kind,
+    Many,
+    Map,
+    NoEffect,
+    Null,
+    Number,
+    OneHole,
+    OneOf,
+    Refused,
+    Shell,
+    Slash,
+    Text,
+    Tree,
+    Whole,
+    Word,
+)
+
+SCHEMA_DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
+
+
+def json_schema(format: str = "workflow") -> dict[str, Json]:
+    """A format as JSON Schema."""
+    return {
+        "$schema": SCHEMA_DIALECT,
+        "title": f"Plait {format}",
+        **_schema(FILES[format]),
+        "$defs": {form.name: _form_schema(form) for form in forms_in(FILES[format])},
+    }
+
+
+def _form_schema(form: Form) -> dict[str, Json]:
+    properties: dict[str, Json] = {}
+    for field in form.fields:
+        for name in field.spellings:
+            properties[name] = _field_schema(field, old=name in field.old)
+    schema: dict[str, Json] = {
+        "description": form.what,
+        "type": "object",
+        "properties": properties,
+        "additionalProperties": False,
+    }
+    rules: list[Json] = [_any_spelling(field) for field in form.fields if field.required]
+    rules += [_at_most_one(list(field.spellings)) for field in form.fields if len(field.spellings) > 1]
+    table = {field.name: field for field in form.fields}
+    one_of = [name for key in form.one_of for name in table[key].spellings]
+    if one_of:
+        rules.append(_at_most_one(one_of))
+        rules.append({"anyOf": [{"required": [name]} for name in (*one_of, *form.alone)]})
+    if form.some_of:
+        names = [name for key in form.some_of for name in table[key].spellings]
+        rules.append({"anyOf": [{"required": [name]} for name in names]})
+    rules += _rules_between(form, table)
+    if rules:
+        schema["allOf"] = rules
+    return schema
+
+
+def _rules_between(form: Form, table: dict[str, Field]) -> Iterator[Json]:
+    """What one field of a map says about others."""
+    for field in form.fields:
+        belongs = [name for key in field.of for name in table[key].spellings]
+        needed = [name for key in (field.needs or ())[:1] for name in table[key].spellings]
+        for wanted in filter(None, (belongs, needed)):
+            has_one: Json = {"anyOf": [{"required": [name]} for name in wanted]}
+            yield from ({"if": {"required": [name]}, "then": has_one} for name in field.spellings)
+    for one, other in form.apart:
+        pairs = [[a, b] for a in table[one].spellings for b in table[other].spellings]
+        yield {"not": {"anyOf": [{"required": pair} for pair in pairs]}}
+    for odds in form.at_odds:
+        properties: Json = {odds.one: {"enum": list(odds.values)}, odds.other: {"enum": list(odds.others)}}
+        yield {"not": {"required": [odds.one, odds.other], "properties": properties}}
+
+
+def _any_spelling(field: Field) -> Json:
+    return {"anyOf": [{"required": [name]} for name in field.spellings]}
+
+
+def _at_most_one(names: list[str]) -> Json:
+    """No two of them."""
+    pairs = [[one, other] for at, one in enumerate(names) for other in names[at + 1 :]]
+    return {"not": {"anyOf": [{"required": pair} for pair in pairs]}}
+
+
+def _field_schema(field: Field, *, old: bool) -> Json:
+    if isinstance(field.kind, Refused):
+        return {"not": {}, "description": field.kind.why}
+    if isinstance(field.kind, NoEffect):
+        return {"deprecated": True, "description": f"no effect: {field.kind.why}"}
+    schema = {**_schema(field.kind), "description": field.what}
+    if field.default is not None:
+        schema["default"] = field.default
+    if old:
+        schema["deprecated"] = True
+    return schema
+
+
+_HOLE: Final = r"[$](?:\{|[A-Za-z_])"
+
+
+def _schema(kind: Kind) -> dict[str, Json]:
+    match kind:
+        case Word(_, pattern):
+            return {"type": "string", "pattern": f"^(?:{pattern})$"} if pattern else {"type": "string"}
+        case Text():
+            return {"type": "string"}
+        case Shell():
+            return {"type": "string", "pattern": r"\S"}
+        case OneHole():
+            return {"type": "string", "pattern": "^[$]"}
+        case Slash():
+            return {"type": "string", "pattern": "^/"}
+        case Null():
+            return {"type": "null"}
+        case Flag():
+            return {"type": "boolean"}
+        case Condition():
+            return {"type": ["string", "boolean", "object"]}
+        case Whole(least, most):
+            return {"anyOf": [_bounded("integer", least, most), {"type": "string", "pattern": _HOLE}]}
+        case Number(least, most):
+            return _bounded("number", least, most)
+        case Duration():
+            bound: dict[str, Json] = {"minimum": 0} if kind.zero else {"exclusiveMinimum": 0}
+            written = rf"^\s*(?:{DURATION}|{SECONDS})\s*$|{_HOLE}"
+            text: dict[str, Json] = {"type": "string", "pattern": written}
+            more: dict[str, Json] = {} if kind.zero else {"allOf": [{"pattern": rf"[1-9]|{_HOLE}"}]}
+            return {"anyOf": [{"type": "number", **bound, "maximum": LONGEST}, {**text, **more}]}
+        case Choice(words):
+            return {"enum": list(words)}
+        case Map(form):
+            return {"$ref": f"#/$defs/{form}"}
+        case Each(inner, keys):
+            each: dict[str, Json] = {"type": "object", "additionalProperties": _schema(inner)}
+            return {**each, "propertyNames": {"pattern": f"^(?:{keys.pattern})$"}} if keys.pattern else each
+        case Many(inner, least):
+            parts: dict[str, Json] = {"type": "array", "items": _schema(inner)}
+            return {**parts, "minItems": least} if least else parts
+        case OneOf(kinds):
+            return {"anyOf": [_after(one, kinds[:at]) for at, one in enumerate(kinds)]}
+        case Tree() | Data() | NoEffect() | Refused():
+            return {}
+
+
+def _after(kind: Kind, before: tuple[Kind, ...]) -> dict[str, Json]:
+    """A part of a union: the first part that takes text takes all of it, also what has holes."""
+    if isinstance(kind, Whole) and any(isinstance(one, Word | Text | Shell | Choice) for one in before):
+        return _bounded("integer", kind.least, kind.most)
+    return _schema(kind)
+
+
+def _bounded(name: str, least: float, most: float | None) -> dict[str, Json]:
+    bounds: dict[str, Json] = {"type": name, "minimum": least}
+    return bounds if most is None else {**bounds, "maximum": most}

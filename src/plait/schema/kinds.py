@@ -1,0 +1,265 @@
+"""What a field of the workflow file may hold, kind by kind; and what fields and maps are made of.
+
+A kind only says what is meant: `fitting` holds a node against it, `wrong` says what does not
+fit, `said` reads it, `schema` and `page` write it down for editors and people.
+"""
+
+from __future__ import annotations
+
+from plait.core.hints import Final, TypeAlias
+from plait.core.records import dataclass
+from plait.core.values import Json
+
+WARNED: Final = frozenset({"no-effect", "deprecated-field"})
+"""Codes of problems that a run can live with."""
+
+# ── kinds ────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """Text that is no template; `pattern` is the form that it has."""
+
+    wanted: str = "text"
+    pattern: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Text in which values are put."""
+
+    wanted: str = "text"
+
+
+@dataclass(frozen=True, slots=True)
+class Shell:
+    """Shell text: its values are bound."""
+
+    wanted: str = "shell text"
+    decisions: tuple[tuple[str, str], ...] = ()
+    """Words that are meant as a decision and would be run as a command; and what to write instead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slash:
+    """Text that begins with a slash: a command of an agent."""
+
+    wanted: str = "a command of an agent, which begins with '/'"
+
+
+@dataclass(frozen=True, slots=True)
+class OneHole:
+    """Text that is one hole and nothing else: a value of any type."""
+
+    wanted: str = "a template that is one value"
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """Any data; every string in it is a template."""
+
+    wanted: str = "any data"
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """Any data, taken as it is."""
+
+    wanted: str = "any data"
+
+
+@dataclass(frozen=True, slots=True)
+class Null:
+    """Nothing."""
+
+    wanted: str = "nothing"
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    wanted: str = "true or false"
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """`when`: an expression, true or false, or a map of tests."""
+
+    wanted: str = "a condition"
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    least: int = 0
+    most: int | None = None
+
+    @property
+    def wanted(self) -> str:
+        return f"a whole number{_range(self.least, self.most)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    least: float = 0
+    most: float | None = None
+
+    @property
+    def wanted(self) -> str:
+        return f"a number{_range(self.least, self.most)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Duration:
+    """Seconds, or a number with a unit."""
+
+    zero: bool = False
+
+    @property
+    def wanted(self) -> str:
+        return "a duration" + (", also 0" if self.zero else "") + ": seconds, or 500ms, 90s, 5m, 1h30m, 2d"
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    words: tuple[str, ...]
+    elsewhere: tuple[tuple[str, str], ...] = ()
+    """What other systems call one of them, and which that is."""
+
+    @property
+    def wanted(self) -> str:
+        return "one of " + ", ".join(self.words)
+
+
+@dataclass(frozen=True, slots=True)
+class Map:
+    """A map of one of our forms."""
+
+    form: str
+
+    @property
+    def wanted(self) -> str:
+        return f"a map: {_title(self.form)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Each:
+    """A map whose keys are the author's."""
+
+    kind: Kind
+    keys: Word = Word()
+
+    @property
+    def wanted(self) -> str:
+        return f"a map from names to {self.kind.wanted}"
+
+
+@dataclass(frozen=True, slots=True)
+class Many:
+    """A list of at least so many parts."""
+
+    kind: Kind
+    least: int = 0
+
+    @property
+    def wanted(self) -> str:
+        return f"a list of {self.kind.wanted.removeprefix('a ')}"
+
+
+@dataclass(frozen=True, slots=True)
+class OneOf:
+    """The first that fits what stands there."""
+
+    kinds: tuple[Kind, ...]
+    said: str = ""
+
+    @property
+    def wanted(self) -> str:
+        return self.said or ", or ".join(kind.wanted for kind in self.kinds)
+
+
+@dataclass(frozen=True, slots=True)
+class NoEffect:
+    """A field of other systems that changes nothing here: a warning."""
+
+    why: str
+    wanted: str = "anything"
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A field of other systems that cannot be meant here: an error."""
+
+    why: str
+    wanted: str = "nothing"
+
+
+Kind: TypeAlias = (
+    Word | Text | Shell | Slash | OneHole | Tree | Data | Null | Flag | Condition | Whole | Number | Duration
+    | Choice | Map | Each | Many | OneOf | NoEffect | Refused
+)  # fmt: skip
+
+
+def _range(least: float, most: float | None) -> str:
+    return f" from {least:g}" + ("" if most is None else f" to {most:g}") if least or most else ""
+
+
+def _title(form: str) -> str:
+    # The tables are made of kinds, so they cannot be known before them.
+    from plait.schema.forms import form_of
+
+    return form_of(form).title
+
+
+# ── fields and forms ─────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    name: str
+    kind: Kind
+    what: str
+    default: Json = None
+    required: bool = False
+    also: tuple[str, ...] = ()
+    """Other spellings, as good as the first."""
+    old: tuple[str, ...] = ()
+    """Spellings that will go away."""
+    told: bool = False
+    """Tells people something and changes nothing: no part of a fingerprint."""
+    of: tuple[str, ...] = ()
+    """Fields of the same map to one of which it belongs: without them it means nothing."""
+    needs: tuple[str, str] | None = None
+    """A field of the same map without which it cannot be done, and why."""
+
+    @property
+    def spellings(self) -> tuple[str, ...]:
+        return (self.name, *self.also, *self.old)
+
+
+@dataclass(frozen=True, slots=True)
+class AtOdds:
+    """Values of two fields of one map that cannot both be meant."""
+
+    one: str
+    values: tuple[Json, ...]
+    other: str
+    others: tuple[Json, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A kind of map; `one_of` are fields of which it has exactly one, `some_of` at least one."""
+
+    name: str
+    title: str
+    """What a message calls it: a step."""
+    what: str
+    fields: tuple[Field, ...]
+    one_of: tuple[str, ...] = ()
+    some_of: tuple[str, ...] = ()
+    alone: tuple[str, ...] = ()
+    """Fields that may stand instead of those of `one_of`."""
+    apart: tuple[tuple[str, str], ...] = ()
+    """Fields that do not stand in one map."""
+    at_odds: tuple[AtOdds, ...] = ()
+    marks: tuple[str, ...] = ()
+    """A list under one of these keys tells this form from others that could stand there."""

@@ -1,0 +1,224 @@
+"""The tables of a map: where its items come from, what is done for each, what happens when some fail."""
+
+from __future__ import annotations
+
+from plait.core.hints import Final
+from plait.core.records import replace
+from plait.schema.kinds import (
+    Choice,
+    Duration,
+    Field,
+    Flag,
+    Form,
+    Many,
+    Map,
+    NoEffect,
+    OneOf,
+    Refused,
+    Shell,
+    Text,
+    Tree,
+    Whole,
+    Word,
+)
+from plait.schema.shared import (
+    AT_ODDS,
+    BACKEND,
+    ENV_FIELD,
+    ERROR_FIELDS,
+    FILE,
+    ON_EMPTY_FIELD,
+    PARALLEL,
+    STEP,
+    STEP_LIST,
+    TRIES,
+)
+
+FORMATS: Final = ("json", "jsonl", "csv", "text")
+"""How a file or the output of a command may hold items."""
+ISOLATIONS: Final = ("none", "directory", "worktree")
+REVISION: Final = Word("a commit: a branch, a tag, or an id", r"[A-Za-z0-9_@][A-Za-z0-9_@./^~{}-]*")
+
+FORMS: Final = (
+    Form(
+        "map",
+        "map",
+        "The same steps for every item, several at a time.",
+        (
+            Field(
+                "input",
+                OneOf((Text(), Many(Tree()), Map("input")), "a file, a glob, a list, or a map: input"),
+                "where the items come from",
+                required=True,
+            ),
+            Field("json_path", Word(), "which parts of the input are items: JSONPath (RFC 9535)"),
+            Field("filter", Word(), "only items for which this holds: `severity == 'high' && lines > 100`"),
+            Field("sort_by", Word(), "their order: `score DESC, path`; nulls last"),
+            Field(
+                "distinct",
+                OneOf((Word(), Flag()), "a field, or true"),
+                "only the first of items that agree in this field; true: that are equal",
+            ),
+            Field("offset", Whole(0), "leave away so many at the beginning", 0),
+            Field("max_items", Whole(0), "at most so many"),
+            ON_EMPTY_FIELD,
+            Field("max_parallel", PARALLEL, "so many items at a time", 10),
+            Field(
+                "steps",
+                OneOf((Many(STEP, least=1), Map("commands")), "a list of steps"),
+                "what is done for each item",
+                required=True,
+                also=("agent_template", "commands"),
+            ),
+            Field(
+                "id",
+                Text(),
+                "what an item is known by, when a run is resumed: a template; its content if nothing is said",
+            ),
+            Field("timeout", Duration(), "how long one item may take", also=("agent_timeout_secs",)),
+            Field("timeout_config", Map("timeout_config"), "limits of older files; write timeout"),
+            Field("retry", TRIES, "how often a failed item is tried, all its steps again"),
+            ENV_FIELD,
+            Field("error_policy", Map("error_policy"), "what happens when items fail"),
+            *ERROR_FIELDS,
+            Field(
+                "isolation",
+                OneOf(
+                    (Choice(ISOLATIONS), Map("isolation")), "none, directory, worktree, or a map: isolation"
+                ),
+                "where each item works: in a git worktree or a folder of its own, or in the project itself",
+                "none",
+            ),
+            Field("workspace", Refused("write isolation: worktree, or isolation: directory"), ""),
+            Field(
+                "backend",
+                BACKEND,
+                "where items run; the flow's own setting if nothing is said",
+            ),
+            Field(
+                "shared",
+                Flag(),
+                "on a cluster: the project is at the same place on every host",
+                False,
+            ),
+            Field(
+                "ship",
+                Many(FILE),
+                "on a cluster: files of the project that items need, where it is not shared; "
+                "patterns such as `data/*.csv`",
+            ),
+            Field(
+                "stall_timeout",
+                Duration(),
+                "on a cluster: how long its scheduler or a worker may give no sign of life",
+                60,
+            ),
+            Field(
+                "wait_for_workers",
+                Duration(),
+                "on a cluster: how long there may be no worker before the run ends, to be resumed",
+                600,
+            ),
+        ),
+        at_odds=AT_ODDS,
+    ),
+    Form(
+        "isolation",
+        "isolation",
+        "Where each item works.",
+        (
+            Field("kind", Choice(ISOLATIONS), "which kind of place", required=True),
+            Field("base", REVISION, "worktree: the commit at which items begin", "HEAD"),
+            Field(
+                "uncommitted",
+                Choice(("commit", "keep", "fail")),
+                "worktree: what happens to changes that an item has not committed: they are committed, "
+                "or stay in its folder, or the item fails",
+                "commit",
+            ),
+            Field(
+                "merge",
+                Choice(("in_order", "none")),
+                "worktree: the commits of items are merged into the branch that is checked out, "
+                "in the order of the items; or stay on their branches",
+                "in_order",
+            ),
+            Field(
+                "inputs",
+                Many(Text()),
+                "directory: the files that are copied for each item, as paths or globs below the project",
+            ),
+        ),
+    ),
+    Form(
+        "commands",
+        "list of steps",
+        "Steps one level further in, as older files have them.",
+        (replace(STEP_LIST, kind=Many(STEP, least=1)),),
+    ),
+    Form(
+        "input",
+        "input",
+        "Where items come from, said explicitly.  It has exactly one of the first four.",
+        (
+            Field("file", Text(), "a file below the project"),
+            Field("glob", Text(), "a pattern for files: `src/**/*.py`"),
+            Field("command", Shell(), "shell text that prints the items"),
+            Field("items", Many(Tree()), "the items themselves"),
+            Field(
+                "format",
+                Choice(FORMATS),
+                "how the file or output is read; by its name and first character if nothing is said",
+            ),
+        ),
+        one_of=("file", "glob", "command", "items"),
+    ),
+    Form(
+        "timeout_config",
+        "timeout_config",
+        "Limits of older files.",
+        (
+            Field("agent_timeout_secs", Duration(), "how long one item may take"),
+            Field("command_timeouts", Refused("give each step its timeout"), ""),
+            Field("timeout_policy", NoEffect("an item and each of its steps keep their own limits"), ""),
+            Field(
+                "cleanup_grace_period_secs", NoEffect("PLAIT_GRACE says how long what runs gets to end"), ""
+            ),
+            Field(
+                "timeout_action", NoEffect("an item that takes too long has failed: see on_item_failure"), ""
+            ),
+            Field("enable_monitoring", NoEffect("a run always shows what runs"), ""),
+        ),
+    ),
+    Form(
+        "error_policy",
+        "error policy",
+        "What happens when items fail.",
+        (
+            *ERROR_FIELDS,
+            Field(
+                "retry_config",
+                Map("retry"),
+                "how often a failed item is tried, all its steps again; "
+                "three times if only on_item_failure: retry is said",
+                also=("retry",),
+            ),
+        ),
+        at_odds=AT_ODDS,
+    ),
+    Form(
+        "circuit_breaker",
+        "circuit breaker",
+        "Begins no new items for a while when one failure follows another.",
+        (
+            Field("failure_threshold", Whole(1), "so many failures in a row open it", 5),
+            Field("timeout", Duration(), "how long it stays open", 30),
+            Field("success_threshold", Whole(1), "so many successes in a row close it for good", 3),
+            Field(
+                "half_open_requests",
+                NoEffect("after the pause items begin again; the first failure opens it again"),
+                "",
+            ),
+        ),
+    ),
+)

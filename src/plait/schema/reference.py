@@ -1,0 +1,47 @@
+"""The tables for people: the reference page."""
+
+from __future__ import annotations
+
+from plait.core.values import Json
+from plait.schema.forms import FLOW, forms_in
+from plait.schema.kinds import Field, Form, Kind, NoEffect, Refused
+
+
+def reference(kind: Kind = FLOW) -> str:
+    """The tables of the reference page of a format."""
+    return "\n\n".join(_reference(form) for form in forms_in(kind) if form.fields)
+
+
+def _reference(form: Form) -> str:
+    rows = [_row(field) for field in form.fields if not isinstance(field.kind, Refused | NoEffect)]
+    unlike = [field for field in form.fields if isinstance(field.kind, Refused | NoEffect)]
+    lines = [f"### {form.name}", "", form.what, "", "| field | holds | meaning |", "|---|---|---|", *rows]
+    for field in unlike:
+        assert isinstance(field.kind, Refused | NoEffect)
+        word = "refused" if isinstance(field.kind, Refused) else "no effect"
+        lines.append(f"| `{field.name}` | {word} | {field.kind.why} |")
+    return "\n".join(lines)
+
+
+def _row(field: Field) -> str:
+    names = [
+        f"`{field.name}`",
+        *(f"`{name}`" for name in field.also),
+        *(f"`{name}` (older)" for name in field.old),
+    ]
+    meaning = field.what
+    if field.required:
+        meaning += " (required)"
+    elif field.default is not None:
+        meaning += f" (`{_shown(field.default)}`)"
+    return f"| {' '.join(names)} | {_cell(field.kind.wanted)} | {_cell(meaning)} |"
+
+
+def _shown(default: Json) -> str:
+    from plait.core.values import json_text
+
+    return default if isinstance(default, str) else json_text(default)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")

@@ -1,0 +1,269 @@
+"""Everything that is wrong with a node, held against its kind."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from plait.core.documents.limits import shown
+from plait.core.documents.nodes import Mapping, Node, Scalar, Sequence, expect_keys
+from plait.core.errors import Problem, listed, nearest
+from plait.core.source import Span
+from plait.schema.fitting import fits, is_allowed, pick
+from plait.schema.forms import FLOW, form_of, spelt
+from plait.schema.kinds import (
+    Choice,
+    Each,
+    Field,
+    Form,
+    Kind,
+    Many,
+    Map,
+    NoEffect,
+    Number,
+    OneOf,
+    Refused,
+    Shell,
+    Whole,
+    Word,
+)
+from plait.schema.shared import STEP
+
+
+def problems(node: Node, kind: Kind = FLOW, *, called: str = "this file") -> list[Problem]:
+    """Everything about a node that is not as its kind says; those of `WARNED` can be lived with."""
+    return list(_problems(node, kind, called))
+
+
+def _problems(node: Node, kind: Kind, called: str) -> Iterator[Problem]:
+    picked = pick(kind, node)
+    if picked is None:
+        yield _wrong_type(node, kind, called)
+        return
+    match picked:
+        case Map(form):
+            assert isinstance(node, Mapping)
+            yield from _of_map(node, form_of(form))
+        case Each(inner, keys):
+            assert isinstance(node, Mapping)
+            for key, value in node.entries:
+                if keys.pattern and not re.fullmatch(keys.pattern, str(key.value)):
+                    yield _wrong_key(key, keys, called)
+                yield from _problems(value, inner, f"'{shown(str(key.value))}'")
+        case Many(inner, least):
+            assert isinstance(node, Sequence)
+            if len(node.items) < least:
+                what, fix = f"{called} is an empty list, so nothing would be done", "write at least one"
+                yield Problem(what, node.span, fix, code="missing-field")
+            for item in node.items:
+                yield from _problems(item, inner, f"a part of {called}")
+        case _:
+            if isinstance(node, Scalar) and isinstance(picked, Shell) and not is_allowed(node, picked):
+                what, fix = f"{called} is empty, so nothing would be done", "write a command, such as 'true'"
+                yield Problem(what, node.span, fix, code="missing-field")
+            elif isinstance(picked, Shell) and (instead := _decision(node, picked)):
+                what = f"{called} is shell text, so this would run a command called '{node.data()}'"
+                yield Problem(what, node.span, instead, code="word-as-command")
+            elif isinstance(node, Scalar) and not is_allowed(node, picked):
+                yield _wrong_type(node, picked if isinstance(picked, Choice) else kind, called)
+
+
+def _decision(node: Node, kind: Shell) -> str | None:
+    word = node.value if isinstance(node, Scalar) else None
+    return dict(kind.decisions).get(word.strip().lower()) if isinstance(word, str) else None
+
+
+def _of_map(node: Mapping, form: Form) -> Iterator[Problem]:
+    table = spelt(form.name)
+    yield from expect_keys(node, table, kind=form.title, elsewhere=lambda name: _further_in(name, node, form))
+    seen: dict[str, str] = {}
+    for key, value in node.entries:
+        name = str(key.value)
+        field = table.get(name)
+        if field is None:
+            continue
+        if seen.get(field.name, name) != name:
+            yield Problem(
+                f"'{name}' and '{seen[field.name]}' are two spellings of one field",
+                key.span,
+                "keep one of them",
+                code="duplicate-field",
+            )
+        seen[field.name] = name
+        yield from _of_field(key, value, field)
+    yield from _missing(node, form, seen)
+    yield from _between(node, form, seen)
+
+
+def _further_in(name: str, node: Mapping, form: Form) -> str | None:
+    """What to write where a field belongs into a map that is a field of this one, and fits there."""
+    value = node.get(name)
+    homes = [
+        (field, inner)
+        for field in form.fields
+        for inner in _forms_of(field.kind)
+        if value is not None and (there := spelt(inner.name).get(name)) is not None
+        if not isinstance(there.kind, Refused | NoEffect) and not any(_problems(value, there.kind, name))
+    ]
+    if len(homes) != 1:
+        return None
+    field, inner = homes[0]
+    needed = "".join(f"{one.name}: …, " for one in inner.fields if one.required and name not in one.spellings)
+    return f"write it further in: {field.name}: {{{needed}{name}: …}}"
+
+
+def _forms_of(kind: Kind) -> Iterator[Form]:
+    """The maps that may stand there themselves, not as parts of something else."""
+    match kind:
+        case Map(form):
+            yield form_of(form)
+        case OneOf(kinds):
+            for one in kinds:
+                yield from _forms_of(one)
+
+
+def _of_field(key: Scalar, value: Node, field: Field) -> Iterator[Problem]:
+    name = str(key.value)
+    match field.kind:
+        case Refused(why):
+            yield Problem(f"'{name}' does not exist here", key.span, why, code="refused-field")
+        case NoEffect(why):
+            yield Problem(f"'{name}' has no effect here: {why}", key.span, "leave it away", code="no-effect")
+        case kind:
+            if name in field.old:
+                yield Problem(
+                    f"'{name}' is an older name of '{field.name}'", key.span, f"write {field.name}",
+                    code="deprecated-field",
+                )  # fmt: skip
+            yield from _problems(value, kind, f"'{name}'")
+
+
+def _missing(node: Mapping, form: Form, seen: dict[str, str]) -> Iterator[Problem]:
+    thing = _a(form.title)
+    for field in form.fields:
+        if field.required and field.name not in seen:
+            yield Problem(
+                f"{thing} needs '{field.name}': {field.what}", _head(node), f"add {field.name}: …",
+                code="missing-field",
+            )  # fmt: skip
+    if form.one_of:
+        found = [name for name in form.one_of if name in seen]
+        if len(found) > 1:
+            yield Problem(
+                f"{thing} has exactly one of {listed(form.one_of, most=20)}; this one has {_and(found)}",
+                node.key_span(seen[found[1]]),
+                "split it, or remove all but one",
+                code="several-commands",
+            )
+        elif not (found or any(name in seen for name in form.alone) or _misspelt(node, form)):
+            yield _nothing_to_do(node, form, thing)
+    if form.some_of and not any(name in seen for name in form.some_of):
+        what = f"{thing} needs one of {listed(form.some_of, most=20)}"
+        yield Problem(what, _head(node), "say what it does", code="missing-field")
+
+
+def _between(node: Mapping, form: Form, seen: dict[str, str]) -> Iterator[Problem]:
+    """What one field of a map says about others; `at_odds` is looked at where maps are read together."""
+    for field in form.fields:
+        if field.name not in seen:
+            continue
+        where, name = node.key_span(seen[field.name]), seen[field.name]
+        if field.of and not any(one in seen for one in field.of):
+            yield from _belongs_elsewhere(name, where, field.of[0], form, seen)
+        if field.needs is not None and field.needs[0] not in seen:
+            other, why = field.needs
+            yield Problem(f"'{name}' needs '{other}': {why}", where, f"add {other}: …", code="missing-field")
+    both = next((pair for pair in form.apart if pair[0] in seen and pair[1] in seen), None)
+    if both is not None:
+        one, other = seen[both[0]], both[1]
+        what = f"{_a(form.title)} has either {one} or phases, and this one has {one} and {other}"
+        yield Problem(what, node.key_span(one), f"move {one} to setup or reduce", code="wrong-phases")
+
+
+def _belongs_elsewhere(
+    name: str, where: Span, to: str, form: Form, seen: dict[str, str]
+) -> Iterator[Problem]:
+    if to not in form.one_of:
+        what, fix = f"'{name}' belongs to {to}, and there is none", f"add {to}: …"
+        yield Problem(what, where, fix, code="misplaced-field")
+        return
+    command = next((seen[one] for one in (*form.one_of, *form.alone) if one in seen), None)
+    if command is not None:  # else that is said already
+        what = f"'{name}' means nothing to {_a(form.title)} with {command}: it belongs to {to}"
+        yield Problem(what, where, "remove it, or say what the step does", code="misplaced-field")
+
+
+def _nothing_to_do(node: Mapping, form: Form, thing: str) -> Problem:
+    what = f"{thing} needs one of {listed(form.one_of, most=20)}"
+    name = node.get("name")
+    fix = "say what it does: shell: …" if "shell" in form.one_of else f"write {form.one_of[0]}: …"
+    if form.name == "step" and isinstance(name, Scalar) and set(node.data()) <= {"name", "params", "args"}:
+        fix = "say what it does; a command of an agent is written claude: /name …"
+    return Problem(what, _head(node), fix, code="missing-field")
+
+
+def _misspelt(node: Mapping, form: Form) -> bool:
+    """Does a key, of which that is said already, look like what is missing?"""
+    keys = [str(key.value) for key, _ in node.entries]
+    return any(key not in spelt(form.name) and nearest(key, form.one_of) for key in keys)
+
+
+def _head(node: Mapping) -> Span:
+    """Where a map begins: drawn is its first key, not all of it."""
+    return node.entries[0][0].span if node.entries else node.span
+
+
+def _wrong_type(node: Node, kind: Kind, called: str) -> Problem:
+    what = f"{called} is {kind.wanted}, not {type_word(node)}"
+    fix = None
+    if isinstance(kind, Choice) and isinstance(node, Scalar):
+        what = f"{called} is {kind.wanted}"
+        close = dict(kind.elsewhere).get(str(node.value)) or nearest(str(node.value), kind.words)
+        fix = f"did you mean '{close}'?" if close else None
+    elif isinstance(node, Scalar) and fits(kind, node):
+        unsaid = isinstance(kind, Whole | Number) and not kind.least and kind.most is None
+        what = f"{called} is {kind.wanted}{' from 0' if unsaid else ''}"
+    elif kind is STEP or (
+        isinstance(kind, OneOf) and kind.said.startswith("a step") and isinstance(node, Scalar)
+    ):
+        fix = "shell text is written shell: …; a command of an agent begins with '/'"
+    return Problem(what, node.span if isinstance(node, Scalar) else _start(node), fix, code="wrong-type")
+
+
+def _start(node: Node) -> Span:
+    match node:
+        case Mapping():
+            return _head(node)
+        case Sequence(items) if items:
+            return _start(items[0])
+    return node.span
+
+
+def _wrong_key(key: Scalar, keys: Word, called: str) -> Problem:
+    return Problem(
+        f"'{shown(str(key.value))}' cannot be a key of {called}: a key is {keys.wanted}", key.span,
+        code="wrong-type",
+    )  # fmt: skip
+
+
+def type_word(node: Node) -> str:
+    match node:
+        case Mapping():
+            return "a map"
+        case Sequence():
+            return "a list"
+        case Scalar(bool()):
+            return "true or false"
+        case Scalar(None):
+            return "nothing"
+        case Scalar(str()):
+            return "text"
+    return "a number"
+
+
+def _a(title: str) -> str:
+    return f"{'an' if title[:1] in 'aeiou' else 'a'} {title}"
+
+
+def _and(names: list[str]) -> str:
+    return f"{', '.join(names[:-1])} and {names[-1]}"

@@ -1,0 +1,488 @@
+"""Values in shell text are bound, not quoted.
+
+The script refers to each value by a generated variable; the value itself
+travels beside the script, in the environment or (if it is large) in a file
+that the child inherits, and the script's first line takes it from there and
+hides it from the script's own children.  A shell never parses what an expansion
+gave, so a value stays data even where the lexer was wrong about the quotes.
+
+    plan    pieces of a template → Plan: what the lexer allows, or every refusal at once
+    bind    Plan and values → BoundScript: script, environment, files, and a view for people
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Iterator, Sequence
+
+from plait.core.errors import InternalError, Problem, ShellRefusedError, ValueRefusedError
+from plait.core.hints import Final
+from plait.core.records import dataclass, field
+from plait.core.source import Source, Span
+from plait.core.values import Json, Secret, Unknown, revealed_text, text
+from plait.template.filters import holds_secret
+from plait.template.shell.lexer import (
+    REFUSALS,
+    Command,
+    Dialect,
+    Gap,
+    Lexed,
+    Piece,
+    Place,
+    Refusal,
+    State,
+    analyse,
+    remembered,
+)
+from plait.template.shell.options import (
+    OPTION_LIKE,
+    Given,
+    Value,
+    Variables,
+    values_as_options,
+    variable_names,
+)
+
+MAX_VARIABLE: Final = 120 * 1024
+"""Bytes of one value in the environment; Linux ends at 128 KiB."""
+MAX_VARIABLES: Final = 512 * 1024
+"""Bytes of all values in the environment together."""
+_LONGEST_CHARACTER: Final = 4
+"""Bytes of one character at most."""
+
+Lexer = Callable[[Sequence[Piece], Dialect], Lexed]
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A gap, and what the shell reads there."""
+
+    number: int
+    gap: Gap
+    place: Place
+
+    @property
+    def variable(self) -> str:
+        """The name of the variable for its value, without its stem."""
+        return str(self.gap.index + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A script that may be bound to values, whatever they are."""
+
+    parts: tuple[str | Slot, ...]
+    source: Source
+    variable: str
+    """How the generated variables start; no such name occurs in the script."""
+    carrier: str
+    """How the environment variables start that bring the values."""
+    commands: tuple[Command, ...] = ()
+    """Those whose words a program may read as options."""
+    given: Given = ()
+    """Variables that the script sets once, each with the words that its text may be."""
+    variables: frozenset[str] = frozenset()
+    """Those in the commands, and in what the script gives to its own."""
+    script: str | None = None
+    """What the shell is given for all values that fit into the environment and become one word each."""
+
+    @property
+    def slots(self) -> Iterator[Slot]:
+        return (part for part in self.parts if isinstance(part, Slot))
+
+
+@dataclass(frozen=True, slots=True)
+class BoundScript:
+    """All that a shell needs; `repr` shows no value."""
+
+    script: str = field(repr=False)
+    env: dict[str, str] = field(repr=False)
+    files: tuple[tuple[str, bytes], ...] = field(repr=False)
+    """Environment variable that shall hold a path, and what must be found there, for reading and emptying."""
+    shown: str
+    """The command with its values quoted inline, for people; secrets are masked."""
+    secrets: tuple[str, ...] = field(default=(), repr=False)
+    """Those among its values, or made of them."""
+
+
+def plan(pieces: Sequence[Piece], dialect: Dialect, source: Source, *, lexer: Lexer | None = None) -> Plan:
+    """Check a script before any value is known.  All refusals are reported together."""
+    checked = _checked(pieces, dialect) if lexer is None else _check(pieces, lexer(pieces, dialect))
+    if checked.refusals:
+        raise ShellRefusedError.together(
+            Problem(refusal.what, Span(source, refusal.start, refusal.end), refusal.fix, code=refusal.code)
+            for refusal in checked.refusals
+        )
+    lexed = checked.lexed
+    return Plan(
+        checked.parts,
+        source,
+        checked.variable,
+        checked.carrier,
+        lexed.commands,
+        lexed.given,
+        variable_names(lexed.commands, lexed.given),
+        checked.script,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Checked:
+    """All of a plan but its source."""
+
+    lexed: Lexed
+    refusals: tuple[Refusal, ...]
+    parts: tuple[str | Slot, ...]
+    variable: str
+    carrier: str
+    script: str | None
+
+
+@remembered
+def _checked(pieces: Sequence[Piece], dialect: Dialect) -> _Checked:
+    return _check(pieces, analyse(pieces, dialect))
+
+
+def _check(pieces: Sequence[Piece], lexed: Lexed) -> _Checked:
+    gaps = [piece for piece in pieces if isinstance(piece, Gap)]
+    if len(lexed.places) != len(gaps):
+        raise InternalError("the shell lexer lost a gap", code="lexer")
+    slots = (Slot(number, gap, lexed.places[number]) for number, gap in enumerate(gaps))
+    parts = tuple(next(slots) if isinstance(piece, Gap) else piece for piece in pieces)
+    written = "".join(piece for piece in pieces if isinstance(piece, str)).replace("\\\n", "")
+    variable, carrier = _unused("__p", written), _unused("PLAIT_", written)
+    return _Checked(
+        lexed,
+        lexed.refusals or tuple(_contradictions(pieces, lexed.places)),
+        parts,
+        variable,
+        carrier,
+        _usual_script(parts, variable, carrier),
+    )
+
+
+def _usual_script(parts: Sequence[str | Slot], variable: str, carrier: str) -> str | None:
+    slots = [part for part in parts if isinstance(part, Slot)]
+    if any(slot.gap.raw for slot in slots):
+        return None
+    passed = [slot.variable for slot in slots if slot.place.state != "comment"]
+    emitted = [
+        part if isinstance(part, str) else _reference(part, [part.variable], variable) for part in parts
+    ]
+    return _prelude(variable, carrier, passed, {}) + "".join(emitted)
+
+
+def bind(
+    plan: Plan,
+    values: Sequence[Json],
+    *,
+    trusted: Sequence[bool] = (),
+    variables: Variables | None = None,
+    source: Source | None = None,
+) -> BoundScript:
+    """Put values to a plan's gaps.
+
+    `trusted` values may be options.  `variables` knows the values that the script finds in its
+    environment.  `source` is where to show refused values, if the plan was made from another copy of
+    the text.
+    """
+    parts = [part if isinstance(part, str) else _filled(part, values) for part in plan.parts]
+    filled = [part for part in parts if isinstance(part, _Filled)]
+    _expect_acceptable(plan, filled, trusted, variables, source or plan.source)
+    carried = {
+        name: passed
+        for each in filled
+        if not each.slot.gap.raw
+        for name, passed in zip(each.names, each.texts, strict=False)  # a comment has no text
+    }
+    in_file = _too_large(carried)
+    env = {plan.carrier + name: value for name, value in carried.items() if name not in in_file}
+    script = plan.script
+    if script is None or in_file or any(_spreads(each.slot, each.value) for each in filled):
+        emitted = [part if isinstance(part, str) else _emitted(part, plan.variable) for part in parts]
+        script = _prelude(plan.variable, plan.carrier, list(carried), in_file) + "".join(emitted)
+    shown = [part if isinstance(part, str) else _shown(part) for part in parts]
+    return BoundScript(
+        script=script,
+        env=env,
+        files=((plan.carrier + "FILE", b"".join(in_file.values())),) if in_file else (),
+        shown="".join(shown),
+        secrets=tuple(
+            text
+            for each in filled
+            for item, text in zip(each.items, each.texts, strict=False)
+            if item.__class__ is not str and holds_secret(item)
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Filled:
+    """A slot with its value; a list that spreads has a name and a text for each element."""
+
+    slot: Slot
+    value: Json
+    names: Sequence[str]
+    """Of the variables, without their stem."""
+    items: Sequence[Json]
+    texts: Sequence[str]
+    """The items in clear; none in a comment, where nothing is passed."""
+
+
+def _filled(slot: Slot, values: Sequence[Json]) -> _Filled:
+    gap, place = slot.gap, slot.place
+    if gap.index >= len(values):
+        raise InternalError("a gap of the script has no value", code="lexer")
+    value = values[gap.index]
+    name = slot.variable
+    if _spreads(slot, value):
+        names = [f"{name}_{position}" for position in range(1, len(value) + 1)]
+        return _Filled(slot, value, names, value, [revealed_text(item) for item in value])
+    passed = gap.raw or place.state != "comment"
+    return _Filled(slot, value, (name,), (value,), (revealed_text(value),) if passed else ())
+
+
+def _spreads(slot: Slot, value: Json) -> bool:
+    """Does each element of a list become a word of its own?"""
+    return isinstance(value, list) and slot.place.spread and slot.place.state == "bare" and not slot.gap.raw
+
+
+# ── a second look, that does not trust the lexer ────────────────────────────
+
+
+def _contradictions(pieces: Sequence[Piece], places: Sequence[Place]) -> Iterator[Refusal]:
+    """Gaps whose state cannot be, by the plainest look at the text before them.
+
+    Everywhere else a wrong state only makes a wrong argument.  In arithmetic
+    it would let the shell evaluate a value, so this door has a second lock.
+    """
+    depth = 0
+    dollar_quote_seen = hash_in_line = False
+    remaining = iter(places)
+    for piece in pieces:
+        if isinstance(piece, str):
+            joined = piece.replace("\\\n", "")
+            depth = _depth_of_double_parens(joined, depth)
+            dollar_quote_seen = dollar_quote_seen or "$'" in joined
+            line = joined.rpartition("\n")
+            hash_in_line = "#" in line[2] or (hash_in_line and not line[1])
+            continue
+        match next(remaining).state:
+            case "arithmetic":
+                possible = depth > 0
+            case "comment":
+                possible = hash_in_line
+            case "dollar-single":
+                possible = dollar_quote_seen and depth == 0
+            case _:
+                possible = depth == 0
+        if not possible and not piece.raw:
+            code = "double-parens" if depth else "unexpected"
+            yield Refusal(code, piece.start, piece.end, *REFUSALS[code])
+
+
+def _depth_of_double_parens(text: str, depth: int) -> int:
+    """How many parentheses are open since `((`, quotes and all else left aside."""
+    for found in _PARENS.finditer(text):
+        if depth or found.group() == "((":
+            depth += -1 if found.group() == ")" else len(found.group())
+    return depth
+
+
+_PARENS: Final = re.compile(r"\(\(|\(|\)")
+
+
+def _unused(stem: str, written: str) -> str:
+    while stem in written:
+        stem += "_"
+    return stem
+
+
+# ── values that cannot be passed ────────────────────────────────────────────
+
+_INTEGER: Final = re.compile(r"[+-]?(0|[1-9][0-9]{0,18})")
+_LARGEST_INTEGER: Final = 2**63 - 1
+
+
+def _expect_acceptable(
+    plan: Plan,
+    filled: Sequence[_Filled],
+    trusted: Sequence[bool],
+    variables: Variables | None,
+    source: Source,
+) -> None:
+    problems: list[Problem] = []
+    values: dict[int, Value] = {}
+    for each in filled:
+        slot, gap = each.slot, each.slot.gap
+        if slot.place.state == "comment" and not gap.raw:
+            continue
+        if isinstance(each.value, Unknown):
+            continue  # nobody runs this, and the value may turn out well
+        trust = gap.option or (gap.index < len(trusted) and trusted[gap.index])
+        values[slot.number] = Value(each.texts, _spreads(slot, each.value), trust, gap.start, gap.end)
+        for what, fix, code in _unacceptable(each):
+            problems.append(Problem(what, Span(source, gap.start, gap.end), fix, code=code))
+    for option in values_as_options(plan.commands, plan.given, values, variables):
+        place = Span(source, option.start, option.end)
+        problems.append(Problem(OPTION_LIKE, place, option.fix, code="option-like"))
+    if problems:
+        raise ValueRefusedError.together(problems)
+
+
+def _unacceptable(filled: _Filled) -> Iterator[tuple[str, str, str]]:
+    """What is wrong with a value at this place: what, fix, code."""
+    slot, value, texts = filled.slot, filled.value, filled.texts
+    if any("\0" in each for each in texts):
+        yield "a value for the shell cannot hold NUL", "pass it through a file or standard input", "nul"
+    if not all(map(_has_bytes, texts)):
+        yield (
+            "a value for the shell holds half of a surrogate pair, which no bytes stand for",
+            "correct where it comes from: it was cut in the middle of a character",
+            "no-bytes",
+        )
+    if slot.gap.raw:
+        return
+    if (slot.place.state == "arithmetic" or slot.place.integer) and not _is_integer(value):
+        yield (
+            "only an integer can stand in arithmetic, in decimal, without leading zeros, within 64 bits",
+            "give it an integer; compare text with [ ${a} = ${b} ]",
+            "not-an-integer",
+        )
+    if slot.place.alone and isinstance(value, list):
+        yield (
+            "a list cannot stand here: its elements would become words that mean something else",
+            "put it into double quotes to pass its text, or use one element",
+            "list-not-possible",
+        )
+
+
+def _is_integer(value: Json) -> bool:
+    if isinstance(value, Secret):
+        value = value.reveal()
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        return False
+    if isinstance(value, str):
+        return bool(_INTEGER.fullmatch(value)) and abs(int(value)) <= _LARGEST_INTEGER
+    return abs(value) <= _LARGEST_INTEGER
+
+
+def _has_bytes(item: str) -> bool:
+    if item.isascii():
+        return True
+    try:
+        _bytes(item)
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _bytes(item: str) -> bytes:
+    # Bytes that are not UTF-8 came in as surrogates, and go out as they were.
+    return item.encode("utf-8", "surrogateescape")
+
+
+# ── the script ──────────────────────────────────────────────────────────────
+
+
+_EMITTED: Final[dict[State, str]] = {
+    "bare": '"@"',
+    "single": "'\"@\"'",
+    "double": "@",
+    "dollar-single": "'\"@\"$'",
+    "heredoc": "@",
+    "parameter": '"@"',
+    "quoted-parameter": "@",
+    "quoted-pattern": '"@"',
+    "arithmetic": "(@)",
+    "comment": "",
+}
+
+
+def _emitted(filled: _Filled, stem: str) -> str:
+    if filled.slot.gap.raw:
+        return filled.texts[0]
+    return _reference(filled.slot, filled.names, stem)
+
+
+def _reference(slot: Slot, names: Sequence[str], stem: str) -> str:
+    form = _EMITTED[slot.place.state]
+    references = [f"${{{stem}{name}}}" for name in names]
+    return " ".join([form.replace("@", reference) for reference in references])
+
+
+def _too_large(carried: dict[str, str]) -> dict[str, bytes]:
+    """Values for the file: each that is too large, and then the largest until the rest fits."""
+    if sum(map(len, carried.values())) <= MAX_VARIABLE // _LONGEST_CHARACTER:
+        return {}
+    sizes = {name: len(_bytes(value)) for name, value in carried.items()}
+    total = sum(sizes.values())
+    chosen = set()
+    for name in sorted(sizes, key=lambda name: -sizes[name]):
+        if sizes[name] <= MAX_VARIABLE and total <= MAX_VARIABLES:
+            break
+        chosen.add(name)
+        total -= sizes[name]
+    return {name: _bytes(value) for name, value in carried.items() if name in chosen}
+
+
+def _prelude(variable: str, carrier: str, names: Sequence[str], in_file: dict[str, bytes]) -> str:
+    """Take the values, then hide where they came from.  All on the script's first line, so that lines keep
+    their numbers; `unset` first, because a variable that came in exported would stay so.  A value that does
+    not arrive, because something between us and the shell clears the environment, ends the script.
+    """
+    if not names:
+        return ""
+    steps = ["unset " + " ".join([variable + name for name in names])]
+    if direct := [name for name in names if name not in in_file]:
+        steps.append(" ".join([f"{variable}{name}=${{{carrier}{name}?}}" for name in direct]))
+        steps.append("unset " + " ".join([carrier + name for name in direct]))
+    steps.extend(_reading_the_file(variable, carrier, in_file))
+    return "; ".join(steps) + "; "
+
+
+def _reading_the_file(stem: str, carrier: str, in_file: dict[str, bytes]) -> Iterator[str]:
+    """The file holds the values one after the other.  The `x` saves newlines at a value's end from `$( )`."""
+    if not in_file:
+        return
+    path = f'"${{{carrier}FILE}}"'
+    start = 1
+    for name, content in in_file.items():
+        size = len(content)
+        variable = stem + name
+        cut = f"command -p tail -c +{start} {path} | command -p head -c {size} && echo x"
+        failed = "{ echo 'plait: cannot read a large value' >&2; exit 125; }"
+        yield f'{variable}=$({cut}); [ "${{{variable}}}" != x ] || {failed}; {variable}=${{{variable}%x}}'
+        start += size
+    # Children inherit the descriptor; they shall find it empty.
+    yield f": >{path}; unset {carrier}FILE"
+
+
+# ── for people ──────────────────────────────────────────────────────────────
+
+
+def _shown(filled: _Filled) -> str:
+    if filled.slot.gap.raw or isinstance(filled.value, Unknown):
+        return text(filled.value)
+    quoted = _QUOTING[filled.slot.place.state]
+    return " ".join([quoted(text(item)) for item in filled.items])
+
+
+def _escaping(characters: str) -> Callable[[str], str]:
+    special = re.compile("[" + re.escape(characters) + "]")
+    return lambda value: special.sub(lambda found: "\\" + found.group(), value)
+
+
+_QUOTING: Final[dict[State, Callable[[str], str]]] = {
+    "bare": shlex.quote,
+    "single": lambda value: value.replace("'", "'\\''"),
+    "double": _escaping('\\$`"'),
+    "dollar-single": _escaping("\\'"),
+    "heredoc": _escaping("\\$`"),
+    "parameter": shlex.quote,
+    "quoted-parameter": _escaping('\\$`"}'),
+    "quoted-pattern": lambda value: '"' + _escaping('\\$`"')(value) + '"',
+    "arithmetic": str,
+    "comment": lambda _: "",
+}

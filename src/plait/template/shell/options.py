@@ -1,0 +1,209 @@
+"""Values that a program would read as options.
+
+A script says which words each of its commands has; the values are known when it is bound.  So the words
+are put together as the shell will, lists as several and empty ones as none, and read as the program
+reads them (`options`).  A value may also come by a variable: one of the step's environment, or one that
+the script gives the value to.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from plait.core.hints import Final, TypeAlias
+from plait.core.records import dataclass
+from plait.template.options import Argument, option_words
+from plait.template.shell.places import Command, CommandWord, Variable
+
+OPTION_LIKE: Final = "a value that starts with '-' could be taken for an option here"
+
+Given: TypeAlias = Sequence[tuple[str, tuple[CommandWord, ...]]]
+"""Variables that a script sets, each with the words that its text may be."""
+Variables: TypeAlias = Callable[[str], str | None]
+"""The text of a variable of the environment that holds a value from outside; None of any other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """What stands in a gap of a script."""
+
+    texts: Sequence[str]
+    spreads: bool
+    """Each text is a word of its own."""
+    trusted: bool
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class OptionLike:
+    """A value that would be read as an option, and what to write instead."""
+
+    start: int
+    end: int
+    fix: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Bit:
+    """A part of a word: what it holds, and where the value stands if it is one from outside."""
+
+    text: str | None
+    """None: nobody knows."""
+    value: tuple[int, int] | None = None
+    split_off: bool = False
+    """A shell makes a word of its own of it, as its variable stands outside of quotes."""
+
+
+def values_as_options(
+    commands: Sequence[Command],
+    given: Given,
+    values: Mapping[int, Value],
+    variables: Variables | None = None,
+) -> list[OptionLike]:
+    """The values among these that a program would read as options, by their numbers."""
+    reading = _Reading(values, dict(given), variables)
+    # Nearly always nothing begins with a sign, and there is nothing to ask.
+    sign = _SIGN_OF_WORD if given else _SIGN
+    is_risky = any(_is_risky(value, sign) for value in values.values())
+    if not is_risky and (variables is None or not any(map(variables, variable_names(commands, given)))):
+        return []
+    return [found for command in commands for found in reading.options(command)]
+
+
+def variable_names(commands: Sequence[Command], given: Given = ()) -> frozenset[str]:
+    """The variables in the words of these commands, and of what the script gives to its own."""
+    words = [word for command in (*commands, *(words for _, words in given)) for word in command]
+    every = (part for word in words for part in word.parts)
+    return frozenset(part.name for part in every if isinstance(part, Variable) and part.name is not None)
+
+
+def _is_risky(value: Value, sign: re.Pattern[str]) -> bool:
+    return not value.trusted and any(map(sign.search, value.texts))
+
+
+_SIGN: Final = re.compile(r"\A[-+]")
+_SIGN_OF_WORD: Final = re.compile(r"(?:\A|[ \t\n])[-+]")
+_BLANKS: Final = re.compile(r"[ \t\n]+")
+_MOST_BITS: Final = 64
+"""Of a variable that is made of more, nobody says what it holds: variables can double each other."""
+
+
+class _Reading:
+    def __init__(
+        self,
+        values: Mapping[int, Value],
+        given: Mapping[str, tuple[CommandWord, ...]],
+        variables: Variables | None,
+    ) -> None:
+        self.values = values
+        self.given = given
+        self.variables = variables or _no_variable
+        self._held: dict[str, list[_Bit]] = {}
+
+    def options(self, command: Command) -> Iterator[OptionLike]:
+        words = [_argument(bits, word) for word in command for bits in self.words(word)]
+        found = option_words([argument for argument, _ in words])
+        for at, program in found.items():
+            match words[at][1]:
+                case _Bit(value=(start, end), split_off=True):
+                    yield OptionLike(start, end, "put the variable in quotes, so that it stays one word")
+                case _Bit(value=(start, end)):
+                    yield OptionLike(start, end, f"{program.fix}, or say that it may be one: ${{x:opt}}")
+
+    def words(self, word: CommandWord) -> Iterator[list[_Bit]]:
+        """What becomes of a word: several, one, or none."""
+        match word.parts:
+            case (int() as number,) if number in self.values and self.values[number].spreads:
+                value = self.values[number]
+                for text in value.texts:
+                    yield [_Bit(text, None if value.trusted else (value.start, value.end))]
+                return
+        made: list[_Bit] = []
+        can_vanish = False
+        for part in word.parts:
+            for bit in self.bits(part):
+                made.append(bit)
+                if bit.text is None or not (isinstance(part, Variable) and part.splits):
+                    continue
+                can_vanish = True
+                first, *others = _BLANKS.split(bit.text)
+                made[-1] = _Bit(first, bit.value)
+                for other in others:
+                    if any(map(_may_hold_text, made)):
+                        yield made
+                    made = [_Bit(other, None if other == "-" else bit.value, split_off=True)]
+        if not can_vanish or any(map(_may_hold_text, made)):
+            yield made
+
+    def bits(self, part: str | int | Variable) -> Sequence[_Bit]:
+        match part:
+            case str():
+                return [_Bit(part)]
+            case int():
+                return [self.of_gap(part)]
+        place = (part.start, part.end)
+        return [_Bit(bit.text, bit.value and place) for bit in self.held(part.name or "")]
+
+    def held(self, name: str) -> list[_Bit]:
+        """What a variable holds, if that may begin a word with a value from outside."""
+        if name not in self._held:
+            self._held[name] = [_Bit(None)]  # should it be made of itself
+            self._held[name] = self._find(name)
+        return self._held[name]
+
+    def _find(self, name: str) -> list[_Bit]:
+        words = self.given.get(name, ())
+        for word in words:
+            for bits in self.words(word):
+                if len(bits) <= _MOST_BITS and any(map(_is_value_with_sign, bits)):
+                    return bits
+        # A script that makes a variable of itself has looked at it; any other text may not come to be given.
+        if not name or any(_mentions(word, name) for word in words):
+            return [_Bit(None)]
+        text = self.variables(name)
+        return [_Bit(text, _SOMEWHERE if text is not None else None)]
+
+    def of_gap(self, number: int) -> _Bit:
+        value = self.values.get(number)
+        if value is None:  # a value that only a run knows
+            return _Bit(None)
+        place = None if value.trusted else (value.start, value.end)
+        return _Bit("".join(value.texts[:1]), place)
+
+
+_SOMEWHERE: Final = (0, 0)
+"""The place of a value that is known where its variable stands."""
+
+
+def _argument(bits: Sequence[_Bit], word: CommandWord) -> tuple[Argument, _Bit | None]:
+    """The word as far as it is known, and with what it begins."""
+    text, known = "", True
+    begins: _Bit | None = None
+    for bit in bits:
+        if bit.text is None:
+            known = False  # it may be empty, and what follows begin the word
+            if text:
+                break
+            continue
+        if bit.text and not text:
+            begins = bit
+        text += bit.text
+    return Argument(text, known, word.may_vanish and not known), begins
+
+
+def _mentions(word: CommandWord, name: str) -> bool:
+    return any(isinstance(part, Variable) and part.name == name for part in word.parts)
+
+
+def _may_hold_text(bit: _Bit) -> bool:
+    return bit.text is None or bit.text != ""
+
+
+def _is_value_with_sign(bit: _Bit) -> bool:
+    return bit.value is not None and bit.text is not None and _SIGN_OF_WORD.search(bit.text) is not None
+
+
+def _no_variable(_: str) -> None:
+    return None

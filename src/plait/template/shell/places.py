@@ -1,0 +1,349 @@
+"""What can be said about a value's place in shell text.
+
+The text of a script comes in pieces: shell text, and gaps where a value will
+be.  Of every gap it is said in which state the shell will be when it gets
+there (`Place`), or why no value may stand there (`Refusal`, one of `REFUSALS`).
+`Findings` gathers both while a script is read, and knows where a gap of the
+joined text stands in the author's text.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+
+from plait.core.hints import Final, Literal, TypeAlias
+from plait.core.records import dataclass
+
+Dialect: TypeAlias = Literal["sh", "bash"]
+
+State: TypeAlias = Literal[
+    "bare",
+    "single",
+    "double",
+    "dollar-single",
+    "heredoc",
+    "parameter",
+    "quoted-parameter",
+    "quoted-pattern",
+    "arithmetic",
+    "comment",
+]
+
+MAX_DEPTH: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """A value's place in shell text."""
+
+    index: int
+    """Which value."""
+    start: int
+    end: int
+    """Where the hole stands in the author's text."""
+    raw: bool = False
+    """The author wants the value to become code."""
+    option: bool = False
+    """The author allows the value to start with `-`."""
+
+
+Piece: TypeAlias = str | Gap
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What the shell is reading when it comes to a gap."""
+
+    state: State
+    spread: bool = False
+    """A list becomes one word per element here."""
+    alone: bool = False
+    """A whole word of a command in which the number of words must not change."""
+    integer: bool = False
+    """The shell evaluates it as a number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """An expansion in a word; of what name, if that decides how its text begins."""
+
+    name: str | None
+    start: int
+    end: int
+    splits: bool = False
+    """It stands outside of quotes: its text may become several words."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommandWord:
+    """A word of a command: text of the author, numbers of gaps, variables."""
+
+    parts: tuple[str | int | Variable, ...]
+    may_vanish: bool = False
+    """It may become no word, or several."""
+
+
+Command: TypeAlias = tuple[CommandWord, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why no value may stand at `start..end` of the author's text."""
+
+    code: str
+    start: int
+    end: int
+    what: str
+    fix: str
+
+
+Effect: TypeAlias = Literal["writes", "commits"]
+
+
+@dataclass(frozen=True, slots=True)
+class Lexed:
+    """One place per gap, in their order; or refusals."""
+
+    places: tuple[Place, ...]
+    refusals: tuple[Refusal, ...]
+    assigned: frozenset[str]
+    """Variables that the script sets itself, or gives to one command."""
+    own: frozenset[str] = frozenset()
+    """Those that it sets for what follows: such a name is the script's wherever it is written."""
+    handed: tuple[tuple[str, int], ...] = ()
+    """Where, in the joined text, a word begins that gives a variable its value, and which one."""
+    effects: tuple[tuple[Effect, str, int], ...] = ()
+    """What it does to the folder in which it runs: files that it overwrites, commits; and where it says so.
+
+    None, if it goes to a folder that a value names, or lets one at a time do it.
+    """
+    commands: tuple[Command, ...] = ()
+    """Those whose words hold values or variables and are read by a program, which may have options."""
+    given: tuple[tuple[str, tuple[CommandWord, ...]], ...] = ()
+    """Variables that the script sets once, each with the words that its text may be."""
+
+
+# What is refused: code → (what is wrong, what to write instead).
+REFUSALS: Final[dict[str, tuple[str, str]]] = {
+    "value-as-program": (
+        "a value may not choose the program that runs",
+        "write the program's name out; choose between known ones with case … esac",
+    ),
+    "program-may-vanish": (
+        "if the variable before it is empty, the value becomes the program",
+        'put the variable into double quotes: "$program" ${x}',
+    ),
+    "value-as-code": (
+        "this command reads its words as code, and a value would be part of it",
+        "call the program directly, or hand the value over as an argument: sh -c 'echo \"$1\"' sh ${x}",
+    ),
+    "value-in-code-input": (
+        "this program reads its input as code, and a value would be part of it",
+        "hand the value over as an argument: sh -s -- ${x} <<'END' …, and use \"$1\" in the text",
+    ),
+    "value-as-remote-code": (
+        "the remote shell reads these words as code, and a value would be part of it",
+        "send the value through standard input, or keep the command free of values",
+    ),
+    "value-as-name": (
+        "a value may not be the name of a variable, loop or function",
+        "write the name out and give it the value: name=${x}",
+    ),
+    "value-as-operator": (
+        "among these words a value could be taken for an operator of the test",
+        "test one thing at a time, [ ${a} = ${b} ] or [ -f ${a} ], and join tests with && and ||",
+    ),
+    "value-as-option": (
+        "a value may not be the options of this command",
+        "write the options out before it: set -- ${x}, tar -xf ${x}",
+    ),
+    "arithmetic": (
+        "the shell evaluates this text as arithmetic, and a value would be part of it",
+        "use the value directly in $(( … )), or compare with [ ${a} -gt ${b} ]",
+    ),
+    "arithmetic-nested": (
+        "the shell evaluates what stands in $(( … )), so a value may only be a number of its own there",
+        "move the quotes or the command out of the arithmetic: n=$(…), and check that n is a number",
+    ),
+    "subscript": (
+        "the shell evaluates an array subscript, and a value would be part of it",
+        "use fixed subscripts, or a for loop over the elements",
+    ),
+    "parameter-operand": (
+        "the shell evaluates this part of a parameter expansion, and a value would be part of it",
+        "give the value to a variable first and let a command do the work: printf, cut, sed",
+    ),
+    "assigning-default": (
+        "what := assigns is split into words when it stands outside of double quotes",
+        'put double quotes around it: "${name:=${x}}"',
+    ),
+    "quoted-heredoc": (
+        "a here-document with a quoted delimiter expands nothing, so no value can be bound in it",
+        "take the quotes off the delimiter, and write \\$ \\` \\\\ where the text means them",
+    ),
+    "heredoc-delimiter": (
+        "a value may not be the delimiter of a here-document",
+        "write a fixed word: <<END",
+    ),
+    "descriptor": (
+        "a value may not choose the file descriptor",
+        "write the number out, or redirect to a file: >${file}",
+    ),
+    "backslash-before-hole": (
+        "a backslash right before a value would escape the reference to it",
+        "take the backslash away, or double it to mean a backslash",
+    ),
+    "dollar-before-hole": (
+        "a dollar sign right before a value would change what the reference means",
+        "put the dollar sign into single quotes: '$'${x}",
+    ),
+    "special-variable": (
+        "the shell evaluates what this variable is given",
+        "use a variable of your own",
+    ),
+    "array-declaration": (
+        "the shell may evaluate what a declaration gives to an array",
+        "declare first, then assign on its own: local name; name=${x}",
+    ),
+    "integer-variable": (
+        "assigning to an integer variable or a name reference evaluates the value",
+        "leave the attribute out; calculate with $(( … )) where you need a number",
+    ),
+    "brace-expansion": (
+        "brace expansion would repeat or reorder the value",
+        "put the braces into quotes, or write the words out",
+    ),
+    "extended-glob": (
+        "a value may not be part of an extended pattern",
+        "match with case … in, one pattern per line",
+    ),
+    "backtick-escapes": (
+        "inside backticks the shell strips backslashes first, so no value can be bound safely",
+        "write $( … ) instead of the backticks",
+    ),
+    "nested-quotes": (
+        "shells disagree on quotes inside of ${…} that stands itself in double quotes or a here-document",
+        "give the inner text to a variable first",
+    ),
+    "bash-only": (
+        "this means something only in bash, and a value stands in it",
+        "say that the shell is bash, or write it in the language of sh",
+    ),
+    "alias": ("an alias changes what later words mean", "write a function instead"),
+    "coproc": ("a co-process hides which word is the program", "use a pipe or a background command"),
+    "dollar-bracket": ("$[ … ] is evaluated as arithmetic by some shells only", "write $(( … ))"),
+    "double-parens": (
+        "shells read (( as arithmetic or as two subshells",
+        "write ( ( with a blank for subshells, and $(( … )) for arithmetic",
+    ),
+    "split-operator": (
+        "a line continuation in the middle of an operator is read differently by different shells",
+        "move the backslash behind the operator",
+    ),
+    "heredoc-unclear": (
+        "shells disagree on where this here-document starts or ends",
+        "put the here-document's command on a line of its own, and its delimiter on a line of its own",
+    ),
+    "heredoc-in-substitution": (
+        "some versions of bash join the commands that follow a here-document inside of $( … ) into one",
+        "let the here-document be the last thing in $( … ), or move it out",
+    ),
+    "unbalanced": ("this is opened and never closed", "close it, or quote it if it is meant as text"),
+    "unexpected": ("a shell could not go on from here", "correct the shell syntax, or quote the character"),
+    "too-deep": (f"nested more than {MAX_DEPTH} deep", "move the inner commands into functions"),
+    "nul-in-script": ("the script contains a NUL character", "take it out; no shell reads it"),
+}
+
+GAP: Final = "\0"
+"""What a gap is in the joined text."""
+
+
+class UnreadableError(Exception):
+    """The reader cannot go on; what it could not read is a refusal already."""
+
+
+class Findings:
+    """What was found so far in the joined text of the pieces."""
+
+    def __init__(self, pieces: Sequence[Piece]) -> None:
+        self.text = "".join([GAP if isinstance(piece, Gap) else piece for piece in pieces])
+        self.gaps = [piece for piece in pieces if isinstance(piece, Gap)]
+        self.offsets = list(_gap_offsets(pieces))
+        self.places = [Place("bare")] * len(self.gaps)
+        self.assigned: set[str] = set()
+        self.own: set[str] = set()
+        self.handed: list[tuple[str, int]] = []
+        self._effects: list[tuple[Effect, str, int]] = []
+        self.alone = False
+        """It goes where no other does, or lets one at a time do what it does."""
+        self.commands: list[Command] = []
+        self._given: dict[str, tuple[CommandWord, ...] | None] = {}
+        self._refusals: dict[tuple[str, int, int], Refusal] = {}
+
+    def answer(self) -> Lexed:
+        # Without a bound gap there is nothing to protect: the script is the author's alone.
+        refusals = self._refusals.values() if any(not gap.raw for gap in self.gaps) else ()
+        given = tuple((name, words) for name, words in self._given.items() if words)
+        return Lexed(
+            tuple(self.places),
+            tuple(refusals),
+            frozenset(self.assigned | self.own),
+            frozenset(self.own),
+            tuple(self.handed),
+            () if self.alone else tuple(self._effects),
+            tuple(self.commands),
+            given,
+        )
+
+    def effect(self, what: Effect, name: str, offset: int) -> None:
+        self._effects.append((what, name, self.place_of(offset)))
+
+    def give(self, name: str, words: Iterable[CommandWord] | None = None) -> None:
+        """A variable gets the text of one of these words; None: nobody knows."""
+        # A script that sets it twice may have looked at it, as with `case $f in -*) f=./$f ;; esac`.
+        self._given[name] = None if words is None or name in self._given else tuple(words)
+
+    def refuse_gaps(self, code: str, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            gap = self.gaps[number]
+            if not gap.raw:
+                self._refuse(code, gap.start, gap.end)
+
+    def refuse_at(self, code: str, offset: int) -> None:
+        start = self.place_of(offset)
+        self._refuse(code, start, start + 1)
+
+    def unreadable(self, code: str, offset: int) -> UnreadableError:
+        self.refuse_at(code, offset)
+        return UnreadableError()
+
+    def number_at(self, offset: int) -> int:
+        """Which gap stands here, or is the next."""
+        return bisect_left(self.offsets, offset)
+
+    def numbers_between(self, start: int, end: int) -> range:
+        return range(bisect_left(self.offsets, start), bisect_left(self.offsets, end))
+
+    def _refuse(self, code: str, start: int, end: int) -> None:
+        what, fix = REFUSALS[code]
+        self._refusals[code, start, end] = Refusal(code, start, end, what, fix)
+
+    def place_of(self, offset: int) -> int:
+        """Where an offset of the joined text stands in the author's text (exact but for escapes)."""
+        number = self.number_at(offset)
+        if number < len(self.offsets) and self.offsets[number] == offset:
+            return self.gaps[number].start
+        if number == 0:
+            return offset
+        return self.gaps[number - 1].end + offset - self.offsets[number - 1] - 1
+
+
+def _gap_offsets(pieces: Sequence[Piece]) -> Iterator[int]:
+    at = 0
+    for piece in pieces:
+        if isinstance(piece, Gap):
+            yield at
+            at += 1
+        else:
+            at += len(piece)

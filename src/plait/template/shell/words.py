@@ -1,0 +1,718 @@
+"""Reads one word of shell text: its quotes, its escapes, its expansions.
+
+A word may hold a script of its own, `$( … )`; whoever reads scripts derives
+from `WordReader` and says how.  What a word leaves behind is a `Word`: its text
+without quotes, which of it was quoted, and which gaps stand in it.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+
+from plait.core.hints import Final, Literal, TypeAlias
+from plait.template.shell.places import (
+    GAP,
+    MAX_DEPTH,
+    CommandWord,
+    Dialect,
+    Findings,
+    Place,
+    State,
+    Variable,
+)
+
+Around: TypeAlias = Literal["bare", "double", "heredoc"]
+Operator: TypeAlias = Literal["", "default", "assign", "pattern", "evaluated"]
+
+NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+ASSIGNMENT: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\[[^=]*\])?\+?=", re.DOTALL)
+EXPANSION: Final = "$"
+OPERATORS: Final = ";&|<>()"
+_OPERATOR_CHARACTERS: Final = tuple(OPERATORS)
+SEPARATORS: Final = " \t\n" + OPERATORS
+PLAIN_IN_HEREDOC: Final = re.compile(r"[^\0`\\$]+")
+
+# Before `(`, one of ?*+@! opens an extended pattern, and is read on its own.
+_PLAIN_IN_WORD: Final = re.compile(r"""(?:[^\s\0;&|<>()'"`\\$\[\]?*+@!]++|[?*+@!](?!\())+""")
+_PLAIN_WORD: Final = re.compile(_PLAIN_IN_WORD.pattern + r"(?=[ \t\n;|&)]|\Z)")
+_PLAIN_IN_DOUBLE: Final = re.compile(r"""[^\0"`\\$]+""")
+_PLAIN_IN_SINGLE: Final = re.compile(r"[^\0']+")
+_PLAIN_IN_DOLLAR_SINGLE: Final = re.compile(r"[^\0'\\]+")
+_PLAIN_IN_PARAMETER: Final = re.compile(r"""[^\0'"`\\$}]+""")
+_PLAIN_IN_ARITHMETIC: Final = re.compile(r"""[^\0'"`\\$()]+""")
+_PLAIN_IN_BACKTICKS: Final = re.compile(r"(?:[^`\\]++|\\.)*", re.DOTALL)
+_NAME_PART: Final = re.compile(r"[A-Za-z0-9_]*")
+_QUOTED: Final = '"'
+
+
+class Word:
+    """A word as it is read: its text without quotes, and which of it was quoted.
+
+    `text` and `naked` run in parallel.  A gap is NUL in both; an expansion is
+    `$` in both; a quoted character is `"` in `naked`, where no other can be.
+    They are complete when the word was `settle`d.
+    """
+
+    __slots__ = (
+        "_more_naked",
+        "_more_text",
+        "_only_names",
+        "array",
+        "gaps",
+        "naked",
+        "nested",
+        "process",
+        "quoted",
+        "raw",
+        "size",
+        "splat",
+        "start",
+        "text",
+        "variables",
+    )
+
+    def __init__(self, start: int, plain: str = "") -> None:
+        self.start = start
+        self.text = self.naked = plain
+        self.size = len(plain)
+        self._more_text: list[str] = []
+        self._more_naked: list[str] = []
+        self._only_names = True
+        self.gaps: list[tuple[int, int]] = []
+        """Position in `text`, number of the gap."""
+        self.nested: list[int] = []
+        """Gaps in commands inside of this word."""
+        self.quoted = False
+        self.raw = False
+        """It holds a value that the author wants to become code."""
+        self.splat = False
+        """It holds `$@` or its kin, which may be no word even in quotes."""
+        self.array = False
+        """It holds `name=( … )`."""
+        self.process = False
+        """It holds `<( … )`, a file that a command writes."""
+        self.variables: dict[int, tuple[str, int, int, bool]] = {}
+        """By position in `text`: the variable an expansion begins with, where it stands, whether bare."""
+
+    def add(self, text: str) -> None:
+        self._more_text.append(text)
+        self._more_naked.append(text)
+        self.size += len(text)
+
+    def add_quoted(self, text: str) -> None:
+        self._more_text.append(text)
+        self._more_naked.append(_QUOTED * len(text))
+        self.size += len(text)
+
+    def add_gap(self, number: int) -> None:
+        self.gaps.append((self.size, number))
+        self.add(GAP)
+
+    def add_variable(self, name: str, start: int, end: int, *, bare: bool) -> None:
+        self.variables[self.size] = (name, start, end, bare)
+        self.add(EXPANSION)
+
+    def settle(self) -> Word:
+        """Join what was read."""
+        if self._more_text:
+            self.text += "".join(self._more_text)
+            self.naked += "".join(self._more_naked)
+            self._more_text, self._more_naked = [], []
+        return self
+
+    @property
+    def last(self) -> str:
+        """The character read last; `"` if it was quoted."""
+        return self._more_naked[-1][-1:] if self._more_naked else self.naked[-1:]
+
+    @property
+    def name_only(self) -> bool:
+        """Whether nothing was read that cannot be part of a name."""
+        # Once it is false it stays so: a word full of brackets is not looked through at each of them.
+        self._only_names = self._only_names and all(
+            map(_NAME_PART.fullmatch, (self.naked, *self._more_naked))
+        )
+        return self._only_names
+
+    @property
+    def literal(self) -> str | None:
+        """The text, if the author's text alone decides it."""
+        naked = self.naked
+        return None if GAP in naked or EXPANSION in naked else self.text
+
+    @property
+    def base(self) -> str | None:
+        """The literal text without its directory: the name of a program."""
+        literal = self.literal
+        return None if literal is None else literal.rpartition("/")[2]
+
+    @property
+    def numbers(self) -> list[int]:
+        return [number for _, number in self.gaps]
+
+    @property
+    def all_numbers(self) -> list[int]:
+        return [*self.numbers, *self.nested]
+
+    @property
+    def may_vanish(self) -> bool:
+        """Whether this may become no word at all, and the next word take its place."""
+        if self.raw or not self.naked or self.naked.strip(EXPANSION):
+            return False
+        return self.splat or not self.quoted
+
+    def leading(self, start: int = 0) -> list[int]:
+        """Gaps with nothing of the author's text before them, from `start` on."""
+        naked = self.naked[start:]
+        run = start + len(naked) - len(naked.lstrip(GAP + EXPANSION))
+        return [number for at, number in self.gaps if start <= at < run]
+
+    def for_command(self, found: Findings) -> CommandWord:
+        return CommandWord(tuple(self._parts(found)), self.may_vanish)
+
+    def for_variable(self, found: Findings, begin: int) -> CommandWord:
+        """What a variable gets from here on, which no shell splits."""
+        return CommandWord(tuple(self._parts(found, begin, splits=False)))
+
+    def _parts(self, found: Findings, begin: int = 0, *, splits: bool = True) -> list[str | int | Variable]:
+        gaps = dict(self.gaps)
+        parts: list[str | int | Variable] = []
+        for at in range(begin, len(self.text)):
+            char, mark = self.text[at], self.naked[at]
+            if mark == GAP:
+                parts.append(gaps[at])
+            elif mark == EXPANSION:
+                name, start, end, bare = self.variables.get(at, (None, self.start, self.start, False))
+                parts.append(Variable(name, found.place_of(start), found.place_of(end), bare and splits))
+            elif parts and isinstance(parts[-1], str):
+                parts[-1] += char
+            else:
+                parts.append(char)
+        return parts
+
+    def has_braces(self) -> bool:
+        """Whether a shell would take this for a brace expansion."""
+        naked = self.naked
+        opened = naked.find("{")
+        closed = naked.rfind("}")
+        return 0 <= opened < closed and any(mark in naked[opened:closed] for mark in (",", ".."))
+
+
+def expect_one_argument(word: Word, found: Findings) -> None:
+    if word.gaps and word.has_braces():
+        found.refuse_gaps("brace-expansion", word.numbers)
+
+
+def may_spread(word: Word, found: Findings) -> None:
+    if word.gaps and word.naked == GAP and found.places[word.numbers[0]].state == "bare":
+        found.places[word.numbers[0]] = Place("bare", spread=True)
+
+
+class WordReader(ABC):
+    """Follows the text; `at` is the next character, `end` the first not to read."""
+
+    def __init__(self, found: Findings, dialect: Dialect) -> None:
+        self.found = found
+        self.dialect = dialect
+        self.text = found.text
+        self.at = 0
+        self.end = len(found.text)
+        self.depth = 0
+        self.arithmetic = 0
+        self.refuse_gaps = found.refuse_gaps
+        self.unreadable = found.unreadable
+        self.numbers_between = found.numbers_between
+
+    @abstractmethod
+    def script(self, start: int, until: Literal["end", ")"]) -> None:
+        """Read a script inside of a word that started at `start`, up to and not over what ends it."""
+
+    @abstractmethod
+    def assigns(self, name: str, numbers: Iterable[int]) -> None:
+        """A variable is given a value with these gaps."""
+
+    @abstractmethod
+    def skip_lines(self) -> str:
+        """Skip blanks, comments and ends of lines, with the here-documents that start there.
+
+        Returns the next character, or nothing at the end.
+        """
+
+    # ── characters ──────────────────────────────────────────────────────────
+
+    def peek(self, ahead: int = 0) -> str:
+        at = self.at + ahead
+        return self.text[at] if at < self.end else ""
+
+    def follows(self, text: str) -> bool:
+        return self.text.startswith(text, self.at, self.end)
+
+    def behind_plain(self, word: Word, run: re.Pattern[str]) -> str:
+        """Read quoted characters without a meaning; the first that has one, or nothing at the end."""
+        if found := run.match(self.text, self.at, self.end):
+            word.add_quoted(found.group())
+            self.at = found.end()
+        return self.text[self.at] if self.at < self.end else ""
+
+    def gap(self, word: Word, state: State) -> None:
+        """Take the gap at hand."""
+        number = self.found.number_at(self.at)
+        self.at += 1
+        self.found.places[number] = Place(state)
+        if self.found.gaps[number].raw:
+            word.raw = True
+            word.add(EXPANSION)
+            return
+        word.add_gap(number)
+        if self.arithmetic and state != "arithmetic":
+            self.refuse_gaps("arithmetic-nested", [number])
+
+    def escape(self, word: Word, special: str | None = None) -> None:
+        """A backslash and what follows; with `special`, it means itself before other characters."""
+        following = self.peek(1)
+        if following == GAP:
+            self.refuse_gaps("backslash-before-hole", self.numbers_between(self.at + 1, self.at + 2))
+        word.quoted = True
+        if following == "\n":
+            self.at += 2
+        elif following in ("", GAP) or (special is not None and following not in special):
+            word.add_quoted("\\")
+            self.at += 1
+        else:
+            word.add_quoted(following)
+            self.at += 2
+
+    def operator(self, length: int) -> None:
+        """Step over an operator that must not go on behind a line continuation."""
+        self.at += length
+        if self.follows("\\\n") and self.text[self.at + 2 : self.at + 3] in _OPERATOR_CHARACTERS:
+            raise self.unreadable("split-operator", self.at)
+
+    def go_deeper(self, start: int) -> None:
+        """One level further in; whoever called lowers `depth` behind it."""
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            raise self.unreadable("too-deep", start)
+
+    # ── words ───────────────────────────────────────────────────────────────
+
+    def word(self, *, subscript: bool = False) -> Word:
+        """One word; `subscript`: here a shell would take `name[` for an array's element."""
+        start = self.at
+        if plain := _PLAIN_WORD.match(self.text, start, self.end):  # most words are no more than that
+            self.at = plain.end()
+            return Word(start, plain.group())
+        word = Word(start)
+        while self.at < self.end and self.word_part(word, subscript=subscript):
+            pass
+        if self.at == start:
+            raise self.unreadable("unexpected", start)
+        return word.settle()
+
+    def word_part(self, word: Word, *, subscript: bool) -> bool:
+        """Read a bit of a word; false where the word ends."""
+        match self.text[self.at]:
+            case " " | "\n" | ";" | "\t" | "|" | "&" | ")":
+                return False
+            case '"':
+                self.double_quotes(word)
+            case "$":
+                self.dollar(word, "bare")
+            case "'":
+                self.single_quotes(word)
+            case "\0":
+                self.gap(word, "bare")
+            case "\\":
+                self.escape(word)
+            case "`":
+                self.backticks(word)
+            case "[" if subscript and word.size and word.name_only:
+                self.subscript(word)
+            case "(" if word.last and word.last in "?*+@!":
+                self.extended_glob(word)
+            case "(" if word.last == "=" and not word.array and ASSIGNMENT.fullmatch(word.settle().naked):
+                self.array(word)
+            case "<" | ">" if self.peek(1) == "(":
+                self.process_substitution(word)
+            case "<" | ">" | "(":
+                return False
+            case _:
+                plain = _PLAIN_IN_WORD.match(self.text, self.at, self.end)
+                stop = plain.end() if plain else self.at + 1
+                word.add(self.text[self.at : stop])
+                self.at = stop
+        return True
+
+    def single_quotes(self, word: Word) -> None:
+        word.quoted = True
+        start = self.at
+        self.at += 1
+        while (char := self.behind_plain(word, _PLAIN_IN_SINGLE)) != "'":
+            if char == "":
+                raise self.unreadable("unbalanced", start)
+            self.gap(word, "single")
+        self.at += 1
+
+    def double_quotes(self, word: Word) -> None:
+        word.quoted = True
+        start = self.at
+        self.at += 1
+        while (char := self.behind_plain(word, _PLAIN_IN_DOUBLE)) != '"':
+            match char:
+                case "":
+                    raise self.unreadable("unbalanced", start)
+                case "$":
+                    self.dollar(word, "double")
+                case "\\":
+                    self.escape(word, '$`"\\\n')
+                case "\0":
+                    self.gap(word, "double")
+                case _:
+                    self.backticks(word)
+        self.at += 1
+
+    def dollar_single_quotes(self, word: Word, start: int) -> None:
+        """`$'…'`; a shell without it reads `$` and `'…'`, so sh may have neither gap nor backslash in it."""
+        word.quoted = True
+        self.at += 1
+        while (char := self.behind_plain(word, _PLAIN_IN_DOLLAR_SINGLE)) != "'":
+            if char == "":
+                raise self.unreadable("unbalanced", start)
+            if char == GAP:
+                if self.dialect == "sh":
+                    self.refuse_gaps("bash-only", self.numbers_between(self.at, self.at + 1))
+                self.gap(word, "dollar-single")
+                continue
+            if self.dialect == "sh":
+                raise self.unreadable("bash-only", start)
+            self.dollar_single_escape(word)
+        self.at += 1
+
+    def dollar_single_escape(self, word: Word) -> None:
+        # `\c` takes one more character along, which may be the closing quote.
+        length = 3 if self.peek(1) == "c" else 2
+        taken = self.numbers_between(self.at, self.at + length)
+        self.refuse_gaps("backslash-before-hole", taken)
+        word.add_quoted("\\")
+        self.at = self.found.offsets[taken[0]] if taken else min(self.at + length, self.end)
+
+    def subscript(self, word: Word) -> None:
+        start = self.at
+        depth = 0
+        while True:
+            char = self.peek()
+            if char == "" or char in SEPARATORS:
+                # One shell ends the word here, another reads on to the bracket.
+                raise self.unreadable("subscript", start)
+            depth += (char == "[") - (char == "]")
+            if char in "[]":
+                word.add(char)
+                self.at += 1
+            else:
+                self.word_part(word, subscript=False)
+            if depth == 0:
+                break
+        self.refuse_gaps("subscript", self.numbers_between(start, self.at))
+
+    def extended_glob(self, word: Word) -> None:
+        start = self.at
+        self.at += 1
+        self.go_deeper(start)
+        while (char := self.peek()) != ")":
+            if char == "":
+                raise self.unreadable("unbalanced", start)
+            if char in " \t\n;&|<>(":
+                self.at += 1
+            else:
+                self.word_part(word, subscript=False)
+        self.depth -= 1
+        self.at += 1
+        self.refuse_gaps("extended-glob", self.numbers_between(start, self.at))
+
+    def array(self, word: Word) -> None:
+        """`name=( … )`."""
+        start = self.at
+        self.at += 1
+        self.go_deeper(start)
+        while (char := self.skip_lines()) != ")":
+            if char == "":
+                raise self.unreadable("unbalanced", start)
+            self.array_element()
+        self.depth -= 1
+        self.at += 1
+        numbers = self.numbers_between(start, self.at)
+        word.add(EXPANSION)
+        word.array = True
+        word.nested.extend(numbers)
+        if self.dialect == "sh":
+            self.refuse_gaps("bash-only", numbers)
+
+    def array_element(self) -> None:
+        element = self.word()
+        expect_one_argument(element, self.found)
+        may_spread(element, self.found)
+        if element.naked.startswith("["):
+            # From `[` to `]=`, or all of it: a blank inside would end our word, not bash's subscript.
+            closed = element.naked.find("]=")
+            self.refuse_gaps("subscript", [n for at, n in element.gaps if closed < 0 or at < closed])
+            self.refuse_gaps("subscript", element.nested)
+            if closed < 0:
+                raise self.unreadable("subscript", element.start)
+
+    def process_substitution(self, word: Word) -> None:
+        start = self.at
+        self.at += 1
+        self.substitution(word, start)
+        word.process = True
+
+    # ── expansions ──────────────────────────────────────────────────────────
+
+    def dollar(self, word: Word, around: Around) -> None:
+        start = self.at
+        self.at += 1
+        if name := NAME.match(self.text, self.at, self.end):
+            self.at = name.end()
+            word.add_variable(name.group(), start, self.at, bare=around == "bare")
+            return
+        match self.peek():
+            case "{":
+                self.parameter(word, start, around)
+            case "(" if self.peek(1) == "(":
+                self.at += 2
+                self.arithmetic_text(start)
+                word.add(EXPANSION)
+            case "(":
+                self.substitution(word, start)
+            case "[":
+                raise self.unreadable("dollar-bracket", start)
+            case "\\" if self.peek(1) == "\n":
+                raise self.unreadable("split-operator", start)
+            case "'" if around == "bare":
+                self.dollar_single_quotes(word, start)
+            case '"' if around == "bare":
+                self.double_quotes(word)
+            case following if following and following in "0123456789@*#?-$!":
+                word.splat = word.splat or following == "@"
+                self.at += 1
+                word.add(EXPANSION)
+            case following:  # a dollar sign that means itself
+                if following == GAP:
+                    self.refuse_gaps("dollar-before-hole", self.numbers_between(self.at, self.at + 1))
+                word.add_quoted("$")
+
+    def substitution(self, word: Word, start: int) -> None:
+        """`( … )` of `$( … )` and its kin: a script of its own."""
+        self.operator(1)
+        self.go_deeper(start)
+        self.script(start, ")")
+        self.at += 1
+        self.depth -= 1
+        self.nested(word, start)
+
+    def nested(self, word: Word, start: int) -> None:
+        numbers = self.numbers_between(start, self.at)
+        word.add(EXPANSION)
+        word.nested.extend(number for number in numbers if not self.found.gaps[number].raw)
+        if self.arithmetic:
+            self.refuse_gaps("arithmetic-nested", numbers)
+
+    def backticks(self, word: Word) -> None:
+        start = self.at
+        plain = _PLAIN_IN_BACKTICKS.match(self.text, start + 1, self.end)
+        stop = plain.end() if plain else self.end
+        if self.text[stop : stop + 1] != "`" or stop >= self.end:
+            raise self.unreadable("unbalanced", start)
+        inside = self.text[start + 1 : stop]
+        if "\\" in inside or "<<" in inside:
+            # The shell would strip backslashes first; what it reads then is not what stands here.
+            self.refuse_gaps("backtick-escapes", self.numbers_between(start, stop))
+        else:
+            self.at = start + 1
+            outer_end, self.end = self.end, stop
+            self.go_deeper(start)
+            self.script(start, "end")
+            self.depth -= 1
+            self.end = outer_end
+        self.at = stop + 1
+        self.nested(word, start)
+
+    def arithmetic_text(self, start: int) -> None:
+        """Up to and over `))`, with only numbers as values."""
+        depth = 0
+        inner = Word(start)
+        self.go_deeper(start)
+        while True:
+            match self.behind_plain(inner, _PLAIN_IN_ARITHMETIC):
+                case "":
+                    raise self.unreadable("unbalanced", start)
+                case "\0":
+                    self.gap(inner, "arithmetic")
+                case "(":
+                    depth += 1
+                    self.at += 1
+                case ")" if depth:
+                    depth -= 1
+                    self.at += 1
+                case ")" if self.peek(1) == ")":
+                    self.at += 2
+                    break
+                case ")" | "'":
+                    raise self.unreadable("double-parens", start)
+                case "\\":
+                    self.escape(inner)
+                case _:
+                    self.evaluated_part(inner)
+        self.depth -= 1
+        self.found.own.update(set_in_arithmetic(self.text[start : self.at]))
+
+    def evaluated_part(self, word: Word) -> None:
+        self.arithmetic += 1
+        match self.peek():
+            case "$":
+                self.dollar(word, "double")
+            case "`":
+                self.backticks(word)
+            case _:
+                self.double_quotes(word)
+        self.arithmetic -= 1
+
+    def parameter(self, word: Word, start: int, around: Around) -> None:
+        """`${ … }`."""
+        self.at += 1
+        position = word.size
+        word.add(EXPANSION)
+        self.go_deeper(start)
+        name = self.parameter_name()
+        if self.text[self.at - len(name) - 1] == "{":  # neither `${#name}` nor `${!name}`
+            self.beginning(word, position, name, start, bare=around == "bare")
+        if self.peek() == "[":
+            self.parameter_subscript(start)
+        word.splat = word.splat or "@" in self.text[start : self.at]
+        operator = self.parameter_operator()
+        if operator == "evaluated":
+            first = self.at
+            self.operand(Word(start), start, around, operator)
+            self.refuse_gaps("parameter-operand", self.numbers_between(first, self.at))
+        elif operator:
+            self.operand(word, start, around, operator)
+            self.judge_default(name, start, around, operator)
+        self.depth -= 1
+        self.at += 1
+
+    def beginning(self, word: Word, position: int, name: str, start: int, *, bare: bool) -> None:
+        """Note which variable the expansion begins with, if its operator leaves the beginning as it is."""
+        following = self.peek(1) if self.peek() == ":" else self.peek()
+        if name and following in ("}", "-", "?", "=", "%"):
+            word.variables[position] = (name, start, self.at, bare)
+
+    def parameter_name(self) -> str:
+        """The name, behind `#` or `!` if they are there; a gap may not be the name."""
+        if self.peek() in ("#", "!") and self.peek(1) not in ("}", ":", "%", "#", "-", "+", "=", "?"):
+            self.at += 1
+        if name := NAME.match(self.text, self.at, self.end):
+            self.at = name.end()
+            return name.group()
+        char = self.peek()
+        if char == GAP:
+            self.refuse_gaps("value-as-name", self.numbers_between(self.at, self.at + 1))
+        if char.isdigit():
+            while self.peek().isdigit():
+                self.at += 1
+        elif char and char in "@*#?-$!\0":
+            self.at += 1
+        return ""
+
+    def parameter_subscript(self, start: int) -> None:
+        first = self.at
+        word = Word(start)
+        depth = 0
+        while True:
+            char = self.peek()
+            if char == "":
+                raise self.unreadable("unbalanced", start)
+            depth += (char == "[") - (char == "]")
+            if char in "[] \t\n;&|<>()":
+                self.at += 1
+            else:
+                self.word_part(word, subscript=False)
+            if depth == 0:
+                break
+        self.refuse_gaps("subscript", self.numbers_between(first, self.at))
+
+    def parameter_operator(self) -> Operator:
+        """Step over the operator; empty at the closing brace."""
+        if self.peek() == "}":
+            return ""
+        colon = 1 if self.peek() == ":" and self.peek(1) in ("-", "=", "?", "+") else 0
+        operator = self.peek(colon)
+        if operator in ("-", "?", "+"):
+            self.at += colon + 1
+            return "default"
+        if operator == "=":
+            self.at += colon + 1
+            return "assign"
+        if operator in ("#", "%"):
+            self.at += 2 if self.peek(1) == operator else 1
+            return "pattern"
+        return "evaluated"
+
+    def operand(self, word: Word, start: int, around: Around, operator: Operator) -> None:
+        """Up to the closing brace."""
+        if operator in ("pattern", "assign"):
+            word.add_quoted(" ")  # what is cut off or assigned does not start the word
+        while (char := self.behind_plain(word, _PLAIN_IN_PARAMETER)) != "}":
+            match char:
+                case "":
+                    raise self.unreadable("unbalanced", start)
+                case "\0":
+                    self.gap(word, _operand_state(around, operator))
+                case "\\":
+                    self.escape(word, None if around == "bare" else '$`"\\}\n')
+                case "$":
+                    self.dollar(word, around)
+                case "`":
+                    self.backticks(word)
+                case "'" if around == "bare":
+                    self.single_quotes(word)
+                case '"' if around == "bare":
+                    self.double_quotes(word)
+                case "'":
+                    raise self.unreadable("nested-quotes", start)
+                case _:
+                    self.quotes_in_quotes(word, start, around)
+
+    def quotes_in_quotes(self, word: Word, start: int, around: Around) -> None:
+        first = self.at
+        if around == "heredoc":
+            raise self.unreadable("nested-quotes", start)
+        self.double_quotes(word)
+        if "}" in self.text[first : self.at]:
+            raise self.unreadable("nested-quotes", start)
+        self.refuse_gaps("nested-quotes", self.numbers_between(first, self.at))
+
+    def judge_default(self, name: str, start: int, around: Around, operator: Operator) -> None:
+        if operator != "assign":
+            return
+        numbers = self.numbers_between(start, self.at)
+        self.assigns(name, numbers)
+        if around == "bare":
+            self.refuse_gaps("assigning-default", numbers)
+
+
+def _operand_state(around: Around, operator: Operator) -> State:
+    if around == "bare":
+        return "parameter"
+    return "quoted-pattern" if operator == "pattern" else "quoted-parameter"
+
+
+_SET_IN_ARITHMETIC: Final = re.compile(
+    r"(?:\+\+|--)[ \t]*+([A-Za-z_]\w*+)|"
+    r"(?<![\w$])([A-Za-z_]\w*+)[ \t]*+(?:\+\+|--|(?:<<|>>|[-+*/%&|^])?=(?!=))"
+)
+
+
+def set_in_arithmetic(text: str) -> set[str]:
+    """The variables to which an arithmetic expression gives a value: `n = 1`, `n += 1`, `n++`."""
+    return {one for found in _SET_IN_ARITHMETIC.findall(text) for one in found if one}

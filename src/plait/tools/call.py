@@ -1,0 +1,815 @@
+"""Call a tool: chain, rules, trust, environment, invocation, primitive, envelope.
+
+A dry run is the same road, stopped before the primitive.  Nothing of a project
+is executed on the way: headers are read, bytes are verified, and what was
+verified is what runs.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from _thread import allocate_lock
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+
+from plait.core.errors import InputError, TrustError
+from plait.core.hints import TYPE_CHECKING, Any, Protocol
+from plait.core.records import dataclass, field, replace
+from plait.core.safe_files import read_beneath
+from plait.core.secret_names import password_in
+from plait.core.values import MASK, Json, Secret, detached, json_text
+from plait.tools.anchors import (
+    FUNCTION,
+    Anchored,
+    Dependency,
+    ToolFolder,
+    anchor_environment,
+    dependencies,
+    find_anchor,
+    is_opened,
+    library,
+    marker_places,
+    may_load_beside,
+    tool_folder,
+)
+from plait.tools.bind import Binding
+from plait.tools.chain import (
+    FILE,
+    FLOW,
+    IDENTITY,
+    MAX_REMEMBERED,
+    TARGET,
+    Chain,
+    Chains,
+    Place,
+    Witness,
+    hold,
+    place_of,
+    settled,
+    witness,
+)
+from plait.tools.config import checked_params, config_files, resolved_configs, with_defaults
+from plait.tools.environment import (
+    DotEnv,
+    Environment,
+    author_template,
+    interpreter_names,
+    read_dotenv,
+    resolve_environment,
+)
+from plait.tools.interpreters import Ask, Surroundings
+from plait.tools.invocation import (
+    FunctionCall,
+    Invocation,
+    McpCall,
+    ProcessCall,
+    RequestCall,
+    Returned,
+    Verified,
+    shown_header,
+)
+from plait.tools.items import Item, digest_of
+from plait.tools.rules import Pair, validate
+from plait.tools.snapshots import Snapshots
+from plait.tools.spaces import Spaces, normal_id
+from plait.tools.trust import manifest
+from plait.tools.trust.decisions import Trust, Verdict
+from plait.tools.trust.signatures import in_comment
+
+if TYPE_CHECKING:
+    from plait.core.masking import Masker
+
+
+class Perform(Protocol):
+    """Carries an invocation out; `app` knows which primitive does."""
+
+    def __call__(self, invocation: Invocation) -> Returned: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Toolbox:
+    """What calling a tool takes, made once per project and process."""
+
+    spaces: Spaces
+    chains: Chains
+    trust: Trust
+    snapshots: Snapshots
+    host: Mapping[str, str]
+    home: str
+    perform: Perform
+    ask: Ask | None = None
+    dotenv_allowed: frozenset[str] = frozenset()
+    timeout: float | None = None
+    """Seconds that the caller gives a tool, whatever its author wrote."""
+    own_project: str | None = None
+    """The user's, where tools take another folder for the project: its `.env` and its interpreters count."""
+    clock: Callable[[], float] = time.time
+    ready: ReadyTools = field(init=False, compare=False, repr=False, default_factory=lambda: ReadyTools())
+    """Its own: what another host or another trust made ready is not ready here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A tool that only waits for its parameters: all that none of them decides."""
+
+    chain: Chain
+    pairs: tuple[Pair, ...]
+    verdicts: tuple[Verdict, ...]
+    environment: Environment
+    binding: Binding
+    resolved: Mapping[str, Json]
+    """What the tool asks for of config/, as `resolved_config`: made of the bytes that were judged."""
+    records: tuple[Mapping[str, Json], ...]
+    """The chain, as the envelope of a result shows it."""
+    env_names: tuple[str, ...]
+    secrets: frozenset[str] = field(repr=False)
+    """Whatever counts as one around the tool: hidden in messages, which are for people."""
+    handed: frozenset[str] = field(repr=False)
+    """Those that the tool is given: hidden in its data too, where a mask too many would be a false answer."""
+    rests_on: tuple[Place, ...] | None
+    """Whatever was looked at for it; None if that cannot be told."""
+    copied: tuple[tuple[str, str], ...] = ()
+    """Folders of verified copies, each with the one that the user knows."""
+    left_out: tuple[str, ...] = ()
+    """What lies beside the tool and did not come along, and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A call that only has to be carried out."""
+
+    ready: Ready
+    params: Mapping[str, Json] = field(repr=False)
+    """The caller's, with the schema's defaults."""
+    environment: Environment
+    invocation: Invocation
+    shadowed: tuple[str, ...]
+
+    @property
+    def given(self) -> dict[str, Json]:
+        """All that the binding was given."""
+        return {**self.params, **self.ready.resolved}
+
+    @property
+    def secrets(self) -> Hidden:
+        """What messages may not show: whatever counts as a secret around the tool."""
+        return Hidden(self.ready.secrets, self.params)
+
+    @property
+    def handed(self) -> Hidden:
+        """What data that is shown may not show: the secrets that the tool was given."""
+        return Hidden(self.ready.handed, self.params)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    """The envelope: status, item id, data, chain, metadata."""
+
+    item_id: str
+    success: bool
+    data: Json
+    error: str | None
+    chain: tuple[Mapping[str, Json], ...]
+    metadata: Mapping[str, Json]
+    printed: str | None = None
+    """What a process printed, letter by letter, for those who asked for text."""
+
+    def record(self) -> dict[str, Json]:
+        record: dict[str, Json] = {
+            "status": "success" if self.success else "error",
+            "type": "tool",
+            "item_id": self.item_id,
+            "data": self.data,
+            "chain": [dict(element) for element in self.chain],
+            "metadata": dict(self.metadata),
+        }
+        return record if self.success else {**record, "error": self.error}
+
+
+def call_tool(
+    toolbox: Toolbox, item_id: str, params: Mapping[str, Json], *, in_clear: bool = False
+) -> ToolResult:
+    """Run a tool and wrap what it gave, to be printed, journaled or logged.
+
+    `in_clear`: the data as it is, for a program that asked for it; otherwise the secrets
+    that the tool was given are masked in it.  Messages never show a secret.
+    """
+    prepared = prepare(toolbox, item_id, params)
+    began = time.monotonic()
+    try:
+        returned = toolbox.perform(prepared.invocation)
+    except TrustError as refused:
+        raise _with_parameters(refused, prepared) from None
+    duration = time.monotonic() - began
+    metadata: dict[str, Json] = {
+        "duration_ms": round(duration * 1000, 3),
+        "resolved_env_keys": list(prepared.ready.env_names),
+        **{name: prepared.handed.masked(fact) for name, fact in returned.metadata.items()},
+    }
+    if returned.exit_code is not None:
+        metadata["exit_code"] = returned.exit_code
+    if returned.signal is not None:
+        metadata["signal"] = returned.signal
+    if returned.overflow is not None:
+        metadata["overflow"] = returned.overflow
+    if prepared.environment.refused:
+        metadata["refused_env"] = list(prepared.environment.refused)
+    if prepared.environment.unread:
+        metadata["unread_env"] = [f".env:{line}" for line in prepared.environment.unread]
+    returned = _by_own_names(returned, prepared.ready.copied)
+    if not returned.success and prepared.ready.left_out:
+        metadata["left_out"] = list(prepared.ready.left_out)
+    if returned.stderr:
+        metadata["stderr"] = _end_of(prepared.secrets.masked(returned.stderr))
+    return ToolResult(
+        item_id,
+        returned.success,
+        returned.data if in_clear else prepared.handed.masked(returned.data),
+        returned.error and prepared.secrets.masked(returned.error),
+        prepared.ready.records,
+        metadata,
+        returned.printed if in_clear else _text_of(prepared.handed.masked(returned.printed)),
+    )
+
+
+def _by_own_names(returned: Returned, copied: Sequence[tuple[str, str]]) -> Returned:
+    """What a tool complained of, with the names of the user's files instead of the copies that ran.
+
+    The data of a tool that did its work is its own; that of one that failed tells of the failure.
+    """
+    if not copied or (returned.success and not returned.stderr):
+        return returned
+    from urllib.parse import quote  # of node's stack traces, in which files are URLs
+
+    pairs = [pair for copy, own in copied for pair in ((copy, own), (quote(copy), quote(own)))]
+
+    def named(value: Any) -> Any:
+        match value:
+            case str():
+                for copy, own in pairs:
+                    value = value.replace(copy, own)
+                return value
+            case list():
+                return [named(item) for item in value]
+            case dict():
+                return {key: named(item) for key, item in value.items()}
+        return value
+
+    if returned.success:
+        return replace(returned, stderr=named(returned.stderr))
+    return replace(
+        returned,
+        data=named(returned.data),
+        error=named(returned.error),
+        stderr=named(returned.stderr),
+        printed=named(returned.printed),
+        metadata=named(dict(returned.metadata)),
+    )
+
+
+def _text_of(value: Json) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _with_parameters(refused: TrustError, prepared: Prepared) -> TrustError:
+    """The command that approves an MCP tool, with the parameters that say which server is meant."""
+    names = prepared.invocation.chosen_by if isinstance(prepared.invocation, McpCall) else ()
+    chosen = {name: prepared.params[name] for name in names if name in prepared.params}
+    if not chosen or not refused.fix:
+        return refused
+    from shlex import quote
+
+    written = quote(json_text(prepared.secrets.masked(chosen)))
+    return TrustError(refused.what, refused.where, f"{refused.fix} --params {written}", code=refused.code)
+
+
+def dry_run(toolbox: Toolbox, item_id: str, params: Mapping[str, Json]) -> dict[str, Json]:
+    """What a call would do: the seed's record, and everything that the primitive would get."""
+    prepared = prepare(toolbox, item_id, params, masked=True)
+    return {
+        "status": "validation_passed",
+        "item_id": item_id,
+        "chain": list(prepared.ready.chain.ids),
+        "validated_pairs": [pair.record() for pair in prepared.ready.pairs],
+        "shadows": list(prepared.shadowed),
+        "trust": [verdict.record() for verdict in prepared.ready.verdicts],
+        "refused_env": list(prepared.environment.refused),
+        "unread_env": [f".env:{line}" for line in prepared.environment.unread],
+        **_shown(prepared),
+    }
+
+
+def digest_of_tool(toolbox: Toolbox, item_id: str) -> str | None:
+    """One digest for all files that decide what a tool does; None of a flow, which calls other tools."""
+    chain = toolbox.chains.get(item_id)
+    if chain.primitive == FLOW:
+        return None
+    anchored = find_anchor(chain, toolbox.spaces.project)
+    declared = next((item.header.verify_deps for item in chain.elements if item.header.verify_deps), None)
+    deps = _read_all([*dependencies(anchored, declared, chain.tool), *library(anchored, declared)], chain)
+    beside, _ = _read_beside(tool_folder(chain, anchored), deps, chain)
+    files = [f"{item.path}\0{item.digest}" for item in (*deps, *beside)]
+    return digest_of("\0".join([chain.digest, *files]).encode("utf-8", "surrogateescape"))
+
+
+def refused_beside(toolbox: Toolbox, item_id: str) -> list[Verdict]:
+    """Of the files that a tool can load, those for which it is refused, whatever is said of its own file."""
+    chain = toolbox.chains.get(item_id)
+    anchored = find_anchor(chain, toolbox.spaces.project)
+    declared = next((item.header.verify_deps for item in chain.elements if item.header.verify_deps), None)
+    deps = _read_all([*dependencies(anchored, declared, chain.tool), *library(anchored, declared)], chain)
+    beside, _ = _read_beside(tool_folder(chain, anchored), deps, chain)
+    required = (verdict for item in deps if not (verdict := toolbox.trust.judge(item)).allowed)
+    return [*required, *toolbox.trust.refused_among(beside)]
+
+
+def prepare(
+    toolbox: Toolbox,
+    item_id: str,
+    params: Mapping[str, Json],
+    *,
+    masked: bool = False,
+    checked: bool = True,
+) -> Prepared:
+    """Everything but the primitive; `masked` hides secrets, for people to see.
+
+    Not `checked`: the schema is not asked, for those who only want to know what a tool would reach.
+    """
+    if not isinstance(params, Mapping):
+        raise InputError("parameters are a map", fix='pass {"name": value}', code="wrong-type")
+    item_id = normal_id(item_id)
+
+    def accepted(tool: Item) -> dict[str, Json]:
+        return checked_params(params, tool) if checked else with_defaults(params, tool)
+
+    ready = toolbox.ready.get(item_id, dry=masked, now=toolbox.clock())
+    if ready is None:
+        ready = _made_ready(toolbox, item_id, dry=masked, before_trust=accepted)
+    params = _with_secrets(accepted(ready.chain.tool), ready.chain)
+    given = {**params, **ready.resolved}
+    environment = ready.environment
+    invocation = ready.binding.bind(given)  # also before it is masked: what it refuses, a dry run refuses
+    if masked:
+        environment = _masked(environment)
+        invocation = ready.binding.in_environment(environment).bind(detached(given))
+    invocation = _limited(invocation, toolbox.timeout)
+    if isinstance(invocation, ProcessCall) and not ready.handed and not _secrets_in(params):
+        invocation = _keeping_overflow(invocation, toolbox)
+    # What a tool hides is for people only: finding the bundles of other packages takes longer than a call.
+    shadowed = _shadowed(toolbox, item_id) if masked else ()
+    return Prepared(ready, params, environment, invocation, shadowed)
+
+
+def _with_secrets(params: dict[str, Json], chain: Chain) -> dict[str, Json]:
+    """The parameters, those that a header calls secret as such."""
+    declared = {name for item in chain.elements for name in item.header.secrets}
+    if declared.isdisjoint(params):
+        return params
+    return {name: _as_secret(value) if name in declared else value for name, value in params.items()}
+
+
+def _as_secret(value: Json) -> Json:
+    match value:
+        case str():
+            return Secret(value)
+        case list():
+            return [_as_secret(item) for item in value]
+        case dict():
+            return {key: _as_secret(item) for key, item in value.items()}
+    return value
+
+
+# ── what no parameter decides ────────────────────────────────────────────
+
+
+class ReadyTools:
+    """Tools that were made ready, until something they rest on changes.  Safe to share between threads.
+
+    The first call of a tool learns what it rests on.  The second looks at all of that before it reads
+    any of it.  Those after it find nothing changed, or make the tool ready again.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, bool], _Remembered] = {}
+        self._lock = allocate_lock()
+
+    def get(self, item_id: str, *, dry: bool, now: float) -> Ready | None:
+        """The tool as it was made ready, if that is still true."""
+        known = self._known.get((item_id, dry))
+        # A clock that was set back could make a signature one of the future.
+        if known is None or not known.seen or now < known.when or not hold(known.seen):
+            return None
+        return known.ready
+
+    def looked(self, item_id: str, *, dry: bool) -> tuple[Witness, ...]:
+        """What the tool rested on when it was made ready before, as it looks now."""
+        known = self._known.get((item_id, dry))
+        places = () if known is None else known.ready.rests_on or ()
+        return tuple(witness(look, path) for look, path in places)
+
+    def keep(self, item_id: str, ready: Ready, seen: tuple[Witness, ...], *, dry: bool, now: float) -> None:
+        """Remember a tool that was made ready at this time, after `seen` was looked at."""
+        if ready.rests_on is None:
+            return
+        whole = ready.rests_on == tuple((look, path) for look, path, _ in seen) and settled(seen, now)
+        with self._lock:
+            self._known.pop((item_id, dry), None)
+            if len(self._known) >= MAX_REMEMBERED:
+                self._known.pop(next(iter(self._known)))
+            self._known[item_id, dry] = _Remembered(ready, seen if whole else (), now)
+
+
+@dataclass(frozen=True, slots=True)
+class _Remembered:
+    ready: Ready
+    seen: tuple[Witness, ...]
+    when: float
+
+
+def _made_ready(
+    toolbox: Toolbox, item_id: str, *, dry: bool, before_trust: Callable[[Item], object]
+) -> Ready:
+    """Chain, rules, trust, environment; `before_trust` may refuse before a person is asked anything."""
+    now, seen = toolbox.clock(), toolbox.ready.looked(item_id, dry=dry)
+    chain = toolbox.chains.get(item_id)
+    pairs = validate(chain)
+    before_trust(chain.tool)
+    anchored = find_anchor(chain, toolbox.spaces.project)
+    declared = next((item.header.verify_deps for item in chain.elements if item.header.verify_deps), None)
+    deps = _read_all(dependencies(anchored, declared, chain.tool), chain)
+    lib = _read_all(library(anchored, declared), chain)
+    asked = chain.tool.header.config_resolve
+    configs = config_files(asked, toolbox.spaces, chain.tool.path) if asked else []
+    verdicts = toolbox.trust.require([*chain.elements, *deps, *lib, *configs], running=not dry)
+    trusted = _by_project(verdicts)
+    folder = tool_folder(chain, anchored)
+    found, odd = _read_beside(folder, deps, chain)
+    admitted, unspoken = toolbox.trust.admit(found, running=not dry) if found else ([], [])
+    deps += [verdict.item for verdict in admitted]
+    opened = is_opened(chain) or (folder is not None and _knows_its_place(chain.tool, deps))
+    context, copied = _context(toolbox, chain, anchored, deps, lib, project_trusted=trusted, opened=opened)
+    around = _surroundings(toolbox, project_trusted=trusted, dry=dry)
+    environment = _environment(toolbox, chain, anchored, context, around, project_trusted=trusted)
+    # A tool with files beside it is looked at anew each time, as are searches that no path tells.
+    alone = anchored is None and not may_load_beside(anchored, declared, chain.tool)
+    told = alone and toolbox.spaces.project is not None and None not in around.looked
+    ready = Ready(
+        chain=chain,
+        pairs=pairs,
+        verdicts=verdicts,
+        environment=environment,
+        binding=Binding(
+            chain,
+            context,
+            environment,
+            toolbox.spaces.project,
+            _directory(anchored, context),
+            _importable(chain, deps, context) if chain.primitive == FUNCTION and deps else None,
+        ),
+        # Also if nothing was found: a caller could otherwise give it.
+        resolved={"resolved_config": resolved_configs(asked, configs)} if asked else {},
+        records=_records(chain),
+        env_names=tuple(sorted(environment.child)),
+        secrets=_secrets_of(environment, environment.secrets),
+        handed=_secrets_of(environment, _named_secrets(chain, environment)),
+        rests_on=tuple(
+            dict.fromkeys(
+                (
+                    *_places(toolbox, chain, (*verdicts, *admitted, *unspoken), context, around),
+                    *((TARGET, path) for path in (folder.folders if folder else ())),
+                    *((FILE, path) for path in odd),
+                )
+            )
+        )
+        if told
+        else None,
+        copied=copied,
+        left_out=(*(f"{verdict.item.path}: {verdict.why}" for verdict in unspoken), *odd.values()),
+    )
+    toolbox.ready.keep(item_id, ready, seen, dry=dry, now=now)
+    return ready
+
+
+def _places(
+    toolbox: Toolbox,
+    chain: Chain,
+    verdicts: Sequence[Verdict],
+    context: Mapping[str, str],
+    around: Surroundings,
+) -> Iterator[Place]:
+    """Whatever is looked at for a tool without files beside it: a change anywhere makes it ready again."""
+    yield from chain.rests_on
+    yield from ((TARGET, path) for path in marker_places(chain))
+    for verdict in verdicts:
+        yield from _places_of_trust(toolbox.trust, verdict)
+    for spec in chain.tool.header.config_resolve:  # also where there is none: one may come
+        yield from (place_of(f"{space.root}/config/{spec.path}") for space in toolbox.spaces.all)
+    if "tool_path" in context:
+        yield IDENTITY, os.path.dirname(context["tool_path"])
+    # By itself, also if it is not there: the folder of a project changes all the time.
+    yield FILE, f"{toolbox.spaces.project}/.env"
+    yield from ((TARGET, path) for path in around.looked if path is not None)
+
+
+def _places_of_trust(trust: Trust, verdict: Verdict) -> Iterator[Place]:
+    """Whatever a verdict rests on: files, the project itself, and who can write what."""
+    item = verdict.item
+    yield IDENTITY, f"{trust.project}"
+    # Who carries a signature in a comment, or came with Plait, is not asked for another beside it.
+    unasked = f"{item.path}.sig" if item.space.name == "system" or in_comment(item.extension) else ""
+    yield from (place_of(path) for path in trust.rests_on(verdict) if path != unasked)
+    if item.space.name == "system":
+        yield FILE, f"{item.space.root}/{manifest.NAME}"
+    if item.space.name == "user":
+        yield from ((TARGET, folder) for folder in _folders_of(item))
+
+
+def _folders_of(item: Item) -> Iterator[str]:
+    """Every folder from an item up to its space: whoever can write one of them can write the item."""
+    folder = item.path
+    while folder not in (item.space.root, os.path.dirname(folder)):
+        folder = os.path.dirname(folder)
+        yield folder
+
+
+# ── the parts of it, in order ────────────────────────────────────────────
+
+
+def _read_all(files: Sequence[Dependency], chain: Chain) -> list[Item]:
+    items: list[Item] = []
+    for dependency in files:
+        contents = read_beneath(dependency.space.root, dependency.relative)
+        if contents is None:
+            raise InputError(f"{dependency.path} has just gone", fix="run the command again", code="vanished")
+        data = contents[0]
+        stem = os.path.splitext(dependency.relative)[0].removeprefix("tools/")
+        items.append(
+            Item("tool", stem, dependency.space, dependency.path, data, digest_of(data), chain.tool.header)
+        )
+    return items
+
+
+def _read_beside(
+    folder: ToolFolder | None, deps: Sequence[Item], chain: Chain
+) -> tuple[list[Item], dict[str, str]]:
+    """The files of a tool's folder that are not among `deps`; and what cannot be read, with the reason."""
+    if folder is None:
+        return [], {}
+    odd = {path: f"{path}: it is a link, or no file" for path in folder.odd}
+    known = {item.path for item in deps}
+    items: list[Item] = []
+    for file in folder.files:
+        if file.path in known:
+            continue
+        try:
+            items += _read_all([file], chain)
+        except InputError as error:
+            odd[file.path] = f"{file.path}: {error.what}"
+    return items, odd
+
+
+def _importable(chain: Chain, files: Sequence[Item], context: Mapping[str, str]) -> dict[str, Verified]:
+    """The Python files of a function's folder, by their path in it."""
+    tool = chain.tool
+    here = os.path.dirname(tool.path)
+    copy = os.path.dirname(context.get("tool_path", tool.path))
+    relative = {os.path.relpath(item.path, here): item for item in (tool, *files)}
+    return {
+        path.replace(os.sep, "/"): Verified(item.path, os.path.join(copy, path), item.data)
+        for path, item in relative.items()
+        if path.endswith(".py") and not path.startswith("..")
+    }
+
+
+def _context(
+    toolbox: Toolbox,
+    chain: Chain,
+    anchored: Anchored | None,
+    deps: list[Item],
+    lib: list[Item],
+    *,
+    project_trusted: bool,
+    opened: bool,
+) -> tuple[dict[str, str], tuple[tuple[str, str], ...]]:
+    """The `{name}` parameters of seed 000's table; paths lead to the verified bytes.
+
+    And the folders of these bytes, each with the one that the user knows.
+    """
+    tool = chain.tool
+    system = next(space for space in toolbox.spaces.spaces if space.name == "system")
+    user = next(space for space in toolbox.spaces.spaces if space.name == "user")
+    context = {
+        "tool_dir": os.path.dirname(tool.path),
+        "tool_parent": os.path.dirname(os.path.dirname(tool.path)),
+        "project_path": toolbox.spaces.project or os.getcwd(),
+        "user_space": os.path.dirname(user.root),
+        "system_space": system.root,
+    }
+    if anchored is None and not opened:
+        return context, ()
+    # Installed packages are not verified: those that a project brings count as little as the project.
+    installed = project_trusted or tool.space.name != "project"
+    placed = toolbox.snapshots.place(tool, anchored, deps, installed=installed)
+    context["tool_path"] = placed.tool_path
+    context["tool_dir"] = os.path.dirname(placed.tool_path)
+    copied = [(placed.anchor_path, placed.copied_from)]
+    if anchored is not None and (project_trusted or not anchored.is_project):
+        context["anchor_path"] = anchored.path if anchored.is_project else placed.anchor_path
+    if anchored is not None and anchored.runtime_lib:
+        context["runtime_lib"] = anchored.runtime_lib
+        if lib:
+            context["runtime_lib"] = toolbox.snapshots.place_library(anchored.runtime_lib, lib)
+            copied.append((context["runtime_lib"], anchored.runtime_lib))
+    return context, tuple(copied)
+
+
+def _knows_its_place(tool: Item, files: Sequence[Item]) -> bool:
+    """Could a function read files by the place of its own?  Then that is the one of the verified copy."""
+    return any(b"__file__" in item.data for item in (tool, *files) if item.path.endswith(".py"))
+
+
+def _surroundings(toolbox: Toolbox, *, project_trusted: bool, dry: bool) -> Surroundings:
+    project = toolbox.own_project or toolbox.spaces.project
+    return Surroundings(
+        roots=(project,) if project and project_trusted else (),
+        host=toolbox.host,
+        home=toolbox.home,
+        ask=None if dry else toolbox.ask,
+    )
+
+
+def _environment(
+    toolbox: Toolbox,
+    chain: Chain,
+    anchored: Anchored | None,
+    context: Mapping[str, str],
+    around: Surroundings,
+    *,
+    project_trusted: bool,
+) -> Environment:
+    dotenv = _dotenv(toolbox, chain) if project_trusted else DotEnv()
+    environment = resolve_environment(chain, host=toolbox.host, dotenv=dotenv, around=around, context=context)
+    if anchored is None:
+        return environment
+    # From a project that is not trusted nothing may be loaded, whatever a runtime puts on its paths.
+    paths = context if project_trusted else {k: v for k, v in context.items() if k != "project_path"}
+    changed = anchor_environment(anchored, environment.child, paths)
+    return replace(environment, child={**environment.child, **changed})
+
+
+def _dotenv(toolbox: Toolbox, chain: Chain) -> DotEnv:
+    project = toolbox.own_project or toolbox.spaces.project or "/"
+    # A look first: most projects have none, and to open a file safely takes longer than all else here.
+    contents = read_beneath(project, ".env") if os.path.lexists(f"{project}/.env") else None
+    if contents is None:
+        return DotEnv()
+    text = contents[0].decode("utf-8", "surrogateescape")
+    return read_dotenv(text, interpreter_names(chain), allowed=toolbox.dotenv_allowed)
+
+
+def _by_project(verdicts: tuple[Verdict, ...]) -> bool:
+    """Did the user trust the whole project, its `.env` and its interpreters included?"""
+    return any(verdict.project_trusted for verdict in verdicts)
+
+
+def _directory(anchored: Anchored | None, context: Mapping[str, str]) -> str:
+    if anchored is not None and anchored.anchor.cwd:
+        template = author_template(anchored.anchor.cwd)
+        if all(hole in context for hole in template.placeholders):
+            return os.path.join(context["project_path"], str(template.render(context)))
+    return context["project_path"]
+
+
+def _limited(invocation: Invocation, timeout: float | None) -> Invocation:
+    if timeout is None:
+        return invocation
+    return replace(invocation, limits=replace(invocation.limits, timeout=timeout))
+
+
+def _keeping_overflow(call: ProcessCall, toolbox: Toolbox) -> ProcessCall:
+    """With a place for output beyond the limit; not where there are secrets: nothing masks them there."""
+    folder = os.path.join(os.path.dirname(toolbox.snapshots.root), "output")
+    return replace(call, limits=replace(call.limits, overflow=folder))
+
+
+def _shadowed(toolbox: Toolbox, item_id: str) -> tuple[str, ...]:
+    answering = toolbox.spaces.find(item_id)
+    hidden = toolbox.spaces.shadowed(answering) if answering is not None else ()
+    return tuple(found.path for found in hidden)
+
+
+def _masked(environment: Environment) -> Environment:
+    child = {name: replace(value, value=value.shown) for name, value in environment.child.items()}
+    lookup = {
+        name: MASK if name in environment.secrets else value for name, value in environment.lookup.items()
+    }
+    return replace(environment, child=child, lookup=lookup)
+
+
+# ── what people and programs see ─────────────────────────────────────────
+
+_MOST_STDERR = 16384
+
+
+def _named_secrets(chain: Chain, environment: Environment) -> list[str]:
+    """The secrets of the surroundings that the authors of a chain refer to, or at least seem to."""
+    headers = [item.header for item in chain.elements]
+    written = repr([(header.config, header.env_config) for header in headers])
+    return [name for name in environment.secrets if name in written]
+
+
+def _secrets_of(environment: Environment, names: Iterable[str]) -> frozenset[str]:
+    """The variables of the tool that are secret, and what is called so in its surroundings."""
+    declared = {value.value for value in environment.child.values() if value.secret}
+    secrets = declared | {environment.lookup[name] for name in names if name in environment.lookup}
+    return frozenset(secrets.union(filter(None, map(password_in, secrets))))
+
+
+class Hidden:
+    """Secrets, and those among the parameters; looked for when there is something to hide them in."""
+
+    def __init__(self, secrets: frozenset[str], params: Mapping[str, Json]) -> None:
+        self._secrets, self._params = secrets, params
+
+    def masked(self, value: Any) -> Any:
+        """A text, or any other value, without them."""
+        if value is None or isinstance(value, int | float):
+            return value
+        secrets = self._secrets.union(_secrets_in(self._params))
+        if not secrets:
+            return value
+        from plait.core.masking import masked  # slow to load, and most calls have nothing to hide
+
+        return masked(value, _masker(secrets).mask)
+
+
+@lru_cache(maxsize=64)
+def _masker(secrets: frozenset[str]) -> Masker:
+    """Made once for all calls of a tool: to compile it takes longer than to use it."""
+    from plait.core.masking import Masker
+
+    return Masker(secrets)
+
+
+def _secrets_in(value: Json) -> list[str]:
+    match value:
+        case Secret():
+            return [value.reveal()]
+        case Mapping():
+            return [secret for item in value.values() for secret in _secrets_in(item)]
+        case list():
+            return [secret for item in value for secret in _secrets_in(item)]
+    return []
+
+
+def _end_of(text: str) -> str:
+    return text if len(text) <= _MOST_STDERR else f"…{text[-_MOST_STDERR:]}"
+
+
+def _records(chain: Chain) -> tuple[Mapping[str, Json], ...]:
+    elements = [
+        {
+            "item_id": item.id,
+            "space": item.space.label,
+            "tool_type": item.header.tool_type,
+            "executor_id": item.header.executor_id,
+            "integrity": item.digest,
+        }
+        for item in chain.elements
+    ]
+    last = {
+        "item_id": chain.primitive,
+        "space": "system",
+        "tool_type": "primitive",
+        "executor_id": None,
+    }
+    return (*elements, last)
+
+
+def _shown(prepared: Prepared) -> dict[str, Json]:
+    env = {name: value.origin for name, value in sorted(prepared.environment.child.items())}
+    match prepared.invocation:
+        case ProcessCall() as call:
+            return {
+                "argv": list(call.argv),
+                "cwd": call.cwd,
+                "env": {**env, **{name: "config" for name in call.env if name not in env}},
+                "stdin": call.stdin.decode("utf-8", "replace"),
+                "limits": {"timeout": call.limits.timeout, "max_output": call.limits.max_output},
+            }
+        case RequestCall() as call:
+            return {
+                "request": {
+                    "method": call.method,
+                    "url": call.url,
+                    "headers": {name: shown_header(name, value) for name, value in call.headers},
+                    "body": None if call.body is None else call.body.decode("utf-8", "replace"),
+                },
+                "limits": {"timeout": call.limits.timeout, "attempts": call.retry.attempts},
+            }
+        case FunctionCall() as call:
+            return {"function": call.function, "file": call.path, "params": dict(call.params)}
+        case McpCall() as call:
+            server = list(call.server.command) or call.server.url
+            return {"server": server, "tool": call.tool, "params": dict(call.params), "env": env}

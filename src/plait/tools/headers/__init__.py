@@ -1,0 +1,222 @@
+"""What a tool file says about itself, read from its bytes and never by running it.
+
+Whatever the bytes are, the answer is an `Item`, a `DocumentError` with
+everything that is wrong, or a `LimitError`.  A file that cannot be read is
+never taken for one that says nothing.
+
+In reading order:
+
+    said               the keys of one header, and all that is wrong with them
+    literals           what a literal in code may stand for
+    yaml_header        keys of a YAML file
+    comments           keys in the comments at the top of a script
+    python             names that a Python module assigns, in its syntax tree
+    javascript         constants of JavaScript and TypeScript
+    javascript_tokens  their text as tokens
+    formats            which reader takes which extension, which name stands for which key
+"""
+
+from __future__ import annotations
+
+import time
+from _thread import allocate_lock
+from collections.abc import Callable
+
+from plait.core import documents
+from plait.core.errors import DocumentError, PlaitError, nearest
+from plait.core.hints import TYPE_CHECKING, Final, TypeAlias
+from plait.core.safe_files import Stamp
+from plait.core.source import Source, Span
+from plait.core.values import Json
+from plait.tools.headers.entries import KEYS, MAX_ODD_NAMES, Said, is_almost
+from plait.tools.headers.formats import Format, extractors, format_of
+from plait.tools.items import FLOWS, INFORMATIONAL, Entry, Header, Item, digest_of, header_of
+from plait.tools.spaces import Found, Space
+from plait.tools.trust import manifest
+
+if TYPE_CHECKING:
+    from plait.tools.headers.javascript import MAX_JAVASCRIPT
+    from plait.tools.headers.javascript_tokens import MAX_OPEN, MAX_PATTERN
+    from plait.tools.headers.python import MAX_PYTHON
+
+__all__ = [
+    "MAX_JAVASCRIPT",
+    "MAX_ODD_NAMES",
+    "MAX_OPEN",
+    "MAX_PATTERN",
+    "MAX_PYTHON",
+    "MAX_REMEMBERED",
+    "MAX_REMEMBERED_BYTES",
+    "ItemCache",
+    "read_item",
+]
+
+_LIMITS: Final = {
+    "MAX_JAVASCRIPT": "javascript",
+    "MAX_OPEN": "javascript_tokens",
+    "MAX_PATTERN": "javascript_tokens",
+    "MAX_PYTHON": "python",
+}
+"""Limits of readers that are loaded only when they are needed."""
+
+
+def __getattr__(name: str) -> object:
+    if name not in _LIMITS:
+        raise AttributeError(f"module 'plait.tools.headers' has no attribute '{name}'")
+    from importlib import import_module
+
+    limit: object = getattr(import_module(f"plait.tools.headers.{_LIMITS[name]}"), name)
+    return limit
+
+
+_Key: TypeAlias = tuple[Space, str, str]
+"""Space, path and id: a path can belong to two spaces, as that of a project in the home folder."""
+
+MAX_REMEMBERED: Final = 1_000
+MAX_REMEMBERED_BYTES: Final = 64 << 20
+MAX_LOOKED_AT: Final = 4 << 20
+
+
+def read_item(found: Found, *, kind: str = "tool") -> Item:
+    """The item in a file: its bytes read once, its digest, its header."""
+    return _read(found, kind)[0]
+
+
+class ItemCache:
+    """Items by file; one whose stamp is unchanged is neither read nor hashed again.
+
+    Safe to share between threads.  The items used longest ago go first when
+    there are too many of them, or too many bytes in them.
+    """
+
+    def __init__(
+        self,
+        *,
+        kind: str = "tool",
+        most: int = MAX_REMEMBERED,
+        most_bytes: int = MAX_REMEMBERED_BYTES,
+        clock: Callable[[], int] = time.time_ns,
+    ) -> None:
+        self.hits = 0
+        self.misses = 0
+        self._kind, self._most, self._most_bytes, self._clock = kind, most, most_bytes, clock
+        self._known: dict[_Key, tuple[Item, Stamp]] = {}
+        self._bytes = 0
+        self._lock = allocate_lock()
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def get(self, found: Found) -> Item:
+        key = (found.space, found.relative, found.id)
+        with self._lock:
+            known = self._forget(key)
+            if known is not None and known[1] == found.stamp:
+                self.hits += 1
+                self._remember(key, *known)
+                return known[0]
+            self.misses += 1
+        now = self._clock()
+        item, stamp = _read(found, self._kind)
+        if now - stamp.changed >= _GRAIN:
+            with self._lock:
+                self._forget(key)
+                self._remember(key, item, stamp)
+        return item
+
+    def _forget(self, key: _Key) -> tuple[Item, Stamp] | None:
+        known = self._known.pop(key, None)
+        self._bytes -= len(known[0].data) if known else 0
+        return known
+
+    def _remember(self, key: _Key, item: Item, stamp: Stamp) -> None:
+        self._known[key] = (item, stamp)
+        self._bytes += len(item.data)
+        while len(self._known) > self._most or self._bytes > self._most_bytes:
+            self._forget(next(iter(self._known)))
+
+
+# A file changed within the grain of the kernel's clock can change again and keep its stamp.
+_GRAIN: Final = 20_000_000
+
+
+def _read(found: Found, kind: str) -> tuple[Item, Stamp]:
+    data, stamp = found.read()
+    digest = digest_of(data)
+    header = _installed_header(found, digest, kind) or _header(_source(data, found.path), found.path, kind)
+    return Item(kind, found.id, found.space, found.path, data, digest, header), stamp
+
+
+def _installed_header(found: Found, digest: str, kind: str) -> Header | None:
+    """The header of a file of the installation, which was read when Plait was built."""
+    if found.space.name != "system":
+        return None
+    said: Json = manifest.said_by(found.space.root, found.relative, digest)
+    if not isinstance(said, dict):
+        return None
+    nowhere = Span(Source(found.path, ""), 0, 0)  # what was read without an error needs no places
+    return header_of({key: Entry(value, nowhere) for key, value in said.items()}, kind=kind)
+
+
+def said_in(path: str) -> dict[str, Json]:
+    """The keys of a tool's header and their values, if nothing is wrong with them."""
+    with open(path, "rb") as file:
+        source = _source(file.read(), path)
+    said = _said(source, format_of(path))
+    _checked_header(said, format_of(path), "tool")
+    return {key: entry.value for key, entry in said.entries.items()}
+
+
+def says_anything(path: str) -> bool:
+    """Has a file keys of a header, right or wrong?  One that cannot be read may have."""
+    try:
+        with open(path, "rb") as file:
+            said = _said(_source(file.read(MAX_LOOKED_AT), path), format_of(path))
+    except (OSError, PlaitError):
+        return True
+    return bool(said.entries or said.problems)
+
+
+def _source(data: bytes, path: str) -> Source:
+    # Drawn: what a tool says about itself is its author's own text.
+    return Source(path, documents.decoded(data, path, drawn=True).removeprefix("\ufeff"))
+
+
+def _header(source: Source, path: str, kind: str) -> Header:
+    form = format_of(path)
+    return _checked_header(_said(source, form), form, kind)
+
+
+def _said(source: Source, form: Format) -> Said:
+    said = Said(source, extractors().names)
+    form.reader.read(said, form.comment)
+    return said
+
+
+NO_HEADER: Final = "no-header"
+"""Of a file that says nothing of a tool: it lies beside one, and is no tool itself."""
+
+
+def _checked_header(said: Said, form: Format, kind: str) -> Header:
+    if kind == "tool" and not said.problems and not any(map(_looks_like_key, said.entries)):
+        said.missing("executor_id", "this tool says no executor_id", _executor_fix(form), NO_HEADER)
+        raise DocumentError.together(said.problems)
+    try:
+        header = header_of(said.entries, kind=kind)
+    except DocumentError as error:
+        said.problems += error.problems
+    needs_none = said.value("tool_type") in ("primitive", *FLOWS)
+    if kind == "tool" and not needs_none and not said.value("executor_id"):
+        said.missing("executor_id", "this tool says no executor_id", _executor_fix(form), "no-executor")
+    if said.problems:
+        raise DocumentError.together(said.problems[: documents.MAX_PROBLEMS])
+    return header
+
+
+def _looks_like_key(key: str) -> bool:
+    return key in KEYS or key in INFORMATIONAL or is_almost(key, nearest(key, KEYS))
+
+
+def _executor_fix(form: Format) -> str:
+    common = ", ".join(dict.fromkeys(each.executor for each in extractors().formats.values()))
+    return f"write {form.executor_line} (common: {common}); only tool_type 'primitive' needs none"

@@ -1,0 +1,124 @@
+"""Which reader takes which extension, and which name in code stands for which key.
+
+Both stand in `system/extractors/tools.yaml`, a part of Plait: no project can
+change how headers are read.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from functools import cache
+
+from plait.core.errors import DocumentError, InternalError
+from plait.core.hints import Final
+from plait.core.records import dataclass
+from plait.core.safe_files import read_beneath
+from plait.core.values import Json
+from plait.tools.headers.entries import KEYS, Said
+from plait.tools.items import INFORMATIONAL, digest_of
+from plait.tools.trust import manifest
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """`read` takes the mark of a comment along; `sample` shows how such a file names its executor."""
+
+    read: Callable[[Said, str], None]
+    sample: str
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """How files of one extension are read; `executor` is what such a file usually names."""
+
+    reader: Reader
+    comment: str
+    executor: str
+
+    @property
+    def executor_line(self) -> str:
+        return self.reader.sample.format(self.executor, self.comment)
+
+
+@dataclass(frozen=True, slots=True)
+class Extractors:
+    """Formats by extension, and keys by their names in code."""
+
+    formats: Mapping[str, Format]
+    names: Mapping[str, str]
+
+
+def format_of(path: str) -> Format:
+    formats = extractors().formats
+    form = formats.get(os.path.splitext(path)[1])
+    if form is None:
+        known = ", ".join(formats)
+        raise DocumentError("no reader knows this kind of file", path, f"known: {known}", code="no-reader")
+    return form
+
+
+@cache
+def extractors() -> Extractors:
+    """The map that comes with Plait; wrong, it is our own bug."""
+    path = os.path.join(manifest.SYSTEM, _MAP)
+    data = _map_as_installed() or _map_as_written(path)
+    extensions, names = data["extensions"], data["names"]
+    unread = {form["reader"] for form in extensions.values()} - _READERS.keys()
+    unknown = set(names.values()) - KEYS - INFORMATIONAL
+    if unread or unknown:
+        raise InternalError(f"no such reader or key: {', '.join(sorted(unread | unknown))}", path)
+    return Extractors({extension: _format(**form) for extension, form in extensions.items()}, names)
+
+
+def _map_as_installed() -> Json:
+    contents = read_beneath(manifest.SYSTEM, _MAP)
+    return None if contents is None else manifest.said_by(manifest.SYSTEM, _MAP, digest_of(contents[0]))
+
+
+def _map_as_written(path: str) -> Json:
+    from plait.core import documents
+
+    return documents.load(path).data()
+
+
+_MAP: Final = "extractors/tools.yaml"
+
+
+def _format(reader: str, comment: str, executor: str) -> Format:
+    return Format(_READERS[reader], comment, executor)
+
+
+# Each reader is loaded when the first file of its kind is read.
+
+
+def _read_python(said: Said, comment: str) -> None:
+    from plait.tools.headers.python import read_python
+
+    read_python(said, comment)
+
+
+def _read_yaml(said: Said, comment: str) -> None:
+    from plait.tools.headers.yaml_header import read_yaml
+
+    read_yaml(said, comment)
+
+
+def _read_comments(said: Said, comment: str) -> None:
+    from plait.tools.headers.comments import read_comments
+
+    read_comments(said, comment)
+
+
+def _read_javascript(said: Said, comment: str) -> None:
+    from plait.tools.headers.javascript import read_javascript
+
+    read_javascript(said, comment)
+
+
+_READERS: Final = {
+    "python": Reader(_read_python, '__executor_id__ = "{0}"'),
+    "yaml": Reader(_read_yaml, "executor_id: {0}"),
+    "comments": Reader(_read_comments, "{1} executor_id: {0}"),
+    "javascript": Reader(_read_javascript, 'const __executor_id__ = "{0}";'),
+}

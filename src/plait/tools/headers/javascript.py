@@ -1,0 +1,231 @@
+"""A header in JavaScript or TypeScript: `const NAME = literal` at the top level, or a fenced comment.
+
+Only as much of the language is understood as it takes to tell a literal from
+an expression.  What might be computed is refused, never guessed.
+"""
+
+from __future__ import annotations
+
+import re
+
+from plait.core import documents
+from plait.core.hints import Final
+from plait.core.source import Span
+from plait.core.values import Json
+from plait.tools.headers.comments import read_fenced, top_comments
+from plait.tools.headers.entries import Said
+from plait.tools.headers.javascript_tokens import Token, Tokens
+from plait.tools.headers.literals import (
+    Refused,
+    computed,
+    expect_depth,
+    expect_finite,
+    expect_size,
+    expect_text,
+    put,
+)
+
+MAX_JAVASCRIPT: Final = 1 << 20
+"""Characters."""
+
+_BEHIND_TYPE: Final = frozenset("=,;+-*/%^~!")
+
+
+def read_javascript(said: Said, comment: str) -> None:
+    expect_size(said.source, MAX_JAVASCRIPT)
+    read_fenced(said, top_comments(said.source.text, comment))
+    _Declarations(said).read()
+
+
+class _Declarations:
+    """`const NAME = literal` at the top level, in JavaScript or TypeScript."""
+
+    def __init__(self, said: Said) -> None:
+        self.said, self.source, self.names = said, said.source, said.names
+        self.tokens = iter(Tokens(said.source))
+        self.last = Token("end", "", 0, 0, 0, fresh=True)
+        self.token = next(self.tokens)
+
+    def read(self) -> None:
+        while self.token.kind != "end":
+            first, before = self.token, self.last
+            self.advance()
+            if first.depth or first.kind != "word" or before.text == ".":
+                continue
+            if first.text in ("const", "let", "var"):
+                self.declared()
+            elif first.text in self.names and self.token.text == "=" and before.text != "type":
+                self.assigned(first)
+
+    def assigned(self, name: Token) -> None:
+        with self.said.about(self.names[name.text], name.text):
+            fix = f"write const {name.text} = … as a statement of its own"
+            raise Refused("is not declared here, only assigned", self.span(name), fix)
+
+    def declared(self) -> None:
+        """`NAME: type = literal, NAME = literal`, up to the first name that is not of a header."""
+        while self.token.kind == "word":
+            name = self.token
+            self.advance()
+            if name.text not in self.names:
+                self.said.misspelt(name.text, self.span(name))
+                return
+            self.typed()
+            if self.token.text == "=":
+                self.advance()
+                with self.said.about(self.names[name.text], name.text):
+                    self.initialised(name)
+            if self.token.text != ",":
+                return
+            self.advance()
+
+    def typed(self) -> None:
+        if self.token.text == "!":
+            self.advance()
+        if self.token.text == ":":
+            self.skip_type()
+
+    def initialised(self, name: Token) -> None:
+        first = self.token
+        value = self.value(0)
+        self.expect_end(first)
+        self.said.add(self.names[name.text], value, self.span(name))
+
+    def skip_type(self) -> None:
+        """A type is skipped, up to what cannot belong to it or the end of its line."""
+        angles = 0
+        while self.token.kind != "end":
+            at_top = self.token.depth == 0 and angles <= 0
+            if at_top and (self.token.text in _BEHIND_TYPE or self.begins_statement()):
+                return
+            angles += (self.token.text == "<") - (self.token.text == ">")
+            self.advance()
+
+    def begins_statement(self) -> bool:
+        ended = self.last.kind not in ("mark", "piece") or self.last.text in (">", "]", "}", ")")
+        return self.token.fresh and self.token.kind == "word" and ended
+
+    def expect_end(self, first: Token) -> None:
+        """Nothing goes on with the value: `"a" + b` is computed, `{…} as const` is not."""
+        while self.token.text in ("as", "satisfies") and not self.token.fresh:
+            self.skip_type()
+        if self.token.kind == "end" or self.token.text in (",", ";"):
+            return
+        if not self.token.fresh or self.token.goes_on:
+            raise computed(Span(self.source, first.start, self.token.end))
+
+    # ── literals ─────────────────────────────────────────────────────────
+
+    def value(self, depth: int) -> Json:
+        """The data that a literal stands for."""
+        token = self.token
+        expect_depth(depth, self.span(token))
+        self.advance()
+        match token.kind, token.text:
+            case (("string" | "template"), _):
+                return _unescaped(token.text, self.span(token))
+            case "number", _:
+                return _number(token.text, self.span(token))
+            case "word", ("true" | "false" | "null"):
+                return {"true": True, "false": False, "null": None}[token.text]
+            case "mark", ("-" | "+") if self.token.kind == "number":
+                self.advance()
+                number = _number(self.last.text, self.span(self.last))
+                return -number if token.text == "-" else number
+            case "mark", "[":
+                return self.array(depth)
+            case "mark", "{":
+                return self.object(depth)
+        raise computed(self.span(token))
+
+    def array(self, depth: int) -> list[Json]:
+        items: list[Json] = []
+        while self.token.text != "]":
+            items.append(self.value(depth + 1))
+            self.expect_comma("]")
+        self.advance()
+        return items
+
+    def object(self, depth: int) -> dict[str, Json]:
+        table: dict[str, Json] = {}
+        while self.token.text != "}":
+            where = self.span(self.token)
+            key = self.key()
+            if self.token.text != ":":  # {name}, {method() {}}
+                raise computed(where)
+            self.advance()
+            put(table, key, where, self.value(depth + 1))
+            self.expect_comma("}")
+        self.advance()
+        return table
+
+    def key(self) -> str:
+        token = self.token
+        self.advance()
+        match token.kind:
+            case "word":
+                return token.text
+            case "string":
+                return _unescaped(token.text, self.span(token))
+            case "number" if token.text.isascii() and token.text.isdecimal():
+                return token.text
+        raise computed(self.span(token))
+
+    def expect_comma(self, closing: str) -> None:
+        if self.token.text == ",":
+            self.advance()
+        elif self.token.text != closing:
+            raise computed(self.span(self.token))
+
+    def advance(self) -> None:
+        self.last, self.token = self.token, next(self.tokens, self.token)
+
+    def span(self, token: Token) -> Span:
+        return Span(self.source, token.start, token.end)
+
+
+_DIGITS: Final = "[0-9](?:_?[0-9])*"
+_DECIMAL: Final = "(?:0|[1-9](?:_?[0-9])*)"
+_WHOLE = re.compile(
+    rf"{_DECIMAL}|0[xX][0-9a-fA-F](?:_?[0-9a-fA-F])*|0[oO][0-7](?:_?[0-7])*|0[bB][01](?:_?[01])*"
+)
+_FLOAT = re.compile(rf"(?:{_DECIMAL}(?:\.(?:{_DIGITS})?)?|\.{_DIGITS})(?:[eE][+-]?{_DIGITS})?")
+
+
+def _number(text: str, where: Span) -> float:
+    if _WHOLE.fullmatch(text) and len(text) <= documents.MAX_DIGITS:
+        return int(text.replace("_", ""), 0)
+    if _FLOAT.fullmatch(text):
+        return expect_finite(float(text.replace("_", "")), where)
+    raise Refused("holds a number that JSON does not have", where, "write it in decimal digits, or as text")
+
+
+_ESCAPE = re.compile(
+    r"\\(?:x(?P<x>[0-9a-fA-F]{2})|u(?P<u>[0-9a-fA-F]{4})|u\{(?P<point>[0-9a-fA-F]{1,6})\}"
+    r"|(?P<nul>0(?![0-9]))|(?P<bad>[xu0-9])|(?P<cut>\r\n|[\n\r\u2028\u2029])|(?P<one>[\s\S]))"
+)
+_SHORT: Final = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "v": "\v"}
+
+
+def _unescaped(literal: str, where: Span) -> str:
+    """The text between the quotes of a string, or of a template without holes."""
+    inner = literal[1:-1]
+    if literal[0] == "`":
+        inner = re.sub(r"\r\n?", "\n", inner)
+    text = _ESCAPE.sub(lambda found: _unescape(found, where), inner) if "\\" in inner else inner
+    # JavaScript writes a character beyond U+FFFF as two escapes.
+    paired = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
+    return expect_text(paired, where)
+
+
+def _unescape(found: re.Match[str], where: Span) -> str:
+    match found.lastgroup, found[found.lastgroup or 0]:
+        case (("x" | "u" | "point"), digits) if int(digits, 16) <= 0x10FFFF:
+            return chr(int(digits, 16))
+        case "nul", _:
+            return "\0"
+        case "cut", _:
+            return ""
+        case "one", letter:
+            return _SHORT.get(letter, letter)
+    raise Refused("holds an escape that is no character", where, "write '\\\\' for a backslash")

@@ -1,0 +1,165 @@
+"""A header in Python: literals assigned to `__names__` of the module, taken from its syntax tree."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from plait.core.errors import DocumentError, LimitError
+from plait.core.hints import TYPE_CHECKING, Final
+from plait.core.source import Source, Span
+from plait.core.values import Json
+from plait.tools.headers.entries import Said
+from plait.tools.headers.literals import (
+    Refused,
+    computed,
+    expect_depth,
+    expect_finite,
+    expect_size,
+    expect_text,
+    put,
+)
+
+if TYPE_CHECKING:
+    import ast
+else:
+    import _ast as ast  # the nodes alone: the functions of `ast` take as long to load as to read a tool
+
+MAX_PYTHON: Final = 512 << 10
+"""Characters; a syntax tree takes some hundred times the memory of its text."""
+
+
+def read_python(said: Said, _: str) -> None:
+    places = _Places(said.source)
+    for statement in _tree(said.source, places).body:
+        for target, value in _assignments(statement):
+            if target.id not in said.names:
+                said.misspelt(target.id, places.of(target))
+                continue
+            key = said.names[target.id]
+            with said.about(key, target.id):
+                if value is None:
+                    raise computed(places.of(statement))
+                said.add(key, _value(value, places), places.of(target))
+
+
+def _tree(source: Source, places: _Places) -> ast.Module:
+    expect_size(source, MAX_PYTHON)
+    if (nul := source.text.find("\0")) >= 0:
+        raise DocumentError("a NUL stands here", Span(source, nul, nul + 1), "remove it", code="syntax")
+    try:
+        tree = compile(source.text, source.name, "exec", ast.PyCF_ONLY_AST, dont_inherit=True)
+    except SyntaxError as error:
+        fix = "correct it: a file that is not Python has no header"
+        what, where = f"this is not Python: {error.msg}", places.of_error(error)
+        raise DocumentError(what, where, fix, code="syntax") from None
+    except (RecursionError, MemoryError):
+        # The parser reports its own stack as memory; either way it says no place.
+        what = "this Python is nested too deeply to be read"
+        raise LimitError(what, source.name, "split its longest expression", code="too-deep") from None
+    assert isinstance(tree, ast.Module)
+    return tree
+
+
+def _assignments(statement: ast.stmt) -> Iterator[tuple[ast.Name, ast.expr | None]]:
+    """Names that a statement of the module assigns; no value where it is not simply written there."""
+    match statement:
+        case ast.Assign(targets, value):
+            for target in targets:
+                yield from [(target, value)] if isinstance(target, ast.Name) else _parts(target)
+        case ast.AnnAssign(target, _, ast.expr() as value):
+            yield from [(target, value)] if isinstance(target, ast.Name) else _parts(target)
+        case ast.AugAssign(target):
+            yield from _parts(target)
+
+
+def _parts(target: ast.expr) -> Iterator[tuple[ast.Name, None]]:
+    """`A, B = …`, `A["key"] = …`, `A += …`: the names that are changed by it."""
+    match target:
+        case ast.Name():
+            yield target, None
+        case ast.Tuple(elements) | ast.List(elements):
+            for element in elements:
+                yield from _parts(element)
+        case ast.Subscript(inner) | ast.Attribute(inner) | ast.Starred(inner):
+            yield from _parts(inner)
+
+
+def _value(node: ast.expr, places: _Places, depth: int = 0) -> Json:
+    """The data that a literal stands for."""
+    where = places.of(node)
+    expect_depth(depth, where)
+    match node:
+        case ast.Constant(None | bool()):
+            return node.value
+        case ast.Constant(str(value)):
+            return expect_text(value, where)
+        case ast.Constant(int() | float() as number):
+            return expect_finite(number, where)
+        case ast.UnaryOp(ast.USub() | ast.UAdd() as sign, ast.Constant(int() | float() as number)) if not (
+            isinstance(number, bool)
+        ):
+            return expect_finite(-number if isinstance(sign, ast.USub) else number, where)
+        case ast.List(elements) | ast.Tuple(elements):
+            return [_value(element, places, depth + 1) for element in elements]
+        case ast.Dict(keys, values):
+            return _map(keys, values, places, depth)
+        case ast.Set():
+            raise Refused("holds a set, which JSON does not have", where, "write a list")
+        case ast.Constant():
+            kind = "..." if node.value is ... else type(node.value).__name__
+            raise Refused(f"holds {kind}, which JSON does not have", where, "write text or a number")
+    raise computed(where)
+
+
+def _map(keys: list[ast.expr | None], values: list[ast.expr], places: _Places, depth: int) -> dict[str, Json]:
+    table: dict[str, Json] = {}
+    for key, value in zip(keys, values, strict=True):
+        if key is None:  # {**other}
+            raise computed(places.of(value))
+        name = _value(key, places, depth + 1)
+        if not isinstance(name, str):
+            raise Refused("has a key that is not text", places.of(key), "put the key in quotes")
+        put(table, name, places.of(key), _value(value, places, depth + 1))
+    return table
+
+
+class _Places:
+    """From Python's lines and columns, which count bytes, to offsets in the text."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.starts = _line_starts(source.text)
+
+    def of(self, node: ast.expr | ast.stmt) -> Span:
+        start = self._offset(node.lineno, node.col_offset)
+        end = self._offset(node.end_lineno or node.lineno, node.end_col_offset or node.col_offset)
+        return Span(self.source, start, max(start, end))
+
+    def of_error(self, error: SyntaxError) -> Span:
+        line = min(max(error.lineno or 1, 1), len(self.starts))
+        start = self.starts[line - 1]
+        end = self.starts[line] if line < len(self.starts) else len(self.source.text)
+        text = self.source.text[start:end].rstrip()
+        column = max(error.offset or 1, 1) - 1
+        if column > len(text) or (error.text is not None and error.text.rstrip() != text):
+            return Span(self.source, start, start + len(text))  # the column of an inner text, as in f"{a b}"
+        width = (error.end_offset or 0) - column - 1 if error.end_lineno == error.lineno else 1
+        return Span(self.source, start + column, start + column + max(width, 1))
+
+    def _offset(self, line: int, column: int) -> int:
+        start = self.starts[line - 1]
+        before = self.source.text[start : start + column]
+        if before.isascii():
+            return start + column
+        return start + len(before.encode()[:column].decode("utf-8", "ignore"))
+
+
+def _line_starts(text: str) -> list[int]:
+    if "\r" in text:  # Python ends a line at a lone carriage return too
+        import re
+
+        return [0, *(found.end() for found in re.finditer(r"\r\n?|\n", text))]
+    starts = [0]
+    while end := text.find("\n", starts[-1]) + 1:
+        starts.append(end)
+    return starts

@@ -1,0 +1,286 @@
+"""The user's private keys: a file for each that nobody else can read, closed with a passphrase if you like.
+
+A key is never written over another, and a file that was tampered with is
+refused: what is opened has the public half that stands beside it.
+
+A key that takes the place of another first stands in a file of its own, together
+with the statement that both have signed: `NAME.next`.  As long as that file is
+there the rotation is not ended, and `rotate` goes on with it; whatever it was
+interrupted in, the name leads to a key that is trusted.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from plait.core.errors import InputError
+from plait.core.hints import Final
+from plait.core.private_files import (
+    ABSENT,
+    attempt,
+    damaged,
+    locked,
+    make_own_folder,
+    read_own_json,
+    sync_folder,
+    write_new,
+    write_whole,
+)
+from plait.core.records import dataclass
+from plait.core.values import Json, Secret
+from plait.tools.trust.signatures import PrivateKey, fingerprint_of, is_key, read_rotation, sign_rotation
+from plait.tools.trust.store import Now, TrustStore
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """What it costs to try one passphrase; the default takes about a second and 256 MiB."""
+
+    operations: int = 3
+    memory: int = 256 << 20
+
+
+class KeyFolder:
+    """Private keys in `<user space>/keys`."""
+
+    FORMAT: Final = "plait.key.v1"
+
+    def __init__(self, user: str) -> None:
+        self.root = os.path.join(user, "keys")
+
+    def names(self) -> tuple[str, ...]:
+        try:
+            files = sorted(os.listdir(self.root))
+        except ABSENT:
+            return ()
+        return tuple(name.removesuffix(".key") for name in files if name.endswith(".key"))
+
+    def create(
+        self, name: str = "signing", *, passphrase: Secret | None = None, effort: Effort | None = None
+    ) -> PrivateKey:
+        """A new key, closed with the passphrase if there is one; never over an old one."""
+        key = PrivateKey.generate()
+        path = self._path(name)
+        make_own_folder(self.root)
+        try:
+            write_new(path, _encoded(self._record_of(key, passphrase, effort)))
+        except FileExistsError:
+            raise InputError(
+                f"there is a key '{name}' already", path, "give the new one another name", code="key-exists"
+            ) from None
+        sync_folder(self.root)
+        return key
+
+    def open(self, name: str = "signing", *, passphrase: Secret | None = None) -> PrivateKey:
+        path = self._path(name)
+        record = self._record(name)
+        key = _opened(record, passphrase, path)
+        if key.public.hex() != record.get("public"):
+            raise damaged(path)
+        return key
+
+    def public(self, name: str = "signing") -> bytes:
+        """The public half of a key; it needs no passphrase."""
+        match self._record(name):
+            case {"public": str(public)} if is_key(public):
+                return bytes.fromhex(public)
+        raise damaged(self._path(name))
+
+    # ── a key in place of another ────────────────────────────────────────
+
+    def begin_rotation(
+        self,
+        name: str,
+        statement_about: Callable[[PrivateKey], bytes],
+        *,
+        passphrase: Secret | None = None,
+        effort: Effort | None = None,
+    ) -> bytes:
+        """A new key and the statement about it, kept together until the rotation has ended."""
+        key = PrivateKey.generate()
+        statement = statement_about(key)
+        record = {**self._record_of(key, passphrase, effort), "rotation": statement.decode()}
+        write_whole(self.root, f"{name}.next", _encoded(record))
+        return statement
+
+    def rotation(self, name: str) -> bytes | None:
+        """The statement of a rotation that was begun and has not ended."""
+        record = self._next(name)
+        return None if record is None else record["rotation"].encode()
+
+    def exchange(self, name: str, reached: Callable[[str], None]) -> str:
+        """Give a key's name to its successor, once or again; the name under which the old one is kept."""
+        record = self._next(name)
+        if record is None:
+            raise damaged(self._path(name))
+        kept = f"{name}-until-{fingerprint_of(bytes.fromhex(record['public']))[:8]}"
+        if self.public(name).hex() != record["public"]:
+            with suppress(FileExistsError):
+                # Two names for the old key, so that one of them is always there.
+                attempt(
+                    lambda: os.link(self._path(name), self._path(kept)),
+                    self.root,
+                    passing=(FileExistsError,),
+                )
+            reached("kept")
+            key = {field: said for field, said in record.items() if field != "rotation"}
+            write_whole(self.root, f"{name}.key", _encoded(key))
+        return kept
+
+    def end_rotation(self, name: str) -> None:
+        """The statement has been handed out: the rotation is over."""
+        with suppress(FileNotFoundError):
+            os.unlink(self._path(name, "next"))
+        sync_folder(self.root)
+
+    def _next(self, name: str) -> dict[str, Json] | None:
+        path = self._path(name, "next")
+        try:
+            record = read_own_json(path, secret=True)
+        except ABSENT:
+            return None
+        match record:
+            case {"format": self.FORMAT, "public": str(public), "rotation": str()} if is_key(public):
+                return dict(record)
+        raise damaged(path)
+
+    def _record_of(
+        self, key: PrivateKey, passphrase: Secret | None, effort: Effort | None
+    ) -> dict[str, Json]:
+        closed = _closed(key, passphrase, effort or Effort())
+        return {"format": self.FORMAT, "public": key.public.hex(), **closed}
+
+    def _record(self, name: str) -> Json:
+        path = self._path(name)
+        try:
+            return read_own_json(path, secret=True)
+        except ABSENT:
+            fix = "make one: plait keys new"
+            raise InputError(f"there is no key '{name}'", path, fix, code="no-key") from None
+
+    def _path(self, name: str, kind: str = "key") -> str:
+        if not _NAME.fullmatch(name):
+            what = "a key's name is letters, digits, '_' and '-'"
+            raise InputError(what, fix="for example signing", code="bad-name")
+        return os.path.join(self.root, f"{name}.{kind}")
+
+
+@dataclass(frozen=True, slots=True)
+class Rotated:
+    """What came of a rotation; the statement is for all who trust the old key."""
+
+    statement: bytes
+    fingerprint: str
+    kept: str
+    """The name of the old key."""
+
+
+def rotate(
+    folder: KeyFolder,
+    store: TrustStore,
+    name: str,
+    *,
+    opened: Callable[[str], PrivateKey],
+    passphrase: Callable[[], Secret | None],
+    origin: str,
+    effort: Effort | None = None,
+    now: Now = time.time,
+    reached: Callable[[str], None] = lambda _: None,
+) -> Rotated:
+    """Put a new key in the place of an old one, or go on with what was begun; `reached` hears each step.
+
+    The caller hands the statement out and then says `folder.end_rotation`.
+    """
+    with locked(folder.root):
+        statement = folder.rotation(name)
+        if statement is None:
+            old = opened(name)
+            version = store.expect_key(old.fingerprint).version + 1
+            statement = folder.begin_rotation(
+                name,
+                lambda new: sign_rotation(old, new, version=version, now=now()),
+                passphrase=passphrase(),
+                effort=effort,
+            )
+        reached("begun")
+        kept: list[str] = []
+
+        def exchange() -> None:
+            reached("trusted")
+            kept.append(folder.exchange(name, reached))
+            reached("exchanged")
+
+        rotation = read_rotation(statement)
+        if store.expect_key(fingerprint_of(rotation.old)).version < rotation.version:
+            store.rotate(statement, origin=origin, meanwhile=exchange)
+        else:  # all is done but that the statement was handed out
+            exchange()
+        reached("ended")
+    return Rotated(statement, fingerprint_of(rotation.new), kept[0])
+
+
+def _encoded(record: Json) -> bytes:
+    return json.dumps(record, indent=1).encode() + b"\n"
+
+
+def _closed(key: PrivateKey, passphrase: Secret | None, effort: Effort) -> dict[str, Json]:
+    if passphrase is None:
+        return {"seed": key.seed.hex()}
+    from nacl.pwhash import argon2id
+    from nacl.secret import SecretBox
+    from nacl.utils import random
+
+    salt = random(argon2id.SALTBYTES)
+    box = SecretBox(_stretched(passphrase, salt, effort)).encrypt(key.seed)
+    return {
+        "salt": salt.hex(),
+        "operations": effort.operations,
+        "memory": effort.memory,
+        "box": bytes(box).hex(),
+    }
+
+
+def _opened(record: Json, passphrase: Secret | None, path: str) -> PrivateKey:
+    try:
+        match record:
+            case {"format": KeyFolder.FORMAT, "seed": str(seed)} if len(seed) == 64:
+                return PrivateKey(bytes.fromhex(seed))
+            case {
+                "format": KeyFolder.FORMAT,
+                "salt": str(salt),
+                "operations": int(operations),
+                "memory": int(memory),
+                "box": str(box),
+            }:
+                return _unboxed(
+                    bytes.fromhex(box), bytes.fromhex(salt), Effort(operations, memory), passphrase, path
+                )
+    except ValueError:
+        raise damaged(path) from None
+    raise damaged(path)
+
+
+def _unboxed(box: bytes, salt: bytes, effort: Effort, passphrase: Secret | None, path: str) -> PrivateKey:
+    from nacl.exceptions import CryptoError
+    from nacl.secret import SecretBox
+
+    if passphrase is None:
+        raise InputError("this key needs its passphrase", path, "type it when asked", code="passphrase")
+    try:
+        return PrivateKey(SecretBox(_stretched(passphrase, salt, effort)).decrypt(box))
+    except CryptoError:
+        what = "that is not the passphrase of this key"
+        raise InputError(what, path, "try again", code="passphrase") from None
+
+
+def _stretched(passphrase: Secret, salt: bytes, effort: Effort) -> bytes:
+    from nacl.pwhash import argon2id
+
+    return argon2id.kdf(32, passphrase.reveal().encode(), salt, effort.operations, effort.memory)

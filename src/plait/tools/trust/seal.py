@@ -1,0 +1,95 @@
+"""A seal that only this user can make: what bears it was written by this user's own Plait, on this machine.
+
+Sealed is what Plait writes into a project and believes later: the facts of a run, a result that is kept.
+Whatever else lies there may have come with a clone or an archive, and decides nothing.
+
+The key is random and made on first use.  It lies in the user space, in a file that only its owner can
+read.  A user space that may have come along with the project makes no seal, and none that it made holds.
+"""
+
+from __future__ import annotations
+
+import os
+
+from plait.core.digests import sha256
+from plait.core.errors import TrustError
+from plait.core.hints import Final
+from plait.core.private_files import (
+    ABSENT,
+    damaged,
+    expect_own_folder,
+    locked,
+    read_own,
+    write_whole,
+)
+from plait.tools.trust.user_space import account_home, foreign_fix, foreign_place
+
+NAME: Final = "seal.key"
+KEY_BYTES: Final = 32
+BLOCK: Final = 64
+"""Of SHA-256, in bytes: HMAC fills its key up to that."""
+
+
+class Seals:
+    """Those of one user; `project` is the folder in which they are found again."""
+
+    def __init__(self, user: str, project: str, *, home: str | None = None) -> None:
+        self._folder = os.path.join(user, "trust")
+        self._foreign = foreign_place(user, os.path.realpath(project), home or account_home())
+        self._key: bytes | None = None
+
+    def make(self, text: str) -> str:
+        """The seal for a text; TrustError where there is no key and none can be made."""
+        self._require_own()
+        key = self._known_key()
+        if key is None:
+            with locked(self._folder):
+                key = self._known_key()  # another process may have made it meanwhile
+                if key is None:
+                    key = os.urandom(KEY_BYTES)
+                    write_whole(self._folder, NAME, key.hex().encode())
+        return _hmac(key, text)
+
+    def holds(self, text: str, seal: str) -> bool:
+        """Did this user seal this very text?  TrustError where the user space cannot say so."""
+        self._require_own()
+        key = self._known_key()
+        # Compared as digests, so that the time it takes says nothing about either.
+        return key is not None and _digest(_hmac(key, text)) == _digest(seal)
+
+    def _require_own(self) -> None:
+        if self._foreign:
+            raise TrustError(
+                f"the user space lies {self._foreign} this project, which cannot vouch for itself",
+                self._folder,
+                foreign_fix(self._foreign),
+                code="foreign-store",
+            )
+
+    def _known_key(self) -> bytes | None:
+        if self._key is None:
+            path = os.path.join(self._folder, NAME)
+            try:
+                written = read_own(path, secret=True)
+                expect_own_folder(self._folder)
+            except ABSENT:
+                return None
+            try:
+                key = bytes.fromhex(written.decode("ascii"))
+            except ValueError:
+                raise damaged(path) from None
+            if len(key) != KEY_BYTES:
+                raise damaged(path)
+            self._key = key
+        return self._key
+
+
+def _hmac(key: bytes, text: str) -> str:
+    """RFC 2104 with SHA-256.  The module `hmac` loads OpenSSL, which takes longer than all of this."""
+    padded = key.ljust(BLOCK, b"\0")
+    inner = sha256(bytes(byte ^ 0x36 for byte in padded) + text.encode("utf-8", "surrogatepass")).digest()
+    return sha256(bytes(byte ^ 0x5C for byte in padded) + inner).hexdigest()
+
+
+def _digest(seal: str) -> bytes:
+    return sha256(seal.encode("utf-8", "surrogatepass")).digest()

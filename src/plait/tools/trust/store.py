@@ -1,0 +1,444 @@
+"""What the user trusts: keys, projects, and the newest version that ran, in files below the user space.
+
+Each change is whole or not at all, and made by one process at a time.  What is
+damaged, or could have been written by others, is refused: it is never taken
+for a store that says less.
+
+The administrator of a machine may trust keys for all its users, and revoke them,
+in `/etc/plait/trust`: a folder and files that only root can write.  It is never
+written here.  What either of the two refuses is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Collection, Mapping
+from fnmatch import fnmatchcase
+
+from plait.core.errors import InputError, TrustError
+from plait.core.hints import Any, Final, TypeVar
+from plait.core.private_files import (
+    ABSENT,
+    attempt,
+    damaged,
+    expect_own_folder,
+    locked,
+    read_json_of,
+    read_own_json,
+    stamp_of,
+    write_whole,
+)
+from plait.core.records import dataclass, replace
+from plait.core.safe_files import Stamp
+from plait.core.values import Json
+from plait.tools.trust.signatures import (
+    Signature,
+    expect_sound_key,
+    fingerprint_of,
+    is_key,
+    read_rotation,
+    time_text,
+)
+
+Now = Callable[[], float]
+Result = TypeVar("Result")
+
+CLOCK_SKEW: Final = 300
+"""Seconds by which a signer's clock may be ahead of ours."""
+
+MACHINE: Final = "/etc/plait/trust"
+"""Where the administrator of a machine trusts keys for all who use it."""
+
+RESERVED: Final = ("core/", "rye/")
+"""Ids of the system's own tools: a key stands for them only if it was trusted for them by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Revoked:
+    time: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class TrustedKey:
+    """A public key, and for what it is trusted."""
+
+    fingerprint: str
+    owner: str
+    public_key: bytes
+    spaces: tuple[str, ...]
+    ids: tuple[str, ...]
+    """Patterns of ids; `*` stands for anything, `/` included."""
+    added: str
+    origin: str
+    version: int = 1
+    not_after: str | None = None
+    revoked: Revoked | None = None
+
+    def covers(self, space: str, item_id: str) -> bool:
+        return space in self.spaces and any(_matches(item_id, pattern) for pattern in self.ids)
+
+    def record(self) -> dict[str, Json]:
+        return {
+            "fingerprint": self.fingerprint,
+            "owner": self.owner,
+            "public_key": self.public_key.hex(),
+            "spaces": list(self.spaces),
+            "ids": list(self.ids),
+            "added": self.added,
+            "origin": self.origin,
+            "version": self.version,
+            "not_after": self.not_after,
+            "revoked": self.revoked and {"time": self.revoked.time, "reason": self.revoked.reason},
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """The newest version of a file that ran here."""
+
+    time: str
+    hash: str
+
+    def allows(self, signature: Signature) -> bool:
+        return signature.time > self.time or (signature.time, signature.hash) == (self.time, self.hash)
+
+
+@dataclass(frozen=True, slots=True)
+class TrustedProject:
+    root: str
+    trusted: str
+    origin: str
+
+
+def place_of(space: str, kind: str, item_id: str, extension: str) -> str:
+    """Under what the versions of one file are remembered together."""
+    return "\n".join((space, kind, item_id, extension))
+
+
+def _id_in(place: str) -> str:
+    # From the end: the path of a project, which stands first, may hold a line break.
+    return place.rpartition("\n")[0].rpartition("\n")[2]
+
+
+class TrustStore:
+    """Keys, projects and versions in `<user space>/trust`, each change whole or not at all."""
+
+    def __init__(
+        self, user: str, *, now: Now = time.time, machine: str = MACHINE, administrator: int = 0
+    ) -> None:
+        self.root = os.path.join(user, "trust")
+        self.machine = machine
+        self._administrator = administrator
+        self._now = now
+        self._read: dict[str, tuple[Stamp, Any]] = {}
+
+    # ── keys ─────────────────────────────────────────────────────────────
+
+    def key(self, fingerprint: str) -> TrustedKey | None:
+        """A key that the user trusts, or the machine; with whatever either of them says against it."""
+        if not is_key(fingerprint):
+            return None
+        own = self._load(f"{fingerprint}.json", _key_of)
+        given = self.key_of_machine(fingerprint)
+        if own is None or given is None:
+            return own or given
+        ended = _earlier(own.not_after, given.not_after)
+        return replace(own, revoked=own.revoked or given.revoked, not_after=ended)
+
+    def key_of_machine(self, fingerprint: str) -> TrustedKey | None:
+        """A key that the administrator of this machine trusts for all its users."""
+        if not is_key(fingerprint):
+            return None
+        path = f"{self.machine}/{fingerprint}.json"
+        stamp = stamp_of(path)
+        if stamp is None:
+            return None
+        known = self._read.get(path)
+        if known is None or known[0] != stamp:
+            # The folder is looked at each time a file is read: who can write it can exchange the file.
+            record = read_json_of(self._administrator, self.machine, f"{fingerprint}.json")
+            known = self._read[path] = (stamp, _key_of(record, path))
+        key: TrustedKey = known[1]
+        return key
+
+    def keys(self) -> tuple[TrustedKey, ...]:
+        names = {name for root in (self.root, self.machine) for name in _names_in(root)}
+        stems = sorted(name.removesuffix(".json") for name in names if name.endswith(".json"))
+        return tuple(key for stem in stems if (key := self.key(stem)) is not None)
+
+    def expect_key(self, fingerprint: str) -> TrustedKey:
+        key = self.key(fingerprint)
+        if key is None:
+            raise _unknown_key(fingerprint)
+        return key
+
+    def add(
+        self,
+        public_key: bytes,
+        *,
+        owner: str,
+        origin: str,
+        spaces: Collection[str] = ("project", "user"),
+        ids: Collection[str] = ("*",),
+        not_after: str | None = None,
+    ) -> TrustedKey:
+        """Trust a key, or trust it for something else than before."""
+        _expect_spaces(spaces)
+        key = TrustedKey(
+            fingerprint=fingerprint_of(expect_sound_key(public_key)),
+            owner=owner,
+            public_key=public_key,
+            spaces=tuple(spaces),
+            ids=tuple(ids),
+            added=time_text(self._now()),
+            origin=origin,
+            not_after=not_after,
+        )
+        with locked(self.root):
+            standing = self.key(key.fingerprint)
+            if standing is not None:
+                _expect_not_revoked(standing)
+                # A key that was replaced by rotation stays replaced.
+                ended = _earlier(standing.not_after, not_after)
+                key = replace(key, version=standing.version, not_after=ended)
+            self._write_key(key)
+        return key
+
+    def revoke(self, fingerprint: str, reason: str) -> TrustedKey:
+        """Refuse whatever this key ever signed or will sign; there is no way back."""
+        with locked(self.root):
+            key = self.expect_key(fingerprint)
+            if key.revoked is None:
+                key = replace(key, revoked=Revoked(time_text(self._now()), reason))
+                self._write_key(key)
+        return key
+
+    def rotate(
+        self, statement: bytes, *, origin: str | None = None, meanwhile: Callable[[], None] | None = None
+    ) -> TrustedKey:
+        """Trust a new key in place of an old one, on the word of both; `meanwhile` both are valid.
+
+        A rotation that was interrupted is brought to its end by the same statement.
+        """
+        rotation = read_rotation(statement)
+        now = time_text(self._now())
+        with locked(self.root):
+            old = self.expect_key(fingerprint_of(rotation.old))
+            new = _successor(old, rotation.new, rotation.version, now, origin)
+            if rotation.time > time_text(self._now() + CLOCK_SKEW):
+                raise _no_rotation("it was signed at a time that has not come")
+            standing = self.key(new.fingerprint)
+            if standing is not None:
+                _expect_not_revoked(standing)
+            if standing is not None and not _begun(standing, new):
+                raise _no_rotation("the new key is trusted already")
+            # The new key first: a crash in between leaves both valid, not neither.
+            if standing is None:
+                self._write_key(new)
+            if meanwhile is not None:
+                meanwhile()
+            ended = _earlier(old.not_after, min(rotation.time, now))
+            self._write_key(replace(old, version=rotation.version, not_after=ended))
+        return standing or new
+
+    # ── projects ─────────────────────────────────────────────────────────
+
+    def trusts(self, project: str) -> bool:
+        """Did the user trust the project in this folder, given by its real path?"""
+        record = self._table("projects.json").get(project)
+        try:
+            # Another folder that took the place of the trusted one has its own number.
+            return record is not None and record["inode"] == os.stat(project).st_ino
+        except OSError:
+            return False
+
+    def projects(self) -> tuple[TrustedProject, ...]:
+        table = self._table("projects.json")
+        return tuple(TrustedProject(root, said["trusted"], said["origin"]) for root, said in table.items())
+
+    def trust_project(self, project: str, *, origin: str) -> None:
+        root = os.path.realpath(project)
+        said = {"inode": _inode(root), "trusted": time_text(self._now()), "origin": origin}
+        with locked(self.root):
+            self._write("projects.json", {**self._table("projects.json"), root: said})
+
+    def forget_project(self, project: str) -> bool:
+        """No longer trust a project; False if it was not."""
+        root = os.path.realpath(project)
+        with locked(self.root):
+            table = dict(self._table("projects.json"))
+            known = table.pop(root, None) is not None
+            self._write("projects.json", table)
+        return known
+
+    # ── versions ─────────────────────────────────────────────────────────
+
+    def newest(self, place: str) -> Version | None:
+        """The newest version that ran of what `place_of` names."""
+        said = self._table("rollback.json").get(place)
+        return None if said is None else Version(said["time"], said["hash"])
+
+    def remember(self, ran: Mapping[str, Version], *, replacing: Collection[str] = frozenset()) -> None:
+        """Keep the newest version of each place; of those in `replacing`, this one."""
+        if all(self.newest(place) == version for place, version in ran.items()):
+            return
+        with locked(self.root):
+            table = dict(self._table("rollback.json"))
+            for place, version in ran.items():
+                standing = self.newest(place)
+                if standing is None or version.time > standing.time or place in replacing:
+                    table[place] = {"time": version.time, "hash": version.hash}
+            self._write("rollback.json", table)
+
+    def forget_versions(self, item_id: str) -> int:
+        """Let any version of an id run again; how many were remembered."""
+        with locked(self.root):
+            table = self._table("rollback.json")
+            kept = {place: said for place, said in table.items() if _id_in(place) != item_id}
+            self._write("rollback.json", kept)
+        return len(table) - len(kept)
+
+    # ── files ────────────────────────────────────────────────────────────
+
+    def _table(self, name: str) -> dict[str, dict[str, Json]]:
+        return self._load(name, _table_of) or {}
+
+    def _load(self, name: str, understand: Callable[[Json, str], Result]) -> Result | None:
+        """What a file says, None if there is none; read again only when it has changed."""
+        path = f"{self.root}/{name}"
+        stamp = stamp_of(path)
+        if stamp is None:
+            return None
+        known = self._read.get(name)
+        if known is None or known[0] != stamp:
+            expect_own_folder(self.root)
+            known = self._read[name] = (stamp, understand(read_own_json(path), path))
+        said: Result = known[1]
+        return said
+
+    def _write_key(self, key: TrustedKey) -> None:
+        self._write(f"{key.fingerprint}.json", key.record())
+
+    def _write(self, name: str, record: Json) -> None:
+        write_whole(self.root, name, json.dumps(record, indent=1, ensure_ascii=False).encode() + b"\n")
+
+
+_FIELDS: Final[Mapping[str, Mapping[str, type]]] = {
+    "projects.json": {"inode": int, "trusted": str, "origin": str},
+    "rollback.json": {"time": str, "hash": str},
+}
+
+
+def _has(record: Mapping[str, Json], fields: Mapping[str, type]) -> bool:
+    return all(isinstance(record.get(name), kind) for name, kind in fields.items())
+
+
+def _matches(item_id: str, pattern: str) -> bool:
+    reserved = next((prefix for prefix in RESERVED if item_id.startswith(prefix)), "")
+    return pattern.startswith(reserved) and fnmatchcase(item_id, pattern)
+
+
+def _table_of(record: Json, path: str) -> dict[str, dict[str, Json]]:
+    fields = _FIELDS[os.path.basename(path)]
+    match record:
+        case dict(table) if all(isinstance(said, dict) and _has(said, fields) for said in table.values()):
+            return table
+    raise damaged(path)
+
+
+def _key_of(record: Json, path: str) -> TrustedKey:
+    match record:
+        case {
+            "owner": str(owner),
+            "public_key": str(public_key),
+            "spaces": [*spaces],
+            "ids": [*ids],
+            "added": str(added),
+            "origin": str(origin),
+            "version": int(version),
+            "not_after": None | str() as not_after,
+            "revoked": None | {"time": str(), "reason": str()} as revoked,
+        } if is_key(public_key) and all(isinstance(word, str) for word in (*spaces, *ids)):
+            key = TrustedKey(
+                fingerprint=fingerprint_of(bytes.fromhex(public_key)),
+                owner=owner,
+                public_key=bytes.fromhex(public_key),
+                spaces=tuple(spaces),
+                ids=tuple(ids),
+                added=added,
+                origin=origin,
+                version=version,
+                not_after=not_after,
+                revoked=None if revoked is None else Revoked(revoked["time"], revoked["reason"]),
+            )
+            # The name of the file is what was asked for: the key in it has to be that key.
+            if os.path.basename(path) == f"{key.fingerprint}.json":
+                return key
+    raise damaged(path)
+
+
+def _expect_spaces(spaces: Collection[str]) -> None:
+    if not spaces or not set(spaces) <= {"project", "user"}:
+        raise InputError("a key is trusted for 'project', 'user' or both", fix="name one", code="bad-space")
+
+
+def _successor(old: TrustedKey, public_key: bytes, version: int, now: str, origin: str | None) -> TrustedKey:
+    _expect_not_revoked(old)
+    if old.not_after is not None and old.not_after <= now:
+        raise _no_rotation("the old key has ended, or was replaced already")
+    if version <= old.version:
+        raise _no_rotation(f"its version {version} is not above {old.version}")
+    return TrustedKey(
+        fingerprint=fingerprint_of(public_key),
+        owner=old.owner,
+        public_key=public_key,
+        spaces=old.spaces,
+        ids=old.ids,
+        added=now,
+        origin=origin or f"rotation of {old.fingerprint}",
+        version=version,
+    )
+
+
+def _begun(standing: TrustedKey, new: TrustedKey) -> bool:
+    """Was the new key written by this rotation, which then did not come to its end?"""
+    return replace(new, added=standing.added) == standing
+
+
+def _names_in(root: str) -> list[str]:
+    try:
+        return attempt(lambda: os.listdir(root), root, passing=ABSENT)
+    except ABSENT:
+        return []
+
+
+def _earlier(one: str | None, other: str | None) -> str | None:
+    return min((moment for moment in (one, other) if moment is not None), default=None)
+
+
+def _expect_not_revoked(key: TrustedKey) -> None:
+    if key.revoked is not None:
+        raise TrustError(
+            f"{key.owner}'s key {key.fingerprint[:16]}… was revoked",
+            fix="ask its owner for a new key",
+            code="revoked-key",
+        )
+
+
+def _unknown_key(fingerprint: str) -> InputError:
+    return InputError(
+        f"no key {fingerprint[:16]}… is trusted here", fix="'plait trust' lists the keys", code="unknown-key"
+    )
+
+
+def _no_rotation(why: str) -> TrustError:
+    return TrustError(f"the key was not replaced: {why}", fix="ask its owner", code="bad-rotation")
+
+
+def _inode(root: str) -> int:
+    if not os.path.isdir(root):
+        raise InputError(f"{root} is not a folder", fix="name the folder of a project", code="no-project")
+    return os.stat(root).st_ino

@@ -1,0 +1,498 @@
+"""Flows as pictures: boxes in layers and arrows between them, as SVG or as text.
+
+    picture_of    a file → boxes and arrows: the nodes of a graph, the phases of a workflow, tasks
+    laid_out      boxes in layers: as far from the start as the longest way; few crossings
+    as_svg        the picture, drawn
+    as_text       the same for a terminal
+
+Pictures show what authors wrote (names, conditions, ids of tools) and how often a run was
+there; values of a run are not in them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+
+from plait.core.documents import nodes
+from plait.core.hints import TYPE_CHECKING, Final, Literal, TypeAlias
+from plait.core.records import dataclass, field, replace
+from plait.core.values import json_text
+from plait.engine.events import StepFinished
+from plait.engine.outcome import Done, Failed, Outcome
+
+if TYPE_CHECKING:
+    from plait.engine.journal import Journal
+
+Sign: TypeAlias = Literal["start", "tool", "gate", "return", "foreach", "phase", "step", "task", "end"]
+Style: TypeAlias = Literal["plain", "error"]
+OTHERWISE: Final = "otherwise"
+"""At the arrow without a condition, where others have one."""
+LABEL: Final = 34
+"""Characters of a condition beside an arrow; all of it is in its tooltip."""
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    name: str
+    sign: Sign
+    about: str = ""
+    """What it does, in a few words."""
+    visits: int = 0
+    """How often a run was there."""
+    failed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Arrow:
+    start: str
+    to: str
+    label: str = ""
+    style: Style = "plain"
+    taken: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    title: str
+    boxes: tuple[Box, ...]
+    arrows: tuple[Arrow, ...] = ()
+    is_run: bool = False
+    """It shows the way that a run has taken."""
+
+
+# ── from a document ──────────────────────────────────────────────────────
+
+
+def picture_of(document: nodes.Node, title: str) -> Picture:
+    """The picture of a flow file, whatever kind it is of; it need not be without problems.
+
+    `title`: what the flow is called if it has no name of its own.
+    """
+    from plait.lang.analysis.names import profile_of
+
+    title = _word(document, "name") or title
+    match profile_of(document):
+        case "graph":
+            return _graph(document, title)
+        case "prompt":
+            return _ensemble(document, title)
+    return _workflow(document, title)
+
+
+def _graph(document: nodes.Node, title: str) -> Picture:
+    body = document.get("config") if isinstance(document, nodes.Mapping) else None
+    if not isinstance(body, nodes.Mapping) or body.get("nodes") is None:
+        body = document if isinstance(document, nodes.Mapping) else None
+    entries = _entries(body, "nodes")
+    boxes = [Box(name, _sign(node), _about(node)) for name, node in entries]
+    arrows = [arrow for name, node in entries for arrow in _arrows(name, node)]
+    known = {box.name for box in boxes}
+    start = _word(body, "start")
+    ordered = sorted(boxes, key=lambda box: box.name != start)
+    return Picture(title, tuple(ordered), tuple(one for one in arrows if one.to in known))
+
+
+def _sign(node: nodes.Node) -> Sign:
+    said = _word(node, "type")
+    if said in ("gate", "return", "foreach"):
+        return said  # type: ignore[return-value]  # one of these three
+    if _has(node, "over"):
+        return "foreach"
+    if _has(node, "tool", "item_id", "action"):
+        return "tool"
+    return "return" if _has(node, "output", "return") else "gate"
+
+
+def _about(node: nodes.Node) -> str:
+    action = node.get("action") if isinstance(node, nodes.Mapping) else None
+    named = next(
+        (word for key in ("tool", "item_id") for one in (node, action) if (word := _word(one, key))), ""
+    )
+    over = f"each of {_word(node, 'over') or 'a list'}: " if _has(node, "over") else ""
+    return over + named
+
+
+def _arrows(name: str, node: nodes.Node) -> Iterator[Arrow]:
+    following = node.get("next") if isinstance(node, nodes.Mapping) else None
+    edges = following.items if isinstance(following, nodes.Sequence) else (following,)
+    rest = OTHERWISE if any(_has(edge, "when") for edge in edges if edge is not None) else ""
+    for edge in edges:
+        match edge:
+            case nodes.Scalar(str(to)):
+                yield Arrow(name, to, rest)
+            case nodes.Mapping():
+                yield Arrow(name, _word(edge, "to"), _condition(edge.get("when")) or rest)
+    if to := _word(node, "on_error"):
+        yield Arrow(name, to, "on error", "error")
+
+
+SIGNS: Final = {"eq": "=", "ne": "≠", "gt": ">", "gte": "≥", "lt": "<", "lte": "≤"}
+
+
+def _condition(node: nodes.Node | None) -> str:
+    """A condition as one line."""
+    match node:
+        case None:
+            return ""
+        case nodes.Mapping():
+            for name, word in (("all", " and "), ("any", " or ")):
+                if isinstance(parts := node.get(name), nodes.Sequence):
+                    return word.join(_condition(part) for part in parts.items)
+            if (inner := node.get("not")) is not None:
+                return f"not ({_condition(inner)})"
+            op, value = _word(node, "op") or "eq", node.get("value")
+            said = "" if value is None else f" {json_text(value.data())}"
+            return f"{_word(node, 'path')} {SIGNS.get(op, op)}{said}"
+    return str(node.data())
+
+
+PHASES: Final = ("setup", "map", "reduce", "merge")
+
+
+def _workflow(document: nodes.Node, title: str) -> Picture:
+    steps = document if isinstance(document, nodes.Sequence) else None
+    for key in ("steps", "commands"):
+        found = document.get(key) if isinstance(document, nodes.Mapping) else None
+        steps = found if steps is None and isinstance(found, nodes.Sequence) else steps
+    if steps is not None:
+        return _in_a_row(title, [_step(at, step) for at, step in enumerate(steps.items)])
+    parts = [(key, document.get(key)) for key in PHASES if isinstance(document, nodes.Mapping)]
+    phases = [Box(key, "phase", _steps_in(node)) for key, node in parts if node is not None]
+    return _in_a_row(title, phases)
+
+
+def _in_a_row(title: str, boxes: Sequence[Box]) -> Picture:
+    pairs = pairwise(boxes)
+    return Picture(title, tuple(boxes), tuple(Arrow(one.name, other.name) for one, other in pairs))
+
+
+def _step(at: int, node: nodes.Node) -> Box:
+    from plait.schema import COMMANDS
+
+    name = _word(node, "id") or str(at)
+    kind = next((key for key in COMMANDS if _has(node, key)), "step")
+    told = (
+        _word(node, "name")
+        or _word(node, kind)
+        or (str(node.data()) if isinstance(node, nodes.Scalar) else "")
+    )
+    return Box(name, "step", f"{kind}: {_first_line(told)}" if told else kind)
+
+
+def _steps_in(node: nodes.Node) -> str:
+    steps = node
+    for key in ("steps", "agent_template", "commands"):
+        inner = steps.get(key) if isinstance(steps, nodes.Mapping) else None
+        steps = steps if inner is None else inner
+    if not isinstance(steps, nodes.Sequence):
+        return ""
+    return f"{len(steps.items)} step{'' if len(steps.items) == 1 else 's'}"
+
+
+def _ensemble(document: nodes.Node, title: str) -> Picture:
+    """Tasks, and what they are told of each other; one after the other, if nothing is said."""
+    if _word(document, "workflow") == "hierarchical":
+        return _managed(document, title)
+    tasks = _tasks(document)
+    each = {task: _over(one) for one in _maps(document) for task in _words(one, "task")}
+    boxes = [_task_box(name, node, each.get(name)) for name, node in tasks]
+    arrows = [Arrow(other, name) for name, node in tasks for other in _words(node, "context")]
+    arrows += [arrow for one in _maps(document) for arrow in _map_arrows(one)]
+    if not arrows and _word(document, "workflow") != "parallel":
+        return _in_a_row(title, boxes)
+    known = {box.name for box in boxes}
+    between = dict.fromkeys(one for one in arrows if {one.start, one.to} <= known)
+    return Picture(title, tuple(boxes), tuple(between))
+
+
+def _task_box(name: str, node: nodes.Node, over: str | None) -> Box:
+    about = _first_line(_word(node, "description"))
+    return Box(name, "task", about) if over is None else Box(name, "foreach", f"each of {over}: {about}")
+
+
+def _over(node: nodes.Node) -> str:
+    """What a map goes through: an input, what a task gives, or a list in the file."""
+    items = node.get("items") if isinstance(node, nodes.Mapping) else None
+    return _word(node, "items") or _word(items, "task") or "a list"
+
+
+def _tasks(document: nodes.Node) -> list[tuple[str, nodes.Node]]:
+    """By the names under which others know them."""
+    found = document.get("tasks") if isinstance(document, nodes.Mapping) else None
+    if isinstance(found, nodes.Sequence):
+        each = enumerate(found.items)
+        return [(_word(node, "id") or _word(node, "name") or str(at), node) for at, node in each]
+    return _entries(document, "tasks")
+
+
+def _maps(document: nodes.Node) -> Sequence[nodes.Node]:
+    found = document.get("map") if isinstance(document, nodes.Mapping) else None
+    return found.items if isinstance(found, nodes.Sequence) else [] if found is None else [found]
+
+
+def _map_arrows(node: nodes.Node) -> Iterator[Arrow]:
+    """From the task that makes the items to the one for each of them, and on to what puts them together."""
+    items = node.get("items") if isinstance(node, nodes.Mapping) else None
+    for task in _words(node, "task"):
+        if (made_by := _word(items, "task")) != "":
+            yield Arrow(made_by, task, "each item")
+        if (reduce := _word(node, "reduce")) != "":
+            yield Arrow(task, reduce)
+
+
+MANAGER: Final = "manager"
+
+
+def _managed(document: nodes.Node, title: str) -> Picture:
+    """A manager, and those to whom it may delegate."""
+    agents = dict(_entries(document, "agents"))
+    tasks = _tasks(document)
+    roles = dict.fromkeys(role for _, node in tasks if (role := _role_in(node, agents)))
+    named = f"delegates: {', '.join(name for name, _ in tasks)}"
+    workers = [Box(role, "task", "worker") for role in roles]
+    arrows = tuple(Arrow(MANAGER, role) for role in roles)
+    return Picture(title, (Box(MANAGER, "task", _cut(named)), *workers), arrows)
+
+
+def _role_in(task: nodes.Node, agents: Mapping[str, nodes.Node]) -> str:
+    """Who does a task: an agent with a name, or one that stands in the task."""
+    inline = task.get("agent") if isinstance(task, nodes.Mapping) else None
+    return _word(agents.get(_word(task, "agent"), inline), "role")
+
+
+def _entries(node: nodes.Node | None, key: str) -> list[tuple[str, nodes.Node]]:
+    found = node.get(key) if isinstance(node, nodes.Mapping) else None
+    return [(str(name.value), one) for name, one in found.entries] if isinstance(found, nodes.Mapping) else []
+
+
+def _word(node: nodes.Node | None, key: str) -> str:
+    found = node.get(key) if isinstance(node, nodes.Mapping) else None
+    return found.value if isinstance(found, nodes.Scalar) and isinstance(found.value, str) else ""
+
+
+def _words(node: nodes.Node, key: str) -> list[str]:
+    found = node.get(key) if isinstance(node, nodes.Mapping) else None
+    items = found.items if isinstance(found, nodes.Sequence) else (found,)
+    return [str(one.value) for one in items if isinstance(one, nodes.Scalar)]
+
+
+def _has(node: nodes.Node, *keys: str) -> bool:
+    return isinstance(node, nodes.Mapping) and any(node.get(key) is not None for key in keys)
+
+
+def _first_line(text: str) -> str:
+    lines = text.strip().splitlines()
+    return _cut(lines[0]) if lines else ""
+
+
+def _cut(text: str, most: int = LABEL) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+# ── the way of a run ─────────────────────────────────────────────────────
+
+
+Stay: TypeAlias = tuple[str, bool] | tuple[str, bool, int | None]
+"""A visit: the box, whether that failed, and the number of the edge that was followed, if it was recorded."""
+
+
+def with_way(picture: Picture, visits: Iterable[Stay]) -> Picture:
+    """The picture with the visits of a run marked, in their order."""
+    made = list(visits)
+    counts: dict[str, int] = {}
+    failed = {visit[0] for visit in made if visit[1]}
+    for name, *_ in made:
+        counts[name] = counts.get(name, 0) + 1
+    taken: dict[int, int] = {}
+    arrows_from = _by_start(picture.arrows)
+    for one, other in pairwise(made):
+        at = _arrow_taken(arrows_from.get(one[0], ()), one, other[0])
+        if at is not None:
+            taken[at] = taken.get(at, 0) + 1
+    boxes = tuple(
+        replace(box, visits=counts.get(box.name, 0), failed=box.name in failed) for box in picture.boxes
+    )
+    arrows = tuple(replace(arrow, taken=taken.get(at, 0)) for at, arrow in enumerate(picture.arrows))
+    return replace(picture, boxes=boxes, arrows=arrows, is_run=True)
+
+
+def with_tasks(picture: Picture, visits: Iterable[Stay]) -> Picture:
+    """The same for tasks: they have no order but what they need, and an arrow to what was done was taken."""
+    marked = with_way(picture, visits)
+    done = {box.name: box.visits for box in marked.boxes}
+    arrows = tuple(replace(one, taken=done[one.to] if done[one.start] else 0) for one in picture.arrows)
+    return replace(marked, arrows=arrows)
+
+
+def tasks_of(journal: Journal) -> list[Stay]:
+    """What was done of an ensemble: by tasks, and by those to whom a manager delegated."""
+    ended: dict[str, Stay] = {}
+    for stamped in journal.events():
+        match stamped.event:
+            case StepFinished(path=path, title=title, outcome=outcome) if path.startswith("tasks/"):
+                if (name := _task_at(path, title)) is not None:
+                    ended[path] = (name, isinstance(outcome, Failed))
+    return list(ended.values())
+
+
+def _task_at(path: str, title: str) -> str | None:
+    """The box of a step of an ensemble, if it has one."""
+    above, _, name = path.rpartition("/")
+    kind, _, key = name.partition(":")
+    match kind:
+        case "task":
+            return key
+        case "item":
+            return above.rpartition("/")[2].partition(":")[2]
+        case "reduce":
+            return title
+        case "work" if ".call:" in above:
+            return title
+        case "manager" if above == "tasks":
+            return MANAGER
+    return None
+
+
+def visits_of(journal: Journal, part: str) -> list[Stay]:
+    """The visits of a graph, or the steps of a workflow, in their order."""
+    from plait.program.graph.graph_nodes import node_of
+
+    found = [known for known in journal.recorded_in(part) if ":" not in known.path.rpartition("/")[2]]
+    return [
+        (node_of(known.path), isinstance(known.outcome, Failed), _edge_in(known.outcome)) for known in found
+    ]
+
+
+def _edge_in(outcome: Outcome) -> int | None:
+    match outcome:
+        case Done({"edge": int(number)}):
+            return number
+    return None
+
+
+def _by_start(arrows: Sequence[Arrow]) -> dict[str, list[tuple[int, Arrow]]]:
+    found: dict[str, list[tuple[int, Arrow]]] = {}
+    for at, arrow in enumerate(arrows):
+        found.setdefault(arrow.start, []).append((at, arrow))
+    return found
+
+
+def _arrow_taken(leaving: Sequence[tuple[int, Arrow]], visit: Stay, to: str) -> int | None:
+    """The arrow by which a visit was left: that of its edge or its error, or the first that leads there."""
+    edges = [(at, arrow) for at, arrow in leaving if arrow.style == "plain"]
+    number = visit[2] if len(visit) == 3 else None
+    if number is not None and 0 < number <= len(edges) and edges[number - 1][1].to == to:
+        return edges[number - 1][0]
+    errors = [(at, arrow) for at, arrow in leaving if arrow.style == "error"]
+    likely = [*errors, *edges] if visit[1] else [*edges, *errors]
+    return next((at for at, arrow in likely if arrow.to == to), None)
+
+
+# ── layout ───────────────────────────────────────────────────────────────
+
+ROUNDS: Final = 8
+"""So often the layers are put in a better order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Layers from the top, each from the left; names of boxes, and of bends where an arrow passes."""
+
+    layers: tuple[tuple[str, ...], ...]
+    ways: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    """By the number of an arrow: what it passes, both ends included."""
+    back: frozenset[int] = frozenset()
+    """The arrows that lead back up."""
+
+
+def laid_out(picture: Picture) -> Layout:
+    names = [box.name for box in picture.boxes]
+    back = _leading_back(names, picture.arrows)
+    forward = [(at, one) for at, one in enumerate(picture.arrows) if at not in back]
+    # What is written at an arrow has a layer of its own to stand in.
+    depth = _depths(names, [(one.start, one.to, 2 if one.label else 1) for _, one in forward])
+    layers: list[list[str]] = [[] for _ in range(max(depth.values(), default=-1) + 1)]
+    for name in names:
+        layers[depth[name]].append(name)
+    ways: dict[int, tuple[str, ...]] = {}
+    for at, arrow in forward:
+        bends = [f"\0{at}:{level}" for level in range(depth[arrow.start] + 1, depth[arrow.to])]
+        for level, bend in enumerate(bends, depth[arrow.start] + 1):
+            layers[level].append(bend)
+        ways[at] = (arrow.start, *bends, arrow.to)
+    return Layout(tuple(map(tuple, _with_few_crossings(layers, ways))), ways, back)
+
+
+def _leading_back(names: Sequence[str], arrows: Sequence[Arrow]) -> frozenset[int]:
+    """The arrows that close a circle, found from the first box on."""
+    leaving: dict[str, list[int]] = {name: [] for name in names}
+    for at, arrow in enumerate(arrows):
+        leaving[arrow.start].append(at)
+    back: set[int] = set()
+    seen: set[str] = set()
+    for first in names:
+        # By hand, not by recursion: a graph may be a thousand nodes long.
+        path: list[tuple[str, Iterator[int]]] = [] if first in seen else [(first, iter(leaving[first]))]
+        open_: set[str] = {first} if path else set()
+        seen.add(first)
+        while path:
+            name, rest = path[-1]
+            found = next(rest, None)
+            if found is None:
+                open_.discard(name)
+                path.pop()
+            elif (to := arrows[found].to) in open_:
+                back.add(found)
+            elif to not in seen:
+                seen.add(to)
+                open_.add(to)
+                path.append((to, iter(leaving[to])))
+    return frozenset(back)
+
+
+def _depths(names: Sequence[str], pairs: Sequence[tuple[str, str, int]]) -> dict[str, int]:
+    """How long the longest way to each is."""
+    depth = dict.fromkeys(names, 0)
+    waits = dict.fromkeys(names, 0)
+    leaving: dict[str, list[tuple[str, int]]] = {name: [] for name in names}
+    for one, other, length in pairs:
+        leaving[one].append((other, length))
+        waits[other] += 1
+    ready = [name for name in names if not waits[name]]
+    while ready:
+        one = ready.pop()
+        for other, length in leaving[one]:
+            depth[other] = max(depth[other], depth[one] + length)
+            waits[other] -= 1
+            if not waits[other]:
+                ready.append(other)
+    return depth
+
+
+def _with_few_crossings(layers: list[list[str]], ways: Mapping[int, tuple[str, ...]]) -> list[list[str]]:
+    """Each where the middle of its neighbours is, downwards and upwards in turn."""
+    above: dict[str, list[str]] = {}
+    below: dict[str, list[str]] = {}
+    for way in ways.values():
+        for one, other in pairwise(way):
+            below.setdefault(one, []).append(other)
+            above.setdefault(other, []).append(one)
+    for turn in range(ROUNDS):
+        down = turn % 2 == 0
+        order = range(1, len(layers)) if down else range(len(layers) - 2, -1, -1)
+        for level in order:
+            beside = layers[level - 1 if down else level + 1]
+            place = {name: at for at, name in enumerate(beside)}
+            layers[level] = _by_middle(layers[level], above if down else below, place)
+    return layers
+
+
+def _by_middle(
+    layer: Sequence[str], neighbours: Mapping[str, Sequence[str]], place: Mapping[str, int]
+) -> list[str]:
+    middles: dict[str, float] = {}
+    for at, name in enumerate(layer):
+        found = [place[one] for one in neighbours.get(name, ()) if one in place]
+        middles[name] = sum(found) / len(found) if found else float(at)
+    return sorted(layer, key=lambda name: middles[name])

@@ -1,0 +1,232 @@
+"""A picture as SVG: no script, no link, no font of its own; it follows a dark page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from html import escape
+from itertools import pairwise
+
+from plait.core.hints import Final
+from plait.core.records import dataclass
+from plait.views.diagram.model import LABEL, Arrow, Box, Layout, Picture, laid_out
+
+LETTER: Final = 7.2
+"""The width of a letter, in the units of the picture."""
+SMALL: Final = 6.4
+"""That of a small one."""
+HEIGHT: Final = 46
+GAP: Final = 44
+"""Between boxes of a layer."""
+BEND: Final = 24
+BETWEEN: Final = 40
+"""From one layer to the next."""
+LOW: Final = 16
+"""The height of a layer in which there are only bends and labels."""
+MARGIN: Final = 28
+HEAD: Final = 42
+
+STYLE: Final = """\
+text{font:12px ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;fill:#1f2430}
+.title{font-size:15px;font-weight:600}.about{font-size:10.5px;fill:#667085}.label{font-size:10.5px;fill:#475467}
+.halo{paint-order:stroke;stroke:#fff;stroke-width:4px;stroke-linejoin:round}
+.box{fill:#fff;stroke:#98a2b3;stroke-width:1.4}.tool{fill:#eef4ff;stroke:#6c8ff0}.foreach{fill:#f4f0ff;stroke:#9b7fe6}
+.return,.end{fill:#ecfdf3;stroke:#4cae7c}.gate{fill:#fffaeb;stroke:#d3a43a}.phase,.step,.task{fill:#eef4ff;stroke:#6c8ff0}
+.edge{fill:none;stroke:#667085;stroke-width:1.3}.error{stroke:#d0544b;stroke-dasharray:5 3}
+.was{stroke-width:2.6;stroke:#155eef}.faint{opacity:.38}.bad{stroke:#d0544b;stroke-width:2.6}
+.tip{fill:#667085}.tip-error{fill:#d0544b}.tip-was{fill:#155eef}
+.count{font-size:10.5px;fill:#fff;font-weight:600}.badge{fill:#155eef}
+@media (prefers-color-scheme:dark){text{fill:#e4e7ec}.about,.label{fill:#a3acbd}.halo{stroke:#14171f}
+.page{fill:#14171f}.box{fill:#1d2230}.tool,.phase,.step,.task{fill:#1b2540}.foreach{fill:#261f40}.return,.end{fill:#14301f}
+.gate{fill:#33290f}.edge{stroke:#8d97a8}.was{stroke:#6c9bff}.badge{fill:#2f6bff}
+.tip{fill:#8d97a8}.tip-was{fill:#6c9bff}}
+.page{fill:#fff}
+@media (prefers-color-scheme:dark){.page{fill:#14171f}}"""
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """The middle of a box or a bend, and how wide it is."""
+
+    x: float
+    y: float
+    width: float
+
+
+def as_svg(picture: Picture) -> str:
+    layout = laid_out(picture)
+    boxes = {box.name: box for box in picture.boxes}
+    spots, width, height = _placed(picture, layout, boxes)
+    back = sorted(layout.back)
+    # Ways back up run at the right, each in a lane of its own, beside their labels.
+    lanes = {at: width + 26 + 22 * lane for lane, at in enumerate(back)}
+    labels = max((len(_label(picture.arrows[at])) for at in back), default=0)
+    beside = 22 * len(back) + labels * SMALL + 30 if back else 0
+    whole = max(width + beside, len(picture.title) * 9) + 2 * MARGIN
+    tall = HEAD + height + 2 * MARGIN
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {whole:.0f} {tall:.0f}" '
+        f'width="{whole:.0f}" height="{tall:.0f}" role="img" aria-label="{escape(picture.title)}">',
+        f"<style>{STYLE}</style>",
+        _MARKERS,
+        f'<rect class="page" width="{whole:.0f}" height="{tall:.0f}"/>',
+        f'<text class="title" x="{MARGIN}" y="{MARGIN}">{escape(picture.title)}</text>',
+        f'<g transform="translate({MARGIN},{HEAD + MARGIN})">',
+        *_arrows(picture, layout, spots, lanes),
+        *(line for box in picture.boxes for line in _box(box, spots[box.name], is_run=picture.is_run)),
+        "</g>",
+        "</svg>",
+    ]
+    return "\n".join(parts) + "\n"
+
+
+def _marker(name: str) -> str:
+    return (
+        f'<marker id="{name}" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8" '
+        'orient="auto-start-reverse" markerUnits="userSpaceOnUse">'
+        f'<path class="{name}" d="M0 0 8 4 0 8z"/></marker>'
+    )
+
+
+_MARKERS: Final = f"<defs>{''.join(map(_marker, ('tip', 'tip-error', 'tip-was')))}</defs>"
+"""The heads of arrows, each in the colour of its line."""
+
+
+def _placed(
+    picture: Picture, layout: Layout, boxes: Mapping[str, Box]
+) -> tuple[dict[str, Spot], float, float]:
+    """The places of boxes and bends, and how wide and high all of it is."""
+    labels = {way[1]: _label(picture.arrows[at]) for at, way in layout.ways.items() if len(way) > 2}
+    widths = {
+        name: _width(boxes[name]) if name in boxes else max(BEND, len(labels.get(name, "")) * SMALL + 10)
+        for layer in layout.layers
+        for name in layer
+    }
+    rows = [sum(widths[name] for name in layer) + GAP * (len(layer) - 1) for layer in layout.layers]
+    whole, top = max(rows, default=120.0), 0.0
+    spots: dict[str, Spot] = {}
+    for layer, row in zip(layout.layers, rows, strict=True):
+        left, high = (whole - row) / 2, HEIGHT if any(name in boxes for name in layer) else LOW
+        for name in layer:
+            spots[name] = Spot(left + widths[name] / 2, top + high / 2, widths[name])
+            left += widths[name] + GAP
+        top += high + BETWEEN
+    return spots, whole, top - BETWEEN
+
+
+def _width(box: Box) -> float:
+    return max(84.0, len(box.name) * LETTER + 34, min(len(box.about), LABEL) * SMALL + 24)
+
+
+def _box(box: Box, spot: Spot, *, is_run: bool) -> Iterator[str]:
+    faint = " faint" if is_run and not box.visits else ""
+    mark = " bad" if box.failed else " was" if box.visits else ""
+    left, top = spot.x - spot.width / 2, spot.y - HEIGHT / 2
+    round_ = 22 if box.sign in ("return", "end") else 3 if box.sign == "gate" else 9
+    yield f'<g class="{faint.strip()}"><title>{escape(_told(box))}</title>'
+    yield (
+        f'<rect class="box {box.sign}{mark}" x="{left:.1f}" y="{top:.1f}" width="{spot.width:.1f}" '
+        f'height="{HEIGHT}" rx="{round_}"/>'
+    )
+    base = spot.y + 4 if not box.about else spot.y - 3
+    yield _text(spot.x, base, box.name)
+    if box.about:
+        yield _text(spot.x, spot.y + 13, _cut(box.about), "about")
+    if box.visits > 1:
+        right = left + spot.width
+        yield f'<circle class="badge" cx="{right:.1f}" cy="{top:.1f}" r="10"/>'
+        yield _text(right, top + 4, str(box.visits), "count")
+    yield "</g>"
+
+
+def _text(x: float, y: float, text: str, kind: str = "", anchor: str = "middle") -> str:
+    return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
+
+
+def _told(box: Box) -> str:
+    visits = f"; visited {box.visits} times" if box.visits else ""
+    return f"{box.name}: {box.sign}" + (f" {box.about}" if box.about else "") + visits
+
+
+def _arrows(
+    picture: Picture, layout: Layout, spots: Mapping[str, Spot], lanes: Mapping[int, float]
+) -> Iterator[str]:
+    leaving = _ports(picture.arrows, layout, spots)
+    labels: list[str] = []
+    for at, arrow in enumerate(picture.arrows):
+        faint = " faint" if picture.is_run and not arrow.taken else ""
+        style = " ".join(["edge", *(["error"] if arrow.style == "error" else [])])
+        style += (" was" if arrow.taken else "") + faint
+        if at in lanes:
+            path, x, y = _back(arrow, spots, lanes[at])
+        else:
+            path, x, y = _forward(layout.ways[at], spots, leaving[at])
+        title = f"<title>{escape(_whole(arrow))}</title>"
+        tip = "tip-was" if arrow.taken else "tip-error" if arrow.style == "error" else "tip"
+        yield f'<path class="{style}" d="{path}" marker-end="url(#{tip})">{title}</path>'
+        if label := _label(arrow):
+            labels += _written(x, y, label, faint, is_beside=at in lanes or len(layout.ways[at]) == 2)
+    yield from labels  # above every line
+
+
+def _written(x: float, y: float, label: str, faint: str, *, is_beside: bool) -> Iterator[str]:
+    """What is written at an arrow: beside its line, or on a piece of the page that covers the line."""
+    if is_beside:
+        yield _text(x, y, label, f"label halo{faint}", "start")
+        return
+    width = len(label) * SMALL + 8
+    yield f'<rect class="page" x="{x - width / 2:.1f}" y="{y - 10:.1f}" width="{width:.1f}" height="13"/>'
+    yield _text(x, y, label, f"label{faint}")
+
+
+def _ports(arrows: Sequence[Arrow], layout: Layout, spots: Mapping[str, Spot]) -> dict[int, float]:
+    """Where each arrow leaves its box: beside each other, those to the left at the left."""
+    by_box: dict[str, list[int]] = {}
+    for at in layout.ways:
+        by_box.setdefault(arrows[at].start, []).append(at)
+    found: dict[int, float] = {}
+    for name, every in by_box.items():
+        spot = spots[name]
+        every.sort(key=lambda at: spots[layout.ways[at][1]].x)
+        step = min(26.0, spot.width / (len(every) + 1))
+        for place, at in enumerate(every):
+            found[at] = spot.x + (place - (len(every) - 1) / 2) * step
+    return found
+
+
+def _forward(way: Sequence[str], spots: Mapping[str, Spot], port: float) -> tuple[str, float, float]:
+    points = [(port, spots[way[0]].y + HEIGHT / 2)]
+    points += [(spots[name].x, spots[name].y) for name in way[1:-1]]
+    points.append((spots[way[-1]].x, spots[way[-1]].y - HEIGHT / 2 - 2))
+    path = f"M{points[0][0]:.1f} {points[0][1]:.1f}"
+    for (x1, y1), (x2, y2) in pairwise(points):
+        half = (y2 - y1) / 2
+        path += f" C{x1:.1f} {y1 + half:.1f} {x2:.1f} {y2 - half:.1f} {x2:.1f} {y2:.1f}"
+    if len(points) > 2:
+        return path, points[1][0], points[1][1] + 4
+    (x1, y1), (x2, y2) = points
+    return path, max(x1, x2) + 6, (y1 + y2) / 2 + 4
+
+
+def _back(arrow: Arrow, spots: Mapping[str, Spot], lane: float) -> tuple[str, float, float]:
+    one, other = spots[arrow.start], spots[arrow.to]
+    right, left = one.x + one.width / 2, other.x + other.width / 2 + 2
+    low, high = one.y + 9, other.y - 9
+    middle = (low + high) / 2
+    path = (
+        f"M{right:.1f} {low:.1f} C{lane:.1f} {low:.1f} {lane:.1f} {low:.1f} {lane:.1f} {middle:.1f} "
+        f"S{lane:.1f} {high:.1f} {left:.1f} {high:.1f}"
+    )
+    return path, lane + 6, middle + 4
+
+
+def _label(arrow: Arrow) -> str:
+    count = f" ×{arrow.taken}" if arrow.taken > 1 else ""
+    return _cut(arrow.label) + count if arrow.label or count else ""
+
+
+def _whole(arrow: Arrow) -> str:
+    return f"{arrow.start} → {arrow.to}" + (f": {arrow.label}" if arrow.label else "")
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= LABEL else text[: LABEL - 1] + "…"

@@ -1,0 +1,65 @@
+"""A picture as lines for a terminal: each box once, its arrows below it, in the order of the layers.
+
+    ● draft            tool demo/write                3 visits
+      ├─ state.ok = true ──▶ send
+      └─ otherwise ──▶ draft ↑
+
+An arrow that leads back up is marked; where a run was, the sign of the box is filled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from plait.core.hints import Final, TypeAlias
+from plait.views.diagram.model import Arrow, Box, Layout, Picture, laid_out
+
+Painted: TypeAlias = tuple[str, str]
+"""A line, and its colour."""
+WIDEST: Final = 60
+
+
+def as_text(picture: Picture) -> Iterator[Painted]:
+    layout = laid_out(picture)
+    boxes = {box.name: box for box in picture.boxes}
+    wide = min(28, max((len(box.name) for box in picture.boxes), default=0))
+    yield picture.title, "bold"
+    for name in (name for layer in layout.layers for name in layer if name in boxes):
+        yield _head(boxes[name], wide, is_first=name == picture.boxes[0].name), _colour(boxes[name], picture)
+        leaving = [(at, arrow) for at, arrow in enumerate(picture.arrows) if arrow.start == name]
+        for place, (at, arrow) in enumerate(leaving):
+            yield (
+                _edge(arrow, at, layout, is_last=place == len(leaving) - 1),
+                _edge_colour(arrow, picture),
+            )
+
+
+def _head(box: Box, wide: int, *, is_first: bool) -> str:
+    sign = "✗" if box.failed else "●" if box.visits else "▷" if is_first else "○"
+    visits = f"   {box.visits} visit{'' if box.visits == 1 else 's'}" if box.visits else ""
+    about = f"{box.sign} {_cut(box.about)}".rstrip()
+    return f"{sign} {box.name:<{wide}}  {about}{visits}".rstrip()
+
+
+def _edge(arrow: Arrow, at: int, layout: Layout, *, is_last: bool) -> str:
+    label = _cut(arrow.label)
+    corner = "└" if is_last else "├"
+    count = f" ×{arrow.taken}" if arrow.taken > 1 else ""
+    up = " ↑" if at in layout.back else ""
+    line = f"─ {label} ─" if label else "──"
+    return f"  {corner}{line}▶ {arrow.to}{up}{count}"
+
+
+def _colour(box: Box, picture: Picture) -> str:
+    if box.failed:
+        return "red"
+    return "green" if box.visits else "dim" if picture.is_run else ""
+
+
+def _edge_colour(arrow: Arrow, picture: Picture) -> str:
+    return "green" if arrow.taken else "dim" if picture.is_run or arrow.style == "error" else ""
+
+
+def _cut(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= WIDEST else text[: WIDEST - 1] + "…"

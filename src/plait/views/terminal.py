@@ -1,0 +1,221 @@
+"""What a person or a program sees: text, colour, JSON, errors.
+
+Colour is for terminals only and honours `NO_COLOR`; everything piped is plain and
+stable.  What an error prints cannot drive a terminal: control characters are
+replaced.  A result is written as it is, byte for byte, to a file or a pipe; what
+a tool gave is written to a terminal with its control characters escaped.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+
+from plait.core.errors import InputError, PlaitError, Problem
+from plait.core.hints import Final, TextIO
+from plait.core.source import Span, draw
+from plait.core.values import Json, json_text
+
+_CODES: Final = {
+    "bold": "1",
+    "dim": "2",
+    "red": "31",
+    "green": "32",
+    "yellow": "33",
+    "blue": "34",
+    "cyan": "36",
+}
+DEFAULT_WIDTH: Final = 100
+MIN_WIDTH: Final = 20
+Paint = Callable[[str, str], str]
+
+
+def paint_for(stream: TextIO) -> Paint:
+    """`paint(text, "red")`: coloured on a terminal, unchanged anywhere else."""
+    return _coloured if _wants_colour(stream) else _plain
+
+
+def _wants_colour(stream: TextIO) -> bool:
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def _coloured(text: str, colour: str) -> str:
+    return f"\x1b[{_CODES[colour]}m{text}\x1b[0m" if text else text
+
+
+def _plain(text: str, colour: str) -> str:  # noqa: ARG001 - the shape of a Paint
+    return text
+
+
+def width(stream: TextIO) -> int | None:
+    """Columns of the terminal; None when nobody looks at columns."""
+    if not stream.isatty():
+        return None
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isdecimal() and int(columns) > 0:
+        return max(int(columns), MIN_WIDTH)
+    try:
+        return max(os.get_terminal_size(stream.fileno()).columns, MIN_WIDTH)
+    except OSError:
+        return DEFAULT_WIDTH
+
+
+def cut(text: str, room: int | None) -> str:
+    """One printable line of at most `room` characters."""
+    line = printable(text.replace("\n", "⏎"))
+    return line if room is None or len(line) <= room else line[: max(room - 1, 0)] + "…"
+
+
+def printable(text: str) -> str:
+    return "".join(c if c.isprintable() or c in "\n\t" else "�" for c in text)
+
+
+def folded(line: str, room: int | None) -> Iterator[str]:
+    """One line in pieces that fit, all but the first indented.
+
+    A terminal would begin the rest of a long line at its left edge, where it looks like a line of ours.
+    """
+    from unicodedata import east_asian_width
+
+    if room is None:
+        yield line
+        return
+    margin = " " * 6
+    piece, used = "", 0
+    for letter in line:
+        wide = 2 if east_asian_width(letter) in "WF" else 1
+        if used + wide > room:
+            yield piece
+            piece, used = margin, len(margin)
+        piece, used = piece + letter, used + wide
+    yield piece
+
+
+def aligned(table: Sequence[Sequence[str]], columns: int | None) -> Iterator[str]:
+    """Cells under each other; the last one is cut where the terminal ends."""
+    clean = [[cut(cell, None) for cell in row] for row in table]
+    widths = [max(map(len, cells)) for cells in zip(*clean, strict=True)][:-1]
+    for *cells, last in clean:
+        line = "".join(f"{cell:<{size}}   " for cell, size in zip(cells, widths, strict=True)) + last
+        yield cut(line.rstrip(), columns)
+
+
+# ── results ──────────────────────────────────────────────────────────────
+
+
+def write_value(value: Json) -> None:
+    """Text as it is and a newline; anything else as JSON."""
+    if isinstance(value, str):
+        write_bytes(_encoded(value) + b"\n")
+    else:
+        write_json(value)
+
+
+def write_json(value: Json) -> None:
+    write_bytes(json_line(value))
+
+
+def write_given(value: Json) -> None:
+    """What somebody else gave: text with one newline at its end, anything else as JSON."""
+    if isinstance(value, str):
+        data = _encoded(value if value.endswith("\n") else f"{value}\n")
+    else:
+        data = json_line(value)
+    if sys.stdout.isatty():
+        data = without_controls(data.decode("utf-8", "surrogateescape")).encode("utf-8", "backslashreplace")
+    write_bytes(data)
+
+
+_CONTROLS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\udc80-\udcff]")
+
+
+def without_controls(text: str) -> str:
+    """A text that cannot drive a terminal: controls, and marks that turn the writing round, are spelt out."""
+    return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def json_line(value: Json) -> bytes:
+    """One line of JSON; escapes only what has no form in UTF-8."""
+    line = json_text(value)
+    try:
+        return line.encode() + b"\n"
+    except UnicodeEncodeError:
+        return json.dumps(json.loads(line)).encode() + b"\n"
+
+
+def write_bytes(data: bytes, stream: TextIO | None = None) -> None:
+    """Past the text layer: a result may hold bytes that are not UTF-8."""
+    stream = sys.stdout if stream is None else stream
+    stream.flush()
+    stream.buffer.write(data)
+    stream.buffer.flush()
+
+
+def _encoded(text: str) -> bytes:
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        raise InputError(
+            "the result holds half of a character pair, which cannot be printed",
+            fix="print it escaped, with --json",
+            code="not-printable",
+        ) from None
+
+
+# ── errors ───────────────────────────────────────────────────────────────
+
+
+def show_error(error: PlaitError) -> None:
+    paint = paint_for(sys.stderr)
+    for problem in error.problems:
+        print(painted_problem(problem, paint), file=sys.stderr)
+
+
+def painted_problem(problem: Problem, paint: Paint, *, mark: str = "", colour: str = "red") -> str:
+    """A problem as it prints itself, with colours; `mark` stands before what is wrong."""
+    place = f"{cut(str(problem.where), None)}: " if problem.where else ""
+    what = printable(problem.what)
+    lines = [paint(place, "bold") + (paint(mark, colour) + what if mark else paint(what, colour))]
+    if isinstance(problem.where, Span):
+        drawn = draw([problem.where, *problem.also]).split("\n")
+        lines += [paint(line, colour) if number % 2 else line for number, line in enumerate(drawn)]
+    if problem.fix:
+        lines.append(paint("fix:", "green") + f" {printable(problem.fix)}")
+    return "\n".join(lines)
+
+
+def error_data(error: PlaitError) -> dict[str, Json]:
+    """An error for programs: the first problem, and all of them if there are more."""
+    data: dict[str, Json] = {"type": type(error).__name__, **problem_data(error.problems[0])}
+    names = getattr(error, "names", None) or getattr(error, "missing_variables", None)
+    if names:
+        data["names"] = list(names)
+    if len(error.problems) > 1:
+        data["problems"] = [problem_data(problem) for problem in error.problems]
+    return data
+
+
+def problem_data(problem: Problem) -> dict[str, Json]:
+    return {
+        "what": problem.what,
+        "where": place_data(problem.where),
+        "fix": problem.fix,
+        "code": problem.code,
+    }
+
+
+def place_data(where: Span | str | None) -> Json:
+    if isinstance(where, Span):
+        line, column = where.position
+        return {"file": where.place.source.name, "line": line, "column": column}
+    if not where:
+        return None
+    # A place without a drawing: what stands there is a value.
+    found = re.fullmatch(r"(.*?)(?::(\d+))?(?::(\d+))?", where, re.DOTALL)
+    assert found is not None
+    name, *numbers = found.groups()
+    at = [int(number) if number else None for number in numbers]
+    return {"file": name, "line": at[0], "column": at[1]}
