@@ -31,7 +31,7 @@ from plait.template.nodes import ContextHole, Path, holes
 from plait.template.template import Template
 from plait.tools.call import ToolResult
 from plait.tools.invocation import Returned
-from steps.fakes import FakeHands, FakeModel, Finished, new_run
+from program.fakes import FakeHands, FakeModel, Finished, new_run
 
 Place = tuple[int, int]
 """The line and column of a hole."""

@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 import plait
-from flows.running import GIT
 from plait.adapters.store import Runs
 from plait.adapters.store.result_cache import Results
 from plait.app import runs as flows
 from plait.app.runs import seals_for
 from plait.cli import COMMANDS, main
 from plait.core.errors import JournalError, TrustError
+from runs.stories import GIT
 
 Capsys = pytest.CaptureFixture[str]
 World = Callable[[str], None]

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 import plait
-from flows.graphs import graph_place
+from lang.graph.graphs import graph_place
 from plait import Ensemble, Task
 
 NOTHING: Final = object()

@@ -14,7 +14,7 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from flows.graphs import graph_place
+from lang.graph.graphs import graph_place
 
 
 @dataclass(frozen=True, kw_only=True)

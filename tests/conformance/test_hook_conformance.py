@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import yaml
 
-from flows.running import Place, new_place
 from plait.app.api import toolbox
 from plait.core.documents import Mapping, parse
 from plait.engine.limits import Spent
 from plait.lang.common import read_limits
 from plait.schema import Map, Said, problems
 from plait.scope import Scope
+from runs.stories import Place, new_place
 
 ROWS = yaml.safe_load((Path(__file__).parent / "hooks.yaml").read_text("utf-8"))
 TOOL = '''\

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 import yaml
 
-from flows.graphs import graph_place, tool, trusted
-from flows.running import Place, Ran
+from agents.providers.talk import Server, reply, saying, serving
+from lang.graph.graphs import graph_place, tool, trusted
 from plait.app.runs import Options, run_flow
-from providers.talk import Server, reply, saying, serving
+from runs.stories import Place, Ran
 
 ROWS = yaml.safe_load((Path(__file__).parent / "hosts-000.yaml").read_text("utf-8"))
 ARRIVED = (

@@ -17,9 +17,9 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from flows.running import Place, Ran, new_place
 from plait.app.runs import Options, rehearse_flow
 from plait.template.grammar import parse_cache_counts
+from runs.stories import Place, Ran, new_place
 
 HERE: Final = Path(__file__).parent
 DOCUMENTS: Final = {"002"}

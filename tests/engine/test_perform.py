@@ -45,8 +45,8 @@ from plait.program.action_step import Handler, Work
 from plait.program.foreach import Values, foreach
 from plait.program.step_list import Sequence as Steps
 from plait.scope import Scope
+from program.fakes import Acting, failing, new_run, performed, saying, step, steps, text_of, turn_of
 from share import examples
-from steps.fakes import Acting, failing, new_run, performed, saying, step, steps, text_of, turn_of
 
 
 def tries(attempts: int, **fields: Any) -> Retry:

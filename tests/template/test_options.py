@@ -15,7 +15,7 @@ from plait.core.values import Json
 from plait.template.options import Argument, Program, known_programs, option_words
 from plait.template.shell.binding import bind
 from share import WHOLE, every
-from template.shell_cases import bound, planned
+from template.shell.shell_cases import bound, planned
 
 POSITIONS = [
     # template                                which of its values, each alone, may not be `-rf`

@@ -1,0 +1,238 @@
+"""Questions side by side never use together what a limit leaves; and a limit that cannot be kept is refused."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agents.scripted import Scripted, ToolHands
+from plait.agents.budget import ROOM, Bill
+from plait.agents.messages import Answer, Ask, Message, OnText, Usage
+from plait.agents.reckoning import question_tokens
+from plait.app.hooks import begin
+from plait.core.values import Json
+from plait.engine.context import Stop
+from plait.engine.limits import Limits, Spent
+from plait.engine.outcome import Aborted, Failure, Interrupted, StepError
+from plait.lang.load import load_flow
+from program.fakes import new_run, turn_of
+from share import examples
+
+HI = Ask((Message("user", "hi"),))
+TAKES = question_tokens(HI)
+PRICE = 0.001
+"""Of a token."""
+
+
+def no_record(**_: float) -> None:
+    """Nobody keeps what was used up."""
+
+
+class Priced(Scripted):
+    """A model that uses all the room it is given, and knows how many are asking at the same time."""
+
+    def __init__(self, uses: Callable[[int], int] = lambda room: room, *, free: bool = False) -> None:
+        super().__init__(self._answer)
+        self._uses = uses
+        self._free = free
+        self._lock = threading.Lock()
+        self._now = 0
+        self.together = 0
+        self.both = threading.Event()
+
+    def ask(self, ask: Ask, *, timeout: float | None, stop: Stop, on_text: OnText | None = None) -> Answer:
+        with self._lock:
+            self._now += 1
+            self.together = max(self.together, self._now)
+        try:
+            return super().ask(ask, timeout=timeout, stop=stop, on_text=on_text)
+        finally:
+            with self._lock:
+                self._now -= 1
+
+    def _answer(self, ask: Ask) -> Answer:
+        usage = Usage(question_tokens(ask), self._uses(ask.options.get("max_tokens", 100)))
+        return Answer("ok", (), Usage(usage.input, usage.output, cost=self.price(None, usage)))
+
+    def price(self, model: str | None, usage: Usage) -> float | None:  # noqa: ARG002
+        return None if self._free else usage.tokens * PRICE
+
+
+def asked(spent: Spent, model: Any, question: Ask = HI, **more: Any) -> Answer | Failure:
+    given = {"timeout": 20.0, "stop": Stop(), "on_text": None, **more}
+    try:
+        return Bill(spent, no_record).ask(model, question, **given)
+    except StepError as error:
+        return error.failure
+
+
+def asked_by_threads(spent: Spent, model: Any, questions: list[Ask]) -> list[Answer | Failure]:
+    came: list[Answer | Failure] = []
+    threads = [threading.Thread(target=lambda q=q: came.append(asked(spent, model, q))) for q in questions]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    return came
+
+
+ROOMS = st.lists(st.none() | st.integers(1, 60), min_size=1, max_size=6)
+
+
+@settings(max_examples=examples(40), deadline=None)
+@given(rooms=ROOMS, tokens=st.none() | st.integers(1, 200), spend=st.none() | st.integers(1, 200))
+def test_questions_side_by_side_never_use_more_than_the_limit(
+    rooms: list[int | None], tokens: int | None, spend: int | None
+) -> None:
+    outer = Spent(Limits(tokens=tokens, spend=None if spend is None else spend * PRICE))
+    spent = Spent(within=outer)
+    questions = [Ask(HI.messages, options={} if room is None else {"max_tokens": room}) for room in rooms]
+    came = asked_by_threads(spent, Priced(), questions)
+    assert len(came) == len(rooms)
+    assert {one.kind for one in came if isinstance(one, Failure)} <= {"limit"}
+    used = outer.used()
+    assert used["tokens"] <= (tokens or 10**9)
+    assert used["spend"] <= (spend or 10**9) * PRICE + 1e-9
+    if tokens is None and spend is None:
+        assert not [one for one in came if isinstance(one, Failure)]
+
+
+def test_questions_for_which_there_is_enough_are_asked_at_the_same_time() -> None:
+    meeting = threading.Barrier(3, timeout=20)
+
+    def uses(room: int) -> int:
+        meeting.wait()
+        return room
+
+    spent = Spent(Limits(tokens=3 * (TAKES + 10)))
+    came = asked_by_threads(spent, Priced(uses), [Ask(HI.messages, options={"max_tokens": 10})] * 3)
+    assert all(isinstance(one, Answer) for one in came)
+    assert spent.used()["tokens"] == 3 * (TAKES + 10)
+
+
+def test_near_the_limit_they_are_asked_one_after_the_other_and_what_is_not_used_is_there_for_the_next() -> (
+    None
+):
+    model = Priced(lambda _: 5)
+    spent = Spent(Limits(tokens=8 * (TAKES + 5) + TAKES))
+    came = asked_by_threads(spent, model, [HI] * 8)
+    assert all(isinstance(one, Answer) for one in came)
+    assert model.together == 1, "nobody says how long an answer may be, and far less than that is left"
+
+
+def test_the_last_question_gets_the_room_that_is_left() -> None:
+    model = Priced(lambda _: 1)
+    asked(Spent(Limits(tokens=TAKES + 30)), model, Ask(HI.messages, options={"max_tokens": 90, "top_p": 1}))
+    asked(Spent(Limits(spend=(TAKES + 30.5) * PRICE)), model)
+    asked(Spent(Limits(spend=1000)), model)
+    asked(Spent(), model)
+    assert [dict(one.options) for one in model.asks] == [
+        {"max_tokens": 30, "top_p": 1}, {"max_tokens": 30}, {"max_tokens": ROOM}, {}
+    ]  # fmt: skip
+
+
+def test_a_question_that_does_not_fit_any_more_is_not_asked() -> None:
+    model, spent = Priced(), Spent(Limits(tokens=TAKES))
+    assert asked(spent, model) == Failure(
+        f"the run has reached its limit of {TAKES} tokens (0 used, the next call needs about {TAKES + 1})",
+        "limit",
+    )
+    assert model.asks == []
+
+
+@pytest.mark.parametrize(
+    ("model", "named"), [(None, "its default model"), ("fast", "the model 'fast'")]
+)  # fmt: skip
+def test_a_limit_of_spend_is_refused_where_nobody_knows_the_price(model: str | None, named: str) -> None:
+    provider = Priced(free=True)
+    failed = asked(Spent(Limits(spend=5)), provider, Ask(HI.messages, model=model))
+    assert failed == Failure(
+        f"a limit of spend cannot be kept: the provider 'scripted' has no price for {named}; write one under "
+        "'prices' in config/providers/scripted.yaml, by the name that the server knows, or limit tokens",
+        "refused",
+    )
+    assert provider.asks == []
+    assert isinstance(asked(Spent(Limits(tokens=10**6)), provider), Answer)
+
+
+WAITS: list[tuple[str, dict[str, Any], type[BaseException] | str]] = [
+    ("a run that is to stop", {}, Interrupted),
+    ("a question whose time is over", {"timeout": 0.0}, "timeout"),
+]
+
+
+@pytest.mark.parametrize(("who", "more", "end"), WAITS, ids=[row[0] for row in WAITS])
+def test_nobody_waits_for_others_longer_than_it_may(who: str, more: dict[str, Any], end: Any) -> None:  # noqa: ARG001
+    spent = Spent(Limits(tokens=100))
+    spent.set_aside({"tokens": 90}, {"tokens": 1}, lambda: None)
+    stop = Stop()
+    if end is Interrupted:
+        stop.ask()
+        with pytest.raises(Interrupted):
+            Bill(spent, no_record).ask(Priced(), HI, timeout=None, stop=stop, on_text=None)
+    else:
+        failed = asked(spent, Priced(), stop=stop, **more)
+        assert isinstance(failed, Failure)
+        assert failed.kind == end
+
+
+def test_what_a_failed_question_had_set_aside_is_there_for_the_next() -> None:
+    def fail(_: Ask) -> Answer:
+        raise StepError(Failure("gone", "network", output={"usage": Usage(3, 2, cost=0.5).record()}))
+
+    spent = Spent(Limits(tokens=TAKES + 10))
+    assert isinstance(asked(spent, Scripted(fail)), Failure)
+    assert (spent.used()["tokens"], isinstance(asked(spent, Priced(lambda _: 1)), Answer)) == (5, True)
+
+
+def test_a_question_that_is_asked_again_takes_a_turn_of_its_own() -> None:
+    spent, model = Spent(Limits(turns=2)), Priced()
+    bill = Bill(spent, no_record)
+    assert spent.take("turns", turns=1) is None
+    for _ in range(2):
+        bill.ask(model, HI, timeout=None, stop=Stop(), on_text=None)
+    with pytest.raises(StepError, match="limit of 2 turns"):
+        bill.ask(model, HI, timeout=None, stop=Stop(), on_text=None)
+    assert (len(model.asks), spent.used()["turns"]) == (2, 2)
+
+
+# ── whole flows ──────────────────────────────────────────────────────────
+
+MAP = "limits: {%s}\nmap: {input: [1, 2, 3, 4, 5, 6], max_parallel: 6, agent_template: [{prompt: hi}]}\n"
+ENSEMBLE = (
+    "limits: {%s}\nworkflow: parallel\nmax_parallel: 6\n"
+    "agents: {one: {role: Asker, goal: hi}}\n"
+    "tasks:\n" + "".join(f"  - {{name: t{n}, description: hi, agent: one}}\n" for n in range(5))
+)
+
+
+@pytest.mark.parametrize("text", [MAP, ENSEMBLE], ids=["map", "ensemble"])
+@pytest.mark.parametrize(
+    ("limit", "name", "most"), [("turns: 2", "turns", 2), ("tokens: 400", "tokens", 400)]
+)
+def test_no_flow_asks_more_than_its_limit_and_it_is_not_done(
+    text: str, limit: str, name: str, most: int, tmp_path: Path
+) -> None:
+    file = tmp_path / "flow.yaml"
+    file.write_text(text % limit)
+    loaded = load_flow(str(file), environ={})
+    model = Priced(lambda room: min(room, 150))
+    run = new_run(ToolHands(model), folder=str(file.parent))
+    begin(loaded, run)
+    value: Json = None
+    try:
+        value = loaded.program.run(turn_of(run))
+    except (StepError, Aborted) as error:
+        value = error.failure.kind
+    finally:
+        run.close()
+    assert run.spent is not None
+    assert 0 < run.spent.used()[name] <= most
+    assert len(model.asks) < 5
+    assert value == "limit"

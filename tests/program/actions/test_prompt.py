@@ -1,0 +1,96 @@
+"""A step that asks a model; and what it says as long as nobody answers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from plait.agents.messages import Answer, Ask, Message, Usage
+from plait.agents.providers.scripted import scripted
+from plait.core.values import Json, Secret
+from plait.engine.limits import Limits, Spent
+from plait.engine.outcome import Done, Failure, OutOfLimit, StepError
+from plait.program.actions.prompt import Prompt
+from program.fakes import FakeHands, FakeModel, failure_of, new_run, performed, step, text_of
+
+
+def test_without_a_provider_the_step_is_refused_and_says_what_to_do() -> None:
+    failure = failure_of(performed(step("a", Prompt(text_of("hi")))))
+    assert (failure.message, failure.kind) == (
+        "nobody said which provider to ask: name one (provider: openai), set PLAIT_PROVIDER to its name, "
+        "or write .ai/config/providers/default.yaml; an 'agent:' step starts a command-line agent instead",
+        "refused",
+    )
+
+
+def test_the_answer_is_the_output_and_secrets_stay_here() -> None:
+    model = FakeModel("hunter2 is fine")
+    run = new_run(FakeHands(model=model), mask=lambda text: text.replace("hunter2", "***"))
+    asked = Prompt(text_of("look at ${v} ${s}"), text_of("be ${v}"), model="m")
+    outcome = performed(step("a", asked), run, {"v": "hunter2", "s": Secret("other")})
+    assert isinstance(outcome, Done)
+    assert outcome.value["output"] == "*** is fine"
+    assert outcome.value["facts"] == {
+        "model": "m-1",
+        "usage": {"input": 2, "output": 1, "cached": 0, "cost": 0.5, "calls": 1},
+        "cost": 0.5,
+    }
+    (call,) = model.calls
+    assert (call.messages, call.system, call.model) == ((Message("user", "look at *** ***"),), "be ***", "m")
+
+
+HALF = [
+    # kind      what came                                                        output   cost
+    ("network", {"text": "Once upon", "usage": Usage(9, 2, cost=0.1).record()},  "Once upon", 0.1),
+    ("refused", None,                                                            "",      None),
+    ("refused", {"said": "no hunter2 here", "status": 400},                      "no *** here", None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "output", "shown", "cost"), HALF)
+def test_a_failure_keeps_what_came_and_what_it_cost(
+    kind: str, output: Json, shown: str, cost: float | None
+) -> None:
+    def fail(_: Ask) -> Answer:
+        raise StepError(Failure("no hunter2", kind, output=output))
+
+    run = new_run(FakeHands(model=scripted(fail)), mask=lambda text: text.replace("hunter2", "***"))
+    failure = failure_of(performed(step("a", Prompt(text_of("hi"))), run))
+    assert failure.kind == kind
+    assert failure.output["output"] == shown
+    assert failure.output["facts"]["cost"] == cost
+    assert failure.output["stderr"] == "no ***"
+    assert run.spent_around("").used()["spend"] == (cost or 0)
+
+
+EARLY = [
+    ("length", "the model had no room left for its answer: raise max_tokens in options"),
+    ("refused", "the model declined to answer"),
+    ("tools", "the model called a tool instead of answering, and a prompt has none: let an agent ask"),
+]
+
+
+@pytest.mark.parametrize(("ending", "message"), EARLY)
+def test_an_answer_that_ended_early_is_none(ending: Any, message: str) -> None:
+    model = scripted([Answer("Once", usage=Usage(1, 1, cost=0.2), ending=ending)])
+    failure = failure_of(performed(step("a", Prompt(text_of("hi"))), new_run(FakeHands(model=model))))
+    assert (failure.message, failure.kind, failure.output["output"]) == (message, ending, "Once")
+
+
+def test_a_budget_that_is_used_up_asks_nobody() -> None:
+    model = FakeModel()
+    run = new_run(FakeHands(model=model))
+    run.spent = Spent(Limits(spend=0.4))
+    performed(step("a", Prompt(text_of("hi"))), run)
+    with pytest.raises(OutOfLimit) as caught:
+        performed(step("b", Prompt(text_of("hi"))), run)
+    assert (caught.value.failure.kind, len(model.calls)) == ("limit", 1)
+
+
+def test_a_dry_run_asks_nobody() -> None:
+    model = FakeModel()
+    run = new_run(FakeHands(model=model), rehearsing=True)
+    performed(step("a", Prompt(text_of("hi ${n}"))), run, {"n": 1})
+    assert [one.shown for one in run.rehearsal or ()] == ["hi 1"]
+    assert model.calls == []

@@ -1,0 +1,110 @@
+"""Lives of one run with a scripted model, and tools that keep what they are called with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+from agents.scripted import Says, Scripted, ToolHands, says, wants
+from plait.agents.messages import Answer, Ask
+from plait.app.hooks import begin
+from plait.core.values import Json
+from plait.engine.context import Watch
+from plait.engine.events import RunStarted, StepFinished, UsedBefore
+from plait.engine.hands import Inside, WorkingRun
+from plait.engine.journal import MemoryJournal
+from plait.engine.limits import Spent
+from plait.engine.outcome import Aborted, Done, Failed, Outcome, StepError
+from plait.lang.directive.read import load_directive
+from plait.lang.load import load_flow
+from plait.lang.loaded import Loaded
+from program.fakes import new_run, turn_of
+
+SUB = """\
+start: a
+nodes:
+  a: {tool: log, params: {x: a}, next: b}
+  b: {tool: log, params: {x: b}, next: c}
+  c: {tool: log, params: {x: c}}
+"""
+CHILD = "---\npermissions: ['*']\n---\nchild\n"
+
+FLOWS = ("sub", "ens")
+"""Files of a folder that are tools, if they are there."""
+
+
+class Hands(ToolHands):
+    """`log` keeps what it is called with; files of a folder are tools."""
+
+    def __init__(self, top: Path, model: Says, log: Callable[[Json], Json] = lambda _: "logged") -> None:
+        known = [*(one.stem for one in top.glob("*.yaml") if one.stem in FLOWS)]
+        flows = dict.fromkeys([*known, *(f"directive:{one.stem}" for one in top.glob("*.md"))], log)
+        super().__init__(Scripted(model), {"log": lambda params: log(params.get("x")), **flows})
+        self._top = top
+
+    def program(self, tool_id: str, params: Mapping[str, Json]) -> Inside | None:  # noqa: ARG002
+        if tool_id in FLOWS:
+            return load_flow(str(self._top / f"{tool_id}.yaml"), environ={}).program
+        if tool_id.startswith("directive:"):
+            return load_directive(str(self._top / f"{tool_id[10:]}.md"), environ={}).program
+        return None
+
+    @property
+    def logged(self) -> list[Json]:
+        return [params.get("x") for _, params in self.calls]
+
+    @property
+    def questions(self) -> int:
+        return len(self.scripted.asks)  # type: ignore[union-attr]
+
+
+def life(
+    top: Path,
+    file: str,
+    text: str,
+    hands: Hands,
+    journal: MemoryJournal,
+    spent: Spent | None = None,
+    watchers: Iterable[Watch] = (),
+) -> Outcome:
+    """One life of a run, to its end."""
+    (top / file).write_text(text)
+    loaded = load_flow(str(top / file), environ={})
+    is_first = journal.last() == 0
+    run = new_run(hands, journal if is_first else journal.reopened(), folder=str(top), watchers=watchers)
+    if spent is None:
+        begin(loaded, run)
+    else:
+        run.spent = spent
+    run.tell(RunStarted("r1", loaded.program.name, file, "", not is_first, loaded.program.phases))
+    if not is_first:
+        run.tell(UsedBefore(run.earlier.by_part()))
+    return performed(loaded, run)
+
+
+def performed(loaded: Loaded, run: WorkingRun) -> Outcome:
+    """How a program ends that a run performs, which ends with it."""
+    try:
+        return Done(loaded.program.run(turn_of(run)))
+    except (StepError, Aborted) as error:
+        return Failed(error.failure)
+    finally:
+        run.close()
+
+
+def said(outcome: Outcome) -> str:
+    return outcome.failure.message if isinstance(outcome, Failed) else "done"
+
+
+def failures(journal: MemoryJournal) -> list[str]:
+    """The paths of what is recorded as failed."""
+    ends = [stamped.event for stamped in journal.events() if isinstance(stamped.event, StepFinished)]
+    return [end.path for end in ends if isinstance(end.outcome, Failed)]
+
+
+def steady(ask: Ask) -> Answer:
+    """A parent calls a child twice, a child calls a tool three times."""
+    results = sum(message.role == "tool" for message in ask.messages)
+    if ask.messages[0].text.startswith("parent"):
+        return wants(("directive:child", {})) if results < 2 else says("parent done")
+    return wants(("log", {"x": results})) if results < 3 else says("child done")

@@ -1,0 +1,302 @@
+"""What a run has used up is the same whether or not it was killed: recorded calls count once, lost ones too."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agents.scripted import Says, Scripted, ToolHands, says, wants
+from plait.agents.messages import Answer, Ask, Usage
+from plait.agents.session import Agency
+from plait.app.hooks import begin
+from plait.core.values import Json
+from plait.engine.events import Event, Spoken, StepFinished
+from plait.engine.hands import Inside, WorkingRun
+from plait.engine.journal import MemoryJournal
+from plait.engine.outcome import Failure, StepError
+from plait.lang.directive.read import load_directive
+from plait.lang.graph.read import load_graph
+from plait.lang.load import load_flow
+from plait.lang.loaded import Loaded
+from program.fakes import new_run, turn_of
+from share import examples
+
+AMPLE = "{turns: 100, tokens: 100000, spend: 1000, steps: 100, seconds: 600}"
+PROMPTS = f"limits: {AMPLE}\nsteps: [{{prompt: one}}, {{prompt: two}}, {{tool: add}}, {{prompt: three}}]\n"
+CONVERSE = f"""\
+limits: {AMPLE}
+steps:
+  - prompt: {{prompt: talk, tools: ['*'], limits: {AMPLE}}}
+  - prompt: two
+"""
+GRAPH = f"""\
+limits: {AMPLE}
+start: a
+nodes:
+  a: {{tool: add, next: b}}
+  b: {{tool: "directive:talk", next: c}}
+  c: {{over: [1, 2], tool: add, next: d}}
+  d: {{tool: "directive:talk"}}
+"""
+DIRECTIVE = f"---\npermissions: ['*']\nlimits: {AMPLE}\n---\ntalk\n"
+DEEP = f"---\npermissions: ['*', 'directive:*']\nlimits: {AMPLE}\n---\ndeep\n"
+NESTED = f"limits: {AMPLE}\nsteps: [{{tool: graph}}, {{prompt: two}}, {{tool: 'directive:deep'}}]\n"
+HOSTS = {
+    "prompt": ("flow.yaml", PROMPTS),
+    "conversation": ("flow.yaml", CONVERSE),
+    "directive": ("talk.md", DIRECTIVE),
+    "graph": ("graph.yaml", GRAPH),
+    "nested": ("flow.yaml", NESTED),
+}
+LIMITED = [host for host in HOSTS if host != "directive"]
+"""Those with limits of the run; the limits of a directive are those of its agent."""
+
+
+class Crash(BaseException):
+    """The process dies: nothing after this moment happens."""
+
+
+class Effects:
+    """Counts what reaches the world, and dies in one of them, or fails there and is paid for."""
+
+    def __init__(self, dies_at: int | None = None, *, breaks: bool = False) -> None:
+        self.made = 0
+        self._dies_at = dies_at
+        self._breaks = breaks
+
+    def __call__(self, *, is_model: bool) -> None:
+        at, self.made = self.made, self.made + 1
+        if at != self._dies_at:
+            return
+        if self._breaks and is_model:
+            output = {"usage": Usage(10, 5, cost=0.25).record(), "text": "ha"}
+            raise StepError(Failure("the answer broke off", "network", output=output))
+        raise Crash
+
+
+class Hands(ToolHands):
+    """One tool, and flows that are tools."""
+
+    def __init__(self, effects: Effects, top: Path) -> None:
+        flows = dict.fromkeys(("graph", "directive:talk"), self._add)
+        super().__init__(Scripted(self._answer), {"add": self._add, **flows})
+        self._effects = effects
+        self._top = top
+
+    def _add(self, _: Mapping[str, Json]) -> Json:
+        self._effects(is_model=False)
+        return {"n": 1}
+
+    def _answer(self, ask: Ask) -> Answer:
+        self._effects(is_model=True)
+        said, results = ask.messages[0].text, sum(one.role == "tool" for one in ask.messages)
+        if said == "talk" and results == 0:
+            return wants(("add", {}), ("add", {"n": 2}))
+        if said == "deep" and results < 2:
+            return wants((("graph", "directive:talk")[results], {}))
+        return says("done")
+
+    def program(self, tool_id: str, params: Mapping[str, Json]) -> Inside | None:  # noqa: ARG002
+        match tool_id:
+            case "graph":
+                return load_graph(str(self._top / "graph.yaml"), environ={}).program
+            case "directive:talk":
+                return load_directive(str(self._top / "talk.md"), environ={}).program
+            case "directive:deep":
+                return load_directive(str(self._top / "deep.md"), environ={}).program
+        return None
+
+
+@pytest.fixture(scope="module")
+def top(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("budgets")
+    for name, text in {"graph.yaml": GRAPH, "talk.md": DIRECTIVE, "deep.md": DEEP}.items():
+        (made / name).write_text(text)
+    return made
+
+
+def lived(top: Path, host: str, journal: MemoryJournal, effects: Effects) -> tuple[WorkingRun, Loaded]:
+    """One life of a run, to its end or its death."""
+    file, text = HOSTS[host]
+    (top / file).write_text(text)
+    loaded = load_flow(str(top / file), environ={})
+    run = new_run(Hands(effects, top), journal)
+    begin(loaded, run)
+    try:
+        loaded.program.run(turn_of(run))
+    finally:
+        run.close()
+    return run, loaded
+
+
+def used(run: WorkingRun) -> dict[str, Any]:
+    assert run.spent is not None
+    return {name: value for name, value in run.spent.used().items() if name != "seconds"}
+
+
+@settings(max_examples=examples(25), deadline=None)
+@given(data=st.data())
+@pytest.mark.parametrize("host", LIMITED)
+def test_a_run_that_was_killed_has_used_up_what_an_uninterrupted_one_has(
+    host: str, data: st.DataObject, top: Path
+) -> None:
+    whole = Effects()
+    expected = used(lived(top, host, MemoryJournal(), whole)[0])
+    assert expected["turns"] > 0
+    journal = MemoryJournal()
+    for moment in data.draw(st.lists(st.integers(0, whole.made - 1), max_size=3)):
+        with suppress(Crash):
+            lived(top, host, journal, Effects(moment))
+        journal.reopened()
+    assert used(lived(top, host, journal, Effects())[0]) == expected
+
+
+@pytest.mark.parametrize("host", LIMITED)
+def test_what_was_paid_for_an_answer_that_broke_off_is_never_forgotten(host: str, top: Path) -> None:
+    whole = Effects()
+    expected = used(lived(top, host, MemoryJournal(), whole)[0])
+    for moment in range(whole.made):
+        journal = MemoryJournal()
+        effects = Effects(moment, breaks=True)
+        broken: list[StepError] = []
+        try:
+            lived(top, host, journal, effects)
+        except Crash:
+            continue  # it was a tool
+        except StepError as error:
+            broken.append(error)
+        journal.reopened()
+        for _ in range(2):  # and a life after that, which only remembers
+            again = used(lived(top, host, journal, Effects())[0])
+            if broken:
+                assert again == {
+                    **expected,
+                    "turns": expected["turns"] + 1,
+                    "tokens": expected["tokens"] + 15,
+                    "spend": expected["spend"] + 0.25,
+                }
+
+
+def test_a_resumed_agent_has_what_its_earlier_life_left_over(top: Path) -> None:
+    """A limit of its own, not of the run: two of three turns are recorded, so one is left."""
+    journal = MemoryJournal()
+    with suppress(Crash):
+        lived(top, "directive", journal, Effects(3))
+    run, _ = watched(top, "directive", journal.reopened())
+    assert run["agent"].used()["turns"] == 2
+
+
+def watched(top: Path, host: str, journal: MemoryJournal) -> tuple[dict[str, Any], WorkingRun]:
+    """A life, and what each agent in it had used up in the end."""
+    file, text = HOSTS[host]
+    (top / file).write_text(text)
+    loaded = load_flow(str(top / file), environ={})
+    run = new_run(Hands(Effects(), top), journal)
+    begin(loaded, run)
+    seen: dict[str, Any] = {}
+
+    class Noting(dict[str, Agency]):
+        def __setitem__(self, path: str, agency: Agency) -> None:
+            seen[path] = agency.spent
+            super().__setitem__(path, agency)
+
+    run.agents = Noting()
+    loaded.program.run(turn_of(run))
+    run.close()
+    return seen, run
+
+
+def test_the_agents_inside_count_what_was_recorded_inside_them(top: Path) -> None:
+    whole, _ = watched(top, "nested", MemoryJournal())
+    journal = MemoryJournal()
+    with suppress(Crash):
+        lived(top, "nested", journal, Effects(14))
+    resumed, _ = watched(top, "nested", journal.reopened())
+    for path, spent in resumed.items():
+        names = ("turns", "tokens", "spend", "steps")
+        assert [spent.used()[name] for name in names] == [whole[path].used()[name] for name in names], path
+    assert resumed, "somebody was inside"
+
+
+# ── side by side ─────────────────────────────────────────────────────────
+
+
+def test_agents_side_by_side_never_ask_more_than_is_left(top: Path) -> None:
+    """Four are called at once and two questions are left: two ask; the others do when there are more."""
+    # If a question counted only with its answer, a third would come here.
+    gathered = threading.Barrier(3, timeout=0.5)
+
+    def answer(ask: Ask) -> Answer:
+        if ask.messages[0].text == "many":
+            return wants(*[("directive:talk", {})] * 4) if len(ask.messages) == 1 else says("all")
+        with suppress(threading.BrokenBarrierError):
+            gathered.wait()
+        return says("done")
+
+    journal = MemoryJournal()
+    first = many(top, 3, answer, journal)
+    assert first == ("'many' has reached its limit of 3 turns (3 used)", 3)
+    calls = [journal.recorded(f"agent/turn:1.call:{number}") for number in range(1, 5)]
+    assert [one.outcome.value["output"] for one in calls if one] == ["done"] * 2  # type: ignore[union-attr]
+    assert many(top, 9, answer, journal.reopened()) == ("all", 3)
+
+
+def many(top: Path, turns: int, answer: Says, journal: MemoryJournal) -> tuple[str, int]:
+    """How the agent ended, and how many questions were asked in this life."""
+    (top / "many.md").write_text(
+        f"---\npermissions: ['directive:*']\nlimits: {{turns: {turns}}}\n---\nmany\n"
+    )
+    hands = Hands(Effects(), top)
+    hands.scripted = Scripted(answer)
+    run = new_run(hands, journal)
+    try:
+        value = load_directive(str(top / "many.md"), environ={}).program.run(turn_of(run))
+        said = value["output"]
+    except StepError as error:
+        said = error.failure.message
+    finally:
+        run.close()
+    return said, len(hands.scripted.asks)
+
+
+def test_a_limit_of_calls_that_is_reached_among_several_lets_the_first_of_them_be_made(top: Path) -> None:
+    (top / "two.md").write_text("---\npermissions: ['add']\nlimits: {steps: 1}\n---\ntalk\n")
+    hands, journal = Hands(Effects(), top), MemoryJournal()
+    run = new_run(hands, journal)
+    with pytest.raises(StepError, match="'two' has reached its limit of 1 step"):
+        load_directive(str(top / "two.md"), environ={}).program.run(turn_of(run))
+    run.close()
+    assert hands.calls == [("add", {})]
+    (top / "two.md").write_text("---\npermissions: ['add']\nlimits: {steps: 2}\n---\ntalk\n")
+    again = Hands(Effects(), top)
+    resumed = new_run(again, journal.reopened())
+    load_directive(str(top / "two.md"), environ={}).program.run(turn_of(resumed))
+    resumed.close()
+    assert again.calls == [("add", {"n": 2})]
+
+
+# ── what is heard while it is said ───────────────────────────────────────
+
+
+def test_a_prompt_step_is_heard_while_the_model_speaks(top: Path) -> None:
+    (top / "flow.yaml").write_text("steps: [{prompt: hello}]\n")
+    loaded = load_flow(str(top / "flow.yaml"), environ={})
+    heard: list[Event] = []
+    run = new_run(Hands(Effects(), top), watchers=[lambda told: heard.append(told.event)])
+    run.hands.scripted = Scripted(says("word by word"))  # type: ignore[attr-defined]
+    loaded.program.run(turn_of(run))
+    run.close()
+    spoken = [event for event in heard if isinstance(event, Spoken)]
+    assert [(one.path, one.text) for one in spoken] == [
+        ("steps/0", "word "), ("steps/0", "by "), ("steps/0", "word ")
+    ]  # fmt: skip
+    assert heard.index(spoken[-1]) < next(
+        at for at, one in enumerate(heard) if isinstance(one, StepFinished) and one.path == "steps/0"
+    )

@@ -1,0 +1,190 @@
+"""An end is recorded before any hook hears of it; who has not heard of it by then hears of it later, once."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from agents.scripted import says, wants
+from plait.agents.messages import Answer, Ask
+from plait.core.errors import TrustError
+from plait.core.values import Json
+from plait.engine.events import StepFinished
+from plait.engine.journal import MemoryJournal
+from plait.engine.outcome import Interrupted, OutOfTime
+from plait.views.progress import fold
+from runs.attempts import Hands, life, said
+from share import every
+
+TELL = '{tool: tell, params: {x: "%s ${path} ${step.name} ${step.attempt} ${used.turns} ${cost.steps} ${result}"}}'
+HOOKS = """\
+limits: {turns: 9, steps: 90}
+hooks:
+  - {id: a, event: %s, action: TELL}
+  - {id: b, event: %s, condition: "${used.turns} < 3", actions: [TELL, TELL2]}
+  - {id: c, event: %s, condition: "${used.turns} > 90", action: TELL}
+""".replace("TELL2", TELL % "b2").replace("TELL", TELL % "${event}")
+HOSTS = {
+    "prompts": ("f.yaml", "steps: [{id: p, prompt: {prompt: hi, model: m}}, {id: q, prompt: again}]\n"),
+    "tools": ("f.yaml", "steps: [{tool: log, params: {x: 1}}, {id: two, tool: log, params: {x: 2}}]\n"),
+    "map": (
+        "f.yaml",
+        "map: {input: [5, 6], max_parallel: 1, steps: [{prompt: 'i ${item}'}, {tool: log, params: {x: '${item}'}}]}\n",
+    ),
+    "agent": (
+        "f.yaml",
+        "steps: [{id: g, prompt: {prompt: talk, tools: [log]}}, {tool: log, params: {x: z}}]\n",
+    ),
+    "directive": ("d.md", "talk\n"),
+    "ensemble": (
+        "e.yaml",
+        "tasks: [{id: m, description: m}, {id: n, description: n, tool: log, params: {x: n}, context: m}]\n",
+    ),
+    "graph": (
+        "g.yaml",
+        "state: {k: 1}\nstart: a\nnodes:\n"
+        "  a: {tool: log, params: {x: a}, assign: {k: 2}, next: b}\n"
+        "  b: {over: [7, 8], tool: log, params: {x: '${item}'}, next: c}\n"
+        "  c: {return: '${state.k}'}\n",
+    ),
+}
+TOLD = [
+    # host        event            how often it happens
+    ("prompts",   "turn_finished", 2),
+    ("prompts",   "step_finished", 2),
+    ("tools",     "step_finished", 2),
+    ("map",       "turn_finished", 2),
+    ("map",       "step_finished", 4),
+    ("map",       "item_finished", 2),
+    ("agent",     "turn_finished", 3),
+    ("agent",     "tool_result",   2),
+    ("agent",     "step_finished", 3),
+    ("directive", "turn_finished", 3),
+    ("directive", "tool_result",   2),
+    ("ensemble",  "step_finished", 2),
+    ("graph",     "step_finished", 3),
+    ("graph",     "item_finished", 2),
+]  # fmt: skip
+ENDS: list[Callable[[], BaseException]] = [
+    KeyboardInterrupt,
+    Interrupted,
+    OutOfTime,
+    lambda: TrustError("not trusted"),
+]
+"""How a life may end inside a hook, beside a limit and an abort."""
+
+
+def chatty(ask: Ask) -> Answer:
+    results = sum(message.role == "tool" for message in ask.messages)
+    return wants(("log", {"x": results})) if ask.tools and results < 2 else says("an answer")
+
+
+def text_of(host: str, event: str) -> tuple[str, str]:
+    file, text = HOSTS[host]
+    head = HOOKS % (event, event, event)
+    return file, f"---\npermissions: [log]\n{head}---\n{text}" if file.endswith(".md") else head + text
+
+
+class Dying(Hands):
+    """The life ends when a hook tells something for so many-th time."""
+
+    def __init__(self, top: Path, at: int = 0, end: Callable[[], BaseException] = KeyboardInterrupt) -> None:
+        super().__init__(top, chatty)
+        self.told: list[str] = []
+        self._left, self._end = at, end
+        self.tools["tell"] = lambda params: self._tell(params["x"])
+
+    def _tell(self, x: Json) -> Json:
+        self._left -= 1
+        if self._left == 0:
+            raise self._end()
+        self.told.append(re.sub(r'"duration":[0-9.e-]+', "", str(x)))
+        return "heard"
+
+    @property
+    def made(self) -> list[Json]:
+        """What was called beside hooks."""
+        return [params.get("x") for tool, params in self.calls if tool == "log"]
+
+
+@pytest.fixture
+def top(tmp_path: Path) -> Path:
+    return tmp_path
+
+
+@pytest.mark.share
+@pytest.mark.parametrize(
+    ("host", "event", "times", "end"), [(*told, end) for told in TOLD for end in ENDS][:: every(3)]
+)
+def test_a_life_that_ends_inside_a_hook_loses_nothing_and_tells_it_later(
+    top: Path, host: str, event: str, times: int, end: Callable[[], BaseException]
+) -> None:
+    file, text = text_of(host, event)
+    whole = Dying(top)
+    assert said(life(top, file, text, whole, MemoryJournal())) == "done"
+    assert sum(one.startswith(event) for one in whole.told) >= times
+    for at in range(1, len(whole.told) + 1):
+        journal, hands = MemoryJournal(), Dying(top, at, end)
+        with pytest.raises(type(end())):
+            life(top, file, text, hands, journal)
+        assert said(life(top, file, text, hands, journal)) == "done"
+        assert (hands.questions, hands.made) == (whole.questions, whole.made)
+        assert hands.told == whole.told, "each once, and the same"
+        assert fold(journal.events()).asked.turns == whole.questions
+        assert said(life(top, file, text, hands, journal)) == "done"
+        assert hands.told == whole.told
+
+
+@pytest.mark.parametrize(("host", "event", "times"), TOLD)
+def test_an_end_is_recorded_before_its_hooks(top: Path, host: str, event: str, times: int) -> None:
+    file, text = text_of(host, event)
+    journal = MemoryJournal()
+    life(top, file, text, Dying(top), journal)
+    paths = [one.event.path for one in journal.events() if isinstance(one.event, StepFinished)]
+    about = [path.rpartition("/hook:")[0] for path in paths if path.endswith("hook:a")]
+    assert len(about) == times
+    for path in about:
+        assert paths.index(path) < paths.index(f"{path}/hook:a")
+
+
+def test_who_was_not_to_hear_of_it_then_does_not_hear_of_it_later(top: Path) -> None:
+    """Neither a condition that holds only now, nor a hook that is new."""
+    flow = "steps: [{tool: log, params: {x: 1}}, {tool: log, params: {x: 2}}]\nhooks:\n"
+    flow += f"  - {{id: a, event: step_finished, condition: '${{used.steps}} == 2', action: {TELL % 'a'}}}\n"
+    new = f"  - {{id: n, event: step_finished, action: {TELL % 'n'}}}\n"
+    journal, hands = MemoryJournal(), Dying(top)
+    flow = f"limits: {{steps: 9}}\n{flow}"
+    assert said(life(top, "f.yaml", flow, hands, journal)) == "done"
+    assert said(life(top, "f.yaml", flow + new, hands, journal)) == "done"
+    assert [one.partition(" {")[0] for one in hands.told] == ["a steps/1 1 1 0 2"]
+
+
+SLOW = """\
+hooks: [{id: s, event: %s, action: {tool: tell, params: {x: "${path}"}}}]
+steps: [{id: p, prompt: %s, timeout: 0.2, retry: {attempts: 2, initial_delay: 0.001}}]
+"""
+
+
+@pytest.mark.parametrize(
+    ("event", "prompt"),
+    [
+        ("turn_finished", "hi"),
+        ("turn_started", "hi"),
+        ("turn_finished", "{prompt: talk, tools: [log]}"),
+        ("tool_result", "{prompt: talk, tools: [log]}"),
+    ],
+)
+def test_the_time_of_hooks_is_no_time_of_the_step(top: Path, event: str, prompt: str) -> None:
+    hands = Dying(top)
+    hands.tools["tell"] = lambda _: time.sleep(0.11)
+    flow = (
+        (SLOW % (event, prompt))
+        .replace("action: {", "actions: [{")
+        .replace('}"}}}]', '}"}}, {tool: tell}, {tool: tell}]}]')
+    )
+    assert said(life(top, "f.yaml", flow, hands, MemoryJournal())) == "done"
+    assert hands.questions == (1 if prompt == "hi" else 3)

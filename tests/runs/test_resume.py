@@ -1,0 +1,411 @@
+"""A later life of a run knows what the earlier ones used up, and tells hooks what they would have been told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agents.scripted import USED, Says, Scripted, says, wants
+from plait.agents.messages import Answer, Ask
+from plait.core.values import Json
+from plait.engine.events import StepFinished
+from plait.engine.journal import MemoryJournal
+from plait.engine.outcome import Failure, StepError
+from plait.tools.call import ToolResult
+from plait.views.progress import Progress, fold
+from runs.attempts import Hands, life, said
+
+JUDGE = "---\n---\njudge\n"
+ENSEMBLE = "tasks: [{id: x, description: x, tool: log}, {id: y, description: y, tool: log}]\n"
+NO = ToolResult("log", False, None, "not yet", (), {})
+
+
+@pytest.fixture
+def top(tmp_path: Path) -> Path:
+    (tmp_path / "judge.md").write_text(JUDGE)
+    (tmp_path / "ens.yaml").write_text(ENSEMBLE)
+    return tmp_path
+
+
+def chatty(ask: Ask) -> Answer:
+    """A judge judges, everybody else calls a tool three times if there is one."""
+    if ask.messages[0].text.startswith("judge"):
+        return says("fine")
+    results = sum(message.role == "tool" for message in ask.messages)
+    return wants(("log", {"x": results})) if ask.tools and results < 3 else says("an answer")
+
+
+def refusing(*values: Json) -> Callable[[Json], Json]:
+    """A tool that fails the first time it is called with one of these."""
+    left = list(values)
+
+    def log(x: Json) -> Json:
+        if x in left:
+            left.remove(x)
+            return NO
+        return "logged"
+
+    return log
+
+
+def ended(top: Path, file: str, text: str, hands: Hands, journal: MemoryJournal) -> str:
+    return said(life(top, file, text, hands, journal))
+
+
+# ── what was used up ─────────────────────────────────────────────────────
+
+TALK = """\
+---
+permissions: [log]
+limits: {turns: %d}
+hooks: [{id: j, event: turn_finished, action: {tool: "directive:judge"}}]
+---
+talk
+"""
+ASKS = """\
+limits: {turns: %d}
+hooks: [{id: j, event: turn_finished, action: {tool: "directive:judge"}}]
+steps: [{prompt: one}, {prompt: two}, {prompt: three}]
+"""
+
+
+@pytest.mark.parametrize(("file", "text", "whole"), [("t.md", TALK, 8), ("f.yaml", ASKS, 6)])
+@pytest.mark.parametrize("limit", [1, 2, 3, 4])
+def test_a_limit_holds_in_every_life_also_where_hooks_ask_models(
+    top: Path, file: str, text: str, whole: int, limit: int
+) -> None:
+    journal, hands = MemoryJournal(), Hands(top, chatty)
+    for _ in range(3):
+        turns = f"{limit} turn" if limit == 1 else f"{limit} turns"
+        assert ended(top, file, text % limit, hands, journal).endswith(f"of {turns} ({limit} used)")
+        assert hands.questions == limit
+    assert ended(top, file, text % 99, hands, journal) == "done"
+    assert hands.questions == whole, "nothing is asked twice"
+
+
+def test_an_agent_that_failed_before_its_first_question_is_no_step(top: Path) -> None:
+    flow = "limits: {steps: 2}\nsteps: [{prompt: {prompt: hi, tools: [log]}}, {tool: log, params: {x: b}}]\n"
+    plain: Says = lambda _: says("hi")  # noqa: E731
+    journal, hands = MemoryJournal(), Hands(top, plain)
+    hands.scripted = None
+    assert ended(top, "f.yaml", flow, hands, journal).startswith("nobody said which provider")
+    hands.scripted = Scripted(plain)
+    assert ended(top, "f.yaml", flow, hands, journal) == "done"
+
+
+def test_steps_inside_a_hook_count_in_no_life(top: Path) -> None:
+    flow = """\
+limits: {steps: 3}
+hooks: [{id: j, event: step_finished, action: {tool: ens}}]
+steps: [{tool: log, params: {x: a}}, {tool: log, params: {x: b}}, {tool: log, params: {x: c}}]
+"""
+    journal, hands = MemoryJournal(), Hands(top, chatty, refusing("b"))
+    assert ended(top, "f.yaml", flow, hands, journal) == "log: not yet"
+    assert ended(top, "f.yaml", flow, hands, journal) == "done"
+
+
+def test_a_field_of_a_tool_that_is_called_usage_is_nothing_that_was_used(top: Path) -> None:
+    flow = """\
+limits: {turns: 2, tokens: 90000}
+start: a
+nodes:
+  a: {over: [1, 2, 3], tool: log, params: {x: use}, next: b}
+  b: {tool: "directive:judge", next: c}
+  c: {tool: log, params: {x: c}}
+"""
+    refuse = refusing("c")
+    hands = Hands(top, chatty, lambda x: {"usage": {"input": 400, "output": 3}} if x == "use" else refuse(x))
+    journal = MemoryJournal()
+    assert "not yet" in ended(top, "g.yaml", flow, hands, journal)
+    assert ended(top, "g.yaml", flow, hands, journal) == "done"
+    assert fold(journal.events()).asked.record() == {"turns": 1, "tokens": 15, "cost": 0.25}
+
+
+AGENT = """\
+hooks: [{id: j, event: step_finished, condition: "${step.kind} == 'agent'", action: {tool: "directive:judge"}}]
+steps: [{prompt: {prompt: talk, tools: [log], limits: {turns: 5}}}, {tool: log, params: {x: b}}]
+"""
+
+
+def test_what_a_hook_of_an_agent_asks_is_nothing_that_the_agent_used(top: Path) -> None:
+    """The hook is asked behind the agent, and from outside."""
+    journal, hands = MemoryJournal(), Hands(top, chatty, refusing("b"))
+    assert ended(top, "f.yaml", AGENT, hands, journal) == "log: not yet"
+    assert ended(top, "f.yaml", AGENT, hands, journal) == "done"
+    inside = [end.path for end in ends(journal) if end.used and "turns" in end.used]
+    assert inside[-1].startswith("steps/0/agent/hook:j/")
+    from plait.engine.limits import Earlier
+
+    assert Earlier(journal).inside("steps/0/agent") == {"turns": 4, "tokens": 60, "spend": 1.0, "steps": 3}
+
+
+def ends(journal: MemoryJournal) -> list[StepFinished]:
+    return [one.event for one in journal.events() if isinstance(one.event, StepFinished)]
+
+
+BROKEN = Failure("it broke off", "network", output={"text": "an ans", "usage": USED.record()})
+
+
+def breaking(times: int) -> Says:
+    """A model whose first answers break off, and are paid for."""
+    left = [None] * times
+
+    def answer(ask: Ask) -> Answer:
+        if left and not ask.messages[0].text.startswith("judge"):
+            left.pop()
+            raise StepError(BROKEN)
+        return chatty(ask)
+
+    return answer
+
+
+def test_answers_that_broke_off_are_counted_at_each_attempt_in_every_life(top: Path) -> None:
+    flow = "limits: {turns: %d}\nsteps: [{prompt: one, retry: {attempts: 3, initial_delay: 0.001}}]\n"
+    journal, hands = MemoryJournal(), Hands(top, breaking(3))
+    assert ended(top, "f.yaml", flow % 9, hands, journal) == "it broke off"
+    assert ended(top, "f.yaml", flow % 3, hands, journal).endswith("of 3 turns (3 used)")
+    assert ended(top, "f.yaml", flow % 4, hands, journal) == "done"
+    assert fold(journal.events()).asked.turns == hands.questions == 4
+
+
+# ── what hooks are told ──────────────────────────────────────────────────
+
+AUDIT = """\
+---
+permissions: [log]
+limits: {turns: %d}
+hooks:
+  - id: j
+    event: tool_result
+    actions:
+      - {tool: "directive:judge"}
+      - {tool: log, params: {x: "${tool} ${params.x} ${turn} ${result.output} ${step.name}"}}
+---
+talk
+"""
+
+
+def test_a_hook_that_catches_up_is_told_what_it_would_have_been_told(top: Path) -> None:
+    journal, hands, live = MemoryJournal(), Hands(top, chatty), Hands(top, chatty)
+    assert ended(top, "a.md", AUDIT % 99, live, MemoryJournal()) == "done"
+    for limit in range(1, 7):
+        assert "its limit of" in ended(top, "a.md", AUDIT % limit, hands, journal)
+    assert ended(top, "a.md", AUDIT % 99, hands, journal) == "done"
+    assert hands.logged == live.logged
+    assert live.logged[1] == "log 0 1 logged agent"
+
+
+TOLD = """\
+limits: {turns: %d}
+hooks:
+  - id: j
+    event: turn_finished
+    actions:
+      - {tool: "directive:judge"}
+      - {tool: log, params: {x: "${turn} ${model} ${result.output} ${step.kind} ${step.name} ${step.attempt}"}}
+  - {id: k, event: turn_finished, condition: "${model} == 'fast'", action: {tool: log, params: {x: "k ${turn}"}}}
+  - {id: l, event: turn_finished, condition: "${model} == 'slow'", action: {tool: log, params: {x: never}}}
+steps: [{id: ask, prompt: {prompt: one, model: fast}%s}]
+"""
+
+
+@pytest.mark.parametrize("times", [0, 1])
+def test_a_hook_of_a_prompt_step_that_catches_up_is_told_the_same(top: Path, times: int) -> None:
+    retry = ", retry: {attempts: 2, initial_delay: 0.001}" if times else ""
+    journal, hands = MemoryJournal(), Hands(top, breaking(times))
+    assert "its limit of" in ended(top, "f.yaml", TOLD % (times + 1, retry), hands, journal)
+    assert hands.logged == []
+    assert ended(top, "f.yaml", TOLD % (99, retry), hands, journal) == "done"
+    assert hands.logged == [f"1 fast an answer prompt ask {times + 1}", "k 1"], "also who came behind it"
+    assert hands.questions == times + 2
+    assert ended(top, "f.yaml", TOLD % (99, retry), hands, journal) == "done"
+    assert len(hands.logged) == 2
+
+
+def test_a_limit_is_told_of_in_each_life_that_reaches_it(top: Path) -> None:
+    flow = """\
+limits: {steps: %d}
+hooks: [{id: l, event: limit, action: {tool: log, params: {x: "${limit.value}/${limit.max}"}}}]
+steps: [{tool: log, params: {x: a}}, {tool: log, params: {x: b}}, {tool: log, params: {x: c}}]
+"""
+    journal, hands = MemoryJournal(), Hands(top, chatty)
+    for limit in (1, 1, 2, 2):
+        assert f"of {limit} step" in ended(top, "f.yaml", flow % limit, hands, journal)
+    assert ended(top, "f.yaml", flow % 3, hands, journal) == "done"
+    assert hands.logged == ["a", "1/1", "1/1", "b", "2/2", "2/2", "c"]
+
+
+# ── a question that is answered, and a step that is not done ─────────────
+
+STOPPED = """\
+limits: {turns: %d}
+hooks: [{id: s, event: turn_finished, %s}]
+steps: [{id: ask, prompt: hello, output_file: out.txt, capture_output: c%s}, {tool: log, params: {x: "${c}"}}]
+"""
+JUDGED = 'action: {tool: "directive:judge"}'
+
+
+@pytest.mark.parametrize("hook", ["verb: abort", JUDGED])
+def test_a_prompt_step_behind_whose_answer_the_run_ended_goes_on_with_that_answer(
+    top: Path, hook: str
+) -> None:
+    journal, hands = MemoryJournal(), Hands(top, chatty)
+    assert ended(top, "f.yaml", STOPPED % (1, hook, ""), hands, journal) != "done"
+    later = "gate: false" if hook == "verb: abort" else hook
+    text = (STOPPED % (99, later, "")).replace(
+        "event: turn_finished, gate: false", "event: item_started, verb: skip"
+    )
+    assert ended(top, "f.yaml", text, hands, journal) == "done"
+    assert hands.files["out.txt"] == b"an answer"
+    assert hands.logged == ["an answer"]
+    assert hands.questions == (1 if hook == "verb: abort" else 2)
+
+
+def test_it_also_goes_on_where_no_hook_is_left(top: Path) -> None:
+    journal, hands = MemoryJournal(), Hands(top, chatty)
+    hooked = "hooks: [{id: s, event: turn_finished, verb: abort}]\nsteps: [{prompt: hello, output_file: out.txt}]\n"
+    assert ended(top, "f.yaml", hooked, hands, journal) == "the hook 's' says abort"
+    assert ended(top, "f.yaml", hooked.partition("\n")[2], hands, journal) == "done"
+    assert (hands.files["out.txt"], hands.questions) == (b"an answer", 1)
+
+
+def test_an_answer_that_cannot_be_captured_is_asked_for_again(top: Path) -> None:
+    answers = iter(["no JSON", "neither", '{"a": 1}'])
+    model: Says = lambda _: says(next(answers))  # noqa: E731
+    flow = (
+        "hooks: [{id: s, event: turn_finished, action: {tool: log, params: {x: heard}}}]\n"
+        "steps: [{id: ask, prompt: hello, capture_output: c, capture_format: json}]\n"
+    )
+    journal, hands = MemoryJournal(), Hands(top, model)
+    for _ in range(2):
+        assert "JSON" in ended(top, "f.yaml", flow, hands, journal)
+    assert ended(top, "f.yaml", flow, hands, journal) == "done"
+    assert (hands.questions, hands.logged) == (3, ["heard"] * 3)
+
+
+def test_without_hooks_a_prompt_step_is_one_record(top: Path) -> None:
+    journal, hands = MemoryJournal(), Hands(top, chatty)
+    assert ended(top, "f.yaml", "steps: [{prompt: hello}]\n", hands, journal) == "done"
+    assert [(end.path, end.used) for end in ends(journal)] == [
+        ("steps/0", {"turns": 1, "tokens": 15, "spend": 0.25}),
+        ("steps", None),
+    ]
+
+
+# ── ensembles ────────────────────────────────────────────────────────────
+
+WORKFLOWS = ["sequential", "parallel"]
+AROUND = {
+    "limits": "limits: {seconds: 600, turns: 50}\n",
+    "hooks": 'hooks: [{id: h, event: step_finished, action: {tool: log, params: {x: "${step.name}"}}}]\n',
+}
+TASKS = """\
+workflow: %s
+agents: {w: {role: w, tools: [log]}}
+tasks:
+  - {id: a, description: a, tool: log, params: {x: A}}
+  - {id: m, description: m, agent: w, context: a}
+  - {id: b, description: b, tool: log, params: {x: B}, context: m}
+  - {id: c, description: c, tool: log, params: {x: C}, context: b}
+"""
+
+
+@pytest.mark.parametrize("around", AROUND)
+@pytest.mark.parametrize("workflow", WORKFLOWS)
+def test_an_ensemble_with_limits_or_hooks_goes_on_where_it_failed(
+    top: Path, workflow: str, around: str
+) -> None:
+    text = AROUND[around] + TASKS % workflow
+    whole = Hands(top, chatty)
+    assert ended(top, "e.yaml", text, whole, MemoryJournal()) == "done"
+    journal, hands = MemoryJournal(), Hands(top, chatty, refusing("B"))
+    assert "not yet" in ended(top, "e.yaml", text, hands, journal)
+    assert ended(top, "e.yaml", text, hands, journal) == "done"
+    assert hands.logged == [
+        *whole.logged[: whole.logged.index("B") + 1],
+        *whole.logged[whole.logged.index("B") :],
+    ]
+    assert hands.questions == whole.questions == 4
+
+
+@pytest.mark.parametrize("workflow", WORKFLOWS)
+def test_an_ensemble_does_what_was_missing_when_its_limit_is_raised_step_by_step(
+    top: Path, workflow: str
+) -> None:
+    judged = (
+        'limits: {turns: %d}\nhooks: [{id: j, event: step_finished, action: {tool: "directive:judge"}}]\n'
+    )
+    journal, hands = MemoryJournal(), Hands(top, chatty)
+    for limit in (1, 1, 2, 3, 5, 5, 6):
+        text = judged % limit + TASKS % workflow
+        assert ended(top, "e.yaml", text, hands, journal).endswith(f"({limit} used)")
+        assert hands.questions == limit
+    assert ended(top, "e.yaml", judged % 99 + TASKS % workflow, hands, journal) == "done"
+    assert (hands.questions, hands.logged) == (8, ["A", 0, 1, 2, "B", "C"])
+
+
+LOOP = """\
+workflow: %s
+tasks:
+  - {id: a, description: a, tool: log, params: {x: A}}
+  - {id: w, description: w}
+  - {id: e, description: e, tool: log, params: {x: E}, context: w}
+  - {id: z, description: z, tool: log, params: {x: Z}, context: e}
+loops: [{id: l, tasks: [w, e], max_iterations: 3}]
+"""
+
+
+@pytest.mark.parametrize("workflow", WORKFLOWS)
+def test_a_loop_inside_an_ensemble_goes_on_in_the_round_where_a_limit_was_reached(
+    top: Path, workflow: str
+) -> None:
+    journal, hands = MemoryJournal(), Hands(top, chatty)
+    head = "limits: {turns: %d}\n"
+    for limit in (1, 1, 2):
+        assert f"of {limit} turn" in ended(top, "e.yaml", head % limit + LOOP % workflow, hands, journal)
+        assert hands.questions == limit
+    assert ended(top, "e.yaml", head % 9 + LOOP % workflow, hands, journal) == "done"
+    assert (hands.questions, hands.logged) == (3, ["A", "E", "E", "E", "Z"])
+
+
+# ── what is shown ────────────────────────────────────────────────────────
+
+SHOWN = {
+    "map": (
+        "f.yaml",
+        "map: {input: [1, 2, 3], steps: [{prompt: 'i ${item}'}]}\nreduce: [{tool: log, params: {x: b}}]\n",
+    ),
+    "steps": ("f.yaml", ASKS % 99 + "  - {tool: log, params: {x: b}}\n"),
+    "agent": ("t.md", TALK % 4),
+    "ensemble": (
+        "e.yaml",
+        "tasks: [{id: a, description: a}, {id: b, description: b, tool: log, params: {x: b}}]\n",
+    ),
+}
+
+
+@pytest.mark.parametrize("host", SHOWN)
+def test_every_view_of_every_life_says_what_was_asked_in_all(top: Path, host: str) -> None:
+    file, text = SHOWN[host]
+    text = (
+        text.replace("three}]\n  - ", "three}, ").replace("{x: b}}\n", "{x: b}}]\n")
+        if host == "steps"
+        else text
+    )
+    journal, hands = MemoryJournal(), Hands(top, breaking(1) if host == "steps" else chatty, refusing("b"))
+    for limit in (4, 6, 99):
+        progress: Any = Progress()
+        life(
+            top,
+            file,
+            text.replace("{turns: 4}", f"{{turns: {limit}}}"),
+            hands,
+            journal,
+            watchers=[progress.add],
+        )
+        assert progress.asked.record() == fold(journal.events()).asked.record()
+        assert progress.asked.turns == hands.questions > 0
+        assert sum(part.asked.turns for part in progress.parts.values()) == hands.questions

@@ -1,0 +1,254 @@
+"""Pictures of flows: layers, arrows, the way of a run, SVG that is whole, and a drawing for the terminal."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lang.graph.graphs import graph_place
+from plait.core.documents import parse
+from plait.engine.events import StepFinished
+from plait.engine.journal import MemoryJournal
+from plait.engine.outcome import Done, Failed, Failure, Outcome
+from plait.views.diagram.model import (
+    Arrow,
+    Box,
+    Picture,
+    laid_out,
+    picture_of,
+    tasks_of,
+    with_tasks,
+    with_way,
+)
+from plait.views.diagram.svg import as_svg
+from plait.views.diagram.text import as_text
+from share import examples
+
+LOOP = """\
+start: draft
+nodes:
+  draft: {tool: demo/add, next: check, on_error: stop}
+  check: {next: [{to: done, when: {all: [{path: state.n, op: gte, value: 3}, {not: {path: state.bad}}]}}, {to: draft}]}
+  done: {return: 1}
+  stop: {over: "${state.l}", tool: "a/<b>&c"}
+"""
+
+
+def picture(text: str) -> Picture:
+    return picture_of(parse(text, "flow.yaml"), "flow")
+
+
+def drawn(one: Picture) -> list[str]:
+    return [line for line, _ in as_text(one)]
+
+
+def test_a_graph_is_drawn_for_a_terminal() -> None:
+    assert drawn(picture(LOOP)) == [
+        "flow",
+        "▷ draft  tool demo/add",
+        "  ├──▶ check",
+        "  └─ on error ─▶ stop",
+        "○ check  gate",
+        "  ├─ state.n ≥ 3 and not (state.bad =) ─▶ done",
+        "  └─ otherwise ─▶ draft ↑",
+        "○ stop   foreach each of ${state.l}: a/<b>&c",
+        "○ done   return",
+    ]
+
+
+def test_the_way_of_a_run_is_marked_and_counted() -> None:
+    way = [("draft", False), ("check", False), ("draft", False), ("check", False), ("done", True)]
+    assert drawn(with_way(picture(LOOP), way)) == [
+        "flow",
+        "● draft  tool demo/add   2 visits",
+        "  ├──▶ check ×2",
+        "  └─ on error ─▶ stop",
+        "● check  gate   2 visits",
+        "  ├─ state.n ≥ 3 and not (state.bad =) ─▶ done",
+        "  └─ otherwise ─▶ draft ↑",
+        "○ stop   foreach each of ${state.l}: a/<b>&c",
+        "✗ done   return   1 visit",
+    ]
+
+
+def test_the_way_for_everything_else_says_so_in_every_form() -> None:
+    assert [arrow.label for arrow in picture(LOOP).arrows if arrow.to == "draft"] == ["otherwise"]
+    assert ">otherwise</text>" in as_svg(picture(LOOP))
+
+
+NAMED = [LOOP, "steps: [{shell: a}]\n", "tasks: [{id: a, description: d}]\n"]
+
+
+@pytest.mark.parametrize("text", NAMED)
+def test_a_picture_is_called_what_its_author_called_the_flow(text: str) -> None:
+    assert [picture(one).title for one in (text, f"name: live flow\n{text}")] == ["flow", "live flow"]
+
+
+ITEMS = [
+    # items                what is said of the task
+    ("[x, y]",             "each of a list: say {w}"),
+    ("words",              "each of words: say {w}"),
+    ("{task: plan}",       "each of plan: say {w}"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("items", "about"), ITEMS)
+def test_a_task_that_is_done_for_each_item_is_drawn_as_such(items: str, about: str) -> None:
+    tasks = "tasks: [{id: plan, description: p}, {id: m, description: 'say {w}'}]\n"
+    made = picture(f"{tasks}map: {{items: {items}, as: w, task: m}}\n")
+    assert [(box.sign, box.about) for box in made.boxes] == [("task", "p"), ("foreach", about)]
+
+
+OTHERS = [
+    # file                                                                       boxes              arrows
+    ("setup: [{shell: a}]\nmap: {input: x, steps: [{shell: b}, {shell: c}]}",     ["setup", "map"],  [("setup", "map")]),
+    ("- shell: echo\n- {id: two, tool: x/y}",                                     ["0", "two"],      [("0", "two")]),
+    ("tasks: [{name: a, description: d}, {name: b, description: e}]",             ["a", "b"],        [("a", "b")]),
+    ("tasks: [{name: a, description: d}, {name: b, description: e}, {name: c, description: f, context: [a, b]}]",
+     ["a", "b", "c"], [("a", "c"), ("b", "c")]),
+    ("workflow: parallel\ntasks: [{id: a, name: A, description: d}, {id: b, description: e}]", ["a", "b"], []),
+    ("tasks: [{id: plan, description: d}, {id: m, description: e}, {id: r, description: f}]\n"
+     "map: {items: {task: plan}, task: m, reduce: r}", ["plan", "m", "r"], [("plan", "m"), ("m", "r")]),
+    ("workflow: hierarchical\nagents: {w: {role: writer}}\n"
+     "tasks: [{id: a, description: d, agent: w}, {id: b, description: e, agent: {role: artist}}]",
+     ["manager", "writer", "artist"], [("manager", "writer"), ("manager", "artist")]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "boxes", "arrows"), OTHERS)
+def test_workflows_and_ensembles_are_drawn_too(
+    text: str, boxes: list[str], arrows: list[tuple[str, str]]
+) -> None:
+    made = picture(text)
+    assert [box.name for box in made.boxes] == boxes
+    assert [(arrow.start, arrow.to) for arrow in made.arrows] == arrows
+
+
+def finished(path: str, title: str, outcome: Outcome | None = None) -> StepFinished:
+    return StepFinished(path, "agent", title, "", outcome or Done({}), 0.1)
+
+
+def test_the_tasks_that_were_done_and_the_work_of_a_manager_are_marked() -> None:
+    journal = MemoryJournal()
+    call = "tasks/manager/turn:1.call:1"
+    journal.append(
+        finished(f"{call}/work", "writer", Failed(Failure("no"))),
+        finished(f"{call}/work", "writer"),
+        finished(call, "delegate"),
+        finished("tasks/manager/turn:2.call:1/work", "writer"),
+        finished("tasks/manager", "boss"),
+    )
+    managed = picture(
+        "workflow: hierarchical\nagents: {w: {role: writer}}\ntasks: [{id: a, description: d, agent: w}]"
+    )
+    assert drawn(with_tasks(managed, tasks_of(journal))) == [
+        "flow",
+        "● manager  task delegates: a   1 visit",
+        "  └──▶ writer ×2",
+        "● writer   task worker   2 visits",
+    ]
+    other = MemoryJournal()
+    other.append(
+        finished("tasks/task:a", "A"),
+        finished("tasks/map:m/item:0", "m"),
+        finished("tasks/map:m/item:1", "m"),
+        finished("tasks/loop:x/round:1/task:b", "b"),
+    )
+    assert tasks_of(other) == [("a", False), ("m", False), ("m", False), ("b", False)]
+
+
+@st.composite
+def pictures(draw: st.DrawFn) -> Picture:
+    count = draw(st.integers(1, 14))
+    names = [f"n{at}" for at in range(count)]
+    pairs = draw(st.lists(st.tuples(st.sampled_from(names), st.sampled_from(names)), max_size=25))
+    labels = draw(st.lists(st.sampled_from(["", "<&>'\"", "state.x = 1"]), min_size=25, max_size=25))
+    arrows = [Arrow(one, other, label) for (one, other), label in zip(pairs, labels, strict=False)]
+    return Picture('a <picture> & "more"', tuple(Box(name, "tool") for name in names), tuple(arrows))
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(made=pictures())
+def test_every_arrow_leads_down_or_is_known_to_lead_back_and_every_box_has_one_place(made: Picture) -> None:
+    layout = laid_out(made)
+    level = {name: at for at, layer in enumerate(layout.layers) for name in layer}
+    assert sum(len(layer) for layer in layout.layers) == len(level)
+    assert {box.name for box in made.boxes} <= level.keys()
+    for at, arrow in enumerate(made.arrows):
+        if at in layout.back:
+            assert level[arrow.to] <= level[arrow.start]
+        else:
+            levels = [level[name] for name in layout.ways[at]]
+            assert levels == list(range(level[arrow.start], level[arrow.to] + 1))
+
+
+@settings(max_examples=examples(40), deadline=None)
+@given(made=pictures())
+def test_a_picture_is_whole_xml_without_scripts_and_its_boxes_do_not_overlap(made: Picture) -> None:
+    written = as_svg(made)
+    root = ElementTree.fromstring(written)
+    assert "script" not in written
+    space = "{http://www.w3.org/2000/svg}"
+    boxes = [
+        tuple(float(rect.get(key, 0)) for key in ("x", "y", "width", "height"))
+        for rect in root.iter(f"{space}rect")
+        if "box" in (rect.get("class") or "")
+    ]
+    assert len(boxes) == len(made.boxes)
+    for at, (x, y, width, height) in enumerate(boxes):
+        for x2, y2, width2, height2 in boxes[at + 1 :]:
+            assert x + width <= x2 or x2 + width2 <= x or y + height <= y2 or y2 + height2 <= y
+
+
+def test_the_command_draws_files_and_runs_and_show_marks_the_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = graph_place(tmp_path, monkeypatch)
+    flow = """\
+start: a
+state: {n: 0}
+nodes:
+  a: {tool: demo/add, params: {n: "${state.n}"}, assign: {n: "${result.n}"}, next: [{to: a, when: "${state.n} < 2"}, {to: b}]}
+  b: {return: "${inputs.secret}"}
+"""
+    run = place.done(flow, inputs={"secret": "hunter2-hunter2"}).result.run
+    assert place.plait("graph", "flow.yaml").stdout.startswith("flow\n▷ a  tool demo/add\n")
+    marked = place.plait("graph", "--run", run).stdout
+    assert "● a  tool demo/add   2 visits\n" in marked
+    assert marked.rstrip("\n").replace("\n", "\n  ") in place.plait("show", run).stdout
+    assert place.plait("graph", "--run", run, "--svg", "out.svg").stdout == "wrote out.svg\n"
+    svg = place.text("out.svg")
+    assert re.search(r'class="count"[^>]*>2<', svg)
+    assert "hunter2" not in svg
+    refused = place.plait("graph", "flow.yaml", "--svg", "no/such/folder.svg")
+    assert refused.returncode == 2
+    assert "the picture cannot be written" in refused.stderr
+
+
+def test_the_head_of_an_arrow_has_the_colour_of_its_line() -> None:
+    lines = as_svg(
+        with_way(picture(LOOP), [("draft", False), ("check", False), ("done", False)])
+    ).splitlines()
+    heads = {
+        re.sub("<.*?>", "", line): match[1]
+        for line in lines
+        if (match := re.search(r"url\(#([a-z-]*)\)", line))
+    }
+    assert heads == {
+        "draft → check": "tip-was",
+        "draft → stop: on error": "tip-error",
+        "check → done: state.n ≥ 3 and not (state.bad =)": "tip-was",
+        "check → draft: otherwise": "tip",
+    }
+
+
+def test_what_is_written_at_an_arrow_covers_every_line() -> None:
+    svg = as_svg(picture(LOOP))
+    at, last = svg.index(">on error<"), svg.rindex('class="edge')
+    assert at > last
+    assert re.search(r'<rect class="page" [^>]*/>\n<text class="label"[^>]*>on error<', svg)

@@ -1,0 +1,198 @@
+"""What people are told of real runs: each failure once, only what helps, and nothing that is no part of the flow."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from runs.stories import Place, new_place
+
+DEADLINE = 30.0
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    return new_place(tmp_path, monkeypatch)
+
+
+def said(place: Place, *command: str) -> list[str]:
+    return place.plait(*command).stdout.splitlines()
+
+
+def after(lines: list[str], word: str) -> list[str]:
+    """What stands behind a word at the beginning of a line."""
+    return [line.strip().removeprefix(word).strip() for line in lines if line.strip().startswith(word)]
+
+
+STOPPED = [
+    # policy                      does resume go on?
+    ("max_failures: 2",           False),
+    ("failure_threshold: 0.1",    False),
+    ("on_item_failure: stop",     True),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("policy", "goes_on"), STOPPED)
+def test_to_go_on_is_offered_where_that_is_possible(place: Place, policy: str, goes_on: bool) -> None:
+    items = list(range(10))
+    place.write(
+        "flow.yaml", f"map: {{input: {items}, max_parallel: 1, {policy}, steps: [{{shell: exit 1}}]}}\n"
+    )
+    ran = said(place, "run", "flow.yaml")
+    run = after(ran, "flow: run ")[0].partition(",")[0]
+    more = "allow more failures in the file, then "
+    expected = [f"{'' if goes_on else more}plait resume {run}"]
+    assert after(ran, "go on") == expected
+    assert after(said(place, "show"), "go on") == expected
+    assert after(ran, "try again") == [f"plait retry {run} --failed"]
+
+
+def test_a_resumed_run_names_what_to_do_about_items_that_failed_before(place: Place) -> None:
+    place.write("flow.yaml", "map: {input: [1, 2], steps: [{shell: 'test ${item} = 1'}]}\n")
+    run = after(said(place, "run", "flow.yaml"), "flow: run ")[0].partition(",")[0]
+    again = said(place, "resume")
+    assert after(again, "look at it") == [f"plait show {run}"]
+    assert after(again, "try again") == [f"plait retry {run} --failed"]
+    assert after(said(place, "retry", "--failed"), "try again") == [f"plait retry {run} --failed"]
+
+
+def test_a_failure_inside_an_item_is_listed_once_under_the_item(place: Place) -> None:
+    place.write(
+        "flow.yaml",
+        """\
+map:
+  input: [{name: x}, {name: y}]
+  steps: [{foreach: ['in ${item.name}'], do: [{shell: 'test ${item} != "in x"'}]}]
+""",
+    )
+    ran = said(place, "run", "flow.yaml")
+    end = next(at for at, line in enumerate(ran) if line.startswith("✓ done"))
+    assert after(ran[end:], "✗") == ["x   stopped"]
+
+
+def test_a_failure_inside_a_step_is_listed_once_under_the_step(place: Place) -> None:
+    place.write("flow.yaml", "steps: [{id: each, foreach: [x], do: [{shell: exit 1}]}]\n")
+    ran = said(place, "run", "flow.yaml")
+    end = next(at for at, line in enumerate(ran) if line.startswith("✗ failed"))
+    assert after(ran[end + 1 :], "✗") == ["each   stopped"]
+
+
+def test_what_looks_at_the_repository_is_no_part_of_the_flow(place: Place) -> None:
+    place.repository()
+    place.write("flow.yaml", "setup: [{shell: 'true'}]\nmerge: [{shell: 'echo ${merge.commit_count}'}]\n")
+    ran = said(place, "run", "flow.yaml")
+    assert [line for line in ran if "beginning" in line] == []
+    assert ran[-2:] == ["✓ done in 0:00   2 steps", "  0"]
+    assert [line for line in said(place, "show") if "beginning" in line] == []
+
+
+RETRIED = """\
+map:
+  input: [a, b]
+  id: ${item}
+  steps: [{shell: '[ ${item} != b ] || { [ -e again ] && touch here && sleep 60; }'}]
+reduce: [{shell: echo report}]
+"""
+
+
+def test_what_follows_items_that_are_being_retried_is_not_done(place: Place) -> None:
+    run = place.run(RETRIED).result.run
+    assert after(said(place, "show", run), "✓ reduce")
+    place.write("again", "")
+    retry = subprocess.Popen(
+        [sys.executable, "-m", "plait", "retry", run, "--failed"], cwd=place.root, stdout=subprocess.DEVNULL
+    )
+    end = time.monotonic() + DEADLINE
+    while not (place.root / "here").exists() and time.monotonic() < end:
+        time.sleep(0.01)
+    os.kill(retry.pid, signal.SIGINT)
+    assert retry.wait(DEADLINE) == 130
+    shown = said(place, "show", run)
+    assert after(shown, "● map") == ["1/2"]
+    assert after(shown, "○ reduce") == ["not begun"]
+    assert [line for line in shown if "echo report" in line] == []
+
+
+def test_a_dry_run_says_that_a_changed_file_would_be_refused(place: Place) -> None:
+    flow = "steps: [{id: a, shell: echo ONE}, {id: b, shell: 'test -e ok'}]\n"
+    place.run(flow)
+    assert place.plait("resume", "--dry-run").stderr == ""
+    place.write("flow.yaml", flow.replace("ONE", "TWO"))
+    dry = place.plait("resume", "--dry-run")
+    assert dry.stderr == (
+        "note: plait resume would refuse this: "
+        "the file has changed since these steps were done: steps/a (a)\n"
+        "fix: plait resume --accept-changes does them again, and all that follows them; "
+        "or put the file back as it was\n"
+    )
+    assert dry.returncode == 0
+    assert "echo TWO" in dry.stdout
+    accepted = place.plait("resume", "--dry-run", "--accept-changes")
+    assert (accepted.stdout, accepted.stderr) == (dry.stdout, "")
+
+
+ENDED = [
+    # flow                                                                          why it ended
+    ("limits: {steps: 2}\nsteps: [{shell: exit 3, continue_on_error: true}, {shell: echo two}, {shell: echo three}]\n",
+     "the run has reached its limit of 2 steps (2 used)"),
+    ("hooks: [{id: h, event: step_finished, verb: abort, why: enough}]\n"
+     "steps: [{shell: exit 3, continue_on_error: true}, {shell: echo two}]\n",
+     "the hook 'h' says abort: enough"),
+    ("timeout: 1\nsteps: [{shell: exit 3, continue_on_error: true}, {shell: sleep 9}]\n", "took longer than 1 s"),
+    ("limits: {steps: 2}\nmap: {input: [1, 2, 3], max_parallel: 1, steps: [{shell: 'exit ${item}'}]}\n",
+     "the run has reached its limit of 2 steps (2 used)"),
+    ("hooks: [{id: h, event: step_failed, verb: abort, why: enough}]\nsteps: [{shell: exit 3}]\n",
+     "the hook 'h' says abort: enough"),
+    ("steps: [{shell: 'exit 3'}]\n", ""),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("flow", "why"), ENDED)
+def test_why_a_run_ended_is_said_by_run_and_show_also_if_something_else_had_failed(
+    place: Place, flow: str, why: str
+) -> None:
+    place.write("flow.yaml", flow)
+    ran, shown = said(place, "run", "flow.yaml"), said(place, "show")
+    if why:
+        assert (ran.count(f"  {why}"), shown.count(f"  {why}")) == (1, 1)
+    else:
+        assert "  ✗ exit 3   exit 3" in ran
+        assert not [line for line in (*ran, *shown) if line == "  exit 3"], "what is listed is not said twice"
+
+
+def test_show_says_why_a_part_failed_that_no_step_of_it_says(place: Place) -> None:
+    place.write("flow.yaml", "map: {input: [1], on_item_failure: stop, steps: [{shell: 'exit 3'}]}\n")
+    said(place, "run", "flow.yaml")
+    assert "  item 1 failed, and the flow stops at the first failure" in said(place, "show")
+
+
+def test_why_a_map_found_no_items_is_shown_once(place: Place) -> None:
+    place.write("flow.yaml", "map: {input: nix.json, steps: [{shell: 'true'}]}\n")
+    said(place, "run", "flow.yaml")
+    assert "\n".join(said(place, "show")).count("there is no file 'nix.json'") == 1
+
+
+def test_commands_to_type_name_the_project_where_that_is_another_one(place: Place) -> None:
+    place.write(
+        "flow.yaml",
+        "map: {input: [1, 2], steps: [{shell: 'test ${item} = 1'}]}\nreduce: [{shell: 'false'}]\n",
+    )
+    above = Place(place.root.parent)
+    ran = said(above, "run", "project/flow.yaml", "--project", "project")
+    run = after(ran, "flow: run ")[0].partition(",")[0]
+    typed = {word: after(ran, word) for word in ("look at it", "try again", "go on")}
+    assert typed == {
+        "look at it": [f"plait logs {run} false --project project"],
+        "try again": [f"plait retry {run} --failed --project project"],
+        "go on": [f"plait resume {run} --project project"],
+    }
+    for (command,) in typed.values():
+        assert above.plait(*command.split()[1:]).returncode in (0, 1)
+    shown = said(above, "show", "--project", "project")
+    assert after(shown, "go on") == typed["go on"]
