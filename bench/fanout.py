@@ -36,7 +36,8 @@ from plait.engine.events import StepFinished  # noqa: E402
 from plait.engine.hands import WorkingRun  # noqa: E402
 from plait.engine.journal import Journal, MemoryJournal  # noqa: E402
 from plait.engine.outcome import Done  # noqa: E402
-from plait.engine.perform import PLAIN, Policy, Step, Turn, perform  # noqa: E402
+from plait.engine.perform import Turn, perform  # noqa: E402
+from plait.engine.step import PLAIN, Policy, Step  # noqa: E402
 from plait.program.action_step import Work  # noqa: E402
 from plait.program.items.spool import read_spool, write_spool  # noqa: E402
 from plait.program.map import Fan  # noqa: E402

@@ -22,8 +22,7 @@ from peers import PATIENCE, PYTHON
 from tables import Row, Table, shown, times_as
 
 from plait.app.runs import Company, run_flow
-from plait.engine.events import RunEnded, RunStarted
-from plait.engine.journal import Stamped
+from plait.engine.events import RunEnded, RunStarted, Stamped
 
 STEPS = 1000
 DURABLE, WITHOUT = "LangGraph, SQLite checkpoints", "LangGraph, no checkpoints"

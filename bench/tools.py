@@ -24,6 +24,7 @@ from tables import Bar, Row, Table, compared, shown
 from plait.adapters.function import call as call_function
 from plait.adapters.process import process
 from plait.app import api as app
+from plait.app.toolbox import toolbox
 from plait.tools.call import Toolbox, call_tool, prepare
 from plait.tools.invocation import FunctionCall, ProcessCall
 from plait.tools.trust.signatures import PrivateKey, sign_bytes
@@ -108,7 +109,7 @@ def _world() -> Iterator[World]:
         (team / "quick.py").write_bytes(signed)
         os.environ |= {"USER_SPACE": str(user), "RYE_PYTHON": sys.executable}
         try:
-            tools = app.toolbox(project)
+            tools = toolbox(project)
             tools.trust.trust_project(origin="bench")
             tools.trust.store.add(key.public, owner="bench", origin="bench")
             prepare(tools, "team/quick", {"week": 46})  # makes the folder of verified copies

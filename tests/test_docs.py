@@ -36,6 +36,7 @@ import pytest
 import plait
 from plait.adapters.store.faults import fault_of
 from plait.app import api as app
+from plait.app import toolbox as app_toolbox
 from plait.cli import COMMANDS
 from plait.core import documents, errors
 from plait.core.errors import PlaitError, ShellRefusedError
@@ -396,10 +397,10 @@ def page_of(name: str) -> str:
 def test_the_example_of_a_recording_calls_a_tool_by_the_name_under_which_it_is_offered(
     tmp_path: Path,
 ) -> None:
-    from plait.app import api as app
     from plait.app.tool_catalog import offers
+    from plait.app.toolbox import toolbox
 
-    known = {offer.name for offer in offers(app.toolbox(str(tmp_path)), ["core/*"])}
+    known = {offer.name for offer in offers(toolbox(str(tmp_path)), ["core/*"])}
     called = re.findall(r"uses: \[\{name: (\w+)", page_of("providers.md"))
     assert called
     assert set(called) <= known
@@ -459,7 +460,7 @@ def test_the_limits_are_those_of_the_code() -> None:
             f"{program.MAX_OUTPUT:,}"
         ),
         "a file named by `file:`": f"{computed.MAX_FILE >> 20} MiB",
-        "a command named by `cmd:`": f"{app.COMMAND_TIMEOUT:.0f} seconds",
+        "a command named by `cmd:`": f"{app_toolbox.COMMAND_TIMEOUT:.0f} seconds",
         "a YAML file": f"{documents.MAX_TEXT >> 20} MiB, {documents.MAX_NODES:,} nodes with aliases written out, "
         f"depth {documents.MAX_DEPTH}",
     }

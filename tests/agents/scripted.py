@@ -11,7 +11,7 @@ from plait.agents.permissions import matches_any
 from plait.agents.tool_access import offer_of, wire_name
 from plait.core.errors import InputError
 from plait.core.values import Json
-from plait.engine.context import Stop
+from plait.engine.event_bus import Stop
 from plait.tools.call import ToolResult
 from program.fakes import FakeHands
 

@@ -17,7 +17,7 @@ from plait.agents.messages import Answer, Ask, Message, OnText, Usage
 from plait.agents.reckoning import question_tokens
 from plait.app.hooks import begin
 from plait.core.values import Json
-from plait.engine.context import Stop
+from plait.engine.event_bus import Stop
 from plait.engine.limits import Limits, Spent
 from plait.engine.outcome import Aborted, Failure, Interrupted, StepError
 from plait.lang.load import load_flow

@@ -11,19 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agents.scripted import OverError, Scripted, ToolHands, failed, says, wants
-from plait.agents.messages import Answer, Ask, Message, Offer, ToolUse, Usage
+from plait.agents.messages import NOBODY, Answer, Ask, Message, Offer, ToolUse, Usage
 from plait.agents.permissions import Permissions
 from plait.agents.reckoning import question_tokens
-from plait.agents.session import Conversation, use_at
+from plait.agents.session import Conversation
 from plait.agents.tool_access import MAX_RESULT, id_of, offer_of, wire_name
+from plait.agents.turns import use_at
 from plait.core.errors import InputError, TrustError
 from plait.core.values import Json
-from plait.engine.events import Spoken, StepFinished
+from plait.engine.events import Spoken, Stamped, StepFinished
 from plait.engine.hooks import Hook, Hooks
-from plait.engine.journal import MemoryJournal, Stamped
+from plait.engine.journal import MemoryJournal
 from plait.engine.limits import Limits, Spent
 from plait.engine.outcome import Aborted, Done, Failure, OutOfLimit, StepError
-from plait.program.actions.prompt import NOBODY
 from plait.views.progress import Progress, fold
 from program.fakes import failure_of, new_run, performed, turn_of
 

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from plait import PlaitError
 from plait.app import file_check
-from plait.app.api import toolbox
 from plait.app.file_check import findings_around
+from plait.app.toolbox import toolbox
 from plait.lang.check import check_file
 from plait.tools.call import prepare
 from plait.tools.chain import FLOW

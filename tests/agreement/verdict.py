@@ -9,7 +9,7 @@ from random import Random
 from agreement.worlds import Place, Seen, performed
 from agreement.writing import Writer
 from plait.core.documents import parse
-from plait.lang.check import check_workflow
+from plait.lang.workflow.check import check_workflow
 from plait.lang.workflow.compose import compose
 
 WORLDS = 10

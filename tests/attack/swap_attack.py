@@ -118,7 +118,7 @@ def main() -> int:
 
 def attack(top: Path, rounds: int) -> Counter[str]:
     """What so many calls came to."""
-    from plait.app.api import _perform
+    from plait.app.toolbox import _perform
     from plait.core.errors import PlaitError
     from plait.tools.call import Toolbox, call_tool
     from plait.tools.chain import Chains

@@ -17,17 +17,19 @@ from plait.engine.events import (
     RunEnded,
     RunStarted,
     Spoken,
+    Stamped,
     StepCounted,
     StepFinished,
     StepRetrying,
     StepStarted,
     UsedBefore,
 )
-from plait.engine.journal import MemoryJournal, Stamped
+from plait.engine.journal import MemoryJournal
 from plait.engine.outcome import Done, Failed, Failure, Outcome
+from plait.views.format import money
 from plait.views.live import frame
 from plait.views.progress import Progress, fold
-from plait.views.text import JsonView, PlainView, money, summary
+from plait.views.text import JsonView, PlainView, summary
 
 Capsys = pytest.CaptureFixture[str]
 Story = Sequence[tuple[float, Event]]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from plait.app.api import toolbox
+from plait.app.toolbox import toolbox
 from plait.core.documents import Mapping, parse
 from plait.engine.limits import Spent
 from plait.lang.common import read_limits

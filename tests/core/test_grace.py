@@ -12,7 +12,7 @@ from plait.adapters.process.process import Finished, call_process, run, run_shel
 from plait.app.services import RealHands
 from plait.core.errors import InputError, ProcessError
 from plait.core.grace import GRACE, grace_seconds
-from plait.engine.context import Stop
+from plait.engine.event_bus import Stop
 from plait.template.shell.binding import BoundScript
 from plait.tools.invocation import Limits, ProcessCall
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from plait.app.api import project_root
-from plait.app.flow_source import project_of_file
+from plait.app.toolbox import project_of_file, project_root
 from plait.cli import main
 from plait.core.projects import is_project, nearest_project
 from plait.lang.check import _project_of

@@ -8,8 +8,9 @@ from plait.core.values import Json
 from plait.engine.events import Event, StepFinished, StepStarted
 from plait.engine.journal import MemoryJournal
 from plait.engine.outcome import Done
-from plait.engine.perform import Policy, Turn
+from plait.engine.perform import Turn
 from plait.engine.retry import Retry
+from plait.engine.step import Policy
 from program.fakes import Acting, failing, new_run, performed, step, steps
 
 PATIENCE = 30.0

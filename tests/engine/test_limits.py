@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plait.engine.events import StepFinished
-from plait.engine.journal import MemoryJournal, Stamped
+from plait.engine.events import Stamped, StepFinished
+from plait.engine.journal import MemoryJournal
 from plait.engine.limits import COUNTED, NAMES, NO_LIMITS, Earlier, Limits, Reached, Spent, limits_of
 from plait.engine.outcome import Done, Failure, StepError
 

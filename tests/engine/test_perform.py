@@ -28,6 +28,7 @@ from plait.engine.events import Event, StepFinished, StepRetrying, StepStarted
 from plait.engine.journal import MemoryJournal
 from plait.engine.limits import Reached
 from plait.engine.outcome import (
+    NO_TIME_LEFT,
     Done,
     Failed,
     Failure,
@@ -35,12 +36,14 @@ from plait.engine.outcome import (
     Outcome,
     OutOfLimit,
     OutOfTime,
+    Skip,
     Skipped,
     StepError,
     expect_done,
 )
-from plait.engine.perform import NO_TIME_LEFT, PLAIN, Allowance, Policy, Skip, Step, Turn, inside, perform
+from plait.engine.perform import Allowance, Turn, perform
 from plait.engine.retry import Retry
+from plait.engine.step import PLAIN, Policy, Step, inside
 from plait.program.action_step import Handler, Work
 from plait.program.foreach import Values, foreach
 from plait.program.step_list import Sequence as Steps

@@ -197,7 +197,7 @@ class World:
         (self.root / ".ai" / "tools" / "team" / "code.py").write_text(PYTHON_TOOL)
         (self.root / "text").write_text("a line\n")
         os.environ["USER_SPACE"] = str(folder / "user")
-        from plait.app.api import toolbox
+        from plait.app.toolbox import toolbox
 
         toolbox(self.root).trust.trust_project(origin="fuzz")
 

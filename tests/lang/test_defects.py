@@ -28,7 +28,7 @@ from hypothesis import strategies as st
 
 from plait.app.runs import Company, flow_runs, run_flow
 from plait.core.errors import InputError
-from plait.engine.context import Stop
+from plait.engine.event_bus import Stop
 from plait.engine.events import StepRetrying
 from plait.engine.outcome import Failed
 from runs.stories import Place, new_place

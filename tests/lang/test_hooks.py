@@ -10,9 +10,9 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
-from plait.app.api import toolbox
 from plait.app.hooks import begin
 from plait.app.runs import Company, Options, rehearse_flow, run_flow
+from plait.app.toolbox import toolbox
 from plait.core.errors import InputError, TrustError
 from plait.engine.events import StepFinished
 from plait.engine.hooks import MOMENTS, NAMES

@@ -11,7 +11,7 @@ from typing import Any
 from model.expected import Expected, expect
 from model.flow import PHASES, Flow, Place, places
 from model.world import Life, Record, World
-from plait.engine.journal import is_below
+from plait.engine.paths import is_below
 
 DEAD = "map/item:"
 BEHIND_MAP = tuple(f"{phase}/" for phase in PHASES[PHASES.index("map") + 1 :])

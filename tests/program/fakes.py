@@ -13,13 +13,15 @@ from plait.core.errors import InputError
 from plait.core.records import dataclass, field
 from plait.core.source import Source
 from plait.core.values import Json
-from plait.engine.context import Stop
-from plait.engine.hands import Ended, Inside, WorkingRun
+from plait.engine.event_bus import Stop
+from plait.engine.hands import WorkingRun
 from plait.engine.journal import MemoryJournal
 from plait.engine.outcome import Failed, Failure, Outcome, StepError
-from plait.engine.perform import Policy, Step, Turn, perform
+from plait.engine.perform import Turn, perform
+from plait.engine.step import Policy, Step
 from plait.program.action_step import Work
 from plait.program.capture import Capture, Format
+from plait.program.ports import Ended, Inside
 from plait.program.step_list import Sequence as Steps
 from plait.program.step_list import sequence
 from plait.scope import Scope

@@ -18,7 +18,8 @@ from plait.engine.hands import WorkingRun
 from plait.engine.hooks import Call as HookCall
 from plait.engine.hooks import Hook, Hooks
 from plait.engine.outcome import Done
-from plait.engine.perform import PLAIN, Policy, Step, Turn, act, plans
+from plait.engine.perform import Turn, act, plans
+from plait.engine.step import PLAIN, Policy, Step
 from plait.program.action_step import Handler
 from plait.program.actions.shell import Shell
 from plait.program.block import UseBlock

@@ -11,8 +11,8 @@ from plait.core.records import replace
 from plait.core.values import Json
 from plait.engine.journal import MemoryJournal
 from plait.engine.outcome import Done, Failure, Outcome, StepError
-from plait.engine.perform import Policy
 from plait.engine.retry import Retry
+from plait.engine.step import Policy
 from plait.program.action_step import Work
 from plait.program.actions.shell import Shell
 from plait.program.capture import Capture

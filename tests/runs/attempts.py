@@ -9,15 +9,16 @@ from agents.scripted import Says, Scripted, ToolHands, says, wants
 from plait.agents.messages import Answer, Ask
 from plait.app.hooks import begin
 from plait.core.values import Json
-from plait.engine.context import Watch
+from plait.engine.event_bus import Watch
 from plait.engine.events import RunStarted, StepFinished, UsedBefore
-from plait.engine.hands import Inside, WorkingRun
+from plait.engine.hands import WorkingRun
 from plait.engine.journal import MemoryJournal
 from plait.engine.limits import Spent
 from plait.engine.outcome import Aborted, Done, Failed, Outcome, StepError
 from plait.lang.directive.read import load_directive
 from plait.lang.load import load_flow
 from plait.lang.loaded import Loaded
+from plait.program.ports import Inside
 from program.fakes import new_run, turn_of
 
 SUB = """\

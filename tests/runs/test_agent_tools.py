@@ -13,9 +13,9 @@ import pytest
 
 from agents.providers.talk import Reply, events, events_until, fixture, reply, serving
 from lang.graph.graphs import graph_place, tool, trusted
-from plait.app.api import toolbox
 from plait.app.runs import flow_runs
 from plait.app.tool_catalog import offers
+from plait.app.toolbox import toolbox
 from plait.core.errors import PlaitError, TrustError
 from runs.stories import Place
 from runs.test_subflows import DEADLY, directive, ledger, script, use

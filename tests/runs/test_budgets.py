@@ -18,13 +18,14 @@ from plait.agents.session import Agency
 from plait.app.hooks import begin
 from plait.core.values import Json
 from plait.engine.events import Event, Spoken, StepFinished
-from plait.engine.hands import Inside, WorkingRun
+from plait.engine.hands import WorkingRun
 from plait.engine.journal import MemoryJournal
 from plait.engine.outcome import Failure, StepError
 from plait.lang.directive.read import load_directive
 from plait.lang.graph.read import load_graph
 from plait.lang.load import load_flow
 from plait.lang.loaded import Loaded
+from plait.program.ports import Inside
 from program.fakes import new_run, turn_of
 from share import examples
 

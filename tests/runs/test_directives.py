@@ -12,15 +12,14 @@ from typing import Any
 
 import pytest
 
-from plait.agents.session import title_of
-from plait.app import api as app
+from plait.agents.turns import title_of
 from plait.app.runs import Company, FlowResult, Options, flow_runs, prompt_of, run_flow
 from plait.app.tool_catalog import offers
+from plait.app.toolbox import toolbox
 from plait.cli.chat import Person
 from plait.core.errors import InputError, TrustError
 from plait.core.values import json_text
-from plait.engine.events import Event, Spoken, StepFinished, StepStarted
-from plait.engine.journal import Stamped
+from plait.engine.events import Event, Spoken, Stamped, StepFinished, StepStarted
 from plait.engine.outcome import Done
 from runs.stories import Place, Ran, new_place
 
@@ -121,7 +120,7 @@ def test_a_directive_of_a_space_is_found_by_its_id_and_judged_like_a_tool(place:
     script(place, ("Look at it.", "Fine."))
     with pytest.raises(TrustError):
         ran(place, "team/review", inputs={"what": "it"})
-    app.toolbox(str(place.root)).trust.trust_project(origin="test")
+    toolbox(str(place.root)).trust.trust_project(origin="test")
     done = ran(place, "team/review", inputs={"what": "it"})
     assert done.value["output"] == "Fine."
     assert ran(place, "directive:team/review", inputs={"what": "it"}).value["output"] == "Fine."
@@ -420,11 +419,11 @@ def test_a_title_is_one_line() -> None:
 
 
 def offered(place: Place, *patterns: str) -> list[str]:
-    return [offer.tool_id for offer in offers(app.toolbox(str(place.root)), patterns)]
+    return [offer.tool_id for offer in offers(toolbox(str(place.root)), patterns)]
 
 
 def test_tools_are_offered_with_what_their_headers_say(place: Place) -> None:
-    (offer,) = offers(app.toolbox(str(place.root)), ("team/*",))
+    (offer,) = offers(toolbox(str(place.root)), ("team/*",))
     assert (offer.name, offer.description, offer.schema["required"]) == (
         "team__note",
         "Keep a note.",

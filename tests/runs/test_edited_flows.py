@@ -10,9 +10,8 @@ import pytest
 
 from plait.app.runs import Company, rehearse_resume, resume_flow
 from plait.core.errors import InputError
-from plait.engine.context import Stop
-from plait.engine.events import ItemsRemembered, StepFinished
-from plait.engine.journal import Stamped
+from plait.engine.event_bus import Stop
+from plait.engine.events import ItemsRemembered, Stamped, StepFinished
 from plait.program import map as fan
 from runs.stories import Place, new_place
 

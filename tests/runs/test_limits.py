@@ -12,9 +12,9 @@ import pytest
 from agents.scripted import Says, Scripted, says, wants
 from plait.agents.messages import Answer, Ask, Usage
 from plait.core.values import Json
-from plait.engine.events import Noted
+from plait.engine.events import Noted, Stamped
 from plait.engine.hooks import Hooks
-from plait.engine.journal import MemoryJournal, Stamped
+from plait.engine.journal import MemoryJournal
 from plait.engine.limits import Limits, Spent
 from plait.engine.outcome import Done, Failed, Outcome
 from plait.lang.load import load_flow

@@ -119,10 +119,10 @@ def test_hooks_of_every_layer_catch_up(place: Place, layer: str) -> None:
         config.mkdir(mode=0o700)
         (config / "hooks.yaml").write_text(HOOK)
     elif layer == "project":
-        from plait.app import api as app
+        from plait.app.toolbox import toolbox
 
         place.write(".ai/config/hooks.yaml", HOOK)
-        app.toolbox(str(place.root)).trust.trust_project(origin="test")
+        toolbox(str(place.root)).trust.trust_project(origin="test")
     else:
         flow = HOOK + flow
     script(place, ("one", "An answer."), ("Judge.", "Fine."))

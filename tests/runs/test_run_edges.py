@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from plait.engine.outcome import Failed
-from plait.engine.perform import NO_TIME_LEFT
+from plait.engine.outcome import NO_TIME_LEFT, Failed
 from plait.lang.analysis.names import NAMES
 from runs.stories import Place, new_place
 

@@ -15,9 +15,8 @@ from plait.app.runs import Company, flow_runs, rehearse_resume, retry_flow
 from plait.app.services import RealHands
 from plait.app.takeover import look_at, take_over
 from plait.core.errors import InputError, TrustError
-from plait.engine.context import Stop
-from plait.engine.events import StepStarted, StepTitled
-from plait.engine.journal import Stamped
+from plait.engine.event_bus import Stop
+from plait.engine.events import Stamped, StepStarted, StepTitled
 from plait.template.shell.binding import BoundScript
 from plait.template.sinks import as_shell
 from plait.template.template import compile_template

@@ -22,7 +22,7 @@ from plait.cli import main
 from plait.core.documents import parse
 from plait.core.errors import InputError
 from plait.engine.events import Noted
-from plait.lang.check import check_workflow
+from plait.lang.workflow.check import check_workflow
 from plait.lang.workflow.compose import compose
 from program.git_hand import git, new_repository
 from share import every

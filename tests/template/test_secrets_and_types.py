@@ -9,6 +9,7 @@ import pytest
 
 import plait
 from plait.app import api as app
+from plait.app.toolbox import sources
 from plait.core.values import Json
 
 TOKEN = plait.Secret("TOPSECRET")
@@ -42,14 +43,14 @@ def test_a_secret_in_mixed_text_reaches_the_sink_that_needs_it(
 
 
 def test_a_failed_command_shows_nothing_that_it_printed(tmp_path: Path) -> None:
-    scope = plait.Scope({"s": TOKEN}, sources=app.sources(tmp_path))
+    scope = plait.Scope({"s": TOKEN}, sources=sources(tmp_path))
     with pytest.raises(plait.PlaitError) as caught:
         plait.render("${cmd:echo ${s} >&2; exit 1}", scope)
     assert "TOPSECRET" not in str(caught.value)
 
 
 def test_what_a_command_makes_of_a_secret_is_a_secret(tmp_path: Path) -> None:
-    scope = plait.Scope({"s": TOKEN}, sources=app.sources(tmp_path))
+    scope = plait.Scope({"s": TOKEN}, sources=sources(tmp_path))
     assert plait.render("x ${cmd:echo ${s}}", scope) == "x ***"
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import plait
-from plait.app import api as app
+from plait.app import toolbox as app_toolbox
 from plait.tools.call import Toolbox
 from plait.tools.spaces import EXTENSIONS
 from plait.tools.trust.signatures import PrivateKey, sign_bytes
@@ -46,7 +46,7 @@ class Project:
 
     @property
     def toolbox(self) -> Toolbox:
-        return app.toolbox(self.root)
+        return app_toolbox.toolbox(self.root)
 
     def write(self, place: str, contents: str | bytes) -> Path:
         """A file below the project."""

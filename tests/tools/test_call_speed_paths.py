@@ -14,6 +14,7 @@ import pytest
 
 import plait
 from plait.app import api as app
+from plait.app.toolbox import project_root
 from plait.core.secret_names import looks_secret
 from plait.tools.call import Toolbox, call_tool, dry_run, prepare
 from plait.tools.chain import FILE, IDENTITY, TARGET, Chains, hold, place_of, settled, witness
@@ -421,7 +422,7 @@ def test_a_project_that_is_named_by_a_link_is_the_one_it_leads_to_now(tmp_path: 
         link.unlink(missing_ok=True)
         link.symlink_to(tmp_path / name)
         for _ in range(2):
-            assert app.project_root(link) == os.path.realpath(tmp_path / name)
+            assert project_root(link) == os.path.realpath(tmp_path / name)
 
 
 def test_the_project_we_stand_in_is_the_nearest_one_above_now(
@@ -433,7 +434,7 @@ def test_the_project_we_stand_in_is_the_nearest_one_above_now(
     monkeypatch.chdir(tmp_path / "link")
     for folder in (inner.parent.parent, inner.parent, inner):
         (folder / ".ai/tools").mkdir(parents=True)
-        assert app.project_root(None) == os.path.realpath(folder)
+        assert project_root(None) == os.path.realpath(folder)
 
 
 SECRET_NAMES = [

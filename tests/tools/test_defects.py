@@ -23,7 +23,7 @@ import pytest
 
 import plait
 from plait.adapters.mcp.client import McpClients, PinFile
-from plait.app import api as app
+from plait.app.toolbox import toolbox
 from plait.core.errors import DocumentError, InputError, TrustError
 from plait.tools.call import call_tool
 from plait.tools.chain import Chains
@@ -330,7 +330,7 @@ def test_d14_fixed_parameters_stay_fixed_on_every_road(project: MakeProject) -> 
         "fixed_params": {"mode": "read"},
     }
     here.config("my/fixed", config=config)
-    prepared = app.toolbox(here.root)
+    prepared = toolbox(here.root)
     assert here.dry("my/fixed", mode="write", fixed_params={})["argv"] == ["cat", "read"]
     assert json.loads(here.dry("my/fixed", mode="write", x=1)["stdin"]) == {"mode": "read", "x": 1}
     here.config("my/variable", config={**config, "command": "sh", "args": ["-c", "echo $P_MODE"]})

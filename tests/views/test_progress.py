@@ -13,19 +13,20 @@ from hypothesis import strategies as st
 from plait.core.records import dataclass
 from plait.core.values import Json
 from plait.engine.backend import ItemWork
-from plait.engine.context import Stop
+from plait.engine.event_bus import Stop
 from plait.engine.events import (
     Event,
     Noted,
     RunEnded,
     RunStarted,
+    Stamped,
     StepCounted,
     StepFinished,
     StepForgotten,
     StepRetrying,
     StepStarted,
 )
-from plait.engine.journal import MemoryJournal, Stamped
+from plait.engine.journal import MemoryJournal
 from plait.engine.outcome import (
     Done,
     Failed,
@@ -36,7 +37,8 @@ from plait.engine.outcome import (
     StepError,
     handled_in_vain,
 )
-from plait.engine.perform import PLAIN, Policy, Step, Turn
+from plait.engine.perform import Turn
+from plait.engine.step import PLAIN, Policy, Step
 from plait.program.map import Fan
 from plait.program.step_list import sequence
 from plait.program.workflow import Workflow

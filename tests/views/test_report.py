@@ -12,9 +12,8 @@ from plait.app.runs import Company, Options, find_run, resume_flow, retry_flow, 
 from plait.cli.logs import chosen, entries
 from plait.cli.show import Tries, _Outline, lines, record
 from plait.core.values import Json
-from plait.engine.context import Stop
-from plait.engine.events import StepFinished, StepForgotten, StepStarted
-from plait.engine.journal import Stamped
+from plait.engine.event_bus import Stop
+from plait.engine.events import Stamped, StepFinished, StepForgotten, StepStarted
 from plait.engine.outcome import Done
 from plait.views.progress import Progress
 

@@ -26,16 +26,17 @@ from rich.console import Console
 
 from plait.app.runs import Company, FlowResult
 from plait.cli import logs, main, runs, show
-from plait.cli.run import given_inputs, show_rehearsal, stopping_by_signal, view_for, watched
+from plait.cli.run import given_inputs, stopping_by_signal, view_for, watched
 from plait.core.errors import InputError
 from plait.core.records import dataclass, field
 from plait.core.values import Json
-from plait.engine.context import Stop
+from plait.engine.event_bus import Stop
 from plait.engine.events import (
     Event,
     Noted,
     RunEnded,
     RunStarted,
+    Stamped,
     Status,
     StepCounted,
     StepFinished,
@@ -44,12 +45,14 @@ from plait.engine.events import (
     StepTitled,
 )
 from plait.engine.hands import Rehearsed
-from plait.engine.journal import MemoryJournal, Stamped
+from plait.engine.journal import MemoryJournal
 from plait.engine.outcome import Done, Failed, Failure, Outcome, Skipped
 from plait.views import text as lines
+from plait.views.format import clean, clean_block, clock, json_line, speed
 from plait.views.live import ASCII, LiveView, frame
+from plait.views.plan import show_rehearsal
 from plait.views.progress import fold
-from plait.views.text import JsonView, PlainView, QuietView, View, clean, clock, json_line, speed, summary
+from plait.views.text import JsonView, PlainView, QuietView, View, summary
 
 Capsys = pytest.CaptureFixture[str]
 HOSTILE = "a\x1b[2J\x1b]0;title\x07b\r\nc\u202e\x9b31m\x00"
@@ -628,7 +631,7 @@ def test_a_rate_as_people_read_it(rate: float, text: str) -> None:
 
 def test_what_a_program_wrote_for_a_terminal_is_text_without_it() -> None:
     assert clean("\x1b[1;31mred\x1b[0m\x1b]0;t\x07\tx") == "red x"
-    assert lines.clean_block("10%\r20%\rdone\r\nnext\x08") == "10%\n20%\ndone\nnext�"
+    assert clean_block("10%\r20%\rdone\r\nnext\x08") == "10%\n20%\ndone\nnext�"
 
 
 # ── stopping ─────────────────────────────────────────────────────────────

@@ -16,7 +16,7 @@ from plait.agents.reckoning import question_tokens
 from plait.core.hints import TYPE_CHECKING, Final, TypeAlias
 from plait.core.records import dataclass, replace
 from plait.core.values import Json
-from plait.engine.context import Stop
+from plait.engine.event_bus import Stop
 from plait.engine.limits import Aside, Reached, Spent
 from plait.engine.outcome import Failure, Interrupted, StepError
 

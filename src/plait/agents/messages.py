@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from plait.core.hints import Literal, Protocol, TypeAlias
+from plait.core.hints import TYPE_CHECKING, Literal, Protocol, TypeAlias
 from plait.core.records import dataclass, field
 from plait.core.values import Json
-from plait.engine.context import Stop
+from plait.engine.event_bus import Stop
+
+if TYPE_CHECKING:
+    from plait.core.hints import Final
 
 Role: TypeAlias = Literal["user", "assistant", "tool"]
 Ending: TypeAlias = Literal["end", "tools", "length", "refused"]
@@ -190,3 +193,15 @@ def total(usages: Sequence[Usage]) -> Usage:
     for usage in usages:
         whole = whole + usage
     return whole
+
+
+FIRST: Final = "turn:1"
+"""The only question of such a step, whichever attempt asks it."""
+
+ASKING: Final = ("turns", "tokens", "spend", "seconds")
+"""The limits that are looked at before a question."""
+
+NOBODY: Final = (
+    "nobody said which provider to ask: name one (provider: openai), set PLAIT_PROVIDER to its name, "
+    "or write .ai/config/providers/default.yaml; an 'agent:' step starts a command-line agent instead"
+)

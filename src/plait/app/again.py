@@ -11,13 +11,13 @@ from plait.core.records import dataclass
 from plait.core.values import Json
 from plait.engine.choice import chosen_at
 from plait.engine.events import StepForgotten
-from plait.engine.journal import ITEM, is_below, is_item, starred
 from plait.engine.outcome import Done
+from plait.engine.paths import ITEM, is_below, is_item, starred
 
 if TYPE_CHECKING:
     from plait.adapters.store import Opened
     from plait.engine.journal import Journal
-    from plait.engine.perform import Step
+    from plait.engine.step import Step
     from plait.lang.loaded import Loaded
 
 
@@ -79,8 +79,8 @@ def said_of(opened: Opened, forgotten: Iterable[StepForgotten]) -> list[str]:
 
 def _value_at(path: str, steps: Mapping[str, Step], journal: Journal) -> Json:
     """What a step gives that did its work unseen; None if there is no such step any more."""
-    from plait.agents.session import use_at
-    from plait.program.capture import UNSEEN
+    from plait.agents.turns import use_at
+    from plait.engine.dry_run import UNSEEN
 
     if (call := use_at(journal, path)) is not None:
         return call
@@ -91,7 +91,7 @@ def _value_at(path: str, steps: Mapping[str, Step], journal: Journal) -> Json:
 
 def _expect_steps(loaded: Loaded, journal: Journal, said: Answers, kept: Sequence[str]) -> None:
     """Every path is that of a step, in an item of one that has begun; and only a question is repeated."""
-    from plait.agents.session import use_at
+    from plait.agents.turns import use_at
 
     known = dict(flow_steps(loaded))
     for path in (*said.repeat, *said.done):

@@ -22,8 +22,7 @@ from plait.core.hints import TYPE_CHECKING, Any, Final, Literal
 from plait.core.records import dataclass, field, replace
 from plait.core.source import Source, Span
 from plait.core.values import Json, Secret, json_text
-from plait.engine.events import RunStarted, StepFinished
-from plait.engine.journal import Stamped
+from plait.engine.events import RunStarted, Stamped, StepFinished
 from plait.engine.limits import NO_LIMITS, Limits
 from plait.engine.outcome import Done, Failed, Outcome, to_record
 from plait.lang.ensemble.check import problems_of
@@ -41,8 +40,9 @@ from plait.program.tasks.model import (
     expect_type,
 )
 from plait.program.tasks.task import output_of
-from plait.program.tasks.task_graph import TASKS, Assembled, assemble
+from plait.program.tasks.task_graph import Assembled, assemble
 from plait.program.tasks.text import Texts
+from plait.program.tasks.units import TASKS
 
 if TYPE_CHECKING:
     from plait.app.runs import FlowResult
@@ -201,7 +201,7 @@ class Ensemble:
 
     def _place(self, project: str | os.PathLike[str] | None) -> str | None:
         """The project that a run belongs to; None: there is none."""
-        from plait.app.api import project_root
+        from plait.app.toolbox import project_root
         from plait.core.projects import nearest_project
 
         named = self.project if project is None else project
@@ -342,9 +342,9 @@ def _provider(given: object, made: dict[int, Provider]) -> Provider | None:
 def _loaded(program: Assembled, given: Mapping[str, Json], project: str) -> Loaded:
     """With the hooks of user and project, like every flow; TrustError if those may not be used."""
     from plait.app.hooks import with_layers
+    from plait.lang.environment import Surroundings
     from plait.lang.hooks import tools_of
     from plait.lang.loaded import Loaded
-    from plait.lang.parameters import Surroundings
 
     loaded = Loaded(
         program,

@@ -119,8 +119,8 @@ def _without_effect(item: Item) -> Iterator[Finding]:
 
 def _of_calls(path: str, document: Node | None) -> Iterator[Finding]:
     """What is wrong with every call of a tool in a file: the tool, its parameters, values in its code."""
-    from plait.app.flow_source import project_of_file
     from plait.app.subflows import code_of
+    from plait.app.toolbox import project_of_file
     from plait.lang.analysis.tool_calls import calls_in_file, code_findings
 
     project = project_of_file(path)
@@ -217,7 +217,7 @@ def _place(call: ToolCall, path: tuple[str | int, ...]) -> Span:
 
 def _of_models(path: str, kind: str | None, document: Node | None) -> Iterator[Finding]:
     from plait.agents.providers.registry import provider_problems
-    from plait.app.flow_source import project_of_file
+    from plait.app.toolbox import project_of_file
     from plait.lang.analysis.models import asked_models
 
     project = project_of_file(path)
@@ -237,6 +237,6 @@ def _of_models(path: str, kind: str | None, document: Node | None) -> Iterator[F
 
 
 def _toolbox(project: str) -> Toolbox:
-    from plait.app.api import toolbox
+    from plait.app.toolbox import toolbox
 
     return toolbox(project)

@@ -7,18 +7,17 @@ import time
 from collections.abc import Iterator, Mapping
 
 from plait.app import env_changes
+from plait.app.toolbox import project_of_file
 from plait.core.errors import InputError, JournalError, listed
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.records import dataclass, field, replace
 from plait.core.values import Json, Secret
+from plait.lang.kinds import CHAT
 
 if TYPE_CHECKING:
     from plait.adapters.store import Opened
     from plait.lang.loaded import Loaded
     from plait.tools.trust.decisions import Ask as AskTrust
-
-CHAT: Final = "chat"
-"""The kind of a run in which a person talked with a directive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +121,8 @@ class Flow:
         )
 
     def _load_tool(self, tool_id: str, *, lenient: bool, ask: AskTrust | None) -> Loaded:
-        from plait.app.api import toolbox
         from plait.app.subflows import load_tool
+        from plait.app.toolbox import toolbox
 
         loaded = load_tool(
             toolbox(self.project, ask=ask),
@@ -243,7 +242,7 @@ def flow_named(path: str, options: Options, project: str | None) -> Flow:
     wanted = plain_id(DIRECTIVE + path.removeprefix(DIRECTIVE))
     if os.path.lexists(path) or wanted is None:
         return Flow(os.path.abspath(path), options, project)
-    from plait.app.api import toolbox
+    from plait.app.toolbox import toolbox
     from plait.tools.spaces import DIRECTIVES
 
     spaces = toolbox(project).spaces
@@ -253,11 +252,3 @@ def flow_named(path: str, options: Options, project: str | None) -> Flow:
             raise spaces.missing(path.removeprefix(DIRECTIVE), folder=DIRECTIVES)
         return Flow(os.path.abspath(path), options, project)
     return Flow(found.path, options, spaces.project or os.getcwd(), tool=wanted)
-
-
-def project_of_file(path: str) -> str:
-    """The project that a flow belongs to: the nearest one above it, or its own folder."""
-    from plait.core.projects import nearest_project
-
-    own = os.path.dirname(os.path.realpath(path))
-    return nearest_project(own) or own

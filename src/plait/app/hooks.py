@@ -19,16 +19,18 @@ from plait.engine.perform import Turn, act
 
 if TYPE_CHECKING:
     from plait.engine.context import Run
-    from plait.engine.hands import Inside, WorkingRun
+    from plait.engine.hands import WorkingRun
     from plait.engine.hooks import Hook, Hooks
     from plait.engine.limits import Limits
-    from plait.lang.loaded import Loaded, Program
+    from plait.lang.loaded import Loaded
+    from plait.program.ports import Inside
+    from plait.program.program import Program
     from plait.tools.trust.decisions import Ask as AskTrust
 
 
 def with_layers(loaded: Loaded, project: str, ask: AskTrust | None, *, running: bool) -> Loaded:
     """The flow with the hooks of the user and of the project as well; TrustError if those may not be used."""
-    from plait.app.api import user_space
+    from plait.app.toolbox import user_space
 
     roots = (os.path.join(project, ".ai"), user_space())
     if not any(os.path.lexists(os.path.join(root, "config", "hooks.yaml")) for root in roots):
@@ -41,7 +43,7 @@ def with_layers(loaded: Loaded, project: str, ask: AskTrust | None, *, running: 
 
 
 def _of_spaces(project: str, ask: AskTrust | None, *, running: bool) -> tuple[Hook, ...]:
-    from plait.app.api import toolbox
+    from plait.app.toolbox import toolbox
     from plait.lang.hooks import FILE, load_hooks
     from plait.tools.config import config_files
     from plait.tools.items import ConfigResolve
@@ -90,7 +92,7 @@ def _limits_of(loaded: Loaded) -> Limits:
     """The limits that a file sets, whoever of it has them."""
     if loaded.kind != "directive":
         return loaded.limits
-    from plait.lang.directive.read import Directed
+    from plait.program.program import Directed
 
     assert isinstance(loaded.program, Directed), "its kind says so"
     return loaded.program.limits
@@ -98,7 +100,7 @@ def _limits_of(loaded: Loaded) -> Limits:
 
 def _names(loaded: Loaded, run: str) -> dict[str, Json]:
     """What hooks of a flow know of it."""
-    from plait.app.flow_source import CHAT
+    from plait.lang.kinds import CHAT
 
     asks = loaded.kind in ("directive", CHAT)
     return {

@@ -46,7 +46,7 @@ def kept_runs(project: str, environ: Mapping[str, str]) -> int | None:
 
 
 def _is_trusted(project: str) -> bool:
-    from plait.app.api import user_space
+    from plait.app.toolbox import user_space
     from plait.tools.trust.decisions import Trust
 
     with suppress(TrustError):  # who needs that trust says what is wrong with it

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 
 from plait.adapters.process import jobs
 from plait.app import env_changes
+from plait.app.result import Company, FlowResult, Unkept
 from plait.core.errors import NO_OUTCOMES, InputError, JournalError, PlaitError, TrustError
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.machine import explained
-from plait.core.records import dataclass, field, replace
+from plait.core.records import replace
 from plait.core.values import Json
-from plait.engine.context import Run, Stop, Watch
-from plait.engine.events import RunEnded, RunStarted, Status, UsedBefore
+from plait.engine.context import Run
+from plait.engine.event_bus import Stop
+from plait.engine.events import RunEnded, RunStarted, UsedBefore
 from plait.engine.outcome import Aborted, Done, Failed, Failure, Interrupted, OutOfTime, StepError, too_long
 from plait.engine.perform import Turn
 from plait.engine.retried import NOT_RETRIED, Retried
@@ -32,71 +34,8 @@ if TYPE_CHECKING:
     from plait.lang.loaded import Loaded
     from plait.tools.trust.decisions import Ask as AskTrust
 
-INPUT: Final = "map/items"
-"""The step that reads the input of a map."""
-STOPPED_BY: Final = {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 129}
-"""The exit code of a run that a signal has stopped: 128 and its number."""
 NOTED: Final = frozenset({"refused-variable", "short-secret"})
 """Warnings that depend on what a run is given, so that no check of the file tells of them."""
-
-
-@dataclass(frozen=True, slots=True)
-class FlowResult:
-    """What became of a run."""
-
-    run: str
-    status: Status
-    failure: Failure | None = None
-    value: Json = None
-    counts: Mapping[str, Json] = field(default_factory=dict)
-    """`total`, `successful`, `failed` of its items."""
-    trust_refused: bool = False
-    has_seal: bool = True
-    """Is it known to be this user's, so that it can be resumed?"""
-
-    @property
-    def exit_code(self) -> int:
-        if self.status == "interrupted":
-            return STOPPED_BY.get(self.failure.message if self.failure else "", 130)
-        if self.trust_refused:
-            return 3
-        if self.failure is not None and self.failure.kind == "refused" and self.failure.path == INPUT:
-            return 2  # as for any other file of the user's that is missing or cannot be read
-        return 1 if self.status == "failed" or self.counts.get("failed") else 0
-
-
-@dataclass(frozen=True, slots=True)
-class Company:
-    """Who is there while a run is worked on: those who watch, who may stop it, who answers about trust."""
-
-    watchers: Sequence[Watch] = ()
-    stop: Stop = field(default_factory=Stop)
-    ask: AskTrust | None = None
-
-
-class Unkept:
-    """A run of which nothing is left when it is over."""
-
-    def __init__(self) -> None:
-        from tempfile import TemporaryDirectory
-
-        from plait.engine.journal import MemoryJournal
-
-        self.id = "unkept"
-        self.journal = MemoryJournal()
-        self.facts: dict[str, Json] = {}
-        self.why_unsealed = ""
-        self._temporary = TemporaryDirectory(prefix="plait-run-")
-        self.folder = self._temporary.name
-
-    def amend(self, **facts: Json) -> None:
-        self.facts |= facts
-
-    def __enter__(self) -> Unkept:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._temporary.cleanup()
 
 
 def worked(
@@ -217,7 +156,7 @@ def _for_callers(value: Json) -> Json:
 
 
 def _first_turn(id: str, loaded: Loaded, run: WorkingRun, flow: Flow) -> Turn:
-    from plait.app.api import printed_by
+    from plait.app.toolbox import printed_by
 
     env = {**os.environ, **loaded.process_env()}
     may_change = None if run.rehearsal is None else lambda: run.would_have_run
@@ -326,8 +265,8 @@ def expect_tools(flow: Flow, loaded: Loaded, ask: AskTrust | None, *, running: b
     """
     if not loaded.uses:
         return
-    from plait.app.api import toolbox
     from plait.app.subflows import code_problems, elements_of
+    from plait.app.toolbox import toolbox
 
     tools = toolbox(flow.project, ask=ask)
     problems = code_problems(tools, loaded)

@@ -11,25 +11,11 @@ import os
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 
-from plait.app.flow_source import (
-    Flow,
-    Options,
-    expect_places,
-    flow_named,
-    keep_backend,
-    project_of_file,
-)
+from plait.app.flow_source import Flow, Options, expect_places, flow_named, keep_backend
+from plait.app.result import Company, FlowResult, Unkept
 from plait.app.retention import remove_old_runs
-from plait.app.run_builder import (
-    Company,
-    FlowResult,
-    Unkept,
-    expect_backend,
-    expect_tools,
-    rehearsed,
-    worked,
-    would_fail,
-)
+from plait.app.run_builder import expect_backend, expect_tools, rehearsed, worked, would_fail
+from plait.app.toolbox import project_of_file
 from plait.core.errors import InputError
 from plait.core.hints import TYPE_CHECKING
 from plait.core.values import Json
@@ -37,10 +23,10 @@ from plait.core.values import Json
 if TYPE_CHECKING:
     from plait.adapters.git import Left
     from plait.adapters.store import Runs, RunSummary
+    from plait.engine.events import Stamped
     from plait.engine.hands import Rehearsed
-    from plait.engine.journal import Stamped
-    from plait.lang.directive.read import Filled
     from plait.lang.loaded import Loaded
+    from plait.program.program import Filled
     from plait.tools.trust.seal import Seals
 
 __all__ = [
@@ -142,7 +128,7 @@ def call_flow(
     company: Company | None = None,
 ) -> FlowResult:
     """Run a tool that is a flow, as a run of its own: it is recorded, and can be resumed."""
-    from plait.app.api import toolbox
+    from plait.app.toolbox import toolbox
 
     company = company or Company()
     tools = toolbox(project, ask=company.ask)
@@ -324,7 +310,7 @@ def rehearse_call(tool_id: str, params: Mapping[str, Json], *, project: str | No
     """The same for a tool that is a flow."""
     from tempfile import TemporaryDirectory
 
-    from plait.app.api import toolbox
+    from plait.app.toolbox import toolbox
     from plait.engine.journal import MemoryJournal
 
     tools = toolbox(project)
@@ -406,7 +392,7 @@ def flow_store(project: str) -> Runs:
 
 def seals_for(project: str) -> Seals:
     """How this user's own runs and results in a project are told from those that came with it."""
-    from plait.app.api import user_space
+    from plait.app.toolbox import user_space
     from plait.tools.trust.seal import Seals
 
     return Seals(user_space(), project)
@@ -454,14 +440,14 @@ def runs_above(root: str) -> str | None:
 
 
 def _state_project(project: str | None) -> str:
-    from plait.app.api import project_root
+    from plait.app.toolbox import project_root
 
     return project_root(project)
 
 
 def prompt_of(path: str, options: Options | None = None, *, project: str | None = None) -> Filled:
     """The prompt of a directive with its inputs put in; nothing is sent."""
-    from plait.lang.directive.read import Directed
+    from plait.program.program import Directed
 
     program = flow_named(path, options or Options(), project).load().program
     if not isinstance(program, Directed):

@@ -11,13 +11,13 @@ from plait.adapters.process.process import Finished, run_shell
 from plait.core.errors import InputError, LimitError, ProcessError
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.values import Json
-from plait.engine.context import Stop
+from plait.engine.event_bus import Stop
 
 if TYPE_CHECKING:
     from plait.adapters.store.result_cache import Results
     from plait.agents.messages import Offer, Provider
     from plait.agents.providers.registry import Providers
-    from plait.engine.hands import Inside
+    from plait.program.ports import Inside
     from plait.template.shell.binding import BoundScript
     from plait.tools.call import Toolbox, ToolResult
     from plait.tools.code_params import CodeParams
@@ -118,7 +118,7 @@ class RealHands:
 
     def _moved(self, path: str | None) -> tuple[str | None, str]:
         """Where the file is now, or why it is nowhere."""
-        from plait.engine.hands import NO_ROOM
+        from plait.program.ports import NO_ROOM
 
         if path is None:
             return None, ""
@@ -274,7 +274,7 @@ class RealHands:
 
     def _toolbox(self) -> Toolbox:
         """The tools of the project, in the environment of the flow; one for all calls of a run."""
-        from plait.app.api import toolbox
+        from plait.app.toolbox import toolbox
         from plait.core.records import replace
 
         with self._lock:
@@ -288,7 +288,7 @@ class RealHands:
             return self._tools
 
     def _carried_out(self, invocation: Invocation) -> Returned:
-        from plait.app.api import perform_until
+        from plait.app.toolbox import perform_until
         from plait.core.records import replace
 
         timeout = _HERE.timeout
@@ -316,7 +316,7 @@ class RealHands:
     def provider(self, name: str | None) -> Provider | None:
         from plait.adapters.http.client import stream
         from plait.agents.providers.registry import Providers
-        from plait.app.api import toolbox
+        from plait.app.toolbox import toolbox
 
         with self._lock:
             if self._providers is None:
@@ -383,7 +383,7 @@ def item_root(folder: str, project: str, directory: str) -> str | None:
     place = os.path.join(top, name)
     if not os.path.isfile(os.path.join(place, ".git")):
         return place  # a folder of copies, whatever was made of it
-    from plait.program.changes import worktree_of
+    from plait.core.safe_files import worktree_of
 
     own = worktree_of(project)
     prefix = os.path.relpath(os.path.realpath(project), own) if own else os.curdir

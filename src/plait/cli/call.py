@@ -97,7 +97,8 @@ def _call(options: argparse.Namespace) -> int:
 def _call_flow(options: argparse.Namespace, params: Mapping[str, Json]) -> int:
     """A tool that is a flow is a run: what it gives is printed, and it can be looked at and resumed."""
     from plait.app import runs as flows
-    from plait.cli.run import show_rehearsal, watched
+    from plait.cli.run import watched
+    from plait.views.plan import show_rehearsal
     from plait.views.text import QuietView
 
     for name in ("locked", "timeout", "allow_env"):
@@ -123,9 +124,9 @@ def _call_flow(options: argparse.Namespace, params: Mapping[str, Json]) -> int:
 
 def _begin_early() -> None:
     """What starts processes takes as long to begin as we do to load the rest: let both go on at once."""
-    from plait.app import api as app
+    from plait.app.toolbox import warm_up
 
-    app.warm_up()
+    warm_up()
 
 
 def _toolbox(options: argparse.Namespace) -> Toolbox:

@@ -13,20 +13,19 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from plait.agents.session import title_of
+from plait.agents.turns import title_of
 from plait.cli.trust_prompt import add_project, ask_for_trust, at_a_terminal
 from plait.core.errors import InputError
 from plait.core.hints import TYPE_CHECKING, Final, TextIO
 from plait.core.records import replace
 from plait.core.values import Json, json_text
-from plait.engine.context import Stop
-from plait.engine.events import Noted, Spoken, StepFinished, StepStarted
-from plait.engine.journal import Stamped
-from plait.engine.limits import Limits
+from plait.engine.event_bus import Stop
+from plait.engine.events import Noted, Spoken, Stamped, StepFinished, StepStarted
+from plait.engine.limits import Limits, Tally
 from plait.engine.outcome import Done, Failure
-from plait.views.parts import Tally
+from plait.views.format import clean, clean_block
 from plait.views.terminal import paint_for
-from plait.views.text import Result, asked_line, clean, clean_block
+from plait.views.text import Result, asked_line
 
 if TYPE_CHECKING:
     import argparse
@@ -99,9 +98,9 @@ class Person:
 
         But not the time, since that is also the person's, and not what nobody has written.
         """
-        from plait.app.flow_source import CHAT
-        from plait.lang.directive.read import Directed
+        from plait.lang.kinds import CHAT
         from plait.program.chat import Chat
+        from plait.program.program import Directed
 
         program = loaded.program
         if not isinstance(program, Directed):

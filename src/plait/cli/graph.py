@@ -14,7 +14,7 @@ from plait.cli.trust_prompt import add_project
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.engine.journal import Journal
 from plait.engine.outcome import Failed
-from plait.views.text import Line, clean, write_lines
+from plait.views.format import Line, clean, write_lines
 
 if TYPE_CHECKING:
     import argparse

@@ -32,14 +32,14 @@ def configure(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from plait.app import api as app
+    from plait.app.toolbox import toolbox
     from plait.cli.scaffold import STATE, ignore_state, project_files, write_new
     from plait.tools.trust.decisions import brought_along
 
     files = project_files(one_of("kind", options.kind, KINDS))
     root = os.path.realpath(options.folder)
     _make(root)
-    tools = app.toolbox(root)
+    tools = toolbox(root)
     _expect_project(root, tools.trust.store.root)
     alone = not brought_along(root)
     write_new(root, files)

@@ -55,14 +55,14 @@ def configure(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from plait.app import api as app
+    from plait.app.toolbox import toolbox
 
     action = one_of("action", options.action, ACTIONS)
     if action in _NAMED and options.name is None:
         raise InputError(
             f"plait keys {action}: NAME is missing", fix="see plait keys --help", code="arguments"
         )
-    store = app.toolbox().trust.store
+    store = toolbox().trust.store
     folder = key_folder(store)
     match action:
         case "list":

@@ -15,23 +15,23 @@ from plait.core.errors import InputError, nearest
 from plait.core.hints import TYPE_CHECKING, Final, Protocol
 from plait.core.records import dataclass
 from plait.core.values import Json, json_text
-from plait.engine.events import Event, RunStarted, StepFinished, StepRetrying, StepStarted, Used
-from plait.engine.journal import Journal, Stamped, is_below
+from plait.engine.events import Event, RunStarted, Stamped, StepFinished, StepRetrying, StepStarted, Used
+from plait.engine.journal import Journal
 from plait.engine.outcome import Done, Failed, Failure, Outcome, Skipped, to_record
-from plait.views.parts import CALL, TURN
-from plait.views.progress import row_of
-from plait.views.text import (
+from plait.engine.paths import is_below
+from plait.views.format import (
     Line,
-    asked_words,
     clean,
     clean_block,
     clock,
     first_line,
     json_line,
     nth_attempt,
-    row_state,
     write_lines,
 )
+from plait.views.parts import CALL, TURN
+from plait.views.progress import row_of
+from plait.views.text import asked_words, row_state
 from plait.views.told import told
 
 if TYPE_CHECKING:

@@ -13,12 +13,12 @@ from plait.cli.run import (
     load_all,
     parallel,
     reporting,
-    show_rehearsal,
     view_for,
     watched,
 )
 from plait.core.hints import TYPE_CHECKING, Final
-from plait.views.text import clean_block
+from plait.views.format import clean_block
+from plait.views.plan import show_rehearsal
 
 if TYPE_CHECKING:
     import argparse

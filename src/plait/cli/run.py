@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
@@ -19,16 +19,17 @@ from plait.cli.values import expect_map, file_text, given_text, read_json
 from plait.core.errors import InputError, PlaitError
 from plait.core.hints import TYPE_CHECKING, Final, Protocol, TextIO
 from plait.core.values import Json
-from plait.engine.context import Stop
-from plait.views.terminal import error_data, paint_for
-from plait.views.text import JsonView, PlainView, QuietView, Result, View, clean, clean_block, json_line
+from plait.engine.event_bus import Stop
+from plait.views.format import json_line
+from plait.views.plan import show_rehearsal
+from plait.views.terminal import error_data
+from plait.views.text import JsonView, PlainView, QuietView, Result, View
 
 if TYPE_CHECKING:
     import argparse
 
     from plait.app.runs import Company, Options
     from plait.cli.arguments import Parser
-    from plait.engine.hands import Rehearsed
     from plait.tools.trust.decisions import Ask as AskTrust
     from plait.tools.trust.decisions import Question
 
@@ -37,7 +38,6 @@ EXAMPLES: Final = (
     "plait run fix-worst.yaml -i folder=src --max-parallel 8 --dry-run",
 )
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-REHEARSED: Final = ("path", "kind", "shown", "remembered", "why", "fails", "skipped")
 SHOW_CURSOR: Final = b"\x1b[?25h"
 
 
@@ -83,10 +83,10 @@ def load_all() -> None:
     """Load what a run takes, while the guardian starts beside it; from then on there may be garbage."""
     import gc
 
-    from plait.app import api as app
     from plait.app import runs as flows
+    from plait.app.toolbox import warm_up
 
-    app.warm_up()
+    warm_up()
     flows.load_all()
     gc.freeze()
     gc.enable()
@@ -127,33 +127,6 @@ def reporting(options: argparse.Namespace, work: Callable[[argparse.Namespace], 
             raise
         print(json_line({"event": "error", "error": error_data(error)}))
         return error.exit_code
-
-
-def show_rehearsal(rehearsed: Iterable[Rehearsed], *, as_json: bool) -> int:
-    """What a dry run found, step by step: what would run or fail, and what is remembered; the exit code."""
-    paint = paint_for(sys.stdout)
-    code = 0
-    for one in rehearsed:
-        code = 1 if one.fatal else code
-        if as_json:
-            print(json_line({name: getattr(one, name) for name in REHEARSED}))
-            continue
-        shown = f"{one.shown}   would fail: {one.fails}" if one.fails else one.shown
-        first, *more = clean_block(shown).rstrip("\n").split("\n")
-        colour = "dim" if one.remembered or one.skipped else "bold"
-        about = paint(_about(one), "dim")
-        print(f"{paint(clean(one.path, None), colour)}   {clean(one.kind)}   {first}{about}")
-        for line in more:
-            print(f"    {line}")
-    return code
-
-
-def _about(one: Rehearsed) -> str:
-    if one.remembered:
-        return "   (remembered)"
-    if one.skipped:
-        return f"   (skipped: {clean(one.skipped)})"
-    return f"   (again: {one.why})" if one.why else ""
 
 
 # ── watching ─────────────────────────────────────────────────────────────
@@ -308,10 +281,10 @@ def expect_folder(project: str | None) -> None:
 
 
 def _trust_first(options: argparse.Namespace) -> None:
-    from plait.app import api as app
     from plait.app import runs as flows
+    from plait.app.toolbox import toolbox
     from plait.tools.trust.decisions import brought_along
 
-    trust = app.toolbox(options.project or flows.project_of_file(options.file)).trust
+    trust = toolbox(options.project or flows.project_of_file(options.file)).trust
     if trust.project is not None and not trust.project_trusted and brought_along(trust.project):
         trust.trust_project(origin="--trust")

@@ -13,8 +13,8 @@ from plait.cli.trust_prompt import add_project
 from plait.core.hints import TYPE_CHECKING, Final, Literal, Protocol, TextIO
 from plait.core.values import Json
 from plait.engine.events import Status
+from plait.views.format import clean, clock
 from plait.views.terminal import aligned, paint_for, width, write_json
-from plait.views.text import clean, clock
 
 if TYPE_CHECKING:
     import argparse
@@ -66,8 +66,8 @@ def configure(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from plait.app import api as app
     from plait.app import runs as flows
+    from plait.app.toolbox import project_root
 
     expect_folder(options.project)
     summaries = flows.flow_runs(options.project, whole("--limit", options.limit))
@@ -75,7 +75,7 @@ def run(options: argparse.Namespace) -> int:
         write_json([record(one) for one in summaries])
     else:
         show(summaries, sys.stdout, now=time.time())
-        if not summaries and options.project is None and (above := flows.runs_above(app.project_root(None))):
+        if not summaries and options.project is None and (above := flows.runs_above(project_root(None))):
             print(f"{above} has runs: plait runs --project {shlex.quote(above)}")
     return 0
 

@@ -11,27 +11,14 @@ from plait.cli.trust_prompt import add_project
 from plait.core.hints import TYPE_CHECKING, Final, Protocol
 from plait.core.values import Json
 from plait.engine.choice import chosen_at
-from plait.engine.events import Event, RunStarted, Status, StepFinished, StepRetrying
-from plait.engine.journal import Journal, Recorded, Stamped, is_item
+from plait.engine.events import Event, RunStarted, Stamped, Status, StepFinished, StepRetrying
+from plait.engine.journal import Journal, Recorded
 from plait.engine.outcome import Done, Failed, Skipped
+from plait.engine.paths import is_item
+from plait.views.format import Line, clean, clock, counted, first_line, json_line, write_lines
 from plait.views.parts import AGENT, ASKING, ENSEMBLE, GRAPH, LISTED, FailedStep, Part
 from plait.views.progress import Progress
-from plait.views.text import (
-    Line,
-    asked_line,
-    clean,
-    clock,
-    counted,
-    ended,
-    figures,
-    first_line,
-    json_line,
-    next_commands,
-    note_line,
-    project_named,
-    why_ended,
-    write_lines,
-)
+from plait.views.text import asked_line, ended, figures, next_commands, note_line, project_named, why_ended
 from plait.views.told import told
 
 if TYPE_CHECKING:
@@ -65,7 +52,7 @@ def configure(parser: Parser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from plait.app import runs as flows
-    from plait.app.flow_source import CHAT
+    from plait.lang.kinds import CHAT
 
     expect_folder(options.project)
     runs, name = flows.find_run(options.run, options.project)

@@ -96,7 +96,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _trust(folder: str) -> None:
-    from plait.app import api as app
+    from plait.app.toolbox import toolbox
 
     if not os.path.isdir(folder):
         guess = nearest(folder, ACTIONS)
@@ -106,7 +106,7 @@ def _trust(folder: str) -> None:
             fix=f"{meant}actions: {', '.join(ACTIONS)}",
             code="no-directory",
         )
-    tools = app.toolbox(folder)
+    tools = toolbox(folder)
     brings = brought_along(tools.trust.project or folder)
     if not brings:
         raise InputError(
@@ -218,12 +218,12 @@ def _params(written: str | None) -> dict[str, Json]:
 
 def _approve(tools: Toolbox, server: str, tool: str, params: Mapping[str, Json]) -> int:
     """Show the tool as its server describes it now; typing this command, or a yes, approves it."""
-    from plait.app import api as app
+    from plait.app.toolbox import approve_mcp, offered_by_mcp
 
     found = _mcp_calls(tools, server, tool, params)
     refused = False
     for item_id, (call, address) in found.items():
-        offered = app.offered_by_mcp(call)
+        offered = offered_by_mcp(call)
         asking = at_a_terminal()
         # Who is asked on the terminal has to see there what is asked about, wherever our output goes.
         stream = sys.stderr if asking else sys.stdout
@@ -235,7 +235,7 @@ def _approve(tools: Toolbox, server: str, tool: str, params: Mapping[str, Json])
         if asking and not agreed("approve it as it is?"):
             refused = True
             continue
-        app.approve_mcp(offered)
+        approve_mcp(offered)
         print("approved: if anything shown here changes, the tool is refused until you approve it again")
     return TrustError.exit_code if refused else 0
 

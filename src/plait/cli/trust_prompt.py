@@ -44,13 +44,13 @@ def toolbox_of(options: argparse.Namespace, *, asking: bool = False) -> Toolbox:
 
 
 def _toolbox(options: argparse.Namespace, *, asking: bool) -> Toolbox:
-    from plait.app import api as app
+    from plait.app.toolbox import toolbox
 
     if options.project is not None and not os.path.isdir(options.project):
         raise InputError(
             "there is no such folder", options.project[:200], "check --project", code="no-directory"
         )
-    return app.toolbox(options.project, ask=ask_for_trust if asking and at_a_terminal() else None)
+    return toolbox(options.project, ask=ask_for_trust if asking and at_a_terminal() else None)
 
 
 def _held_to_lock(tools: Toolbox) -> Toolbox:

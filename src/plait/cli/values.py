@@ -68,10 +68,10 @@ def scope_of(
     An `env` that was given takes the place of the process's environment; without
     `commands`, `${cmd:…}` runs nothing and its value is not known.
     """
-    from plait.app import api as app
+    from plait.app.toolbox import sources
     from plait.scope import Scope
 
-    scope = Scope(label="nothing", sources=app.sources(directory, commands=commands))
+    scope = Scope(label="nothing", sources=sources(directory, commands=commands))
     if env is not None:
         scope = scope.frame("environment", env={"env": dict(env)})
     return scope.frame("values", captures=values)

@@ -10,8 +10,8 @@ from plait.cli.run import expect_folder
 from plait.cli.trust_prompt import add_project
 from plait.core.hints import TYPE_CHECKING, Final, Protocol, TextIO
 from plait.core.values import Json
+from plait.views.format import clean
 from plait.views.terminal import aligned, paint_for, width, write_json
-from plait.views.text import clean
 
 if TYPE_CHECKING:
     import argparse

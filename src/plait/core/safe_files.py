@@ -270,3 +270,14 @@ def _outside(root: str, relative: str, why: str = "leaves its space") -> Outside
 def open_at_once(path: str, flags: int) -> int:
     """For `open`: whatever lies there, nobody waits for somebody who writes into it."""
     return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
+
+
+def worktree_of(directory: str) -> str | None:
+    """The nearest folder above with a `.git`, which may be a file."""
+    folder = os.path.realpath(directory)
+    while not os.path.lexists(os.path.join(folder, ".git")):
+        parent = os.path.dirname(folder)
+        if parent == folder:
+            return None
+        folder = parent
+    return folder

@@ -14,7 +14,8 @@ from plait.core.values import Json
 from plait.engine.outcome import Outcome
 
 if TYPE_CHECKING:
-    from plait.engine.perform import Step, Turn
+    from plait.engine.perform import Turn
+    from plait.engine.step import Step
 
 BACKENDS: Final = {
     "local": "plait.adapters.local:LocalThreads",
@@ -71,3 +72,6 @@ class Backend(Protocol):
         exception ends the asking; it is raised when everything that runs has ended.
         Without `fanned` nothing but `perform` can do it, so it is done in this process.
         """
+
+
+MOST_PARALLEL = 4096

@@ -18,11 +18,25 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 
 from plait.core.errors import InputError, InternalError, Problem
-from plait.core.hints import TYPE_CHECKING, Final
-from plait.engine.events import Event, Noted, StepFinished, StepForgotten, StepStarted, StepTitled, Used
-from plait.engine.journal import Journal, Recorded, Stamped
+from plait.core.hints import TYPE_CHECKING
+from plait.engine.event_bus import SYNC_PAUSE, Stop
+from plait.engine.events import (
+    Event,
+    Noted,
+    Stamped,
+    StepFinished,
+    StepForgotten,
+    StepStarted,
+    StepTitled,
+    Used,
+)
+from plait.engine.journal import Journal, Recorded
 from plait.engine.outcome import Done, Failed, Interrupted, Outcome
+from plait.engine.replay import changed_steps
 from plait.engine.retried import NOT_RETRIED, Retried
+
+if TYPE_CHECKING:
+    from plait.engine.event_bus import Mask, Watch
 
 if TYPE_CHECKING:
     from random import Random
@@ -30,40 +44,8 @@ if TYPE_CHECKING:
     from plait.core.values import Json
     from plait.engine.hooks import Hooks
     from plait.engine.limits import Reached, Spent
-    from plait.engine.perform import Step, Turn
-
-SYNC_PAUSE: Final = 0.02
-"""Seconds between two syncs, while there is something to sync."""
-QUESTIONS: Final = frozenset({"once", "changed"})
-"""Codes of errors that ask the user something: no outcome of a step, and a resumed run asks again."""
-
-Watch = Callable[[Stamped], None]
-Mask = Callable[[str], str]
-
-
-class Stop:
-    """The wish to stop: once is to begin nothing new and end what runs; twice is at once."""
-
-    def __init__(self) -> None:
-        self._event = threading.Event()
-        self.at_once = False
-        self.why = ""
-
-    def ask(self, why: str = "interrupted") -> None:
-        self.at_once = self._event.is_set()
-        self.why = self.why or why
-        self._event.set()
-
-    def forget(self) -> None:
-        """Go on: what was to end was one answer, and not the run."""
-        self._event.clear()
-        self.at_once, self.why = False, ""
-
-    def is_set(self) -> bool:
-        return self._event.is_set()
-
-    def wait(self, seconds: float) -> bool:
-        return self._event.wait(seconds)
+    from plait.engine.perform import Turn
+    from plait.engine.step import Step
 
 
 class Run:
@@ -366,16 +348,6 @@ def _question(run: str, path: str, title: str) -> Problem:
         f"find out whether it did its work; then plait resume {run} --repeat {path}, "
         f"or plait resume {run} --done {path}",
         code="once",
-    )
-
-
-def changed_steps(steps: Iterable[tuple[str, str]]) -> InputError:
-    named = [f"{path} ({title})" for path, title in steps]
-    return InputError(
-        "the file has changed since these steps were done: " + ", ".join(named[:20]),
-        fix="plait resume --accept-changes does them again, and all that follows them; "
-        "or put the file back as it was",
-        code="changed",
     )
 
 

@@ -180,3 +180,12 @@ Event: TypeAlias = (
     | Noted
     | RunEnded
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Stamped:
+    """An event, its place in the journal, and the wall clock when it was recorded."""
+
+    number: int
+    at: float
+    event: Event

@@ -3,367 +3,40 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from threading import Lock
 
-from plait.core.hints import TYPE_CHECKING, Final, Literal, Protocol
+from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.masking import Masker
 from plait.core.records import dataclass, replace
 from plait.core.values import Json
 from plait.engine.backend import Backend
-from plait.engine.context import Run, Stop
+from plait.engine.context import Run
+from plait.engine.dry_run import NOT_KNOWN_END
 from plait.engine.events import StepFinished
-from plait.engine.journal import is_item
 from plait.engine.limits import Earlier, Limits, Reached, Spent
-from plait.engine.outcome import Failed, Failure, Outcome, OutOfLimit, Skipped, StepError
-from plait.engine.perform import NO_TIME_LEFT
-from plait.program.capture import NOT_KNOWN_END
+from plait.engine.outcome import NO_TIME_LEFT, Failed, Failure, Outcome, OutOfLimit, Skipped, StepError
+from plait.engine.paths import is_item
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
+    from plait.program.worktrees.ports import Workspaces
 
-    from plait.agents.messages import Offer, Provider
+if TYPE_CHECKING:
+    from plait.program.ports import Hands
+
+if TYPE_CHECKING:
     from plait.agents.session import Agency
     from plait.engine.events import Event
-    from plait.engine.perform import Step, Turn
+    from plait.engine.perform import Turn
+    from plait.engine.step import Step
     from plait.program.changes import Tracker
     from plait.program.worktrees.gather import Meeting
     from plait.program.worktrees.isolation import Shelter
-    from plait.template.shell.binding import BoundScript
-    from plait.tools.call import ToolResult
-    from plait.tools.code_params import CodeParams
-    from plait.tools.invocation import RequestCall, Returned
-
-
-class Ended(Protocol):
-    """How a process ended, and what it printed."""
-
-    @property
-    def exit_code(self) -> int: ...
-    @property
-    def signal(self) -> int | None: ...
-    @property
-    def stdout(self) -> bytes: ...
-    @property
-    def stderr(self) -> bytes: ...
-    @property
-    def duration(self) -> float: ...
-    @property
-    def truncated(self) -> bool:
-        """Some output is not in `stdout` or `stderr`."""
-
-    @property
-    def stdout_truncated(self) -> bool: ...
-    @property
-    def stdout_file(self) -> str | None:
-        """What it printed, if it was too long and there is such a file."""
-
-    @property
-    def stderr_file(self) -> str | None: ...
-    @property
-    def stdout_lost(self) -> str:
-        """Why the file has not all of it, or is missing; empty if it has, or nobody wanted one."""
-
-    @property
-    def stderr_lost(self) -> str: ...
-
-
-NO_ROOM: Final = "the run keeps no more long outputs"
-TOOK_TOO_LONG: Final = 124
-"""The exit code of what had to be ended, as timeout(1) gives it."""
-"""Why an output is lost, said once for the whole run."""
-
-
-class Inside(Protocol):
-    """A flow that is called like a tool: its steps are performed where the call stands."""
-
-    @property
-    def name(self) -> str: ...
-
-    def run(self, turn: Turn) -> Json:
-        """`{output, …}`; raises StepError when it fails."""
-
-
-class Hands(Protocol):
-    """The ways in which a step touches the world."""
-
-    def shell(
-        self,
-        bound: BoundScript,
-        *,
-        shell: str,
-        cwd: str,
-        env: Mapping[str, str],
-        stdin: bytes,
-        timeout: float | None,
-        stop: Stop,
-    ) -> Ended:
-        """Run a bound script to its end; a ProcessError if it took too long or the run is to stop."""
-
-    def call(self, tool_id: str, params: Mapping[str, Json], *, timeout: float | None) -> ToolResult: ...
-
-    def program(self, tool_id: str, params: Mapping[str, Json]) -> Inside | None:
-        """The flow that a tool is, with its parameters checked; None if it is no flow.
-
-        Its file was judged as every tool is, before anything in it was looked at.
-        """
-
-    def expect_call(self, tool_id: str, params: Mapping[str, Json]) -> None:
-        """Raises what is wrong with a call, as far as that is known before it; nothing is called."""
-
-    def code(self, tool_id: str) -> CodeParams:
-        """Which parameters of a tool are read as code; none of one that cannot be found."""
-
-    def is_once(self, tool_id: str) -> bool:
-        """Does the header of a tool say that it is rather asked about than called twice?"""
-
-    def digest(self, tool_id: str) -> str | None:
-        """One digest for all files of a tool's chain; None if they do not decide what it does."""
-
-    def recall(self, key: str) -> Json:
-        """What was kept in this project under a key; None if nothing was, or it had to make room."""
-
-    def keep(self, key: str, value: Json) -> None: ...
-
-    def offers(self, patterns: Sequence[str], *, ask_servers: bool = True) -> tuple[Offer, ...]:
-        """The tools whose ids match a pattern, and that may run, as a model sees them, by id.
-
-        A pattern without `*` names a tool that has to be there; a TrustError if one may not run.
-        Without `ask_servers` nothing is started: of a tool of an MCP server its file alone is known.
-        """
-
-    def request(self, call: RequestCall) -> Returned: ...
-
-    def read(self, path: str, *, directory: str) -> bytes:
-        """A file below the project; an InputError if there is none."""
-
-    def is_inside(self, directory: str) -> bool:
-        """Is a folder the project, or below it, wherever links lead?"""
-
-    def write(self, path: str, data: bytes, *, directory: str, mode: int | None, create_dirs: bool) -> str:
-        """Put a whole file in place, below the project, at once or not at all; its full path."""
-
-    def copy(self, source: str, path: str, *, directory: str) -> str:
-        """Put a copy of a long output in place, as `write` does; a LimitError if there is not all of it."""
-
-    def lines(
-        self, bound: BoundScript, *, cwd: str, env: Mapping[str, str], timeout: float | None, stop: Stop
-    ) -> Iterator[bytes]:
-        """What a command prints, piece by piece; a ProcessError at the end if it fails."""
-
-    def git(self, args: Sequence[str], *, cwd: str, env: Mapping[str, str], stdin: bytes = b"") -> bytes:
-        """What `git ARGS` prints; a ProcessError if it fails or is not there.
-
-        `env` is added to an environment without any `GIT_…` variable.
-        """
-
-    def provider(self, name: str | None) -> Provider | None:
-        """The provider of that name, or the one that is used if nothing is said; None if there is none."""
-
-    def at(self, directory: str, env: Mapping[str, str]) -> Hands:
-        """The same hands for a step in a folder and an environment of its own: its tools are there, too."""
 
 
 # ── places of their own for items ────────────────────────────────────────
-
-
-@dataclass(frozen=True, slots=True)
-class Site:
-    """A repository, and where in it items begin."""
-
-    root: str
-    common: str
-    """The folder of its refs and objects."""
-    prefix: str
-    """The project, as seen from the root."""
-    commit: str
-    branch: str
-    """The ref that is checked out; empty if none is."""
-
-    def record(self) -> dict[str, Json]:
-        return {name: getattr(self, name) for name in ("root", "common", "prefix", "commit", "branch")}
-
-
-@dataclass(frozen=True, slots=True)
-class Spot:
-    """The place of one item."""
-
-    path: str
-    directory: str
-    """Where the project is, in it."""
-    branch: str
-    base: str
-    """The commit with which it began."""
-    stamps: str = ""
-    """Of a folder of copies: what tells whether anything in it has changed."""
-
-    def record(self) -> dict[str, Json]:
-        return {name: getattr(self, name) for name in ("path", "directory", "branch", "base", "stamps")}
-
-
-@dataclass(frozen=True, slots=True)
-class Look:
-    """What a worktree holds."""
-
-    head: str
-    on_branch: bool
-    """Its own branch is still checked out."""
-    files: tuple[str, ...] = ()
-    """Those with changes that are not committed."""
-    unmerged: bool = False
-    repositories: tuple[str, ...] = ()
-    """Folders that are repositories of their own, and that no commit can hold."""
-
-
-LONGEST_PATH: Final = 400
-"""Characters of a path that people are told."""
-
-
-@dataclass(frozen=True, slots=True)
-class Remains:
-    """What stays of a place that was to be removed, and why."""
-
-    path: str
-    cause: Literal["repositories", "closed", "cannot-move", "aside"]
-    said: str = ""
-    """By the system."""
-
-    @property
-    def message(self) -> str:
-        path = short_path(self.path)
-        match self.cause:
-            case "repositories":
-                return f"the folder of an item stays, since it holds repositories of its own: {path}"
-            case "closed":
-                return (
-                    "the folder of an item stays, since a part of it cannot be read, and so may hold what is "
-                    f"not committed: {path} ({self.said}); "
-                    "make it readable, then plait worktrees --clean"
-                )
-            case "cannot-move":
-                return (
-                    f"the folder of an item stays, since it cannot be moved: {path} ({self.said}); "
-                    "plait worktrees --clean tries again"
-                )
-            case "aside":
-                return (
-                    "all that an item did is on its branch or merged, but its folder could not be wholly "
-                    f"removed: {path} ({self.said}); plait worktrees --clean tries again, or remove it "
-                    "yourself"
-                )
-
-
-def short_path(path: str) -> str:
-    """A path for people: of one that is nested without end, how it begins and how it ends."""
-    return path if len(path) <= LONGEST_PATH else f"{path[: LONGEST_PATH // 2]}…{path[-LONGEST_PATH // 4 :]}"
-
-
-@dataclass(frozen=True, slots=True)
-class Conflict:
-    files: tuple[str, ...]
-
-
-class InTheWay(Exception):
-    """A working tree cannot go along, because of what is in it; in git's words."""
-
-
-class NotWritten(InTheWay):
-    """Files of a working tree cannot be written; in git's words, and how much room there is."""
-
-
-class Tree(Protocol):
-    """A working tree of the user's."""
-
-    @property
-    def path(self) -> str: ...
-
-    def expect_fits(self, old: str, new: str) -> None:
-        """Raises InTheWay if the tree could not go from one commit to the other."""
-
-    def update(self, old: str, new: str, *, again: bool) -> None:
-        """Go from one commit to another; `again`: that was perhaps begun before.
-
-        Local changes stay, or InTheWay; NotWritten if there is no room for it.
-        """
-
-
-class Workspaces(Protocol):
-    """Worktrees, branches and merges of one run.  Commits are object ids, refs whole names."""
-
-    def survey(self, base: str, *, needs_branch: bool) -> Site:
-        """An InputError that says why, if items cannot have worktrees here."""
-
-    def open(self, site: Site) -> None:
-        """Work with a repository that was looked at before."""
-
-    def project_branch(self) -> str:
-        """The branch that is checked out where the project is, a whole ref; empty if there is none."""
-
-    def add(self, order: int, title: str, key: str, commit: str) -> Spot: ...
-    def copy(self, order: int, title: str, key: str, inputs: Sequence[str]) -> Spot: ...
-    def hand_over(self, spot: Spot) -> None:
-        """A place was recorded, and steps are about to work there; until then nobody keeps a copy."""
-
-    def gather(self, branch: str) -> Spot:
-        """The worktree of the branch on which everything is collected."""
-
-    def leave(self, branch: str) -> str:
-        """Remove it, since its branch moves on without it; the branch that keeps what is not committed."""
-
-    def is_there(self, spot: Spot) -> bool: ...
-    def is_unfinished(self, path: str) -> bool:
-        """A folder that was being made for an item when an earlier life of the run ended."""
-
-    def break_locks(self, spot: Spot | None = None) -> None:
-        """Remove what git processes that died with an earlier life left locked: branches, or a place."""
-
-    def is_unchanged(self, spot: Spot) -> bool: ...
-    def look(self, spot: Spot) -> Look: ...
-    def commit(self, spot: Spot, files: Sequence[str], message: str) -> str: ...
-    def point(self, spot: Spot, head: str) -> bool:
-        """Let its branch name what a worktree has, unless commits would lose their name by that."""
-
-    def expect_whole(self, spot: Spot) -> None:
-        """Raises if a worktree may be half removed: what is missing there is nobody's deletion."""
-
-    def remove(self, spot: Spot, *, merged: str | None) -> Remains | None:
-        """Remove a place, and its branch if that is still at `merged`; what stays of it, if anything.
-
-        The branch is removed at the latest when it is said to `settle`.
-        """
-
-    def settle(self) -> None: ...
-    def prune(self) -> None:
-        """Remove what is left of places that nobody needs; when no item is at work."""
-
-    def tip(self, ref: str) -> str: ...
-    def move(self, ref: str, new: str, old: str) -> bool:
-        """Compare and swap; False if the ref was somewhere else."""
-
-    def forget_branch(self, branch: str, at: str) -> bool:
-        """Remove a branch that is still there; False if somebody has it checked out."""
-
-    def forget_merged(self, into: str, spare: Collection[str]) -> None:
-        """Remove the branches of places that add nothing to a commit, but for these."""
-
-    def unmerged(self, into: str) -> list[str]:
-        """The branches of places that are gone, and that have commits which this one has not."""
-
-    def undone(self, old: str, new: str, tip: str) -> list[str]:
-        """The files that one commit changes, and that are at a later one as they were before it."""
-
-    def is_ancestor(self, one: str, other: str) -> bool: ...
-    def merge(self, ours: str, theirs: str, message: str) -> str | Conflict: ...
-    def tree_of(self, ref: str, *, mark: str) -> AbstractContextManager[Tree | None]:
-        """The working tree in which a branch is checked out; nobody else changes its index meanwhile."""
-
-    def facts(self, target: str, source: str) -> dict[str, Json]:
-        """`commits` that one ref has and another has not, and the `files` that they change."""
-
-    def leftovers(self) -> list[str]: ...
-    def spot_at(self, path: str) -> Spot: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -696,8 +369,3 @@ def out_of_limit(
     if hooks is not None:
         hooks.reach(turn, reached, context or {})
     return OutOfLimit(reached, turn.path, partial)
-
-
-def hands_at(turn: Turn) -> Hands:
-    """The hands of a step, where it is and with what it was given."""
-    return working(turn.run).hands.at(turn.directory, turn.env)

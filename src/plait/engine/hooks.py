@@ -34,7 +34,7 @@ from plait.core.masking import masked
 from plait.core.records import dataclass, field, replace
 from plait.core.values import Json
 from plait.engine.events import Owed
-from plait.engine.journal import Recorded, is_below, number_of
+from plait.engine.journal import Recorded, number_of
 from plait.engine.limits import NAMES as LIMITS
 from plait.engine.limits import Reached, Spent
 from plait.engine.outcome import (
@@ -47,11 +47,14 @@ from plait.engine.outcome import (
     Outcome,
     OutOfLimit,
     OutOfTime,
+    Skip,
     Skipped,
     StepError,
     expect_done,
 )
-from plait.engine.perform import PLAIN, Policy, Skip, Step, Turn, act, perform, plans
+from plait.engine.paths import is_below
+from plait.engine.perform import Turn, act, perform, plans
+from plait.engine.step import PLAIN, Policy, Step
 from plait.scope import Scope
 from plait.template.program import FACTS
 

@@ -6,18 +6,24 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Collection, Iterable, Iterator
 from threading import Lock
 
-from plait.core.hints import Final, Protocol
+from plait.core.hints import Protocol
 from plait.core.records import dataclass, field
-from plait.engine.events import Event, Owed, StepFinished, StepForgotten, StepRetrying, StepStarted, Used
+from plait.engine.events import (
+    Event,
+    Owed,
+    Stamped,
+    StepFinished,
+    StepForgotten,
+    StepRetrying,
+    StepStarted,
+    Used,
+)
 from plait.engine.outcome import Done, Failed, Outcome
-
-ITEM: Final = "item:"
-"""The name of an item begins with it."""
+from plait.engine.paths import is_below, is_item
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,15 +42,6 @@ class Recorded:
     """The hooks that were to hear of it."""
     number: int = field(default=0, compare=False)
     """The place of its end in the journal: what was done later has a larger one."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stamped:
-    """An event, its place in the journal, and the wall clock when it was recorded."""
-
-    number: int
-    at: float
-    event: Event
 
 
 class Journal(Protocol):
@@ -297,10 +294,6 @@ def number_of(known: Recorded | None) -> int:
     return 0 if known is None else known.number
 
 
-def is_item(path: str) -> bool:
-    return path.rpartition("/")[2].startswith(ITEM)
-
-
 def marked(orders: Collection[int]) -> bytes:
     """A byte for each place up to the last: 1 where one of these is."""
     marks = bytearray(max(orders, default=-1) + 1)
@@ -312,23 +305,3 @@ def marked(orders: Collection[int]) -> bytes:
 def has_mark(marks: bytes, order: int) -> bool:
     """Is this place one of those that `marked` was given?"""
     return order < len(marks) and marks[order] == 1
-
-
-def starred(path: str) -> str:
-    """A path of a run as one of the flow: of any item, and of any time that a handler or check is run."""
-    return "/".join(
-        f"{ITEM}*" if part.startswith(ITEM) else _HANDLED.sub(r"\1", part) for part in path.split("/")
-    )
-
-
-_HANDLED: Final = re.compile(r"^(on_failure|on_incomplete|check)@\d+$")
-
-
-def is_inside(path: str, top: str) -> bool:
-    """Is this path below the other one?"""
-    return path.startswith(f"{top}/")
-
-
-def is_below(path: str, top: str) -> bool:
-    """Is this path the other one, or below it?"""
-    return path == top or path.startswith(f"{top}/")

@@ -24,8 +24,12 @@ from threading import Condition, Lock
 from plait.core.hints import TYPE_CHECKING, Final, TypeAlias
 from plait.core.records import dataclass, field, replace
 from plait.core.values import Json
-from plait.engine.events import StepFinished, Used
+from plait.engine.events import StepFinished, StepRetrying, Used, UsedBefore
 from plait.engine.outcome import LIMIT, Failure, StepError
+
+if TYPE_CHECKING:
+    from plait.core.values import Json
+    from plait.engine.events import Event, Used
 
 if TYPE_CHECKING:
     from plait.engine.journal import Journal
@@ -393,3 +397,35 @@ class _Union:
     @property
     def length(self) -> float:
         return sum(end - start for start, end in self._stretches)
+
+
+@dataclass(slots=True, eq=False)
+class Tally:
+    """What models have been asked, and what that took: the same that counts against limits."""
+
+    turns: int = 0
+    tokens: int = 0
+    cost: float = 0.0
+    estimated: int = 0
+    """Of the tokens: those that no server counted."""
+
+    def add(self, used: Used) -> None:
+        self.turns += int(used.get("turns", 0))
+        self.tokens += int(used.get("tokens", 0))
+        self.estimated += int(used.get("estimated", 0))
+        self.cost += used.get("spend", 0.0)
+
+    def hear(self, event: Event) -> None:
+        """Count what an event says was used up; what is replayed was counted with the earlier lives."""
+        match event:
+            case StepFinished(used=used, replayed=False) | StepRetrying(used=used):
+                if used is not None:
+                    self.add(used)
+            case UsedBefore(parts=parts):
+                self.turns, self.tokens, self.cost, self.estimated = 0, 0, 0.0, 0
+                for used in parts.values():
+                    self.add(used)
+
+    def record(self) -> dict[str, Json]:
+        estimated: dict[str, Json] = {"estimated": self.estimated} if self.estimated else {}
+        return {"turns": self.turns, "tokens": self.tokens, "cost": round(self.cost, 6), **estimated}

@@ -15,6 +15,12 @@ from plait.core.records import dataclass, replace
 from plait.core.values import Json, expect_json
 
 if TYPE_CHECKING:
+    from plait.core.errors import RequestError
+
+if TYPE_CHECKING:
+    from plait.core.hints import Final
+
+if TYPE_CHECKING:
     from plait.engine.limits import Reached
 
 INCOMPLETE: Final = "incomplete"
@@ -159,3 +165,35 @@ def to_record(outcome: Outcome) -> dict[str, Json]:
             return {"status": "failed", "failure": failure.record()}
         case Skipped(why):
             return {"status": "skipped", "why": why}
+
+
+NO_TIME_LEFT: Final = "was ended: the time of what it is part of was over"
+
+
+class Skip(Exception):
+    """Raised by a step that had nothing to do."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why)
+        self.why = why
+
+
+def kind_of_status(status: int) -> str:
+    """The kind of failure that an unwelcome answer is."""
+    if status == 429:
+        return "rate_limit"
+    if status in (408, 504):
+        return "timeout"
+    return "server_error" if 500 <= status < 600 else "failed"
+
+
+def kind_of_error(error: RequestError) -> str:
+    """The kind of failure that no answer is."""
+    match error.code:
+        case "deadline":
+            return "timeout"
+        case "name-not-found" | "unreachable" | "tls" | "connection-lost":
+            return "network"
+        case "too-large" | "encoding":
+            return "failed"
+    return "refused"

@@ -9,19 +9,18 @@ is not done but remembered.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from threading import Lock
 
 from plait.core.errors import NO_OUTCOMES, JournalError, PlaitError
-from plait.core.hints import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias, TypeVar
+from plait.core.hints import TYPE_CHECKING, Protocol, TypeVar
 from plait.core.machine import REFUSALS, machine_error
 from plait.core.records import dataclass, field, replace
 from plait.core.values import Json
-from plait.engine.context import QUESTIONS
 from plait.engine.events import StepFinished, StepRetrying, StepStarted, Used
-from plait.engine.journal import is_inside
 from plait.engine.outcome import (
+    NO_TIME_LEFT,
     Aborted,
     Done,
     Failed,
@@ -30,47 +29,23 @@ from plait.engine.outcome import (
     Outcome,
     OutOfLimit,
     OutOfTime,
+    Skip,
     Skipped,
     StepError,
     recordable,
     recordable_failure,
     too_long,
 )
-from plait.engine.retry import ONCE_ONLY, Retry
+from plait.engine.replay import QUESTIONS, goes_on_from, remembered
+from plait.engine.retry import Retry
+
+if TYPE_CHECKING:
+    from plait.engine.step import GoesOn, Policy, Step
 
 if TYPE_CHECKING:
     _Run = TypeVar("_Run", bound=Callable[..., Json])
     from plait.engine.context import Run
-    from plait.engine.journal import Recorded
     from plait.scope import Scope
-
-
-class Step(Protocol):
-    """Anything with a name that can be run; its value is JSON, so that replay equals live."""
-
-    @property
-    def name(self) -> str:
-        """Its place in a path; one of its kind among its siblings."""
-
-    @property
-    def kind(self) -> str: ...
-
-    @property
-    def title(self) -> str: ...
-
-    @property
-    def fingerprint(self) -> str:
-        """Digest of what its author wrote, all that is inside included."""
-
-    @property
-    def policy(self) -> Policy: ...
-
-    @property
-    def inner(self) -> Sequence[Step]:
-        """The steps that it performs; their changes are theirs, not its own."""
-
-    def run(self, turn: Turn) -> Json:
-        """Its value; raises StepError if it failed, Skip if there was nothing to do."""
 
     # It may also have `goes_on: GoesOn`; and its `run` may be one that `plans`.
 
@@ -97,37 +72,6 @@ def act(what: Acting, turn: Turn) -> Json:
     if turn.run.is_dry and not getattr(run, "plans", False):
         return turn.run.would_run(turn, what)
     return run(turn)
-
-
-GoesOn: TypeAlias = Literal["inner", "always"]
-"""Does another attempt go on where the last one ended, if something inside failed, or whatever failed?
-Without a word of the step all that is inside of it is done anew."""
-
-
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """How `perform` treats a step."""
-
-    retry: Retry = ONCE_ONLY
-    timeout: float | None = None
-    once: bool = False
-    """Rather ask than do it a second time, when nobody knows whether the first was finished."""
-    failure_is_final: bool = False
-    """A recorded failure is remembered like a success: a dead letter, until somebody retries it."""
-    failure_is_skipped: bool = False
-    """A failure that is not tried again any more counts as if there had been nothing to do."""
-
-
-PLAIN = Policy()
-NO_TIME_LEFT: Final = "was ended: the time of what it is part of was over"
-
-
-class Skip(Exception):
-    """Raised by a step that had nothing to do."""
-
-    def __init__(self, why: str) -> None:
-        super().__init__(why)
-        self.why = why
 
 
 class Allowance:
@@ -295,28 +239,6 @@ def perform(step: Step, turn: Turn) -> Outcome:
     return _performed(step, turn) if known is None else known
 
 
-def remembered(step: Step, turn: Turn) -> Outcome | None:
-    return None if turn.run.fresh else turn.run.known(step, turn)
-
-
-def since_last_end(turn: Turn, name: str, is_in_vain: InVain = lambda *_: False) -> Turn:
-    """The turn of a step from whose failure others follow: if they were in vain, it is tried again.
-
-    `is_in_vain`: has it, which is done, been done in vain, given how what it is inside of has failed since?
-    """
-    journal = turn.run.journal
-    if turn.run.fresh or not turn.replaying:
-        return turn
-    known, end = journal.recorded(f"{turn.path}/{name}"), journal.last_end(turn.path)
-    if known is None or end is None or end.number < known.number or not isinstance(end.outcome, Failed):
-        return turn
-    in_vain = isinstance(known.outcome, Failed) or is_in_vain(known, end.outcome.failure)
-    return replace(turn, replaying=False) if in_vain else turn
-
-
-InVain: TypeAlias = "Callable[[Recorded, Failure], bool]"
-
-
 def _performed(step: Step, turn: Turn, *, is_last: bool = False) -> Outcome:
     try:
         return _recorded(step, turn, is_last=is_last)
@@ -452,11 +374,6 @@ def _attempted(step: Step, turn: Turn, began: float) -> tuple[Outcome, int]:
             run.fresh = False
 
 
-def goes_on_from(failure: Failure, path: str) -> bool:
-    """Has something inside the step at a path failed, or had it no time left for more?"""
-    return is_inside(failure.path, path) or failure.kind == "timeout"
-
-
 def _pause(retry: Retry, delays: Iterator[float], failure: Failure, turn: Turn, began: float) -> float | None:
     """Seconds until the next attempt; None if there is none."""
     delay = next(delays, None)
@@ -520,11 +437,3 @@ def _tried(step: Step, turn: Turn) -> Outcome:
         if limit is None:
             raise
         raise limit from error
-
-
-def inside(step: Step, path: str = "") -> Iterator[tuple[str, Step]]:
-    """Every step of a flow that is known before it runs, with its path; an item's name is `item:*`."""
-    here = f"{path}/{step.name}" if path else step.name
-    yield here, step
-    for inner in step.inner:
-        yield from inside(inner, here)

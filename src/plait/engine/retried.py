@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from plait.core.hints import Final
 from plait.core.records import dataclass, field
-from plait.engine.journal import starred
+from plait.engine.paths import starred
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,12 +11,17 @@ from plait.core.hints import TYPE_CHECKING, Any, Final, Literal
 from plait.core.records import replace
 from plait.core.values import Json, json_text
 from plait.engine.limits import NO_LIMITS, Limits
-from plait.engine.perform import PLAIN, Policy
 from plait.engine.retry import ONCE_ONLY, Retry
+from plait.engine.step import PLAIN, Policy
 from plait.program.capture import Capture
 from plait.program.on_empty import OnEmpty
 from plait.schema import Said, template_of
+from plait.schema.directive_tables import MOST_TURNS
 from plait.template.template import Template
+
+if TYPE_CHECKING:
+    from plait.engine.limits import Limits
+    from plait.schema import Said
 
 if TYPE_CHECKING:
     from plait.core.source import Span
@@ -225,3 +230,13 @@ def read_limits(said: Said | None) -> Limits:
 def on_empty_of(said: Said) -> OnEmpty:
     """What a map, or anything like it, says about having no items."""
     return said.text("on_empty") or "warn"  # type: ignore[return-value]  # one of the words of its table
+
+
+def agent_limits(said: Said) -> Limits:
+    """The limits of an agent."""
+    return limited_turns(read_limits(said.inner("limits")))
+
+
+def limited_turns(limits: Limits) -> Limits:
+    """Without a word about turns there may be so many, and no more."""
+    return replace(limits, turns=MOST_TURNS) if limits.turns is None else limits

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from plait import schema as format
 from plait.core.errors import Problem
-from plait.core.hints import Final, Literal, TypeAlias
+from plait.core.hints import TYPE_CHECKING, Final, Literal, TypeAlias
 from plait.core.records import dataclass
 from plait.template.shell.lexer import REFUSALS
+
+if TYPE_CHECKING:
+    from plait.core.errors import Problem
 
 Severity: TypeAlias = Literal["error", "warning", "note"]
 
@@ -96,3 +102,12 @@ RULES: Final[dict[str, str]] = {
     "no-file": "The file does not exist or cannot be read.",
     **{code: f"Shell text: {what}." for code, (what, _) in REFUSALS.items()},
 }
+
+
+def _sorted(findings: Iterable[Finding]) -> list[Finding]:
+    """By place; a block that is used twice has each problem once."""
+    return sorted(dict.fromkeys(findings), key=lambda finding: finding.problem.place)
+
+
+def _of_format(problem: Problem) -> Finding:
+    return Finding(problem, "warning" if problem.code in format.WARNED else "error")

@@ -20,7 +20,7 @@ from plait.core.values import json_text
 from plait.engine.hooks import ALWAYS, LAYERS, MOMENTS, NAMES, VERBS, Call, Hook, Moment
 from plait.lang.analysis.names import Name, strings
 from plait.lang.analysis.scopes import Field, Known, with_script
-from plait.lang.check import check_field
+from plait.lang.analysis.templates import check_field
 from plait.lang.findings import Finding
 from plait.schema import Said, essence, template_of
 from plait.schema.hook_tables import HOOKS, HOOKS_FILE

@@ -14,60 +14,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from plait import schema as format
 from plait.core import documents
-from plait.core.documents import nodes
-from plait.core.errors import InputError, nearest
-from plait.core.hints import Final, Literal, TypeAlias
 from plait.core.values import Json
-from plait.lang.analysis.names import profile_of
+from plait.lang.kinds import MARKDOWN, kind_of
 from plait.lang.loaded import Loaded
-
-Kind: TypeAlias = Literal["workflow", "graph", "directive", "ensemble"]
-KINDS: Final[tuple[Kind, ...]] = ("workflow", "graph", "directive", "ensemble")
-MARKDOWN: Final = (".md", ".markdown")
-_BY_PROFILE: Final[dict[str | None, Kind]] = {"workflow": "workflow", "graph": "graph", "prompt": "ensemble"}
-_FORMS: Final[dict[Kind, str]] = {"workflow": "flow", "graph": "graph", "ensemble": "ensemble"}
-LOOKS: Final = (
-    "a workflow has steps:, or setup:, map: and reduce:; a graph has start: and nodes:; "
-    "an ensemble has tasks:; a directive is a Markdown file"
-)
-
-
-def kind_of_file(path: str) -> Kind:
-    """What a file holds, by its name and shape; one that cannot be read, or is no flow, is an InputError."""
-    return "directive" if path.endswith(MARKDOWN) else kind_of(documents.load(path), path)
-
-
-def kind_of(document: nodes.Node, path: str) -> Kind:
-    """What a document is, or is meant to be."""
-    profile = profile_of(document)
-    kind = _BY_PROFILE.get(profile) or (likely_kind(document) if profile is None else None)
-    if kind is not None:
-        return kind
-    if profile == "config":
-        what, fix = "this file is a tool, and no flow", "plait call ID calls a tool; plait tools lists them"
-    else:
-        what, fix = "this file is no flow", LOOKS
-    raise InputError(what, path, fix, code="no-flow")
-
-
-def likely_kind(document: nodes.Node) -> Kind | None:
-    """The kind that has most of its fields, misspelt ones included; None: it has none of any."""
-    if isinstance(document, nodes.Sequence):
-        return "workflow" if document.items else None
-    if not isinstance(document, nodes.Mapping):
-        return None
-    keys = [str(key.value) for key, _ in document.entries]
-    fits = {kind: _fit(keys, form) for kind, form in _FORMS.items()}
-    best = max(fits, key=lambda kind: fits[kind])
-    return best if fits[best] else None
-
-
-def _fit(keys: list[str], form: str) -> int:
-    """Two for a field, one for what looks like one."""
-    fields = format.spelt(form)
-    return sum(2 if key in fields else 1 if nearest(key, fields) else 0 for key in keys)
 
 
 def load_flow(

@@ -7,46 +7,26 @@ which knows only this.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-from plait.core.hints import TYPE_CHECKING, Any, Protocol
+from plait.core.hints import TYPE_CHECKING, Any
 from plait.core.records import dataclass, field
 from plait.core.source import Span
 from plait.core.values import Json
 from plait.engine.hooks import Hook
 from plait.engine.limits import NO_LIMITS, Limits
-from plait.engine.perform import Step, Turn
+from plait.lang.environment import Surroundings, secret_texts
 from plait.lang.findings import Finding
-from plait.lang.parameters import Parameter, Surroundings, secret_texts
+from plait.lang.parameters import Parameter
 from plait.scope import Scope
 from plait.scope.computed import Sources
 from plait.scope.frames import GIVEN
 
 if TYPE_CHECKING:
+    from plait.program.program import Program
+
+if TYPE_CHECKING:
     from plait.lang.analysis.tool_calls import ToolCall
-    from plait.program.map import Fan
-
-
-class Program(Protocol):
-    """The steps of a flow, and the order in which they are performed."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def inner(self) -> Sequence[Step]:
-        """The steps that are known before it runs."""
-
-    @property
-    def phases(self) -> tuple[tuple[str, int], ...]:
-        """Its parts, each with the number of its steps: what a view draws at the start."""
-
-    @property
-    def fan(self) -> Fan | None:
-        """The part whose items are counted, and retried when they failed."""
-
-    def run(self, turn: Turn) -> Json:
-        """Its value; raises StepError when it fails."""
 
 
 @dataclass(frozen=True, slots=True)

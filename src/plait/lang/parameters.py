@@ -21,26 +21,24 @@ requests get to see it.  What an env file or the environment calls like a secret
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Set
 
 from plait import schema as format
 from plait.core.documents import nodes
-from plait.core.documents.files import read_text
-from plait.core.errors import InputError, LimitError, PlaitError, Problem, listed, nearest
+from plait.core.errors import InputError, Problem, listed, nearest
 from plait.core.hints import TYPE_CHECKING, Final
-from plait.core.records import dataclass, field, replace
+from plait.core.records import dataclass
 from plait.core.source import Span
 from plait.core.values import NOT_KNOWN, UNDEFINED, Json, Secret, Undefined, json_value, revealed_text, text
+from plait.lang.environment import _Head, env_files, read_env_file
 from plait.scope import Scope
-from plait.scope.computed import Sources
 from plait.template.operators import OPERATORS, RefusedError
-from plait.template.program import Budget, Lookup
+from plait.template.program import Lookup
 from plait.template.template import Template
 
 if TYPE_CHECKING:
-    from plait.tools.environment import DotEnv
+    pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,47 +259,6 @@ def _unknown(name: str, parameters: Mapping[str, Parameter]) -> Problem:
 
 # ── variables, environment, secrets ──────────────────────────────────────
 
-MAX_SECRET: Final = 64 * 1024
-"""Bytes of a file that holds a secret."""
-MAX_ENV_FILE: Final = 1 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """The names that a flow has from the start, and what its processes find in their environment."""
-
-    vars: Mapping[str, Json]
-    env: Mapping[str, Json]
-    """As written, so that a number stays one in templates."""
-    secrets: Mapping[str, Secret]
-    guessed: frozenset[str] = field(default=frozenset(), repr=False)
-    """Texts of variables that nobody declared and whose names are those of secrets."""
-    refused: tuple[str, ...] = ()
-    """Variables of env files that could change what programs run, and are left away."""
-    filed: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """What comes of env files."""
-    given: frozenset[str] = frozenset()
-    """Names of values that the flow does not hold itself: secrets, env files, and what is made of those."""
-    data: frozenset[str] = frozenset()
-    """Those of them that are made of what a run found: items, captures."""
-
-    def names(self) -> dict[str, Json]:
-        return {**self.env, **self.vars, **self.secrets}
-
-    def process_env(self) -> dict[str, str]:
-        return {
-            **{name: revealed_text(value) for name, value in self.env.items()},
-            **{name: secret.reveal() for name, secret in self.secrets.items()},
-        }
-
-    def hidden(self) -> frozenset[str]:
-        """Every text that is masked wherever it appears."""
-        return self.guessed.union(secrets_in([self.names(), *self.secrets.values()]))
-
-    def environ(self, host: Mapping[str, str]) -> dict[str, str | Secret]:
-        """What `env.X` answers: a secret is one under every name that it has there."""
-        return _sealed({**host, **self.process_env()}, self.hidden())
-
 
 @dataclass(frozen=True, slots=True)
 class Caller:
@@ -312,22 +269,6 @@ class Caller:
     """Parameters whose values do not stand in the calling file as they are."""
     data: frozenset[str] = frozenset()
     """Those of them that are made of what a run found."""
-
-
-def surroundings(
-    flow: format.Said,
-    parameters: Mapping[str, Json],
-    *,
-    profile: str | None,
-    environ: Mapping[str, str],
-    caller: Caller | None = None,
-) -> Surroundings:
-    """What the head of a flow says; InputError with everything that cannot be had."""
-    reader = _Head(flow, environ, caller)
-    found = reader.read(parameters, profile)
-    if reader.problems:
-        raise InputError.together(reader.problems)
-    return found
 
 
 def known_of_head(
@@ -360,203 +301,6 @@ def hidden_texts(flow: format.Said, environ: Mapping[str, str]) -> frozenset[str
     return _Head(flow, environ).hidden()
 
 
-class _Head:
-    def __init__(self, flow: format.Said, environ: Mapping[str, str], caller: Caller | None = None) -> None:
-        self.flow = flow
-        self.caller = caller
-        self.environ = environ
-        self.sources = Sources(environ=environ)
-        self.problems: list[Problem] = []
-        self.given: set[str] = set()
-        """Names of values that are not the author's."""
-        self.data: set[str] = set()
-        """Those of them that are made of what a run found."""
-        self.own: set[str] = set()
-        """The names that the head itself has; all others are its caller's."""
-        self.budget = Budget()
-
-    def hidden(self) -> frozenset[str]:
-        filed, _ = self._env_files()
-        secrets = self._secrets(filed)
-        return frozenset(self._guessed(filed)).union(secret.reveal() for secret in secrets.values())
-
-    def read(self, parameters: Mapping[str, Json], profile: str | None) -> Surroundings:
-        filed, refused = self._env_files()
-        secrets = self._secrets(filed)
-        caller = self.caller
-        self.own = {*filed, *secrets, *parameters}
-        self.given = {*filed, *secrets, *(parameters if caller is None else caller.given)}
-        self.data = set() if caller is None else set(caller.data)
-        guessed = frozenset(self._guessed(filed))
-        hidden = guessed.union(secret.reveal() for secret in secrets.values())
-        self.sources = Sources(environ=_sealed(self.environ, hidden))
-        given = _sealed(filed, hidden)
-        around = {} if caller is None else caller.scope.names
-        variables = self._filled(self.flow.entries("vars"), {**around, **parameters, **secrets})
-        known = {**around, **given, **parameters, **variables, **secrets}
-        env = {**given, **self._variables(profile, known)}
-        return Surroundings(
-            variables,
-            env,
-            secrets,
-            guessed,
-            refused,
-            filed,
-            frozenset(self.given - parameters.keys()),
-            frozenset(self.data - parameters.keys()),
-        )
-
-    def _variables(self, profile: str | None, known: Mapping[str, Json]) -> dict[str, Json]:
-        """Those of the flow, with what a profile says in the place of what it replaces."""
-        own, chosen = dict(self.flow.variables("env")), dict(self._profile(profile))
-        if not chosen:
-            return self._filled(list(own.items()), known)
-        from plait.lang.analysis.mentions import names_in
-
-        if circles := list(variables_in_circles(own, chosen)):
-            self.problems += circles
-            return {}
-
-        found: dict[str, Json] = {}
-        tried: set[str] = set()
-
-        def settle(name: str) -> None:
-            """Fill a variable once, behind those that it mentions; by its own name it means the flow's."""
-            if name in tried or not (name in own or name in chosen):
-                return
-            tried.add(name)
-            node = chosen[name] if name in chosen else own[name]
-            extends = name in own and node is not own[name] and name in names_in(node)
-            for other in [*names_in(node), *(names_in(own[name]) if extends else ())]:
-                settle(other)
-            before = self._filled([(name, own[name])], {**known, **found}) if extends else {}
-            found.update(self._filled([(name, node)], {**known, **found, **before}))
-
-        for name in (*own, *chosen):
-            settle(name)
-        return found
-
-    def _filled(self, entries: list[tuple[str, nodes.Node]], known: Mapping[str, Json]) -> dict[str, Json]:
-        """Each value with those above it put in."""
-        found: dict[str, Json] = {}
-        names = dict(known)
-        for name, node in entries:
-            try:
-                template = format.template_of(node)
-                value = template.careful(self._lookup(names), strict=True, sealing=True)
-                self.budget.spend(value, node.span)
-                found[name] = names[name] = value
-                self._tell_origin(name, template)
-            except PlaitError as error:
-                self.problems += [replace(one, where=one.where or node.span) for one in error.problems]
-                if isinstance(error, LimitError):
-                    break  # those below may be made of it, and longer
-        return found
-
-    def _lookup(self, names: Mapping[str, Json]) -> Lookup:
-        return Scope(names, sources=self.sources)
-
-    def _tell_origin(self, name: str, template: Template) -> None:
-        """Is it made of nothing but what stands in the flow itself?  And if not, of what a run found?"""
-        for written in template.placeholders:
-            root = written.partition(".")[0]
-            if root in self.own or self.caller is None:
-                is_authors = root.isidentifier() and root not in self.given and root != "env"
-                is_data = root in self.data
-            else:
-                origin = self.caller.scope.origin(root)
-                is_authors = origin is not None and origin.of_author
-                is_data = not root.isidentifier() if origin is None else not origin.trusted
-            if not is_authors:
-                self.given.add(name)
-            if is_data:
-                self.data.add(name)
-        self.own.add(name)
-
-    def _profile(self, chosen: str | None) -> list[tuple[str, nodes.Node]]:
-        if chosen is None:
-            return []
-        profiles = dict(self.flow.entries("profiles"))
-        node = profiles.get(chosen)
-        if not isinstance(node, nodes.Mapping):
-            close = nearest(chosen, profiles)
-            fix = (
-                f"did you mean '{close}'?"
-                if close
-                else (f"there are: {listed(profiles)}" if profiles else "the flow has no profiles")
-            )
-            self.problems.append(Problem(f"there is no profile '{chosen}'", None, fix, code="profile"))
-            return []
-        return [
-            (str(key.value), format.as_written(value))
-            for key, value in node.entries
-            if key.value != "description"
-        ]
-
-    # ── files ────────────────────────────────────────────────────────────
-
-    def _env_files(self) -> tuple[dict[str, str], tuple[str, ...]]:
-        found: dict[str, str] = {}
-        refused: list[str] = []
-        for node in env_files(self.flow.get("env_files")):
-            try:
-                dotenv = read_env_file(node)
-            except InputError as error:
-                self.problems += error.problems
-                continue
-            if dotenv is not None:
-                found |= dotenv.filled({**self.environ, **found})
-                refused += dotenv.refused
-        return found, tuple(dict.fromkeys(refused))
-
-    # ── secrets ──────────────────────────────────────────────────────────
-
-    def _secrets(self, filed: Mapping[str, str]) -> dict[str, Secret]:
-        found: dict[str, Secret] = {}
-        for name, node in self.flow.entries("secrets"):
-            secret = self._secret(name, node, {**filed, **self.environ})
-            if secret is not None:
-                found[name] = secret
-        return found
-
-    def _guessed(self, filed: Mapping[str, str]) -> Iterator[str]:
-        """Secrets by their names: of env files, and of the environment as far as the flow speaks of it."""
-        from plait.core.secret_names import has_form_of_key, looks_secret, password_in
-
-        declared = {_origin(node)[1] for _, node in self.flow.entries("secrets")}
-        found = [
-            (name, secret)
-            for name, value in (*filed.items(), *self.environ.items())
-            for secret in (
-                value if (looks_secret(name) and not _is_plain(value)) or has_form_of_key(value) else None,
-                password_in(value),
-            )
-            if secret
-        ]
-        written = repr(self.flow.node.data()) if found else ""
-        yield from (secret for name, secret in found if name in filed or name in written)
-        yield from (value for name, value in filed.items() if name in declared)
-
-    def _secret(self, name: str, node: nodes.Node, env: Mapping[str, str]) -> Secret | None:
-        kind, key, where = _origin(node)
-        if kind == "env" and key in env:
-            return Secret(env[key])
-        if kind == "env":
-            what = f"the secret '{name}' comes from the variable {key}, which is not set"
-            self.problems.append(Problem(what, where, f"set {key}, or name another one", code="secret"))
-            return None
-        if kind != "file" or not key:
-            what = f"nothing says where the secret '{name}' comes from"
-            fix = f"write {name}: VARIABLE, or {name}: {{file: path}}"
-            self.problems.append(Problem(what, where, fix, code="secret"))
-            return None
-        try:
-            return Secret(read_text(_beside(node, os.path.expanduser(key)), MAX_SECRET).rstrip("\r\n"))
-        except PlaitError as error:
-            self.problems += [_placed(problem, where) for problem in error.problems]
-            return None
-
-
 class _KnownHead(_Head):
     """The head as far as it stands in files: every other value is one that only a run knows."""
 
@@ -583,123 +327,3 @@ class _KnownHead(_Head):
                 continue  # that is reported elsewhere
             for name, value in dotenv.written if dotenv is not None else ():
                 yield name, NOT_KNOWN if "$" in value else value
-
-
-def _origin(node: nodes.Node) -> tuple[str, str, Span]:
-    """env or file, its name, and where that stands."""
-    if isinstance(node, nodes.Scalar):
-        return "env", str(node.value), node.span
-    assert isinstance(node, nodes.Mapping)
-    said = format.Said("secret", node, Scope())
-    for kind in ("env", "file"):
-        if (key := said.text(kind)) is not None:
-            return kind, key, said.span(kind)
-    return (
-        said.text("provider") or "",
-        said.text("key") or "",
-        node.entries[0][0].span if node.entries else node.span,
-    )
-
-
-PLAIN: Final = 6
-"""Characters; what is shorter, or a number, is hidden only if somebody declares it: data is full of it."""
-
-
-def _is_plain(value: str) -> bool:
-    return len(value) < PLAIN or re.fullmatch(r"[-+]?[0-9][0-9.,_]*", value) is not None
-
-
-def _sealed(environ: Mapping[str, str], hidden: Set[str]) -> dict[str, str | Secret]:
-    return {name: Secret(value) if value in hidden else value for name, value in environ.items()}
-
-
-def secrets_in(value: Json) -> Iterator[str]:
-    match value:
-        case Secret():
-            yield value.reveal()
-        case Mapping():
-            for inner in value.values():
-                yield from secrets_in(inner)
-        case list():
-            for inner in value:
-                yield from secrets_in(inner)
-
-
-def secret_texts(around: Surroundings, parameters: Mapping[str, Json]) -> list[str]:
-    """What has to be masked wherever it appears, in a fixed order."""
-    return sorted(around.hidden().union(secrets_in(parameters)))
-
-
-def env_files(node: nodes.Node | None) -> list[nodes.Scalar]:
-    """One, or a list of them."""
-    every = node.items if isinstance(node, nodes.Sequence) else (node,)
-    return [one for one in every if isinstance(one, nodes.Scalar)]
-
-
-def read_env_file(node: nodes.Scalar) -> DotEnv | None:
-    """What is in it; None if it is missing and may be.  Any other that cannot be read is an InputError."""
-    from plait.tools.environment import read_dotenv
-
-    path = _beside(node, str(node.value).removesuffix("?"))
-    if str(node.value).endswith("?") and not os.path.lexists(path):
-        return None
-    try:
-        found = read_dotenv(read_text(path, MAX_ENV_FILE), ())
-    except PlaitError as error:
-        problems = [_placed(problem, node.span) for problem in error.problems]
-        if error.code == "no-file":
-            fix = "check the path, or end it with ? if the file may be missing"
-            problems = [replace(problem, fix=fix) for problem in problems]
-        raise InputError.together(problems) from None
-    if found.unread:
-        raise InputError.together(_unread(path, line) for line in found.unread)
-    return found
-
-
-def _unread(path: str, line: int) -> Problem:
-    """Not what stands there: it may be a secret."""
-    fix = 'write NAME=value, or NAME="value" with \\" for a quote in it; a comment begins with #'
-    return Problem("this line is no variable", f"{path}:{line}", fix, code="env-file")
-
-
-def _beside(node: nodes.Node, path: str) -> str:
-    """A path as seen from the file that names it."""
-    return os.path.join(os.path.dirname(node.span.place.source.name), path)
-
-
-def _placed(problem: Problem, span: Span) -> Problem:
-    where = f" ({problem.where})" if isinstance(problem.where, str) else ""
-    return Problem(f"{problem.what}{where}", span, problem.fix, code=problem.code)
-
-
-def variables_in_circles(
-    own: Mapping[str, nodes.Node], chosen: Mapping[str, nodes.Node]
-) -> Iterator[Problem]:
-    """Those of a flow, with a profile, of which none can be filled before another one."""
-    from plait.lang.analysis.mentions import names_in
-
-    def needed(name: str) -> Iterator[str]:
-        node = chosen[name] if name in chosen else own[name]
-        extends = name in own and name in chosen and name in names_in(node)
-        mentioned = (*names_in(node), *(names_in(own[name]) if extends else ()))
-        # By its own name a variable means that of the flow, or of the environment.
-        return (other for other in mentioned if other != name and (other in own or other in chosen))
-
-    settled: set[str] = set()
-
-    def follow(name: str, way: tuple[str, ...]) -> tuple[str, ...] | None:
-        if name in way:
-            return (*way[way.index(name) :], name)
-        if name not in settled:
-            for other in needed(name):
-                if circle := follow(other, (*way, name)):
-                    return circle
-            settled.add(name)
-        return None
-
-    for name in chosen:
-        if circle := follow(name, ()):
-            what = f"variables need each other: {' → '.join(circle)}"
-            fix = "give one of them a value that does not mention the others"
-            yield Problem(what, chosen[name].span, fix, code="cycle")
-            return

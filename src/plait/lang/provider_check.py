@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from plait.core.documents.nodes import Mapping, Node, Scalar
 from plait.core.errors import PlaitError, Problem
 from plait.core.values import MASK
-from plait.lang.check import sound
 from plait.schema import PROVIDER, Said, problems, template_of
+from plait.schema.fields import sound
 from plait.scope import Scope
 from plait.tools.invocation import shown_header
 

@@ -16,6 +16,7 @@ from plait.core.errors import InputError, InternalError, PlaitError, TrustError
 from plait.core.hints import TYPE_CHECKING, Final, Protocol
 from plait.core.records import dataclass, field, replace
 from plait.core.values import NOT_KNOWN, Json, Unknown, revealed_text, text
+from plait.engine.dry_run import NOT_KNOWN_END, is_not_known
 from plait.engine.hands import Rehearsed, working
 from plait.engine.outcome import (
     INCOMPLETE,
@@ -24,34 +25,16 @@ from plait.engine.outcome import (
     Failed,
     Failure,
     Outcome,
+    Skip,
     Skipped,
     StepError,
     expect_done,
     handled_in_vain,
 )
-from plait.engine.perform import (
-    PLAIN,
-    GoesOn,
-    Policy,
-    Skip,
-    Step,
-    Turn,
-    act,
-    goes_on_from,
-    plans,
-    since_last_end,
-)
-from plait.program.capture import (
-    LOST,
-    MISREAD,
-    NOT_KNOWN_END,
-    Capture,
-    by_id,
-    captured,
-    expect_whole,
-    facts_of,
-    is_not_known,
-)
+from plait.engine.perform import Turn, act, plans
+from plait.engine.replay import goes_on_from, since_last_end
+from plait.engine.step import PLAIN, GoesOn, Policy, Step
+from plait.program.capture import LOST, MISREAD, Capture, by_id, captured, expect_whole, facts_of
 from plait.program.step_list import Sequence as Steps
 from plait.program.unfilled import ItemHole, expect_filled, item_holes, note_unfilled
 from plait.scope.frames import GIVEN, MADE_OF_DATA

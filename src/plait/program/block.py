@@ -5,13 +5,15 @@ from __future__ import annotations
 from plait.core.hints import TYPE_CHECKING
 from plait.core.records import dataclass
 from plait.core.values import Json, Unknown
+from plait.engine.dry_run import NOT_KNOWN_END
 from plait.engine.outcome import expect_done
 from plait.engine.perform import plans
-from plait.program.capture import CUT, NOT_KNOWN_END
+from plait.program.capture import CUT
 from plait.template.sinks import as_json_value
 
 if TYPE_CHECKING:
-    from plait.engine.perform import Step, Turn
+    from plait.engine.perform import Turn
+    from plait.engine.step import Step
     from plait.program.step_list import Sequence as Steps
     from plait.template.template import Template
 

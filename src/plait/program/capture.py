@@ -15,7 +15,8 @@ from collections.abc import Iterable, Mapping
 
 from plait.core.hints import Final, Literal, TypeAlias
 from plait.core.records import dataclass
-from plait.core.values import NOT_KNOWN, Json, Unknown, json_value
+from plait.core.values import NOT_KNOWN, Json, json_value
+from plait.engine.dry_run import _UNSEEN, is_not_known
 from plait.engine.outcome import Failure, StepError
 from plait.template.program import FACTS
 
@@ -24,15 +25,6 @@ Stream: TypeAlias = Literal["stdout", "stderr", "both"]
 
 MISREAD: Final = "misread"
 """In the record of a step that ended well, and whose output had not the format in which it is captured."""
-_UNSEEN: Final = "unseen"
-UNSEEN: Final[dict[str, Json]] = {
-    "output": "",
-    "stderr": "",
-    "exit_code": 0,
-    "duration": 0.0,
-    _UNSEEN: True,
-}
-"""The record of a step that is said to have done its work: nobody knows what it printed."""
 CUT: Final = "cut"
 """In the record of a process: how many bytes there are of each stream that had more."""
 LOST: Final = {"output": "output_lost", "stderr": "stderr_lost"}
@@ -48,17 +40,6 @@ class Capture:
     stream: Stream = "stdout"
     facts: frozenset[str] = frozenset({"output", "stdout", "stderr", "exit_code", "success", "duration"})
     """Those that are kept beside the value."""
-
-
-NOT_KNOWN_END: Final[Mapping[str, Json]] = dict.fromkeys(
-    ("output", "stderr", "exit_code", "duration"), NOT_KNOWN
-)
-"""How a step ends that a dry run did not do."""
-
-
-def is_not_known(ended: Mapping[str, Json]) -> bool:
-    """Will only a run know how the step ends?"""
-    return isinstance(ended.get("exit_code"), Unknown)
 
 
 def captured(capture: Capture, ended: Mapping[str, Json]) -> dict[str, Json]:

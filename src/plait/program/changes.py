@@ -30,13 +30,15 @@ from plait.core.errors import ProcessError
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.masking import masked
 from plait.core.records import dataclass, replace
+from plait.core.safe_files import worktree_of
 from plait.core.values import NOT_KNOWN, Json
 from plait.engine.hands import working
 from plait.engine.outcome import StepError, expect_done
-from plait.engine.perform import PLAIN, Policy, Step, Turn
+from plait.engine.perform import Turn
+from plait.engine.step import PLAIN, Policy, Step
 
 if TYPE_CHECKING:
-    from plait.engine.hands import Hands
+    from plait.program.ports import Hands
     from plait.scope import Scope
 
 CHANGES: Final = (
@@ -258,17 +260,6 @@ class Tracker:
         prefix = os.path.relpath(os.path.realpath(self._project), own) if own else "."
         place = os.path.normpath(os.path.join(root, prefix))
         return _Repository(self._hands, root, place if os.path.isdir(place) else root, self._folder)
-
-
-def worktree_of(directory: str) -> str | None:
-    """The nearest folder above with a `.git`, which may be a file."""
-    folder = os.path.realpath(directory)
-    while not os.path.lexists(os.path.join(folder, ".git")):
-        parent = os.path.dirname(folder)
-        if parent == folder:
-            return None
-        folder = parent
-    return folder
 
 
 class _Repository:

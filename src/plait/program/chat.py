@@ -20,7 +20,8 @@ from plait.core.records import dataclass, replace
 from plait.core.values import Json
 from plait.engine.events import Spoken, StepFinished
 from plait.engine.outcome import Done, Failed, Failure, Interrupted, StepError
-from plait.engine.perform import Policy, Step, Turn
+from plait.engine.perform import Turn
+from plait.engine.step import Policy, Step
 
 if TYPE_CHECKING:
     from plait.program.map import Fan

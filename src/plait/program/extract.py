@@ -13,13 +13,15 @@ from plait.core.errors import InputError
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.records import dataclass, replace
 from plait.core.values import NOT_KNOWN, UNDEFINED, Json, json_value
+from plait.engine.dry_run import is_not_known
 from plait.engine.outcome import Failure, StepError
 from plait.engine.perform import act, plans
-from plait.program.capture import STREAMS, expect_whole, facts_of, is_not_known
+from plait.program.capture import STREAMS, expect_whole, facts_of
 from plait.template.program import FACTS
 
 if TYPE_CHECKING:
-    from plait.engine.perform import Step, Turn
+    from plait.engine.perform import Turn
+    from plait.engine.step import Step
     from plait.program.action_step import Action
 
 

@@ -17,12 +17,14 @@ from plait.core.masking import masked
 from plait.core.records import dataclass, replace
 from plait.core.values import Json, Unknown, detached
 from plait.engine.backend import ItemWork
+from plait.engine.dry_run import NOT_KNOWN_END
 from plait.engine.hands import working
 from plait.engine.journal import has_mark
 from plait.engine.outcome import Failed, Failure, Outcome, StepError, expect_done
-from plait.engine.perform import PLAIN, Policy, Step, Turn, act, plans
+from plait.engine.perform import Turn, act, plans
+from plait.engine.step import PLAIN, Policy, Step
 from plait.program.actions.shell import Shell
-from plait.program.capture import NOT_KNOWN_END, expect_whole
+from plait.program.capture import expect_whole
 from plait.program.map import ErrorPolicy, Fan, results
 from plait.program.on_empty import OnEmpty, expect_items
 from plait.program.step_list import Sequence as Steps

@@ -17,14 +17,17 @@ from plait.core.errors import InputError
 from plait.core.hints import TYPE_CHECKING, Literal, Protocol, TypeAlias
 from plait.core.records import dataclass, field, replace
 from plait.core.values import NOT_KNOWN, Json, Unknown, text
-from plait.engine.backend import Backend, Fanned, ItemWork
+from plait.engine.backend import MOST_PARALLEL, Backend, Fanned, ItemWork
 from plait.engine.choice import chosen_at
 from plait.engine.events import ItemsRemembered, StepCounted
 from plait.engine.hands import working
-from plait.engine.journal import Recorded, is_item
+from plait.engine.journal import Recorded
 from plait.engine.outcome import TOO_MANY, Done, Failed, Failure, Outcome, Skipped, StepError, expect_done
-from plait.engine.perform import PLAIN, Policy, Step, Turn, act, perform, plans, remembered
+from plait.engine.paths import is_item
+from plait.engine.perform import Turn, act, perform, plans
+from plait.engine.replay import remembered
 from plait.engine.retry import ONCE_ONLY, Retry
+from plait.engine.step import PLAIN, Policy, Step
 from plait.program.capture import whole_output
 from plait.template.program import FACTS
 
@@ -176,7 +179,6 @@ class Fan:
         )
 
 
-MOST_PARALLEL = 4096
 MANY = 10_000
 """Items; of more than these, those that are done are remembered all at once."""
 

@@ -13,9 +13,11 @@ from plait.core.digests import sha256_hex
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.records import dataclass, replace
 from plait.core.values import NOT_KNOWN, Json
+from plait.engine.dry_run import NOT_KNOWN_END
 from plait.engine.outcome import Done, Failed, Failure, Skipped, StepError
-from plait.engine.perform import PLAIN, Policy, Step, Turn, plans
-from plait.program.capture import CUT, NOT_KNOWN_END
+from plait.engine.perform import Turn, plans
+from plait.engine.step import PLAIN, Policy, Step
+from plait.program.capture import CUT
 
 if TYPE_CHECKING:
     from plait.program.action_step import Work

@@ -13,10 +13,11 @@ from plait.core.errors import InputError
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.records import dataclass, field, replace
 from plait.core.values import Json, Unknown, holds_unknown
+from plait.engine.dry_run import NOT_KNOWN_END
 from plait.engine.hands import working
 from plait.engine.outcome import OutOfTime, StepError, too_long
-from plait.engine.perform import Step, Turn, act, plans
-from plait.program.capture import NOT_KNOWN_END
+from plait.engine.perform import Turn, act, plans
+from plait.engine.step import Step
 from plait.scope.frames import GIVEN, MADE_OF_DATA
 from plait.template.sinks import as_json_value, is_own_text
 

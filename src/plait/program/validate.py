@@ -18,7 +18,9 @@ from plait.core.records import dataclass, replace
 from plait.core.values import NOT_KNOWN, Json, json_value
 from plait.engine.hands import working
 from plait.engine.outcome import INCOMPLETE, Done, Failed, Failure, Outcome, StepError, expect_done
-from plait.engine.perform import Step, Turn, since_last_end
+from plait.engine.perform import Turn
+from plait.engine.replay import since_last_end
+from plait.engine.step import Step
 from plait.program.capture import stripped, whole_output
 from plait.template.sinks import as_text
 

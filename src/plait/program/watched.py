@@ -9,13 +9,14 @@ from fnmatch import fnmatchcase
 from plait.core.hints import TYPE_CHECKING
 from plait.core.records import dataclass, field
 from plait.core.values import NOT_KNOWN, Json
+from plait.engine.dry_run import is_not_known
 from plait.engine.hands import working
 from plait.engine.outcome import Failure, StepError
 from plait.engine.perform import act, plans
-from plait.program.capture import is_not_known
 
 if TYPE_CHECKING:
-    from plait.engine.perform import Step, Turn
+    from plait.engine.perform import Turn
+    from plait.engine.step import Step
     from plait.program.action_step import Action
 
 

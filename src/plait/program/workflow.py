@@ -13,7 +13,8 @@ from plait.core.records import dataclass, replace
 from plait.core.values import NOT_KNOWN, Json, json_text
 from plait.engine.hands import working
 from plait.engine.outcome import Done, expect_done
-from plait.engine.perform import Step, Turn, plans
+from plait.engine.perform import Turn, plans
+from plait.engine.step import Step
 from plait.program.map import Fan, results
 from plait.program.step_list import Sequence as Steps
 

@@ -2,16 +2,7 @@
 
 from __future__ import annotations
 
-from plait.core.hints import Final
-from plait.program.tasks.model import (
-    MANAGER_ROLE,
-    MAX_ITERATIONS,
-    MAX_LEVELS,
-    MOST_TURNS,
-    ON_ERROR,
-    ON_MAX,
-    STRATEGIES,
-)
+from plait.core.hints import TYPE_CHECKING, Final
 from plait.schema.directive_tables import MOST_RETRIES, PATTERNS
 from plait.schema.hook_tables import HOOKS_FIELD, LIMITS_FIELD
 from plait.schema.kinds import (
@@ -41,6 +32,27 @@ from plait.schema.shared import (
     PARAMETERS,
     TIMEOUT_MEANING,
 )
+
+if TYPE_CHECKING:
+    from plait.core.hints import Final
+
+
+MOST_TURNS: Final = 50
+"""Questions of an agent for which nobody has said how many there may be."""
+
+MAX_ITERATIONS: Final = 5
+
+MAX_LEVELS: Final = 10
+"""Of a map: after so many levels all that is left is put together at once."""
+
+MANAGER_ROLE: Final = "the manager of a team"
+
+STRATEGIES: Final = ("sequential", "parallel", "hierarchical")
+
+ON_ERROR: Final = ("fail_fast", "continue_on_error")
+
+ON_MAX: Final = ("return_last", "fail", "return_with_flag")
+
 
 TASK_ID: Final = Word("an id: letters, digits, _ - and .", r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 TASK_IDS: Final = OneOf((Many(TASK_ID), TASK_ID), "an id, or a list of ids")

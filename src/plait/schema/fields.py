@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Container
 
+from plait import schema as format
+from plait.core import documents
 from plait.core.documents.nodes import Mapping, Node, Scalar, Sequence
 from plait.core.errors import InputError, InternalError
 from plait.core.hints import TYPE_CHECKING
@@ -201,3 +204,16 @@ def essence(node: Node, kind: Kind) -> Json:
         case Many(inner), Sequence(items):
             return [essence(item, inner) for item in items]
     return node.data()
+
+
+def sound(node: documents.Mapping, form: str, names: Container[str] | None = None) -> documents.Mapping:
+    """A map with those of its fields, or of the ones named, of which the format has nothing to say."""
+    table = format.spelt(form)
+    kept = [
+        (key, value)
+        for key, value in node.entries
+        if str(key.value) in table
+        and (names is None or key.value in names)
+        and not format.problems(value, table[str(key.value)].kind)
+    ]
+    return documents.Mapping(tuple(kept), node.span)

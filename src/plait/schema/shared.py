@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from plait.core.hints import Final
-from plait.engine.backend import BACKENDS
-from plait.program.map import MOST_PARALLEL
+from plait.engine.backend import BACKENDS, MOST_PARALLEL
 from plait.program.on_empty import ON_EMPTY
 from plait.schema.kinds import (
     AtOdds,

@@ -21,8 +21,10 @@ from rich.text import Text
 
 from plait.core.hints import Final
 from plait.core.records import dataclass
-from plait.engine.journal import Stamped
-from plait.views.parts import AGENT, CALL, LISTED, TURN, FailedStep, Note, Part, Row, Running, Tally
+from plait.engine.events import Stamped
+from plait.engine.limits import Tally
+from plait.views.format import clean, clock, counted, nth_attempt, write_lines
+from plait.views.parts import AGENT, CALL, LISTED, TURN, FailedStep, Note, Part, Row, Running
 from plait.views.progress import Progress
 from plait.views.text import (
     NOUNS,
@@ -30,15 +32,10 @@ from plait.views.text import (
     Result,
     asked_line,
     asked_words,
-    clean,
-    clock,
-    counted,
     figures,
-    nth_attempt,
     row_state,
     stopping_line,
     summary,
-    write_lines,
 )
 
 FRAMES_PER_SECOND: Final = 10

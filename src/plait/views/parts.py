@@ -7,15 +7,11 @@ from collections.abc import Mapping
 
 from plait.core.hints import Final, Literal, TypeAlias
 from plait.core.records import dataclass, field
-from plait.core.values import Json
 from plait.engine.events import (
-    Event,
     StepFinished,
-    StepRetrying,
     StepStarted,
-    Used,
-    UsedBefore,
 )
+from plait.engine.limits import Tally
 from plait.engine.outcome import Done, Failed, Failure, Outcome
 
 FAN: Final = "fan"
@@ -81,38 +77,6 @@ class Note:
     about: str = ""
     """The title of the item or step inside a part that it is about."""
     warning: bool = False
-
-
-@dataclass(slots=True, eq=False)
-class Tally:
-    """What models have been asked, and what that took: the same that counts against limits."""
-
-    turns: int = 0
-    tokens: int = 0
-    cost: float = 0.0
-    estimated: int = 0
-    """Of the tokens: those that no server counted."""
-
-    def add(self, used: Used) -> None:
-        self.turns += int(used.get("turns", 0))
-        self.tokens += int(used.get("tokens", 0))
-        self.estimated += int(used.get("estimated", 0))
-        self.cost += used.get("spend", 0.0)
-
-    def hear(self, event: Event) -> None:
-        """Count what an event says was used up; what is replayed was counted with the earlier lives."""
-        match event:
-            case StepFinished(used=used, replayed=False) | StepRetrying(used=used):
-                if used is not None:
-                    self.add(used)
-            case UsedBefore(parts=parts):
-                self.turns, self.tokens, self.cost, self.estimated = 0, 0, 0.0, 0
-                for used in parts.values():
-                    self.add(used)
-
-    def record(self) -> dict[str, Json]:
-        estimated: dict[str, Json] = {"estimated": self.estimated} if self.estimated else {}
-        return {"turns": self.turns, "tokens": self.tokens, "cost": round(self.cost, 6), **estimated}
 
 
 @dataclass(frozen=True, slots=True)

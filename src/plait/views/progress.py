@@ -24,6 +24,7 @@ from plait.engine.events import (
     RunEnded,
     RunStarted,
     Spoken,
+    Stamped,
     Status,
     StepCounted,
     StepFinished,
@@ -33,8 +34,10 @@ from plait.engine.events import (
     StepTitled,
     UsedBefore,
 )
-from plait.engine.journal import Recorded, Stamped, is_below
+from plait.engine.journal import Recorded
+from plait.engine.limits import Tally
 from plait.engine.outcome import Done, Failed, Failure, Skipped
+from plait.engine.paths import is_below
 from plait.views.news import (
     ItemEnded,
     News,
@@ -62,7 +65,6 @@ from plait.views.parts import (
     Part,
     Row,
     Running,
-    Tally,
     state_of,
 )
 from plait.views.told import one_line_of, told

@@ -14,11 +14,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from plait.core.hints import Final, TypeAlias
 from plait.core.values import Json
 from plait.engine.journal import Recorded
+from plait.engine.limits import Tally
 from plait.engine.outcome import Done, Failed
-from plait.views.parts import AGENT, CALL, ENSEMBLE, HOOK, TURN, Row, Tally
+from plait.views.format import Line, clean, clock, counted, money, short
+from plait.views.parts import AGENT, CALL, ENSEMBLE, HOOK, TURN, Row
 from plait.views.progress import row_of
 from plait.views.terminal import aligned
-from plait.views.text import Line, asked_line, clean, clock, counted, money, row_state, short
+from plait.views.text import asked_line, row_state
 from plait.views.told import told
 
 INDENT: Final = " " * 6

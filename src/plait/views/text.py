@@ -9,17 +9,14 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shlex
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
-from math import floor, log10
 from threading import Lock
 
 from plait.core.grace import grace_seconds
-from plait.core.hints import Final, Protocol, TextIO
+from plait.core.hints import TYPE_CHECKING, Final, Protocol, TextIO
 from plait.core.values import Json, json_text
 from plait.engine.events import (
     Event,
@@ -28,6 +25,7 @@ from plait.engine.events import (
     RunEnded,
     RunStarted,
     Spoken,
+    Stamped,
     Status,
     StepCounted,
     StepFinished,
@@ -37,8 +35,22 @@ from plait.engine.events import (
     StepTitled,
     UsedBefore,
 )
-from plait.engine.journal import Stamped, is_below
+from plait.engine.limits import Tally
 from plait.engine.outcome import ABORTED, TOO_MANY, Done, Failed, Failure, Outcome, Skipped, to_record
+from plait.engine.paths import is_below
+from plait.views.format import (
+    clean,
+    clock,
+    counted,
+    first_line,
+    json_line,
+    money,
+    nth_attempt,
+    short,
+    speed,
+    without_sequences,
+    write_lines,
+)
 from plait.views.news import (
     ItemEnded,
     News,
@@ -52,22 +64,11 @@ from plait.views.news import (
     StepBegan,
     StepEnded,
 )
-from plait.views.parts import (
-    AGENT,
-    CALL,
-    ENSEMBLE,
-    GRAPH,
-    HOOK,
-    LISTED,
-    TURN,
-    FailedStep,
-    Note,
-    Part,
-    Row,
-    Tally,
-)
+from plait.views.parts import AGENT, CALL, ENSEMBLE, GRAPH, HOOK, LISTED, TURN, FailedStep, Note, Part, Row
 from plait.views.progress import Progress
-from plait.views.terminal import Paint, cut, paint_for, printable
+
+if TYPE_CHECKING:
+    from plait.views.format import Line
 
 PROGRESS_PAUSE: Final = 10.0
 """Seconds between two lines that say how far a part is."""
@@ -83,12 +84,8 @@ AT_ONCE: Final = frozenset({TURN, CALL, "gate", "return"})
 """Kinds of steps of which only the end is told."""
 NOUNS: Final = {GRAPH: "visit", ENSEMBLE: "task", AGENT: "step"}
 """What the steps of a part are called."""
-LEAST_MONEY: Final = 0.000001
 LINE_OF_DATA: Final = 100
 """Characters of data that stand on one line; more is spread over several."""
-TITLE_LENGTH: Final = 60
-Line = tuple[str, str]
-"""A text, and the colour that it has where there are colours."""
 
 
 class Result(Protocol):
@@ -349,12 +346,6 @@ def result_record(result: Result) -> dict[str, Json]:
     }
 
 
-def json_line(value: Json) -> str:
-    """One line of JSON in which nothing can drive a terminal: what is not printable is escaped."""
-    line = json_text(value)
-    return line if line.isprintable() else json.dumps(json.loads(line), separators=(",", ":"))
-
-
 # ── silence ──────────────────────────────────────────────────────────────
 
 
@@ -511,23 +502,6 @@ def asked_words(asked: Tally, *, turns: bool) -> str:
     return ", ".join(said)
 
 
-def short(number: int) -> str:
-    """812, 4.1k, 3.2M."""
-    for size, sign in ((1_000_000, "M"), (1000, "k")):
-        if number >= size:
-            return f"{number / size:.1f}{sign}"
-    return str(number)
-
-
-def money(cost: float) -> str:
-    """Two digits behind the point; of less than a cent as many as say something."""
-    if cost >= 0.01 or not cost:
-        return f"${cost:.2f}"
-    if cost < LEAST_MONEY:
-        return f"<${LEAST_MONEY:f}"
-    return f"${cost:.{1 - floor(log10(cost))}f}".rstrip("0")
-
-
 def _output(progress: Progress, result: Result) -> Iterator[Line]:
     """What the flow gave: text, or the data of a graph or an ensemble."""
     output = _words_of(result.value, data=_lists(progress))
@@ -621,7 +595,7 @@ def _has_failed_items(progress: Progress) -> bool:
 
 def project_named(progress: Progress) -> str:
     """What stands at the end of a command about a run whose project is another one than where we are."""
-    from plait.app.api import project_root
+    from plait.app.toolbox import project_root
 
     project = progress.project
     if not os.path.isdir(project) or os.path.realpath(project) == os.path.realpath(project_root(None)):
@@ -699,61 +673,3 @@ def _word(outcome: Outcome) -> str:
 
 
 # ── words and numbers ────────────────────────────────────────────────────
-
-
-def nth_attempt(attempt: int, of: int) -> str:
-    """The first is 1."""
-    return f"attempt {attempt} of {of}" if of else f"attempt {attempt}"
-
-
-def counted(number: int, one: str, many: str | None = None) -> str:
-    return f"{number} {one if number == 1 else many or one + 's'}"
-
-
-def clock(seconds: float) -> str:
-    """0:07, 1:02:03, 2d 3:04:05."""
-    whole = int(max(0.0, seconds))
-    minutes, rest = divmod(whole, 60)
-    if minutes < 60:
-        return f"{minutes}:{rest:02}"
-    hours, minutes = divmod(minutes, 60)
-    days, hours = divmod(hours, 24)
-    return f"{f'{days}d ' if days else ''}{hours}:{minutes:02}:{rest:02}"
-
-
-def speed(rate: float) -> str:
-    """Per second; per minute or hour where that would be a fraction."""
-    for per, name in ((1, "s"), (60, "min")):
-        if rate * per >= 1:
-            return f"{rate * per:.1f}/{name}" if rate * per < 100 else f"{rate * per:.0f}/{name}"
-    return f"{rate * 3600:.1f}/h"
-
-
-_SEQUENCES: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_])")
-
-
-def without_sequences(text: str) -> str:
-    """What a program printed for a terminal, without colours and the like, one state per line."""
-    return _SEQUENCES.sub("", text).replace("\r\n", "\n").replace("\r", "\n")
-
-
-def clean(text: str, room: int | None = TITLE_LENGTH) -> str:
-    """One printable line."""
-    return cut(without_sequences(text).replace("\t", " "), room)
-
-
-def first_line(text: str) -> str:
-    return text.partition("\n")[0]
-
-
-def clean_block(text: str) -> str:
-    """Several printable lines."""
-    return printable(without_sequences(text))
-
-
-def write_lines(lines: Iterator[Line], stream: TextIO | None = None) -> None:
-    """Whole, whatever the width: there are commands to be copied among them."""
-    stream = sys.stdout if stream is None else stream
-    paint: Paint = paint_for(stream)
-    for text, colour in lines:
-        print(paint(text, colour) if colour else text, file=stream)

@@ -15,8 +15,7 @@ from crash.scene import wait_for
 from plait.app.runs import Company, FlowResult, Options, flow_store, resume_flow, retry_flow, run_flow
 from plait.core.errors import InputError
 from plait.core.values import Json
-from plait.engine.events import Noted
-from plait.engine.journal import Stamped
+from plait.engine.events import Noted, Stamped
 from plait.engine.outcome import to_record
 from runs.stories import Place
 from runs.test_guardian_lost import FLOW as STRUCK_FLOW
@@ -446,7 +445,7 @@ def test_an_item_leaves_no_thread_local_behind(tmp_path: Path) -> None:
     import threading
 
     from plait.app.services import RealHands
-    from plait.engine.context import Stop
+    from plait.engine.event_bus import Stop
 
     hands = RealHands(str(tmp_path), str(tmp_path), Stop(), env={})
     assert not any(isinstance(one, threading.local) for one in gc.get_referents(hands, vars(hands)))

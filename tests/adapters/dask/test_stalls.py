@@ -18,7 +18,7 @@ from crash.scene import Engine, wait_for
 from plait.app.runs import Company, Options, run_flow
 from plait.cli import main
 from plait.core.errors import InputError
-from plait.engine.context import Stop
+from plait.engine.event_bus import Stop
 from share import every
 
 if not is_installed():

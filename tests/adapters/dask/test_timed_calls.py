@@ -12,7 +12,7 @@ from plait.adapters.dask.halting import ANSWER, halted
 from plait.adapters.dask.patience import Call, GaveWay, NoAnswer
 from plait.adapters.dask.replies import Raised
 from plait.adapters.dask.worker_state import DEAF, GAP, Hearing, watch_of
-from plait.engine.context import Stop
+from plait.engine.event_bus import Stop
 
 
 @pytest.fixture

@@ -93,7 +93,7 @@ def test_copies_that_a_kill_left_go_with_the_next_life_or_by_cleaning(
         if when == "while copying":
             patched.setattr("shutil.copyfileobj", dies)
         elif when == "before it is recorded":
-            patched.setattr("plait.engine.hands.Spot.record", dies)
+            patched.setattr("plait.program.worktrees.ports.Spot.record", dies)
         else:
             patched.setattr(Worktrees, "hand_over", dies)
         with pytest.raises(Killed):

@@ -17,8 +17,8 @@ from plait.adapters.git.git import Answer, StartGit
 from plait.adapters.git.leftovers import left_behind
 from plait.core.errors import PlaitError, ProcessError
 from plait.engine.events import StepForgotten
-from plait.engine.hands import Remains
 from plait.engine.outcome import Done
+from plait.program.worktrees.ports import Remains
 from program.fakes import failure_of
 from program.git_hand import git
 

@@ -17,7 +17,7 @@ from mcp.types import Tool
 import plait
 from plait.adapters.mcp.approvals import Offered, PinFile
 from plait.adapters.mcp.client import declared_by
-from plait.app import api as app
+from plait.app.toolbox import toolbox
 from plait.cli import main
 from plait.core.errors import TrustError
 from plait.core.values import Json
@@ -206,7 +206,7 @@ def project(tmp_path: Path, small: str, monkeypatch: pytest.MonkeyPatch) -> Path
     root = tmp_path / "project"
     (root / ".ai" / "tools").mkdir(parents=True)
     write_tool(root, "add", args=[small])
-    app.toolbox(root).trust.trust_project(origin="a test")
+    toolbox(root).trust.trust_project(origin="a test")
     monkeypatch.chdir(root)
     return root
 
@@ -232,7 +232,7 @@ def test_a_python_caller_hears_which_command_to_type_and_is_served_after_it(
 
     # Another user of the same process has approved nothing.
     monkeypatch.setenv("USER_SPACE", str(tmp_path / "another"))
-    app.toolbox(project).trust.trust_project(origin="a test")
+    toolbox(project).trust.trust_project(origin="a test")
     with pytest.raises(TrustError) as caught:
         plait.call("add", {"a": 1, "b": 2}, project=project)
     assert caught.value.code == "mcp-unapproved"

@@ -17,7 +17,7 @@ from plait.agents.providers.spec import read_spec
 from plait.agents.providers.structured import Asking
 from plait.core import documents
 from plait.core.values import Json
-from plait.engine.context import Stop
+from plait.engine.event_bus import Stop
 from plait.engine.outcome import Failure, StepError
 from plait.lang.provider_check import file_problems
 

@@ -33,7 +33,7 @@ from plait.agents.budget import Bill
 from plait.agents.messages import Ask, Message, Offer, ToolUse
 from plait.agents.providers.client import pause_asked
 from plait.core.values import json_text
-from plait.engine.context import Stop
+from plait.engine.event_bus import Stop
 from plait.engine.limits import Limits, Spent
 from plait.engine.outcome import Interrupted, StepError
 from share import examples

@@ -30,7 +30,7 @@ from plait.agents.providers.recordings import Playing, Recording, digest, questi
 from plait.agents.providers.scripted import Scripted
 from plait.agents.providers.structured import Asking
 from plait.core.errors import InputError
-from plait.engine.context import Stop
+from plait.engine.event_bus import Stop
 from plait.engine.outcome import Interrupted
 
 

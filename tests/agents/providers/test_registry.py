@@ -25,13 +25,13 @@ from plait.agents.messages import Usage
 from plait.agents.providers.registry import names
 from plait.agents.providers.spec import read_spec
 from plait.agents.providers.structured import Asking
-from plait.app import api as app
 from plait.app.runs import Company, Options, run_flow
 from plait.app.services import RealHands
+from plait.app.toolbox import toolbox
 from plait.core import documents
 from plait.core.errors import InputError, PlaitError, TrustError
 from plait.core.json_schema import validator
-from plait.engine.context import Stop
+from plait.engine.event_bus import Stop
 from plait.engine.events import Event, StepFinished
 from plait.engine.outcome import Done
 from plait.lang.provider_check import file_problems
@@ -63,7 +63,7 @@ def elsewhere(url: str, more: str = "") -> str:
 
 
 def test_the_system_space_has_a_provider_for_each_family_and_for_local_servers(project: Project) -> None:
-    assert names(app.toolbox(project.root).spaces) == ["anthropic", "local", "openai", "replay"]
+    assert names(toolbox(project.root).spaces) == ["anthropic", "local", "openai", "replay"]
 
 
 @pytest.mark.parametrize("name", ["anthropic", "local", "openai", "replay"])

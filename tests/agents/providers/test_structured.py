@@ -13,7 +13,7 @@ from plait.agents.messages import Answer, Ask, ToolUse, Usage
 from plait.agents.providers.scripted import Scripted, scripted
 from plait.agents.providers.structured import Asking
 from plait.core.values import Json, json_text
-from plait.engine.context import Stop
+from plait.engine.event_bus import Stop
 from plait.engine.outcome import Failure, Interrupted, StepError
 
 PAID = Usage(10, 5, cost=0.5)

@@ -14,7 +14,7 @@ from plait.adapters.dask import protocol as travel
 from plait.app.remote import worker as errands
 from plait.app.remote.jobs import KEPT, MOST_PARCELS, Place, Places
 from plait.app.remote.worker_folders import claimed, remove_left
-from plait.engine.context import Stop
+from plait.engine.event_bus import Stop
 
 
 class Kept:

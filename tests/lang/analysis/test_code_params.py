@@ -22,9 +22,10 @@ from fuzz.code_params_fuzz import (
     try_one,
 )
 from lang.graph.graphs import graph_place, tool, trusted
-from plait.app.api import compile, toolbox
+from plait.app.api import compile
 from plait.app.file_check import findings_around
 from plait.app.runs import run_flow
+from plait.app.toolbox import toolbox
 from plait.core.errors import DocumentError, InputError, ShellRefusedError
 from plait.lang.check import check_file
 from plait.tools.code_params import CodeParams, schema_slips

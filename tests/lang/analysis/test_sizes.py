@@ -15,7 +15,7 @@ from plait.core import documents
 from plait.core.errors import InputError, LimitError
 from plait.core.source import Span
 from plait.lang.check import check_document, check_file
-from plait.lang.parameters import surroundings
+from plait.lang.environment import surroundings
 from plait.lang.workflow import read as workflow
 from plait.schema import Said
 from plait.scope import Scope

@@ -17,7 +17,8 @@ from plait.core.errors import InputError
 from plait.core.values import Json
 from plait.engine.limits import Limits
 from plait.engine.outcome import StepError
-from plait.lang.directive.read import Directed, Filled, load_directive, read_directive
+from plait.lang.directive.read import load_directive, read_directive
+from plait.program.program import Directed, Filled
 from plait.schema.reference import reference
 from program.fakes import new_run, turn_of
 

@@ -18,7 +18,7 @@ from plait.core.errors import InputError, TrustError
 from plait.core.values import Json
 from plait.engine.events import RunEnded
 from plait.engine.outcome import Done
-from plait.lang.load import kind_of_file
+from plait.lang.kinds import kind_of_file
 from plait.program.tasks.model import PLAIN_AGENT
 from plait.program.tasks.text import system_of
 from plait.schema import ENSEMBLE
@@ -717,8 +717,8 @@ def test_an_agent_is_offered_an_ensemble_with_its_inputs_and_calls_it(place: Pla
     ran = place.done("tasks: [{description: ask, agent: {role: r, tools: my/team}}]\n")
     assert ran.value["output"] == "done"
     assert place.text("ledger") == "tides\n"
-    from plait.app.api import toolbox
     from plait.app.tool_catalog import offers
+    from plait.app.toolbox import toolbox
 
     [offer] = offers(toolbox(place.root), ["my/team"])
     assert (offer.description, list(offer.schema["properties"]), offer.schema["required"]) == (

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from plait.app.api import toolbox
+from plait.app.toolbox import toolbox
 from runs.stories import Place, new_place
 
 HEAD = '__executor_id__ = "core/runtimes/python/function"\n__version__ = "1.0.0"\n'

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from plait.core.documents import parse
 from plait.core.errors import InputError
 from plait.core.values import Secret
-from plait.lang.parameters import Surroundings, declared, resolve, surroundings
+from plait.lang.environment import Surroundings, surroundings
+from plait.lang.parameters import declared, resolve
 from plait.schema import Said
 from plait.scope import Scope
 

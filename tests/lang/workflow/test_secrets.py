@@ -13,7 +13,7 @@ import pytest
 from plait import Secret
 from plait.app.runs import flow_runs
 from plait.core.documents import parse
-from plait.lang.parameters import Surroundings, surroundings
+from plait.lang.environment import Surroundings, surroundings
 from plait.schema import Said
 from plait.scope import Scope
 from runs.stories import Place, new_place

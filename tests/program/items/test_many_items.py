@@ -10,8 +10,7 @@ import pytest
 
 from plait.adapters.store.reader import Reader
 from plait.core.values import Json
-from plait.engine.events import ItemsRemembered, StepFinished
-from plait.engine.journal import Stamped
+from plait.engine.events import ItemsRemembered, Stamped, StepFinished
 from plait.engine.perform import Turn
 from plait.program import map as fan
 from plait.views.progress import Progress

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from lang.graph.graphs import graph_place
-from plait.engine.events import Noted
-from plait.engine.journal import Stamped
+from plait.engine.events import Noted, Stamped
 from plait.views.progress import Progress
 from plait.views.text import JsonView, PlainView, event_record
 from plait.views.text import summary as summary_of

@@ -41,10 +41,13 @@ from plait.core.errors import InputError, InternalError, ProcessError, listed
 from plait.core.hints import Any, Final
 from plait.core.records import dataclass
 from plait.engine.backend import Fanned, Finished, ItemWork, Perform
-from plait.engine.context import Run, Stop
+from plait.engine.context import Run
+from plait.engine.event_bus import Stop
 from plait.engine.events import Event, StepFinished, StepStarted
 from plait.engine.outcome import Aborted, Failed, Failure, Outcome, OutOfTime, Skipped
-from plait.engine.perform import Step, Turn, remembered
+from plait.engine.perform import Turn
+from plait.engine.replay import remembered
+from plait.engine.step import Step
 
 AHEAD: Final = 2
 """Short tasks for each thread of a worker, so that none waits for us."""

@@ -16,7 +16,7 @@ from plait.core.errors import (
     TrustError,
     listed,
 )
-from plait.engine.context import Mask
+from plait.engine.event_bus import Mask
 
 
 def expect_same(pythons: Mapping[str, object], plaits: Mapping[str, object], mask: Mask) -> None:

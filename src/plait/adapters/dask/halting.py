@@ -13,7 +13,7 @@ from plait.adapters.dask.patience import Call
 from plait.adapters.dask.replies import Raised
 from plait.core.grace import grace_seconds
 from plait.core.hints import Final, Protocol
-from plait.engine.context import Stop
+from plait.engine.event_bus import Stop
 
 AT_ONCE: Final = 2.0
 """The same without grace."""

@@ -17,7 +17,7 @@ from plait.core.hints import Any, Final
 from plait.core.masking import masked
 from plait.core.records import dataclass, field_names, is_record, replace
 from plait.core.values import Json
-from plait.engine.context import Mask
+from plait.engine.event_bus import Mask
 from plait.engine.outcome import Done, Failure, Skipped
 from plait.template.program import FACTS
 

@@ -17,8 +17,8 @@ from plait.adapters.git.git import Answer, Git, Inside, names, room_at, said_by
 from plait.core.errors import InputError
 from plait.core.hints import Final
 from plait.core.records import dataclass
-from plait.engine.hands import InTheWay, NotWritten
 from plait.program.worktrees.merge import named
+from plait.program.worktrees.ports import InTheWay, NotWritten
 
 PIECE: Final = 1 << 20
 

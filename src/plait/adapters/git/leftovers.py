@@ -18,7 +18,7 @@ from plait.core.errors import InputError, ProcessError
 from plait.core.hints import Final
 from plait.core.records import dataclass, replace
 from plait.core.values import Json
-from plait.engine.hands import Spot
+from plait.program.worktrees.ports import Spot
 
 OURS: Final = f"{BRANCHES}plait/"
 MERGED: Final = "merged"

@@ -12,7 +12,7 @@ import sys
 from contextlib import suppress
 
 from plait.core.records import dataclass, field
-from plait.engine.hands import short_path
+from plait.program.worktrees.ports import short_path
 
 _FINDS_WITHOUT_READING = getattr(os, "O_PATH", 0)
 

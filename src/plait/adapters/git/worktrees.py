@@ -25,7 +25,7 @@ from plait.core.errors import InputError, ProcessError
 from plait.core.hints import Final
 from plait.core.records import replace
 from plait.core.values import Json
-from plait.engine.hands import Conflict, Look, Remains, Site, Spot
+from plait.program.worktrees.ports import Conflict, Look, Remains, Site, Spot
 
 BRANCHES: Final = "refs/heads/"
 SLUG_LENGTH: Final = 40

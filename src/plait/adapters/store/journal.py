@@ -15,8 +15,8 @@ from plait.adapters.store.blobs import Blobs
 from plait.adapters.store.reader import Reader
 from plait.adapters.store.writer import Writer
 from plait.core.errors import InternalError
-from plait.engine.events import Event, Used
-from plait.engine.journal import Recorded, Stamped
+from plait.engine.events import Event, Stamped, Used
+from plait.engine.journal import Recorded
 
 
 class SqliteJournal:

@@ -49,9 +49,10 @@ from plait.adapters.store.shapes import MISREAD, damaged
 from plait.core.errors import JournalError
 from plait.core.hints import Any, Final, TypeAlias
 from plait.core.records import dataclass
-from plait.engine.events import Used
-from plait.engine.journal import ITEM, Recorded, Stamped, is_below, marked
+from plait.engine.events import Stamped, Used
+from plait.engine.journal import Recorded, marked
 from plait.engine.outcome import Done, Failed, Failure, Outcome
+from plait.engine.paths import ITEM, is_below
 
 PAGE: Final = 200
 """Rows that are in memory at a time."""

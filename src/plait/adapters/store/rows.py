@@ -38,6 +38,7 @@ from plait.engine.events import (
     RunEnded,
     RunStarted,
     Spoken,
+    Stamped,
     Status,
     StepCounted,
     StepFinished,
@@ -48,7 +49,7 @@ from plait.engine.events import (
     Used,
     UsedBefore,
 )
-from plait.engine.journal import Recorded, Stamped
+from plait.engine.journal import Recorded
 from plait.engine.outcome import Done, Failed, Failure, Outcome, Skipped
 
 LARGE: Final = 32 * 1024

@@ -43,9 +43,8 @@ from plait.core.masking import Masker, masked
 from plait.core.records import dataclass, replace
 from plait.core.secret_names import looks_secret
 from plait.core.values import MASK, Json
-from plait.engine.context import Stop
-from plait.engine.outcome import Failure, Interrupted, StepError
-from plait.program.actions.http import kind_of_error, kind_of_status
+from plait.engine.event_bus import Stop
+from plait.engine.outcome import Failure, Interrupted, StepError, kind_of_error, kind_of_status
 from plait.template.sinks import as_header, as_json, as_url
 from plait.tools.invocation import Limits, RequestCall
 

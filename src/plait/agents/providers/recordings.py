@@ -23,7 +23,7 @@ from plait.core.hints import Final, Literal
 from plait.core.masking import masked
 from plait.core.records import dataclass
 from plait.core.values import Json, json_text
-from plait.engine.context import Stop
+from plait.engine.event_bus import Stop
 from plait.engine.outcome import Failure, Interrupted, StepError
 
 LINES: Final = (".jsonl", ".ndjson")

@@ -13,7 +13,7 @@ from plait.agents.messages import Answer, Ask, OnText, Usage
 from plait.agents.providers.structured import Asking
 from plait.core.hints import Any, TypeAlias
 from plait.engine.authored import by_author
-from plait.engine.context import Stop
+from plait.engine.event_bus import Stop
 from plait.engine.outcome import Failure, Interrupted, StepError
 
 Said: TypeAlias = Answer | str

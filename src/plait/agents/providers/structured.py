@@ -17,7 +17,7 @@ from plait.core.hints import Protocol
 from plait.core.records import replace
 from plait.core.result_schema import is_schema, misfits
 from plait.core.values import Json, json_text
-from plait.engine.context import Stop
+from plait.engine.event_bus import Stop
 from plait.engine.outcome import Failure, StepError
 
 

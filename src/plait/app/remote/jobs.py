@@ -18,7 +18,7 @@ from plait.app.remote.worker_folders import new_folder
 from plait.core.errors import InputError
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.values import Json, Secret
-from plait.engine.context import Stop
+from plait.engine.event_bus import Stop
 from plait.engine.journal import Journal
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class Place:
         self.directory = os.path.normpath(os.path.join(project, inside_project))
 
     def _scope(self) -> Scope:
-        from plait.app.api import printed_by
+        from plait.app.toolbox import printed_by
         from plait.scope import Scope
 
         env = {**os.environ, **self.loaded.process_env()}
@@ -227,7 +227,7 @@ def _write_files(parcel: travel.Parcel, folder: str) -> None:
 
 
 def _loaded(parcel: travel.Parcel, project: str) -> Loaded:
-    from plait.lang.parameters import Surroundings
+    from plait.lang.environment import Surroundings
     from plait.lang.workflow.read import load_workflow
 
     path = os.path.join(project, os.path.relpath(parcel.path, parcel.project))

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 from plait.core.hints import Final
-from plait.engine.context import Stop
+from plait.engine.event_bus import Stop
 
 LOOK: Final = 0.1
 """Seconds between two looks whether an errand is to stop."""

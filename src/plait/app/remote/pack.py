@@ -17,8 +17,9 @@ from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.records import dataclass
 from plait.core.values import Json
 from plait.engine.backend import Fanned, ItemWork
-from plait.engine.journal import Journal, Recorded, is_item
-from plait.engine.perform import Step, inside
+from plait.engine.journal import Journal, Recorded
+from plait.engine.paths import is_item
+from plait.engine.step import Step, inside
 
 if TYPE_CHECKING:
     from plait.engine.hands import WorkingRun
@@ -135,7 +136,7 @@ class Away:
 
     def _expect_tools(self, mentions: _Mentions) -> None:
         """Those of the system are everywhere; a file of the project that runs is not sent, it is trusted."""
-        from plait.app.api import toolbox
+        from plait.app.toolbox import toolbox
 
         chains = toolbox(self._loaded.project).chains
         wanted = [one for one in self._loaded.uses if one in mentions.text]

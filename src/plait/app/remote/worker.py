@@ -25,7 +25,8 @@ from plait.core.errors import GuardianError, MachineError, PlaitError
 from plait.core.hints import Final
 from plait.core.records import replace
 from plait.engine.backend import Fanned, ItemWork
-from plait.engine.context import Run, Stop
+from plait.engine.context import Run
+from plait.engine.event_bus import Stop
 from plait.engine.events import Event, StepFinished, StepRetrying, Used
 from plait.engine.journal import MemoryJournal, Recorded
 from plait.engine.outcome import Aborted, Failed, Failure, Interrupted, Outcome, OutOfTime

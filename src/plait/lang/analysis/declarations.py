@@ -207,7 +207,7 @@ def of_env_files(document: Node) -> Iterator[Name]:
     node = document.get("env_files") if isinstance(document, Mapping) else None
     if node is None:
         return
-    from plait.lang.parameters import env_files, read_env_file
+    from plait.lang.environment import env_files, read_env_file
 
     for said in env_files(node):
         try:

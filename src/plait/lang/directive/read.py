@@ -35,27 +35,23 @@ from plait.core.source import Source, Span
 from plait.core.values import UNDEFINED, Json
 from plait.engine.hooks import Hook
 from plait.engine.limits import Limits
-from plait.engine.outcome import expect_done
-from plait.engine.perform import Step, Turn, plans
 from plait.lang.analysis.scopes import read_fields
-from plait.lang.check import check_field
-from plait.lang.common import read_limits
+from plait.lang.analysis.templates import check_field
+from plait.lang.common import limited_turns, read_limits
 from plait.lang.directive.xml_head import is_head, read_head
+from plait.lang.environment import Surroundings
 from plait.lang.findings import Finding
 from plait.lang.hooks import hook_findings, read_hooks, tools_of
 from plait.lang.loaded import Loaded
-from plait.lang.parameters import Parameter, Surroundings, declared, resolve
+from plait.lang.parameters import Parameter, declared, resolve
+from plait.program.program import STEP, Directed, Filled
 from plait.schema import Said, template_of
-from plait.schema.directive_tables import MOST_TURNS
 from plait.scope import Scope
 from plait.template.sinks import as_json_value, as_text
 from plait.template.template import Template
 
 if TYPE_CHECKING:
-    from plait.program.map import Fan
-
-STEP: Final = "agent"
-"""The path of the conversation in a run of the directive."""
+    pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,55 +115,6 @@ class Directive:
     def input_schema(self) -> dict[str, Json]:
         """What it takes, for a model that may call it."""
         return schema_of(self.inputs) or {"type": "object", "properties": {}, "additionalProperties": False}
-
-
-@dataclass(frozen=True, slots=True)
-class Filled:
-    """A directive with its inputs put in."""
-
-    inputs: Mapping[str, Json]
-    body: str
-    content: str
-    raw: str
-    actions: list[Json]
-    system: str
-
-    def record(self) -> dict[str, Json]:
-        return {
-            "prompt": self.body,
-            "system": self.system,
-            "inputs": dict(self.inputs),
-            "actions": self.actions,
-            "content": self.content,
-            "raw": self.raw,
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class Directed:
-    """The program of a directive: one conversation."""
-
-    name: str
-    conversation: Conversation
-    prompt: Filled
-    limits: Limits
-    """As its author wrote them."""
-
-    @property
-    def inner(self) -> Sequence[Step]:
-        return (self.conversation,)
-
-    @property
-    def phases(self) -> tuple[tuple[str, int], ...]:
-        return ((STEP, 0),)
-
-    @property
-    def fan(self) -> Fan | None:
-        return None
-
-    @plans
-    def run(self, turn: Turn) -> Json:
-        return expect_done(turn.perform(self.conversation))
 
 
 def load_directive(
@@ -283,16 +230,6 @@ def hooks_in(path: str) -> nodes.Node | None:
         return parts_of(read_text(path, MAX_TEXT), path).head.get("hooks")
     except PlaitError:
         return None
-
-
-def agent_limits(said: Said) -> Limits:
-    """The limits of an agent."""
-    return limited_turns(read_limits(said.inner("limits")))
-
-
-def limited_turns(limits: Limits) -> Limits:
-    """Without a word about turns there may be so many, and no more."""
-    return replace(limits, turns=MOST_TURNS) if limits.turns is None else limits
 
 
 def _whole(said: Said, name: str) -> int:

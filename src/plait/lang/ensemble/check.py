@@ -7,26 +7,36 @@ there is no such place, and the message names it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
+from plait import schema as format
+from plait.core.documents import nodes
 from plait.core.errors import InputError, Problem, listed, nearest
-from plait.core.hints import TypeAlias
+from plait.core.hints import TYPE_CHECKING, TypeAlias
 from plait.core.records import replace
 from plait.core.source import Span
+from plait.lang.analysis.names import Name, strings
+from plait.lang.analysis.scopes import Field, Known, read_fields
+from plait.lang.analysis.templates import check_field
+from plait.lang.ensemble.read import NOTHING, _entries, _parameters, _Reader, _unknown
+from plait.lang.findings import Finding
+from plait.lang.hooks import hook_findings
 from plait.program.on_empty import ON_EMPTY
-from plait.program.tasks.model import (
-    ON_ERROR,
-    ON_MAX,
-    PLAIN_AGENT,
-    STRATEGIES,
-    Agent,
-    Cast,
-    Loop,
-    Manager,
-    MapReduce,
-    Task,
-)
+from plait.program.tasks.model import PLAIN_AGENT, Agent, Cast, Loop, Manager, MapReduce, Task
+from plait.program.tasks.task import TASK_FACTS
+from plait.program.tasks.text import TASK_TEXTS, asking, input_of, is_item_name
+from plait.schema import Said
+from plait.schema.ensemble_tables import ON_ERROR, ON_MAX, STRATEGIES
+from plait.template.conditions import asked_keys
 from plait.template.grammar import parse_path
+from plait.template.nodes import ContextHole, Path
+from plait.template.template import compile_template
+
+if TYPE_CHECKING:
+    from plait.core.hints import Final
+    from plait.lang.ensemble.read import Read
+    from plait.program.tasks.model import MapReduce, Task
+    from plait.template.template import Template
 
 Where: TypeAlias = Callable[[object, str], Span | None]
 """The place of a field of something; None if it has none."""
@@ -341,3 +351,162 @@ def _needs(cast: Cast, task: Task, groups: Mapping[int, int]) -> Iterable[Task]:
     own = groups.get(id(task), id(task))
     together = [one for one in cast.tasks if groups.get(id(one), id(one)) == own]
     return [need for one in together for need in cast.needs(one) if groups.get(id(need), id(need)) != own]
+
+
+def check_ensemble(document: nodes.Node, *, names: Iterable[str] = ()) -> list[Finding]:
+    """All findings of a document, sorted by place; `names` are inputs that will be given, too."""
+    found = [_of_format(one) for one in format.problems(document, format.ENSEMBLE)]
+    items = dict(_item_names(document))
+    for one in read_fields(document, "prompt", names=names).fields:
+        if not one.when:
+            found += check_field(_knowing(one, items.get(id(one.scalar))), "prompt")
+    if not any(finding.severity == "error" and finding.code not in ABOUT_TEXTS for finding in found):
+        assert isinstance(document, nodes.Mapping)
+        found += _of_parts(Said("ensemble", document, NOTHING))
+    return sorted(dict.fromkeys(found), key=lambda finding: finding.problem.place)
+
+
+def _item_names(document: nodes.Node) -> Iterator[tuple[int, str]]:
+    """The texts of a map's task, which know the item, and what that is called there."""
+    said = document.get("map") if isinstance(document, nodes.Mapping) else None
+    maps = [one for one in (said.items if isinstance(said, nodes.Sequence) else (said,)) if one is not None]
+    names = {_word(one, "task"): _word(one, "as") or "item" for one in maps}
+    for key, task in _entries(document.get("tasks") if isinstance(document, nodes.Mapping) else None):
+        name = names.get(_word(task, "id") or key or None)
+        for text in TASK_TEXTS if name else ():
+            node = task.get(text) if isinstance(task, nodes.Mapping) else None
+            if node is not None and name is not None:
+                yield id(node), name
+
+
+def _knowing(one: Field, item: str | None) -> Field:
+    """The text of a map's task may ask for the item and its fields, whatever those are."""
+    text = one.scalar.value
+    if item is None or one.declared is None or not isinstance(text, str):
+        return one
+    asked = compile_template(text, "prompt").placeholders
+    return replace(one, declared=one.declared | {name for name in asked if is_item_name(name, item)})
+
+
+def _word(node: nodes.Node | None, key: str) -> str | None:
+    value = node.get(key) if isinstance(node, nodes.Mapping) else None
+    return value.value if isinstance(value, nodes.Scalar) and isinstance(value.value, str) else None
+
+
+ABOUT_TEXTS: Final = frozenset({"unknown-input", "malformed-hole"})
+
+
+def _of_format(problem: Problem) -> Finding:
+    return Finding(problem, "warning" if problem.code in format.WARNED else "error")
+
+
+def _of_parts(said: Said) -> Iterator[Finding]:
+    try:
+        _parameters(said.node)
+    except InputError as error:
+        yield from map(Finding, error.problems)
+    yield from hook_findings(said.get("hooks"))
+    read = _Reader(said, "").read()
+    yield from map(Finding, read.problems)
+    if not read.problems:
+        yield from map(Finding, problems_of(read.cast, read.where))
+        inputs = _declared_inputs(said)
+        for task in read.cast.tasks:
+            yield from _params(read, task, inputs)
+        for one in read.cast.maps if inputs else ():
+            yield from _items_given(read, one, inputs)
+    for loop in read.cast.loops:
+        yield from _until_names(read.places[id(loop)].get("until"))
+
+
+KNOWN_UNTIL: Final = (
+    Name("output", (), "what the last task of the round gave, as text"),
+    Name("data", (), "the same as data"),
+    Name("iteration", (), "the number of the round"),
+)
+
+
+def _until_names(node: nodes.Node | None) -> Iterator[Finding]:
+    known = _known(KNOWN_UNTIL, "a loop")
+    match node:
+        case nodes.Scalar(str()):
+            yield from check_field(Field("until", node, "a loop", known, when=True), "workflow")
+        case nodes.Mapping():
+            for root in dict.fromkeys(str(keys[0]) for keys in asked_keys(node.data()) if keys):
+                if root not in known:
+                    what = f"nothing here is named '{root}'"
+                    yield Finding(_unknown(what, node, root, known, "unknown-name"))
+
+
+def _declared_inputs(said: Said) -> tuple[str, ...]:
+    """The names of the inputs; none, if the file does not say which there are."""
+    try:
+        return tuple(_parameters(said.node))
+    except InputError:  # which was told
+        return ()
+
+
+def _items_given(read: Read, one: MapReduce, inputs: Collection[str]) -> Iterator[Finding]:
+    """The items of a map are in an input that is there."""
+    if isinstance(one.items, str) and one.items not in inputs:
+        guess = nearest(one.items, inputs)
+        meant = f"did you mean '{guess}'? " if guess else ""
+        fix = f"{meant}declare it under inputs, next to: {listed(sorted(inputs))}"
+        what = f"no input is named '{one.items}'"
+        node = read.places[id(one)].get("items")
+        yield Finding(Problem(what, None if node is None else node.span, fix, code="unknown-input"))
+
+
+def _params(read: Read, task: Task, inputs: tuple[str, ...]) -> Iterator[Finding]:
+    """Names in the parameters of a tool that are not there."""
+    node = read.places[id(task)].get("params")
+    if node is None:
+        return
+    item = next((one.item for one in read.cast.maps if one.task is task), None)
+    context = tuple(read.cast.id_of(one) for one in task.context)
+    if inputs and item is not None:  # an item has whatever fields it has
+        asked = (input_of(hole) for _, hole in asking(read.written[(id(task), "params")]))
+        inputs = (*inputs, item, *(name for name in asked if is_item_name(name, item)))
+    known = [
+        Name("inputs", (), "what the ensemble was given", inputs),
+        Name("task", (), "the task itself, its texts filled", TASK_FACTS),
+    ]
+    reduced = next((one.task for one in read.cast.maps if one.reduce is task), None)
+    if reduced is not None:
+        items = _items_named(read.written[(id(task), "params")], read.cast.id_of(reduced))
+        known.append(Name("context", (), "the outputs that it puts together", (*context, *items)))
+    elif context:
+        known.append(Name("context", (), "the outputs of the tasks in its context", context))
+    if item is not None:
+        known += [Name(name, (), "the item") for name in (item, f"{item}_index", f"{item}_total")]
+    there = _known(known, "a task")
+    for scalar in strings(node):
+        declared_so = frozenset(inputs) if inputs else None
+        for finding in check_field(Field("params", scalar, "a task", there, declared=declared_so), "graph"):
+            yield finding if reduced is None else _in_reduce(finding, read.cast.id_of(reduced))
+
+
+def _in_reduce(finding: Finding, task: str) -> Finding:
+    """It is given the outputs of a map, which have not the name of their task."""
+    if finding.code != "unknown-name" or "'context." not in finding.problem.what:
+        return finding
+    fix = (
+        f"a reduce has the outputs of '{task}' one by one: {task}-0, {task}-1, …; "
+        "'context' alone is all of them"
+    )
+    return replace(finding, problem=replace(finding.problem, fix=fix))
+
+
+def _items_named(template: Template, task: str) -> list[str]:
+    """What a reduce calls the outputs of a map's task: how many there are is known when they are there."""
+    holes = [
+        part for leaf in template.leaves() for part in leaf.program.parts if isinstance(part, ContextHole)
+    ]
+    paths = [one.origin for hole in holes for one in hole.alternatives if isinstance(one.origin, Path)]
+    asked = {str(path.keys[0]) for path in paths if path.root == "context" and path.keys}
+    numbered = [name for name in asked if name.removeprefix(f"{task}-").isdecimal()]
+    return sorted(numbered) or [f"{task}-0"]
+
+
+def _known(names: Collection[Name], where: str) -> Known:
+    return Known(where, {name.name: (at, name) for at, name in enumerate(names)}, len(names))

@@ -19,7 +19,7 @@ from plait.core.records import dataclass
 from plait.core.source import Span
 from plait.lang.analysis.names import names_in
 from plait.lang.analysis.scopes import Field, read_fields
-from plait.lang.check import check_field
+from plait.lang.analysis.templates import check_field
 from plait.lang.findings import Finding
 from plait.lang.hooks import hook_findings
 from plait.lang.workflow.shared_checkout import shared_by_items

@@ -20,10 +20,11 @@ from plait.core.hints import Final
 from plait.core.records import dataclass, replace
 from plait.core.source import Span
 from plait.core.values import Json, Secret
-from plait.engine.perform import PLAIN, Policy
 from plait.engine.retry import ONCE_ONLY
+from plait.engine.step import PLAIN, Policy
 from plait.lang.analysis.tool_calls import ToolCall, tool_calls
 from plait.lang.common import digest, interpreter_of, on_empty_of, read_limits, retry_of
+from plait.lang.environment import Surroundings
 from plait.lang.findings import Finding
 from plait.lang.graph.check import (
     NOTHING,
@@ -36,7 +37,7 @@ from plait.lang.graph.check import (
 )
 from plait.lang.hooks import read_hooks, tools_of
 from plait.lang.loaded import Loaded
-from plait.lang.parameters import Parameter, Surroundings, declared, resolve
+from plait.lang.parameters import Parameter, declared, resolve
 from plait.program.actions.shell import Shell
 from plait.program.graph.calls import Action, Call, ShellCall
 from plait.program.graph.graph_nodes import Edge, Loop, Node

@@ -105,7 +105,7 @@ def _prompt(said: Said, strict: bool) -> Action:
 
 
 def _converse(said: Said, inner: Said, options: dict[str, Json], strict: bool) -> Action:
-    from plait.lang.directive.read import agent_limits
+    from plait.lang.common import agent_limits
     from plait.program.actions.converse import Converse
 
     schema = inner.get("schema")

@@ -17,7 +17,7 @@ from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.records import dataclass, field, replace
 from plait.core.source import Span
 from plait.core.values import Json, Undefined, json_text
-from plait.engine.perform import PLAIN, Policy
+from plait.engine.step import PLAIN, Policy
 from plait.lang.analysis.mentions import ids_asked_for, map_lists, names_in, tracked
 from plait.lang.analysis.scopes import read_fields
 from plait.lang.common import (

@@ -13,7 +13,7 @@ from plait.core.errors import PlaitError
 from plait.core.hints import Final
 from plait.core.values import Json
 from plait.lang.analysis.scopes import Field
-from plait.lang.parameters import secrets_in
+from plait.lang.environment import secrets_in
 from plait.scope import Scope
 from plait.template.nodes import ContextHole, holes
 from plait.template.template import compile_template

@@ -19,11 +19,12 @@ from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.records import replace
 from plait.core.values import Json
 from plait.lang.analysis.names import profile_of
-from plait.lang.check import check_workflow
 from plait.lang.common import backend_of, read_limits
+from plait.lang.environment import Surroundings, secret_texts, surroundings
 from plait.lang.findings import Finding
 from plait.lang.loaded import Loaded
-from plait.lang.parameters import Parameter, Surroundings, declared, resolve, secret_texts, surroundings
+from plait.lang.parameters import Parameter, declared, resolve
+from plait.lang.workflow.check import check_workflow
 from plait.lang.workflow.compile import Builder
 from plait.lang.workflow.compose import Calls, Composed, compose
 from plait.schema import Said

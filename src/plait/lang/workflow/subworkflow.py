@@ -13,16 +13,8 @@ from plait.core.records import dataclass, replace
 from plait.core.values import Json, Undefined
 from plait.lang.analysis.names import profile_of
 from plait.lang.common import digest
-from plait.lang.parameters import (
-    Caller,
-    Parameter,
-    declared,
-    hidden_texts,
-    resolve,
-    secret_texts,
-    secrets_in,
-    surroundings,
-)
+from plait.lang.environment import secret_texts, secrets_in, surroundings
+from plait.lang.parameters import Caller, Parameter, declared, hidden_texts, resolve
 from plait.lang.workflow.compose import Calls, Composed, compose
 from plait.program.subworkflow import NO_MAP, Entered, Subworkflow
 from plait.schema import Said, template_of

@@ -9,10 +9,10 @@ from plait.agents.session import Conversation
 from plait.core.hints import Final
 from plait.core.records import dataclass, field
 from plait.core.values import Json
+from plait.engine.dry_run import NOT_KNOWN_END
 from plait.engine.limits import NO_LIMITS, Limits
 from plait.engine.outcome import expect_done
 from plait.engine.perform import Turn, plans
-from plait.program.capture import NOT_KNOWN_END
 from plait.template.sinks import as_text
 from plait.template.template import Template
 

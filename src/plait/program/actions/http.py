@@ -19,7 +19,7 @@ from plait.core.masking import masked
 from plait.core.records import dataclass, field
 from plait.core.values import Json, Secret, Unknown, revealed_text, utf8
 from plait.engine.hands import in_time, working
-from plait.engine.outcome import Failure, StepError
+from plait.engine.outcome import Failure, StepError, kind_of_error, kind_of_status
 from plait.engine.perform import Turn, plans
 from plait.program.actions.shell import title_of
 from plait.template.filters import holds_secret
@@ -153,27 +153,6 @@ class Http:
 
 
 JSON: Final = "application/json"
-
-
-def kind_of_status(status: int) -> str:
-    """The kind of failure that an unwelcome answer is."""
-    if status == 429:
-        return "rate_limit"
-    if status in (408, 504):
-        return "timeout"
-    return "server_error" if 500 <= status < 600 else "failed"
-
-
-def kind_of_error(error: RequestError) -> str:
-    """The kind of failure that no answer is."""
-    match error.code:
-        case "deadline":
-            return "timeout"
-        case "name-not-found" | "unreachable" | "tls" | "connection-lost":
-            return "network"
-        case "too-large" | "encoding":
-            return "failed"
-    return "refused"
 
 
 def host_is_data(url: Template, scope: Scope) -> bool:

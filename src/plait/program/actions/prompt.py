@@ -13,7 +13,7 @@ from functools import partial
 
 from plait.agents.budget import Bill
 from plait.agents.essence import beside_room, digest
-from plait.agents.messages import Ask, Message, Provider
+from plait.agents.messages import ASKING, FIRST, NOBODY, Ask, Message, Provider
 from plait.agents.speaking import Speaking
 from plait.core.hints import Final
 from plait.core.masking import masked
@@ -21,13 +21,12 @@ from plait.core.records import dataclass, field, replace
 from plait.core.values import Json
 from plait.engine.hands import WorkingRun, out_of_limit, working
 from plait.engine.journal import Recorded
-from plait.engine.outcome import Done, Failed, Failure, OutOfLimit, Skipped, StepError, expect_done
-from plait.engine.perform import PLAIN, Policy, Skip, Step, Turn, plans
+from plait.engine.outcome import Done, Failed, Failure, OutOfLimit, Skip, Skipped, StepError, expect_done
+from plait.engine.perform import Turn, plans
+from plait.engine.step import PLAIN, Policy, Step
 from plait.template.sinks import as_text
 from plait.template.template import Template
 
-FIRST: Final = "turn:1"
-"""The only question of such a step, whichever attempt asks it."""
 ATTEMPT: Final = "attempt"
 """In the record of an answer: at which attempt it came, if it was not the first."""
 MODEL: Final = "model"
@@ -185,14 +184,8 @@ def _value(run: WorkingRun, text: str, seconds: float, model: str, usage: Json) 
     }
 
 
-ASKING: Final = ("turns", "tokens", "spend", "seconds")
-"""The limits that are looked at before a question."""
 ENDED_EARLY: Final = {
     "length": "the model had no room left for its answer: raise max_tokens in options",
     "refused": "the model declined to answer",
     "tools": "the model called a tool instead of answering, and a prompt has none: let an agent ask",
 }
-NOBODY: Final = (
-    "nobody said which provider to ask: name one (provider: openai), set PLAIT_PROVIDER to its name, "
-    "or write .ai/config/providers/default.yaml; an 'agent:' step starts a command-line agent instead"
-)

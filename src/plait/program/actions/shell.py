@@ -6,10 +6,11 @@ from plait.core.errors import ProcessError
 from plait.core.hints import TYPE_CHECKING, Literal
 from plait.core.records import dataclass, field, replace
 from plait.core.values import Json
-from plait.engine.hands import NO_ROOM, TOOK_TOO_LONG, Ended, in_time, working
+from plait.engine.hands import in_time, working
 from plait.engine.outcome import Failure, StepError
 from plait.engine.perform import Turn, plans
 from plait.program.capture import CUT, LOST
+from plait.program.ports import NO_ROOM, TOOK_TOO_LONG, Ended
 from plait.template.sinks import as_shell
 from plait.template.template import Template
 

@@ -14,10 +14,11 @@ from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.masking import masked
 from plait.core.records import dataclass, field, replace
 from plait.core.values import Json, Unknown, json_text, text
-from plait.engine.hands import TOOK_TOO_LONG, Inside, hands_at, in_time, working
-from plait.engine.outcome import Failure, Interrupted, StepError, expect_done
-from plait.engine.perform import Policy, Step, Turn, act, plans
-from plait.program.actions.http import kind_of_error, kind_of_status
+from plait.engine.hands import in_time, working
+from plait.engine.outcome import Failure, Interrupted, StepError, expect_done, kind_of_error, kind_of_status
+from plait.engine.perform import Turn, act, plans
+from plait.engine.step import Policy, Step
+from plait.program.ports import TOOK_TOO_LONG, Inside, hands_at
 from plait.template.template import Template
 
 if TYPE_CHECKING:

@@ -17,7 +17,8 @@ from plait.engine.backend import ItemWork
 from plait.engine.events import StepCounted
 from plait.engine.hands import working
 from plait.engine.outcome import Done, Failed, Failure, Outcome, StepError
-from plait.engine.perform import Policy, Step, Turn, perform
+from plait.engine.perform import Turn, perform
+from plait.engine.step import Policy, Step
 from plait.program.actions.shell import Shell
 from plait.program.actions.tool import called, expect_map, fill_params
 from plait.program.map import title_of
@@ -27,7 +28,7 @@ from plait.template.template import Template
 
 if TYPE_CHECKING:
     from plait.program.graph.graph_nodes import Loop, Node
-    from plait.program.graph.walk import Names
+    from plait.program.graph.node import Names
 
 PREFIX = "tool:"
 """What other systems write before the id of a tool."""

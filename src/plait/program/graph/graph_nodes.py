@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from plait.core.hints import TYPE_CHECKING, Literal, Protocol, TypeAlias
 from plait.core.records import dataclass
 from plait.core.values import Json
-from plait.engine.perform import PLAIN, Policy, Step, Turn
+from plait.engine.perform import Turn
+from plait.engine.step import PLAIN, Policy, Step
 from plait.program.graph.calls import Action
 from plait.program.on_empty import OnEmpty
 from plait.template.template import Template

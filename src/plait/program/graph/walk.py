@@ -15,31 +15,25 @@ recorded with the visit.
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterator, Mapping, Sequence
 
-from plait.core.errors import PlaitError
 from plait.core.hints import TYPE_CHECKING, Final
-from plait.core.masking import masked
 from plait.core.records import dataclass, field, replace
-from plait.core.values import Json, detached, written_size
-from plait.engine.events import StepRetrying
+from plait.core.values import Json, detached
 from plait.engine.hands import Rehearsed, out_of_limit, working
-from plait.engine.hooks import Hook, Verdict, error_names
-from plait.engine.journal import Recorded, number_of
+from plait.engine.hooks import Hook, Verdict
+from plait.engine.journal import Recorded
 from plait.engine.limits import NO_LIMITS, Limits, Reached, Spent
-from plait.engine.outcome import LIMIT, Done, Failed, Failure, OutOfLimit, Skipped, StepError, expect_done
-from plait.engine.perform import PLAIN, Policy, Step, Turn, plans
-from plait.program.graph.calls import Action, filled_call, performed_items, result_of
+from plait.engine.outcome import Done, Failed, Failure, OutOfLimit, Skipped, StepError, expect_done
+from plait.engine.perform import Turn, plans
+from plait.engine.step import PLAIN, Policy, Step
+from plait.program.graph.calls import filled_call
 from plait.program.graph.graph_nodes import Node, leads_to, shown
+from plait.program.graph.node import Names, Visit, clock_names, error_of, way_on
 from plait.scope import Scope
-from plait.template.program import expect_bounded
-from plait.template.template import Template
 
 if TYPE_CHECKING:
-    from plait.core.source import Source, Span
-    from plait.template.nodes import Path
-    from plait.template.program import Answer, Piece
+    pass
 
 NODES: Final = "nodes"
 """The part of a run in which the visits are."""
@@ -279,7 +273,7 @@ def _limited(spent: Spent) -> tuple[str, ...]:
 
 def _expect_known_nodes(graph: Graph, turn: Turn) -> None:
     """A node that was visited and is no longer there was renamed or removed: the file has changed."""
-    from plait.engine.context import changed_steps
+    from plait.engine.replay import changed_steps
 
     recorded = [known.path.rpartition("/")[2] for known in turn.run.journal.recorded_in(turn.path)]
     visits = (name for name in recorded if not name.startswith("hook:"))
@@ -291,214 +285,6 @@ def _expect_known_nodes(graph: Graph, turn: Turn) -> None:
 # ── one visit ────────────────────────────────────────────────────────────
 
 
-class Names:
-    """What a visit knows by name; whatever it asks for in vain is noted, once in a run."""
-
-    __slots__ = ("_path", "_way", "names")
-
-    def __init__(self, way: _Way, more: Mapping[str, Json], path: str) -> None:
-        self.names: dict[str, Json] = {"state": way.state, "inputs": way.graph.inputs, **more}
-        self._way = way
-        self._path = path
-
-    def with_names(self, **more: Json) -> Names:
-        names = Names.__new__(Names)
-        names.names, names._way, names._path = {**self.names, **more}, self._way, self._path
-        return names
-
-    def lookup(self, path: Path) -> Answer:
-        from plait.core.values import UNDEFINED
-        from plait.template.program import walk
-
-        found = self.names.get(path.root, UNDEFINED)
-        return self.fallback(path) if found is UNDEFINED else walk(found, path.keys)
-
-    def fallback(self, path: Path) -> Answer:
-        return self._way.base.fallback(path)
-
-    def compute(self, kind: str, argument: str) -> Answer:
-        return self._way.base.compute(kind, argument)
-
-    def command(self, pieces: list[Piece], source: Source) -> Answer:
-        return self._way.base.command(pieces, source)
-
-    def missed(self, where: Span, name: str, guess: str | None) -> None:
-        run = working(self._way.turn.run)
-        if str(where) not in run.noted:
-            run.noted.add(str(where))
-            meant = f"; did you mean '{guess}'?" if guess else ""
-            run.note(self._path, f"{where}: nothing is named '{name}', and it stays empty{meant}")
-
-
-class Visit:
-    """One stay at a node, with the state as it is there."""
-
-    __slots__ = (
-        "_way", "attempts_inside", "fingerprint", "inner", "is_composed", "kind", "name", "node", "policy",
-        "title",
-    )  # fmt: skip
-    counts_itself = True
-    goes_on = "always"
-    """What it has called is not called again because of what follows it."""
-
-    def __init__(self, way: _Way, node: Node, number: int) -> None:
-        self._way = way
-        self.node = node
-        self.name = self.title = node.name if number == 1 else f"{node.name}@{number}"
-        self.is_composed = node.loop is not None or (
-            node.call is not None
-            and (way.listens("error") or way.listens("after_step") or _may_fail_behind(node))
-        )
-        """Its call or its items are steps of their own."""
-        self.kind = node.kind
-        self.fingerprint = node.fingerprint
-        self.inner: Sequence[Step] = ()
-        self.attempts_inside = 0
-        """How often its call was tried, as a step of its own."""
-        # What is inside is tried again by itself, where something may come between two attempts.
-        self.policy = _whole_policy(node) if self.is_composed else node.policy
-
-    def gone_on(self, failure: Failure) -> Json:
-        """What the visit comes to where a hook swallows its failure; None: nobody can say where to go on."""
-        error = error_of(self.node, failure)
-        if self.node.on_error is not None:
-            return {"error": error, "next": self.node.on_error}
-        names = Names(self._way, {"result": {"status": "error", **error}}, self._way.turn.path)
-        try:
-            return {"error": error, **way_on(self.node, names)}
-        except PlaitError:
-            return None
-
-    def run(self, turn: Turn) -> Json:
-        node = self.node
-        names = Names(self._way, clock_names() if node.clock else {}, turn.path)
-        record = self._done(turn, names)
-        if self._way.hooks is not None:
-            after = {**self._way.state, **record.get("assign", {})}
-            result = record["output"] if "output" in record else names.names.get("result")
-            steps = self._way.steps + 1  # this one is done
-            told = {
-                "node": node.name,
-                "next": record.get("next"),
-                "result": result,
-                "state": after,
-                "steps": steps,
-            }
-            verdict = self._way.asked("after_step", turn, told)
-            if verdict is not None and verdict.verb == "abort":
-                # A gate that could not answer has not heard of the visit, which therefore has no end yet.
-                outcome = Done(record) if verdict.is_all else None
-                raise replace(verdict, path=turn.path).aborted(outcome)
-        return record
-
-    def _done(self, turn: Turn, names: Names) -> dict[str, Json]:
-        node = self.node
-        if node.kind == "return":
-            output = None if node.output is None else self._filled(node.output, names)
-            return {"output": self._recordable(output)}
-        if node.call is None:
-            return self._left(names)
-        try:
-            names.names["result"] = self._acted(node.call, turn, names)
-        except _WentOnError as gone_on:
-            names.names["result"] = {"status": "error", **gone_on.error}
-            way = way_on(node, names) if node.on_error is None else {"next": node.on_error}
-            return {"error": gone_on.error, **way}
-        return self._left(names)
-
-    def _left(self, names: Names) -> dict[str, Json]:
-        """What is recorded: what it assigns, and where it leads."""
-        node, record = self.node, dict[str, Json]()
-        if node.assign is not None:
-            assigned = record["assign"] = self._recordable(self._filled(node.assign, names))
-            if written_size(assigned) > _MANY:  # two nodes may double each other's texts, visit by visit
-                expect_bounded({**names.names["state"], **assigned})
-        if node.loop is not None and node.loop.collect is not None:
-            collected = names.names["result"]["results"]
-            record["assign"] = {node.loop.collect: collected, **record.get("assign", {})}
-        return {**record, **way_on(node, names, record.get("assign"))}
-
-    def _acted(self, call: Action, turn: Turn, names: Names) -> dict[str, Json]:
-        node = self.node
-        if node.loop is not None:
-            return performed_items(node.loop, call, node, turn, names, strict=self._way.graph.strict)
-        if not self.is_composed:
-            return result_of(call, turn, names, strict=self._way.graph.strict)
-        return self._called_with_hooks(call, turn, names)
-
-    def _called_with_hooks(self, call: Action, turn: Turn, names: Names) -> dict[str, Json]:
-        """The call as a step of its own: hooks say what follows when it fails."""
-        attempt = 1
-        # What was done inside the call stays done, at whichever attempt: as of every other agent.
-        first = f"{turn.path}/{CALL}"
-        since = turn.after if turn.replaying else turn.run.journal.last()
-        while True:
-            name = CALL if attempt == 1 else f"{CALL}@{attempt}"
-            called = Called(self, call, names, name, is_followed=self._is_followed(turn, name, attempt))
-            if attempt > 1:
-                turn.run.fresh = False
-                called.goes_on_in = (first, since)
-            outcome, turn = turn.perform_next(called, attempt - 1)
-            self.attempts_inside = max(self.attempts_inside, attempt)
-            if not isinstance(outcome, Failed):
-                return dict(expect_done(outcome))
-            if not self._tries_again(turn, outcome, attempt):
-                raise StepError(outcome.failure)
-            attempt += 1
-
-    def _is_followed(self, turn: Turn, name: str, attempt: int) -> bool:
-        """Has a hook said what follows from a failure, in an earlier life that did not end the visit?"""
-        hooks, journal = self._way.hooks, turn.run.journal
-        if hooks is None or turn.run.fresh or not turn.replaying:
-            return False
-        known = journal.recorded(f"{turn.path}/{name}")
-        if known is None or number_of(journal.last_end(turn.path)) > known.number:
-            return False
-        return hooks.has_decided("error", replace(turn, attempt=attempt), known.number)
-
-    def _tries_again(self, turn: Turn, outcome: Failed, attempt: int) -> bool:
-        failure = outcome.failure
-        told = {"error": error_names(failure), "node": self.node.name, "attempt": attempt}
-        verdict = self._way.asked("error", turn, told)
-        match verdict:
-            case Verdict("retry"):
-                if attempt > (verdict.max_retries or 0) or failure.kind == LIMIT:
-                    return False
-                turn.run.emit(StepRetrying(turn.path, attempt, failure, verdict.delay))
-                turn.run.pause_at(turn, verdict.delay)
-                return True
-            case Verdict("continue" | "skip"):
-                raise _WentOnError(error_of(self.node, failure))
-            case Verdict("fail"):
-                raise StepError(replace(failure, message=f"{failure.message}\n{verdict.said}"))
-            case Verdict("abort"):
-                raise verdict.aborted()
-        return False
-
-    def _filled(self, template: Template, names: Names) -> Json:
-        return template.render(names, strict=self._way.graph.strict)
-
-    def _recordable(self, value: Json) -> Json:
-        if not self._way.graph.has_secrets:
-            return value
-        kept = masked(value, self._way.turn.run.mask)
-        if kept != value:
-            self._tell_of_secrets()
-        return kept
-
-    def _tell_of_secrets(self) -> None:
-        """A resumed run has what is recorded, and no other state: so it is the same in this life."""
-        run, about = working(self._way.turn.run), f"secrets of {self.node.name}"
-        if about not in run.noted:
-            run.noted.add(about)
-            told = "what it gives on holds a secret, and *** stands for that from here on"
-            run.note(
-                self._way.turn.path, f"node '{self.node.name}': {told}; use ${{inputs.…}} where it is needed"
-            )
-
-
-_MANY: Final = 1 << 16
-"""Characters of what a node assigns, from which on the whole state is measured."""
 _AT_NODES: Final = re.compile(r"(?:node '[^']*': )*")
 
 
@@ -507,94 +293,6 @@ def _at_node(node: Node, message: str) -> str:
     at = f"node '{node.name}': "
     named = _AT_NODES.match(message)
     return message if named is not None and at in named[0] else at + message
-
-
-class _WentOnError(Exception):
-    """A hook has said that the graph goes on from an error."""
-
-    def __init__(self, error: dict[str, Json]) -> None:
-        super().__init__("the graph goes on")
-        self.error = error
-
-
-CALL: Final = "call"
-"""The place of a node's call, where it is a step of its own; `call@2` that of the next attempt."""
-
-
-class Called:
-    """The call of a node, as a step of its own."""
-
-    kind = "tool"
-    inner: Sequence[Step] = ()
-
-    def __init__(self, visit: Visit, call: Action, names: Names, name: str, *, is_followed: bool) -> None:
-        self.name = name
-        self.title = visit.title
-        self.fingerprint = call.fingerprint
-        self.policy = replace(visit.node.policy, failure_is_final=is_followed)
-        self._visit, self._call, self._names = visit, call, names
-        self.goes_on_in: tuple[str, int] | None = None
-        """The path of the first attempt, and the event behind which what is recorded there counts."""
-
-    goes_on = "inner"
-
-    def run(self, turn: Turn) -> Json:
-        self._visit.attempts_inside += 1
-        if self.goes_on_in is not None:
-            path, since = self.goes_on_in
-            turn = replace(turn, path=path, replaying=True, after=since)
-        return result_of(self._call, turn, self._names, strict=self._visit._way.graph.strict)
-
-
-def _may_fail_behind(node: Node) -> bool:
-    """Is there something behind its call that could fail?  The call is not made again for that."""
-    return node.assign is not None or any(edge.when is not None for edge in node.edges)
-
-
-def _whole_policy(node: Node) -> Policy:
-    # The time of a call is that of each attempt; of a loop it is that of all its items.
-    timeout = None if node.loop is None else node.policy.timeout
-    return Policy(timeout=timeout, failure_is_final=node.policy.failure_is_final)
-
-
-def way_on(node: Node, names: Names, assigned: Mapping[str, Json] | None = None) -> dict[str, Json]:
-    """Where the first edge that is open leads, as `next`; {}: the graph ends here.
-
-    `edge` is its number, where another one leads to the same node.
-    """
-    number = _first_open(node, names, assigned)
-    if number is None:
-        return {}
-    to = node.edges[number].to
-    alike = sum(edge.to == to for edge in node.edges) > 1
-    return {"next": to, "edge": number + 1} if alike else {"next": to}
-
-
-def _first_open(node: Node, names: Names, assigned: Mapping[str, Json] | None) -> int | None:
-    seen: Names | None = None
-    for number, edge in enumerate(node.edges):
-        if edge.when is None:
-            return number
-        if seen is None:
-            seen = names.with_names(state={**names.names["state"], **assigned}) if assigned else names
-        if edge.when.holds(seen):
-            return number
-    return None
-
-
-def error_of(node: Node, failure: Failure) -> dict[str, Json]:
-    """A failure, as the state, hooks and edges know it."""
-    return {"node": node.name, "error": failure.message, "kind": failure.kind}
-
-
-def clock_names() -> dict[str, Json]:
-    from datetime import UTC, datetime
-
-    now = time.time()
-    return {
-        "_now": datetime.fromtimestamp(now, UTC).isoformat(timespec="milliseconds"),
-        "_timestamp": int(now * 1000),
-    }
 
 
 # ── a dry run ────────────────────────────────────────────────────────────

@@ -15,7 +15,8 @@ from plait.core.values import Json, Unknown, holds_unknown
 from plait.engine.backend import ItemWork
 from plait.engine.hands import working
 from plait.engine.outcome import Failure, StepError
-from plait.engine.perform import PLAIN, Policy, Step, Turn, plans
+from plait.engine.perform import Turn, plans
+from plait.engine.step import PLAIN, Policy, Step
 from plait.program.action_step import with_variables
 from plait.program.changes import beside_steps
 from plait.program.items import (

@@ -16,7 +16,8 @@ from plait.engine.outcome import (
     Outcome,
     StepError,
 )
-from plait.engine.perform import PLAIN, Policy, Step, Turn, plans
+from plait.engine.perform import Turn, plans
+from plait.engine.step import PLAIN, Policy, Step
 from plait.program.step_list import joined
 from plait.program.tasks.handlers import fingerprint_of
 from plait.program.tasks.model import Loop, Task, TaskOutput

@@ -18,8 +18,9 @@ from threading import Condition
 from plait.agents.essence import digest
 from plait.agents.messages import Answer, Offer, ToolUse
 from plait.agents.permissions import Permissions
-from plait.agents.session import Agency, Conversation, OwnTool, Talk
+from plait.agents.session import Agency, Conversation, Talk
 from plait.agents.tool_access import faults
+from plait.agents.turns import OwnTool
 from plait.core.errors import InputError, nearest
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.masking import masked
@@ -29,7 +30,8 @@ from plait.engine.hands import working
 from plait.engine.journal import Recorded
 from plait.engine.limits import LOOK
 from plait.engine.outcome import Done, Failed, Failure, Outcome, OutOfLimit, OutOfTime, StepError, expect_done
-from plait.engine.perform import PLAIN, Policy, Step, Turn, plans
+from plait.engine.perform import Turn, plans
+from plait.engine.step import PLAIN, Policy, Step
 from plait.program.tasks.model import (
     PLAIN_AGENT,
     PLAIN_MANAGER,

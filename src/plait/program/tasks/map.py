@@ -17,7 +17,8 @@ from plait.engine.outcome import (
     Skipped,
     StepError,
 )
-from plait.engine.perform import PLAIN, Policy, Step, Turn, plans
+from plait.engine.perform import Turn, plans
+from plait.engine.step import PLAIN, Policy, Step
 from plait.program.on_empty import expect_items
 from plait.program.step_list import joined
 from plait.program.tasks.model import MapReduce, Task, TaskOutput

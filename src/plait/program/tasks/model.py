@@ -17,19 +17,11 @@ from plait.core.records import dataclass, field, field_names
 from plait.core.values import Json
 from plait.engine.limits import NAMES, Limits, limits_of
 from plait.program.on_empty import OnEmpty
+from plait.schema.ensemble_tables import MANAGER_ROLE, MAX_ITERATIONS, MAX_LEVELS, MOST_TURNS
 
 if TYPE_CHECKING:
     from plait.agents.messages import Provider
 
-MOST_TURNS: Final = 50
-"""Questions of an agent for which nobody has said how many there may be."""
-MAX_ITERATIONS: Final = 5
-MAX_LEVELS: Final = 10
-"""Of a map: after so many levels all that is left is put together at once."""
-MANAGER_ROLE: Final = "the manager of a team"
-STRATEGIES: Final = ("sequential", "parallel", "hierarchical")
-ON_ERROR: Final = ("fail_fast", "continue_on_error")
-ON_MAX: Final = ("return_last", "fail", "return_with_flag")
 
 Strategy: TypeAlias = Literal["sequential", "parallel", "hierarchical"]
 OnError: TypeAlias = Literal["fail_fast", "continue_on_error"]

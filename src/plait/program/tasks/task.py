@@ -21,8 +21,9 @@ from plait.core.values import Json, detached, json_text, text, unshared
 from plait.engine.authored import by_author
 from plait.engine.hands import working
 from plait.engine.outcome import Done, Failed, Outcome, Skipped
-from plait.engine.perform import PLAIN, Policy, Step, Turn, plans
+from plait.engine.perform import Turn, plans
 from plait.engine.retry import Retry
+from plait.engine.step import PLAIN, Policy, Step
 from plait.program.actions.tool import called, expect_map, fill_params
 from plait.program.tasks.handlers import fingerprint_of, qualified
 from plait.program.tasks.model import PLAIN_AGENT, Agent, Task, TaskOutput, as_limits

@@ -16,13 +16,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from plait.agents.messages import total
+from plait.agents.messages import NOBODY, total
 from plait.core.errors import InputError, Problem
 from plait.core.hints import TYPE_CHECKING, Final, TypeAlias
 from plait.core.records import dataclass, field, replace
 from plait.core.values import Json, Secret
 from plait.engine.backend import ItemWork
-from plait.engine.context import changed_steps
 from plait.engine.hands import working
 from plait.engine.hooks import Hook
 from plait.engine.limits import NO_LIMITS, Limits
@@ -37,8 +36,9 @@ from plait.engine.outcome import (
     StepError,
     expect_done,
 )
-from plait.engine.perform import PLAIN, Policy, Step, Turn, behind_all, plans
-from plait.program.actions.prompt import NOBODY
+from plait.engine.perform import Turn, behind_all, plans
+from plait.engine.replay import changed_steps
+from plait.engine.step import PLAIN, Policy, Step
 from plait.program.step_list import joined
 from plait.program.tasks.loop import Looped
 from plait.program.tasks.manager import DELEGATION, ManagerStep, manager_step
@@ -48,13 +48,11 @@ from plait.program.tasks.task import (
     output_of,
 )
 from plait.program.tasks.text import Filled, Texts
-from plait.program.tasks.units import Outputs, Unit, task_step_of, why_skipped
+from plait.program.tasks.units import TASKS, Outputs, Unit, task_step_of, why_skipped
 
 if TYPE_CHECKING:
     from plait.agents.messages import Provider
 
-TASKS: Final = "tasks"
-"""The part of a run in which the tasks are."""
 
 Until: TypeAlias = Callable[[TaskOutput], bool]
 

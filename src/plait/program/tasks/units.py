@@ -17,7 +17,8 @@ from plait.engine.outcome import (
     Outcome,
     Skipped,
 )
-from plait.engine.perform import Step, Turn, behind_all
+from plait.engine.perform import Turn, behind_all
+from plait.engine.step import Step
 from plait.program.tasks.model import Cast, Task, TaskOutput
 from plait.program.tasks.task import (
     TaskStep,
@@ -25,6 +26,9 @@ from plait.program.tasks.task import (
     record_of,
     task_step,
 )
+
+if TYPE_CHECKING:
+    from plait.core.hints import Final
 
 if TYPE_CHECKING:
     from plait.program.tasks.task_graph import Assembled
@@ -165,3 +169,7 @@ def _outcome(value: Mapping[str, Json]) -> Outcome:
 
 
 _ENDED: Final = {"failed": "failed", "skipped": "was skipped"}
+
+
+TASKS: Final = "tasks"
+"""The part of a run in which the tasks are."""

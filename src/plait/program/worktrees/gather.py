@@ -12,11 +12,13 @@ from plait.core.errors import InputError, ProcessError
 from plait.core.hints import TYPE_CHECKING
 from plait.core.records import dataclass
 from plait.core.values import Json
-from plait.engine.hands import Look, Site, Spot, Workspaces, working
+from plait.engine.hands import working
 from plait.engine.outcome import Done
-from plait.engine.perform import Step, Turn
+from plait.engine.perform import Turn
+from plait.engine.step import Step
 from plait.program.worktrees.isolation import inside
 from plait.program.worktrees.merge import BRANCHES, expect_workspaces, named, short, value_of
+from plait.program.worktrees.ports import Look, Site, Spot, Workspaces
 
 if TYPE_CHECKING:
     from plait.program.map import Fan

@@ -21,11 +21,14 @@ from plait.core.hints import TYPE_CHECKING, Final, Literal, TypeAlias
 from plait.core.records import dataclass, replace
 from plait.core.values import Json
 from plait.engine.events import StepForgotten
-from plait.engine.hands import Look, Site, Spot, Workspaces, working
+from plait.engine.hands import working
 from plait.engine.journal import Recorded
 from plait.engine.outcome import Done, Failed, Failure, Interrupted, Outcome, StepError, expect_done
-from plait.engine.perform import PLAIN, Policy, Step, Turn, act, perform, remembered
+from plait.engine.perform import Turn, act, perform
+from plait.engine.replay import remembered
+from plait.engine.step import PLAIN, Policy, Step
 from plait.program.worktrees.merge import BRANCHES, Merge, MergeAll, expect_workspaces, named, value_of
+from plait.program.worktrees.ports import Look, Site, Spot, Workspaces
 from plait.template.sinks import as_text
 
 if TYPE_CHECKING:

@@ -17,10 +17,12 @@ from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.records import dataclass, field, replace
 from plait.core.values import Json
 from plait.engine.events import StepForgotten
-from plait.engine.hands import Conflict, InTheWay, NotWritten, Spot, Tree, Workspaces, working
+from plait.engine.hands import working
 from plait.engine.journal import Recorded
 from plait.engine.outcome import Done, Failure, StepError, expect_done
-from plait.engine.perform import PLAIN, Policy, Step, Turn, perform
+from plait.engine.perform import Turn, perform
+from plait.engine.step import PLAIN, Policy, Step
+from plait.program.worktrees.ports import Conflict, InTheWay, NotWritten, Spot, Tree, Workspaces
 
 if TYPE_CHECKING:
     from plait.program.worktrees.isolation import Shelter

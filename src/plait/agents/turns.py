@@ -1,0 +1,244 @@
+"""TODO: say what this is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from plait.agents.essence import digest
+from plait.agents.messages import FIRST, Answer, Usage
+from plait.agents.speaking import Speaking
+from plait.agents.tool_access import faults, not_offered, told_to_model
+from plait.core.errors import NO_OUTCOMES, PlaitError
+from plait.core.hints import TYPE_CHECKING
+from plait.core.masking import masked
+from plait.core.records import dataclass, replace
+from plait.core.values import Json, json_text
+from plait.engine.outcome import Done, Failed, Failure, Skip, StepError, expect_done
+from plait.engine.replay import QUESTIONS
+from plait.engine.step import PLAIN
+from plait.program.actions.tool import called
+
+if TYPE_CHECKING:
+    from plait.agents.budget import Bill
+    from plait.agents.messages import Ask, Offer, Provider, ToolUse
+    from plait.agents.permissions import Permissions
+    from plait.core.hints import Final
+    from plait.engine.journal import Journal
+    from plait.engine.perform import Turn
+    from plait.engine.step import Policy, Step
+
+
+TITLE_LENGTH: Final = 100
+
+Consent = Callable[[str, Mapping[str, Json]], bool]
+"""Asks a person whether a tool may be called that nobody has permitted."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnTool:
+    """A tool of one conversation alone; `call` gives what the model gets to read, or raises StepError."""
+
+    offer: Offer
+    call: Callable[[Turn, Mapping[str, Json]], Json]
+    ruled: Callable[[str, bool], None] = lambda _path, _is_allowed: None
+    """Told of every call, before it is made or when it is not to be: its path, and whether it may be made."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A step that asks a model once; its value is the answer."""
+
+    name: str
+    title: str
+    fingerprint: str
+    ask: Ask
+    provider: Provider
+    bill: Bill
+    judge: Callable[[Answer], Failure | None]
+    """Why an answer is of no use: it was paid for, and does not count as given."""
+    context: Callable[[], Mapping[str, Json]]
+    """What hooks know of it at a moment, what is used up by then included."""
+    timeout: float | None = None
+    policy: Policy = PLAIN
+    kind: str = "turn"
+
+    @property
+    def inner(self) -> Sequence[Step]:
+        return ()
+
+    def run(self, turn: Turn) -> Json:
+        run = turn.run
+        self._expect_allowed(turn)
+        limits = [one for one in (self.timeout, turn.time_left()) if one is not None]
+        speaking = Speaking(run, turn.path)
+        try:
+            timeout = min(limits, default=None)
+            answer = self.bill.ask(
+                self.provider, self.ask, timeout=timeout, stop=run.stop, on_text=speaking.hear
+            )
+        except StepError as error:
+            answer = _bad_answer(error, run.mask)
+        speaking.finish()
+        record = masked({**answer.record(), **self._asked()}, run.mask)
+        useless = self.judge(answer)
+        outcome = Done(record) if useless is None else Failed(replace(useless, output=record, path=turn.path))
+        if run.hooks is not None:
+            told = {**self.context(), "result": record}
+            run.hooks.tell_behind(turn, "turn_finished", {**told, "model": self.ask.model or answer.model})
+        return expect_done(outcome)
+
+    def _expect_allowed(self, turn: Turn) -> None:
+        """A hook may keep the model from being asked; that is no end that a run which goes on remembers."""
+        if turn.run.hooks is None:
+            return
+        try:
+            turn.run.hooks.expect("turn_started", turn, self.context())
+        except Skip as skip:
+            raise StepError(Failure(f"the model was not asked: {skip.why}", "refused")) from None
+
+    def _asked(self) -> dict[str, Json]:
+        """With which words a conversation began, for whoever reads it later; kept with the first answer."""
+        if self.name != FIRST:
+            return {}
+        system = self.ask.system if len(self.ask.messages) == 1 else ""
+        asked = {"system": system, "user": self.ask.messages[-1].text}
+        return {"asked": {name: text for name, text in asked.items() if text}}
+
+
+def _bad_answer(error: StepError, mask: Callable[[str], str]) -> Answer:
+    """What the model said, although it does not meet the schema: it was paid for, and is answered."""
+    match error.failure:
+        case Failure(kind="bad_answer", output={"text": str(text), "usage": dict(usage), **facts}):
+            ending: Json = facts.get("ending", "end")
+            return Answer(text, (), Usage(**usage), str(facts.get("model", "")), ending)
+    raise StepError(replace(error.failure, message=mask(error.failure.message))) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """A step that calls a tool for a model, or says why it does not."""
+
+    name: str
+    title: str
+    fingerprint: str
+    use: ToolUse
+    tool_id: str
+    """Empty if no such tool was offered."""
+    offers: tuple[Offer, ...]
+    permissions: Permissions
+    context: Callable[[], Mapping[str, Json]]
+    """As that of a question."""
+    consent: Consent | None = None
+    policy: Policy = PLAIN
+    own: OwnTool | None = None
+    kind: str = "call"
+
+    @property
+    def inner(self) -> Sequence[Step]:
+        return ()
+
+    def run(self, turn: Turn) -> Json:
+        refused = self._refused_and_told(turn)
+        if refused is not None:
+            return self._failed("refused", refused)
+        try:
+            value = self._called(turn)
+        except StepError as error:
+            if error.failure.kind == "timeout" and turn.is_over():
+                raise  # what it is inside of had no time left: that is not the tool's failure
+            result = self._failed_by(error.failure)
+        except NO_OUTCOMES:
+            raise
+        except PlaitError as error:
+            if error.code in QUESTIONS or error.code == "cancelled":
+                raise
+            result = self._failed("refused", turn.run.mask(str(error)))
+        else:
+            result = {"output": told_to_model(value.get("output")), "failed": False, "tool": self.tool_id}
+        if turn.run.hooks is not None:
+            turn.run.hooks.tell_behind(turn, "tool_result", {**self._facts(), "result": result})
+        return result
+
+    def _called(self, turn: Turn) -> Mapping[str, Json]:
+        if self.own is not None:
+            return {"output": self.own.call(turn, self._arguments())}
+        return called(turn, self.tool_id, self._arguments())
+
+    def _refused_and_told(self, turn: Turn) -> str | None:
+        is_allowed = False
+        try:
+            refused = self._refused(turn)
+            is_allowed = refused is None
+        finally:
+            if self.own is not None:
+                self.own.ruled(turn.path, is_allowed)
+        return refused
+
+    def _refused(self, turn: Turn) -> str | None:
+        """Why the tool is not called."""
+        if not self.tool_id:
+            return not_offered(self.use.name, self.offers)
+        if not isinstance(self.use.arguments, Mapping):
+            return "the arguments are not a JSON object"
+        schema = next(offer.schema for offer in self.offers if offer.tool_id == self.tool_id)
+        try:
+            wrong = faults(self.use.arguments, schema)
+        except ValueError:
+            wrong = ["the schema of the tool is none"]
+        if wrong:
+            return f"the arguments do not fit: {'; '.join(wrong)}"
+        if self.own is None and not self.permissions.allow(self.tool_id) and not self._consented():
+            return f"'{self.tool_id}' may not be called here"
+        return self._forbidden(turn)
+
+    def _forbidden(self, turn: Turn) -> str | None:
+        """What hooks have against it."""
+        hooks = turn.run.hooks
+        verdict = None if hooks is None else hooks.fire("tool_call", turn, self._facts())
+        if verdict is None or verdict.verb not in ("skip", "fail", "abort"):
+            return None
+        if verdict.verb == "abort":
+            raise verdict.aborted()
+        return f"it was not called: {verdict.said}"
+
+    def _consented(self) -> bool:
+        return self.consent is not None and self.consent(self.tool_id, self._arguments())
+
+    def _arguments(self) -> Mapping[str, Json]:
+        return self.use.arguments if isinstance(self.use.arguments, Mapping) else {}
+
+    def _facts(self) -> dict[str, Json]:
+        return {**self.context(), "tool": self.tool_id, "params": self.use.arguments}
+
+    def _failed(self, kind: str, message: str) -> dict[str, Json]:
+        said = told_to_model(f"{kind}: {message}")
+        return {"output": said, "failed": True, "tool": self.tool_id or self.use.name, "kind": kind}
+
+    def _failed_by(self, failure: Failure) -> dict[str, Json]:
+        output = failure.output.get("output") if isinstance(failure.output, Mapping) else None
+        printed = f"\n{told_to_model(output)}" if output not in (None, "", [], {}) else ""
+        return self._failed(failure.kind, failure.message + printed)
+
+
+def fingerprint_of(use: ToolUse) -> str:
+    return digest([use.name, use.arguments])
+
+
+def use_at(journal: Journal, path: str) -> dict[str, Json] | None:
+    """An empty result of the call at a path, for those who say that it is done; None if there is no call."""
+    above, dot, number = path.rpartition(".call:")
+    known = journal.recorded(above) if dot and number.isdecimal() else None
+    if known is None or not isinstance(known.outcome, Done):
+        return None
+    uses = Answer.of(known.outcome.value).uses
+    if not 0 < int(number) <= len(uses):
+        return None
+    use = uses[int(number) - 1]
+    return {"output": "", "failed": False, "tool": use.name}
+
+
+def title_of(tool: str, arguments: Json) -> str:
+    """A call on one line."""
+    said = json_text(arguments) if arguments not in ({}, None) else ""
+    whole = f"{tool} {said}".strip()
+    return whole if len(whole) <= TITLE_LENGTH else f"{whole[: TITLE_LENGTH - 1]}…"

@@ -1,0 +1,267 @@
+"""TODO: say what this is."""
+
+from __future__ import annotations
+
+import os
+from _thread import allocate_lock
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from os import PathLike
+
+from plait.core.hints import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from plait.adapters.mcp.client import Offered, PinFile
+    from plait.core.hints import Any
+    from plait.engine.event_bus import Stop
+    from plait.scope import Sources
+    from plait.template.shell.binding import BoundScript
+    from plait.tools.call import Toolbox
+    from plait.tools.invocation import Invocation, McpCall, Returned
+    from plait.tools.spaces import Space
+    from plait.tools.trust.decisions import Ask as AskTrust
+
+
+MAX_REAL_PATHS = 1000
+
+
+def warm_up() -> None:
+    """Begin what the first process would have to wait for, while there is something else to do."""
+    from plait.adapters.process.jobs import warm_up as start_guardian
+    from plait.core.errors import MachineError, ProcessError
+
+    try:
+        start_guardian()
+    except (ProcessError, MachineError):
+        return  # whoever needs a process will hear of it
+
+
+_TOOLBOXES: dict[object, tuple[Mapping[Any, Any], Toolbox]] = {}
+"""Each with the environment that it was made in."""
+
+_TOOLBOXES_LOCK = allocate_lock()
+
+
+def toolbox(project: str | PathLike[str] | None = None, *, ask: AskTrust | None = None) -> Toolbox:
+    """The tools of a project, ready to be called; one per project, until the environment changes."""
+    root = project_root(project)
+    key = (root, os.environ.get("USER_SPACE"), os.environ.get("HOME"), ask)
+    known, environment = _TOOLBOXES.get(key), _raw_environment()
+    if known is not None and known[0] == environment:
+        return known[1]
+    with _TOOLBOXES_LOCK:
+        known, seen = _TOOLBOXES.get(key), dict(environment)
+        if known is None:
+            known = (seen, _new_toolbox(root, ask))
+        elif known[0] != seen:
+            from plait.core.records import replace
+
+            known = (seen, replace(known[1], host=dict(os.environ)))
+        _TOOLBOXES[key] = known
+        return known[1]
+
+
+def _raw_environment() -> Mapping[Any, Any]:
+    """What `os.environ` keeps: to compare that takes a microsecond, to read it name by name a hundred."""
+    raw = getattr(os.environ, "_data", os.environ)
+    return raw if isinstance(raw, dict) else os.environ
+
+
+def project_root(project: str | PathLike[str] | None) -> str:
+    """The folder that was named, the nearest project, or the current folder."""
+    if project is not None:
+        named = os.fspath(project)
+        if not os.path.isdir(named):
+            from plait.core.errors import InputError
+
+            fix = "name the folder of the project"
+            raise InputError(f"there is no folder '{named}'", fix=fix, code="no-directory")
+        return _real_path(named if os.path.isabs(named) else os.path.join(os.getcwd(), named))
+    from plait.core.projects import nearest_project
+
+    start = os.getcwd()  # which has no links in it
+    return nearest_project(start) or start
+
+
+_REAL_PATHS: dict[str, tuple[str, int, int]] = {}
+
+
+def _real_path(path: str) -> str:
+    """As `os.path.realpath`, which looks at every part of a path; once for as long as it is one folder."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return os.path.realpath(path)
+    known = _REAL_PATHS.get(path)
+    if known is None or known[1] != status.st_ino or known[2] != status.st_dev:
+        if len(_REAL_PATHS) >= MAX_REAL_PATHS:
+            _REAL_PATHS.clear()
+        known = _REAL_PATHS[path] = (os.path.realpath(path), status.st_ino, status.st_dev)
+    return known[0]
+
+
+def _new_toolbox(root: str, ask: AskTrust | None) -> Toolbox:
+    from plait.tools.call import Toolbox
+    from plait.tools.chain import Chains
+    from plait.tools.headers import ItemCache
+    from plait.tools.snapshots import Snapshots
+    from plait.tools.spaces import Space, Spaces
+    from plait.tools.trust.decisions import Trust
+
+    home = os.path.expanduser("~")
+    user = user_space()
+    spaces = Spaces(
+        (
+            Space("project", os.path.join(root, ".ai")),
+            Space("user", user),
+            Space("system", os.path.join(os.path.dirname(os.path.dirname(__file__)), "system")),
+        ),
+        root,
+        _bundles,
+    )
+    return Toolbox(
+        spaces=spaces,
+        chains=Chains(spaces, ItemCache()),
+        trust=Trust(user, project=root, ask=ask),
+        snapshots=Snapshots(os.path.join(user, "cache", "items")),
+        host=dict(os.environ),
+        home=home,
+        perform=_perform,
+        ask=_first_line_of,
+    )
+
+
+@lru_cache(maxsize=1)
+def _bundles() -> tuple[Space, ...]:
+    """System spaces of other installed packages, by their entry points."""
+    from importlib.metadata import entry_points
+
+    from plait.tools.spaces import Space
+
+    found = sorted(entry_points(group="plait.bundles"), key=lambda point: point.name)
+    return tuple(Space("system", str(point.load()()), bundle=point.name) for point in found)
+
+
+_PRIMITIVES: dict[type, Callable[[Any], Returned]] = {}
+
+
+def _perform(invocation: Invocation) -> Returned:
+    carry_out = _PRIMITIVES.get(type(invocation))
+    if carry_out is None:
+        carry_out = _PRIMITIVES[type(invocation)] = _primitive_for(invocation)
+    return carry_out(invocation)
+
+
+def perform_until(invocation: Invocation, stop: Stop) -> Returned:
+    """The same, for a run that may be stopped: what its tools have started ends with it."""
+    from plait.tools.invocation import ProcessCall
+
+    if isinstance(invocation, ProcessCall):
+        from plait.adapters.process.process import call_process
+
+        return call_process(invocation, cancel=stop)
+    return _perform(invocation)
+
+
+def _primitive_for(invocation: Invocation) -> Callable[[Any], Returned]:
+    """What carries out this kind of invocation, loaded when it is first needed."""
+    from plait.tools.invocation import FunctionCall, McpCall, ProcessCall, RequestCall
+
+    match invocation:
+        case ProcessCall():
+            from plait.adapters.process.process import call_process
+
+            return call_process
+        case RequestCall():
+            from plait.adapters.http.client import send
+
+            return send
+        case FunctionCall():
+            from plait.adapters.function import call as call_function
+
+            return call_function
+        case McpCall():
+            from plait.adapters.mcp.client import call as call_mcp
+
+            return call_mcp
+
+
+def offered_by_mcp(call: McpCall) -> Offered:
+    """A tool as its MCP server describes it now, for a person to look at."""
+    from plait.adapters.mcp.client import McpClients
+
+    with McpClients(_pins()) as clients:
+        return clients.offered(call)
+
+
+def approve_mcp(offered: Offered) -> None:
+    """Let a tool of an MCP server run, as long as it is exactly what was looked at."""
+    _pins().put(offered.key, offered.digest)
+
+
+def _pins() -> PinFile:
+    from plait.adapters.mcp.client import PinFile
+
+    return PinFile(os.path.join(user_space(), "trust", "mcp.json"))
+
+
+def user_space() -> str:
+    """Where the user's own tools, keys and trust are."""
+    from plait.core.projects import user_folder
+
+    return os.path.join(user_folder(), ".ai")
+
+
+def _first_line_of(command: Sequence[str]) -> str | None:
+    """What a command prints first; for interpreters that a command knows."""
+    from plait.adapters.process.process import run
+    from plait.core.errors import ProcessError
+
+    try:
+        finished = run(command, env=dict(os.environ), timeout=5.0)
+    except ProcessError:
+        return None
+    lines = finished.stdout.decode("utf-8", "surrogateescape").splitlines()
+    return lines[0].strip() if finished.exit_code == 0 and lines else None
+
+
+def sources(directory: str | PathLike[str], *, commands: bool = True) -> Sources:
+    """Computed values of the real world: this environment, these files, this clock."""
+    from plait.scope import Sources
+
+    # What a command would print is not known where none is to run.
+    may_change = None if commands else lambda: False
+    return Sources(directory, environ=os.environ, run=printed_by if commands else None, may_change=may_change)
+
+
+COMMAND_TIMEOUT = 60.0
+
+
+def printed_by(bound: BoundScript, directory: str, env: Mapping[str, str] | None = None) -> str:
+    """What the command of `${cmd:…}` prints."""
+    from plait.adapters.process.process import run_shell
+    from plait.core.errors import ProcessError
+
+    finished = run_shell(
+        bound,
+        shell="sh",
+        cwd=directory,
+        env=dict(os.environ) if env is None else env,
+        timeout=COMMAND_TIMEOUT,
+    )
+    if finished.exit_code != 0:
+        # Not what it printed: a value, and so a secret, may be in it.
+        raise ProcessError(
+            f"the command of '${{cmd:…}}' ended with exit code {finished.exit_code}",
+            fix="run it by hand and look at what it prints",
+            code="command-failed",
+        )
+    return finished.stdout.decode("utf-8", "surrogateescape")
+
+
+def project_of_file(path: str) -> str:
+    """The project that a flow belongs to: the nearest one above it, or its own folder."""
+    from plait.core.projects import nearest_project
+
+    own = os.path.dirname(os.path.realpath(path))
+    return nearest_project(own) or own

@@ -1,0 +1,38 @@
+"""TODO: say what this is."""
+
+from __future__ import annotations
+
+import re
+
+from plait.core.hints import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from plait.core.hints import Final
+
+
+ITEM: Final = "item:"
+"""The name of an item begins with it."""
+
+
+def is_item(path: str) -> bool:
+    return path.rpartition("/")[2].startswith(ITEM)
+
+
+def starred(path: str) -> str:
+    """A path of a run as one of the flow: of any item, and of any time that a handler or check is run."""
+    return "/".join(
+        f"{ITEM}*" if part.startswith(ITEM) else _HANDLED.sub(r"\1", part) for part in path.split("/")
+    )
+
+
+_HANDLED: Final = re.compile(r"^(on_failure|on_incomplete|check)@\d+$")
+
+
+def is_inside(path: str, top: str) -> bool:
+    """Is this path below the other one?"""
+    return path.startswith(f"{top}/")
+
+
+def is_below(path: str, top: str) -> bool:
+    """Is this path the other one, or below it?"""
+    return path == top or path.startswith(f"{top}/")

@@ -1,0 +1,62 @@
+"""TODO: say what this is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from plait.core.errors import InputError
+from plait.core.hints import TYPE_CHECKING
+from plait.core.records import replace
+from plait.engine.outcome import Failed
+from plait.engine.paths import is_inside
+
+if TYPE_CHECKING:
+    from plait.core.hints import Final
+
+if TYPE_CHECKING:
+    from plait.core.hints import TypeAlias
+    from plait.engine.journal import Recorded
+    from plait.engine.outcome import Failure, Outcome
+    from plait.engine.perform import Turn
+    from plait.engine.step import Step
+
+
+def remembered(step: Step, turn: Turn) -> Outcome | None:
+    return None if turn.run.fresh else turn.run.known(step, turn)
+
+
+def since_last_end(turn: Turn, name: str, is_in_vain: InVain = lambda *_: False) -> Turn:
+    """The turn of a step from whose failure others follow: if they were in vain, it is tried again.
+
+    `is_in_vain`: has it, which is done, been done in vain, given how what it is inside of has failed since?
+    """
+    journal = turn.run.journal
+    if turn.run.fresh or not turn.replaying:
+        return turn
+    known, end = journal.recorded(f"{turn.path}/{name}"), journal.last_end(turn.path)
+    if known is None or end is None or end.number < known.number or not isinstance(end.outcome, Failed):
+        return turn
+    in_vain = isinstance(known.outcome, Failed) or is_in_vain(known, end.outcome.failure)
+    return replace(turn, replaying=False) if in_vain else turn
+
+
+InVain: TypeAlias = "Callable[[Recorded, Failure], bool]"
+
+
+def goes_on_from(failure: Failure, path: str) -> bool:
+    """Has something inside the step at a path failed, or had it no time left for more?"""
+    return is_inside(failure.path, path) or failure.kind == "timeout"
+
+
+QUESTIONS: Final = frozenset({"once", "changed"})
+"""Codes of errors that ask the user something: no outcome of a step, and a resumed run asks again."""
+
+
+def changed_steps(steps: Iterable[tuple[str, str]]) -> InputError:
+    named = [f"{path} ({title})" for path, title in steps]
+    return InputError(
+        "the file has changed since these steps were done: " + ", ".join(named[:20]),
+        fix="plait resume --accept-changes does them again, and all that follows them; "
+        "or put the file back as it was",
+        code="changed",
+    )

@@ -1,0 +1,284 @@
+"""TODO: say what this is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from itertools import islice
+
+from plait import schema as format
+from plait.core.errors import PlaitError, Problem, listed, nearest
+from plait.core.hints import TYPE_CHECKING
+from plait.core.records import replace
+from plait.core.source import Span
+from plait.core.values import UNDEFINED, holds_unknown
+from plait.lang.analysis.declarations import UNREAD
+from plait.lang.analysis.names import BEHIND_STEPS, BUILTIN_ROOTS, ENDED, HANDLER_NAMES, NAMES, strings
+from plait.lang.analysis.scopes import assumed
+from plait.lang.analysis.shell import check_names, check_shell, left_to_shell
+from plait.lang.findings import Finding
+from plait.scope.frames import ALIASES
+from plait.template.nodes import (
+    Computed,
+    ContextHole,
+    EnvHole,
+    Extract,
+    InputHole,
+    ParamHole,
+    Path,
+    PromptHole,
+    holes,
+)
+from plait.template.program import walk
+from plait.template.shell.script import Names, read_names
+from plait.template.template import compile_template
+
+if TYPE_CHECKING:
+    from plait.core.hints import Final
+    from plait.core.values import Json
+    from plait.lang.analysis.scopes import Field
+    from plait.template.nodes import Alternative, Flaw, Hole
+    from plait.template.template import Leaf
+
+
+MOST_LISTED: Final = 16
+
+MOST_LISTED_STRICTLY: Final = 1000
+
+MOST_GUESSES: Final = 200
+"""Of so many names the nearest is sought; a flow may have thousands, and as many mistakes."""
+
+NO_NAMES: Final = Names(frozenset(), frozenset(), frozenset())
+
+_WHEN_RUN: Final = frozenset({"file", "cmd"})
+"""Computed values that only a run has."""
+
+OPEN_PHASES: Final = frozenset({"hook", "block"})
+"""What a hook knows depends on its event, what a block knows on its use; it is not all in our tables."""
+
+
+def _overlap(one: Span | str | None, other: Span | str | None) -> bool:
+    if not (isinstance(one, Span) and isinstance(other, Span)):
+        return False
+    one, other = one.place, other.place
+    return one.source is other.source and one.start <= other.end and other.start <= one.end
+
+
+def check_field(field: Field, profile: str) -> list[Finding]:
+    try:
+        leaf = compile_template(str(field.scalar.value), profile, source=field.scalar.source()).leaf
+        read = read_names(leaf, field.dialect) if field.shell or field.is_script else NO_NAMES
+    except PlaitError as error:
+        return [Finding(Problem(p.what, field.scalar.span, p.fix, code=p.code)) for p in error.problems]
+    found = [_flaw(flaw, leaf, strict=field.strict) for flaw in leaf.program.flaws]
+    for hole in holes(leaf.program.parts):
+        if hole.start not in read.own_holes:
+            found += _hole(hole, field, leaf, read.assigned)
+    if field.shell:
+        found += check_shell(field, leaf)
+    elif field.is_script:  # what is refused in it is said with the tool
+        found += check_names(field, leaf)
+    if field.is_sized:
+        found += _too_long(field, leaf, profile, read.assigned)
+    if field.when:
+        wrong = _when(field)
+        found = [one for one in found if one.severity == "error" or not _is_said_by(wrong, one)] + wrong
+    return found
+
+
+def _too_long(field: Field, leaf: Leaf, profile: str, own: frozenset[str]) -> Iterator[Finding]:
+    """A text or a tree that no run could make, by what stands in the file; it is filled as a run fills it."""
+    if field.root is None and not leaf.program.may_grow:
+        return
+    if field.root is not None and next(strings(field.root)) is not field.scalar:
+        return  # the tree is filled once
+    node = field.root or field.scalar
+    known = {} if field.phase in OPEN_PHASES else field.known
+    try:
+        template = format.template_of(node, profile)
+        if field.shell or field.when or field.is_script:
+            template.counted = template.counted and not field.when  # each hole of a condition is an operand
+            template.pieces(assumed(known, without=own))
+        elif template.may_grow:
+            template.careful(assumed(known), sealing=True)
+    except PlaitError as error:
+        yield from (
+            Finding(replace(one, where=one.where or node.span))
+            for one in error.problems
+            if one.code == "output-too-long"
+        )
+
+
+def _is_said_by(wrong: Sequence[Finding], finding: Finding) -> bool:
+    """Is it what makes a condition unreadable, and said there?"""
+    return any(_overlap(one.problem.where, finding.problem.where) for one in wrong)
+
+
+def _when(field: Field) -> list[Finding]:
+    from plait.scope.expressions import read_when
+
+    try:
+        read_when(field.scalar.value, source=field.scalar.source(), kinds=lambda root: _kind(root, field))
+    except PlaitError as error:
+        return [Finding(problem) for problem in error.problems]
+    return []
+
+
+def _kind(root: str, field: Field) -> str | None:
+    name = field.known.get(root)
+    return None if name is None else name.kind
+
+
+def _flaw(flaw: Flaw, leaf: Leaf, *, strict: bool) -> Finding:
+    problem = Problem(flaw.what, Span(leaf.source, flaw.start, flaw.end), flaw.fix, code=flaw.code)
+    return Finding(problem, "error" if flaw.fatal or strict else "warning")
+
+
+def _hole(hole: Hole, field: Field, leaf: Leaf, own: frozenset[str]) -> Iterator[Finding]:
+    span = Span(leaf.source, hole.start, hole.end)
+    match hole:
+        case ContextHole():
+            for alternative in hole.alternatives:
+                yield from _alternative(alternative, hole, field, span, own)
+        case InputHole() | PromptHole():
+            name = hole.key if isinstance(hole, InputHole) else hole.name
+            optional = isinstance(hole, InputHole) and (hole.optional or hole.default is not None)
+            if field.declared is not None and name not in field.declared and not optional:
+                yield _unknown_input(name, field.declared, span)
+        case ParamHole():
+            guess = nearest(hole.name, field.declared or ())
+            if field.declared is not None and hole.name not in field.declared and guess:
+                what = f"no parameter is named '{hole.name}'"
+                fix = f"did you mean '{guess}'?"
+                yield Finding(Problem(what, span, fix, code="unknown-parameter"), "warning")
+        case EnvHole():
+            return  # what the environment will hold is known only when the tool runs
+
+
+def _unknown_input(name: str, declared: frozenset[str], span: Span) -> Finding:
+    guess = nearest(name, declared)
+    meant = f"did you mean '{guess}'? " if guess else ""
+    fix = f"{meant}declare it under inputs, next to: {listed(sorted(declared))}"
+    return Finding(Problem(f"no input is named '{name}'", span, fix, code="unknown-input"))
+
+
+def _alternative(
+    alternative: Alternative, hole: ContextHole, field: Field, span: Span, own: frozenset[str]
+) -> Iterator[Finding]:
+    if any(form.name == "raw" for form in alternative.formats):
+        what = f"':raw' makes the value of '{hole.name}' part of the code"
+        fix = "leave ':raw' away unless the value is code that you wrote yourself"
+        yield Finding(Problem(what, span, fix, code="raw-value"), "warning")
+    match alternative.origin:
+        case Path() as path:
+            yield from _path(path, hole, field, span, own)
+        case Extract(origin=path):
+            yield from _path(path, hole, field, span, own)
+        case Computed(kind=kind, variable=variable) if field.phase == "head" and kind in _WHEN_RUN:
+            if variable is None or kind not in field.known:
+                what = f"'{span.source.text[span.start : span.end]}' has no answer before anything runs"
+                fix = "put it where a step needs it; variables from a file are read by env_files"
+                yield Finding(Problem(what, span, fix, code="unknown-name"))
+
+
+def _path(path: Path, hole: ContextHole, field: Field, span: Span, own: frozenset[str]) -> Iterator[Finding]:
+    if field.when and path.keys[-1:] == ("exists",):
+        return  # whether something is there may be asked of everything
+    name = field.known.get(path.root)
+    if name is not None and not (path.root in ALIASES and name.in_environment and "item" in field.known):
+        first = path.keys[0] if path.keys else None
+        if not name.fields or first is None or not isinstance(first, str) or first in name.fields:
+            yield from _beyond(name.value, path, hole, field, span)
+            return
+        guess = nearest(first, name.fields)
+        meant = f"did you mean '{path.root}.{guess}'? " if guess else ""
+        fix = f"{meant}{path.root} has: {listed(name.fields, most=20)}"
+        yield Finding(Problem(f"nothing here is named '{path}'", span, fix, code="unknown-name"))
+        return
+    if path.root in ALIASES and "item" in field.known and not (field.shell and path.root in own):
+        current = f"item.{ALIASES[path.root]}"
+        what = f"'{path.root}' is a deprecated name of '{current}'"
+        yield Finding(Problem(what, span, f"write ${{{current}}}", code="deprecated-alias"), "warning")
+        return
+    if field.phase in OPEN_PHASES:
+        return
+    if hole.bare:
+        yield from _unknown_bare(path, field, span)
+        return
+    if field.shell and left_to_shell(path, own, strict=field.strict and not _has_fallback(hole)):
+        return
+    if UNREAD.name in field.known and path.root not in BUILTIN_ROOTS:
+        return  # it may come from what could not be read, and that is reported
+    if not _has_fallback(hole):
+        yield Finding(_unknown(path, field, span))
+    elif path.keys and path.root not in BUILTIN_ROOTS:
+        # A plain name may be given when the flow is started; nobody can give a dotted one.
+        yield Finding(_unknown(path, field, span), "warning")
+
+
+def _beyond(value: Json, path: Path, hole: ContextHole, field: Field, span: Span) -> Iterator[Finding]:
+    """A path that leads out of a value which stands in the file: a run would leave it as it is written."""
+    if not path.keys or hole.bare or _has_fallback(hole) or field.phase in (*OPEN_PHASES, "graph"):
+        return
+    if path.root in BUILTIN_ROOTS:
+        return  # that goes before a variable of the same name
+    if not holds_unknown(value) and walk(value, path.keys) is UNDEFINED:
+        what = f"'{path}' leads nowhere: the value of '{path.root}' stands in the file, and has no such part"
+        fix = "correct the path; if a step or a capture is meant, give it a name of its own"
+        yield Finding(Problem(what, span, fix, code="unknown-name"), "warning")
+
+
+def _unknown_bare(path: Path, field: Field, span: Span) -> Iterator[Finding]:
+    """`$NAME` and `${a-b}` stay as they are written, if the name is not known: that may be a mistake."""
+    problem = _unknown(path, field, span)
+    if path.root in ALIASES and not field.shell:
+        fix = f"'{path.root}' stands for the item, and there is none here: {problem.fix}"
+        yield Finding(replace(problem, fix=fix))
+    elif "-" in path.root and not field.shell:
+        yield Finding(problem)
+    elif "-" in path.root and (path.keys[:1] and path.keys[0] in ENDED):
+        name, _, default = path.root.partition("-")
+        what = (
+            f"nothing here is named '{path.root}', so the shell takes '{name}' with the default '{default}…'"
+        )
+        yield Finding(replace(problem, what=what), "warning")
+
+
+def _has_fallback(hole: ContextHole) -> bool:
+    filters = any(step.name == "default" for step in hole.filters)
+    return hole.default is not None or filters or len(hole.alternatives) > 1
+
+
+def _unknown(path: Path, field: Field, span: Span) -> Problem:
+    if field.phase == "graph" and path.root in (field.declared or ()):
+        fix = f"did you mean 'inputs.{path}'?"
+        return Problem(f"nothing here is named '{path}'", span, fix, code="unknown-name")
+    elsewhere = [name for name in NAMES if name.name == path.root]
+    root = None if elsewhere else _guess(path.root, tuple(islice(field.known, MOST_GUESSES)))
+    fix = f"did you mean '{Path(root, path.keys)}'? " if root else ""
+    fix += _where_it_exists(path.root, field)
+    fix += f"known in {field.phase}: {_known_here(field)}"
+    if not (root or elsewhere or path.keys):
+        fix += "; a name that is given at the start is declared under parameters"
+    return Problem(f"nothing here is named '{path}'", span, fix, code="unknown-name")
+
+
+def _where_it_exists(root: str, field: Field) -> str:
+    """Of a built-in name, for somebody who asks for it at another place."""
+    if root in BEHIND_STEPS:
+        of = " of shell text" if root == "shell" else ""
+        return f"'{root}' exists behind a step{of} of the same list; "
+    handlers = [handler for handler, name in HANDLER_NAMES.items() if name.name == root]
+    if handlers and field.phase not in ("graph", "hook"):
+        return f"'{root}' exists in {', '.join(handlers)}; "
+    return "".join(f"'{root}' exists in {', '.join(name.phases)}; " for name in NAMES if name.name == root)
+
+
+@lru_cache(maxsize=1024)
+def _guess(root: str, known: tuple[str, ...]) -> str | None:
+    return nearest(root, known)
+
+
+def _known_here(field: Field) -> str:
+    offered = [name for name in field.known if field.known[name].offered]
+    return listed(offered, most=MOST_LISTED_STRICTLY if field.strict else MOST_LISTED)

@@ -1,0 +1,285 @@
+"""TODO: say what this is."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+
+from plait.core.documents import nodes
+from plait.core.errors import InputError, PlaitError, Problem, listed, nearest
+from plait.core.hints import TYPE_CHECKING
+from plait.core.records import dataclass, field, replace
+from plait.lang.common import on_empty_of, read_limits
+from plait.lang.parameters import declared
+from plait.program.tasks.model import Agent, Cast, Loop, Manager, MapReduce, Task
+from plait.program.tasks.text import AGENT_TEXTS, TASK_TEXTS
+from plait.schema import Said, template_of
+from plait.schema.ensemble_tables import MAX_LEVELS, MOST_TURNS
+from plait.scope import Scope
+from plait.scope.expressions import read_when
+
+if TYPE_CHECKING:
+    from plait.core.hints import Final
+    from plait.core.source import Span
+    from plait.core.values import Json
+    from plait.lang.parameters import Parameter
+    from plait.program.tasks.text import Place
+    from plait.template.template import Template
+
+
+NOTHING: Final = Scope()
+
+
+def _parameters(document: nodes.Mapping) -> dict[str, Parameter]:
+    node = document.get("inputs") or document.get("parameters")
+    if node is None:
+        return {}
+    return declared(nodes.Mapping(((nodes.Scalar("parameters", node.span), node),), document.span))
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    cast: Cast
+    written: Mapping[Place, Template]
+    uses: Mapping[str, Span]
+    places: Mapping[int, Said] = field(default_factory=dict)
+    problems: tuple[Problem, ...] = ()
+
+    def where(self, owner: object, name: str) -> Span | None:
+        said = self.places.get(id(owner))
+        if said is None:
+            return None
+        try:
+            return said.span(name)
+        except PlaitError:  # a field that files do not have
+            return said.node.span
+
+
+class _Reader:
+    """Makes the parts of an ensemble of a map that has the form of one."""
+
+    def __init__(self, said: Said, path: str) -> None:
+        self.said = said
+        self.path = path
+        self.places: dict[int, Said] = {}
+        self.written: dict[Place, Template] = {}
+        self.uses: dict[str, Span] = {}
+        self.problems: list[Problem] = []
+        self.agents: dict[str, Agent] = {}
+        self.tasks: dict[str, Task] = {}
+
+    def read(self) -> Read:
+        said = self.said
+        for name, node in said.entries("agents"):
+            self.agents[name] = self._agent(Said("member", _map(node), NOTHING))
+        self._tasks()
+        manager = said.inner("manager")
+        cast = Cast(
+            said.text("name") or os.path.splitext(os.path.basename(self.path))[0],
+            tuple(self.tasks.values()),
+            tuple(self._loops()),
+            tuple(self._maps()),
+            said.text("workflow"),  # type: ignore[arg-type]  # one of the words of its table
+            None if manager is None else self._manager(manager),
+            said.text("on_error") or "fail_fast",  # type: ignore[arg-type]  # as above
+            said.whole("max_parallel") or 1,
+            said.text("provider"),
+            said.text("model"),
+            {id(task): name for name, task in self.tasks.items()},
+        )
+        self.places[id(cast)] = said
+        return Read(cast, self.written, self.uses, self.places, tuple(self.problems))
+
+    # ── agents ───────────────────────────────────────────────────────────
+
+    def _agent(self, said: Said) -> Agent:
+        agent = Agent(said.text("role") or "", **self._member(said))
+        self._note(agent, said, AGENT_TEXTS)
+        return agent
+
+    def _manager(self, said: Said) -> Manager:
+        manager = Manager(
+            said.text("role") or "",
+            **self._member(said),
+            max_delegations=said.whole("max_delegations"),
+            max_per_worker=said.whole("max_per_worker"),
+            workers=self._roles(said.words("workers")),
+            required=self._roles(said.words("required")),
+        )
+        self._note(manager, said, AGENT_TEXTS)
+        return manager
+
+    def _roles(self, names: Iterable[str]) -> tuple[str, ...]:
+        """A worker is named by its role, as it is written, or by the name that it has among the agents."""
+        written = {agent.role for agent in self.agents.values()}
+        return tuple(
+            self.agents[name].role if name in self.agents and name not in written else name for name in names
+        )
+
+    def _member(self, said: Said) -> dict[str, Json]:
+        limits = read_limits(said.inner("limits"))
+        tools = said.words("tools")
+        for tool in tools:
+            if "*" not in tool and ":" not in tool:
+                self.uses.setdefault(tool, said.span("tools"))
+        return {
+            "goal": said.text("goal") or "",
+            "background": said.text("background") or "",
+            "provider": said.text("provider"),
+            "model": said.text("model"),
+            "tools": tools,
+            "once": said.words("once"),
+            "options": {name: node.data() for name, node in said.entries("options")},
+            "limits": replace(limits, turns=MOST_TURNS) if limits.turns is None else limits,
+        }
+
+    def _note(self, made: Agent | Task, said: Said, texts: Iterable[str]) -> None:
+        """Where it stands, and its templates with their places."""
+        self.places[id(made)] = said
+        for name in texts:
+            node = said.get(name)
+            if isinstance(node, nodes.Scalar) and isinstance(node.value, str) and node.value:
+                self.written[(id(made), name)] = template_of(node, "prompt")
+
+    # ── tasks ────────────────────────────────────────────────────────────
+
+    def _tasks(self) -> None:
+        said_of: dict[str, Said] = {}
+        for number, (key, node) in enumerate(_entries(self.said.get("tasks")), 1):
+            said = Said("task", _map(node), NOTHING)
+            name = said.text("id") or key or f"task-{number}"
+            if name in said_of:
+                span = said.span("id") if said.has("id") else said.node.span
+                what, fix = f"two tasks have the id '{name}'", "give one of them another id"
+                self.problems.append(Problem(what, span, fix, code="duplicate-id"))
+                continue
+            said_of[name] = said
+            self.tasks[name] = self._task(said)
+        for name, said in said_of.items():
+            found = tuple(self._named(said, "context"))
+            # All tasks are there before any can be named; nobody has seen this one yet.
+            object.__setattr__(self.tasks[name], "context", found)
+
+    def _task(self, said: Said) -> Task:
+        params, schema, tool = said.get("params"), said.get("output_schema"), said.text("tool")
+        if tool is not None:
+            self.uses.setdefault(tool, said.span("tool"))
+        task = Task(
+            said.text("description") or "",
+            said.text("expected_output") or "",
+            agent=self._agent_of(said),
+            tool=tool,
+            params=None if params is None else params.data(),
+            name=said.text("name"),
+            output_schema=schema.data() if isinstance(schema, nodes.Mapping) else None,
+            max_output_retries=said.whole("max_output_retries") or 0,
+            attempts=said.whole("attempts") or 1,
+            timeout=said.seconds("timeout"),
+        )
+        self._note(task, said, TASK_TEXTS)
+        if params is not None:
+            self.written[(id(task), "params")] = template_of(params, "graph")
+        return task
+
+    def _agent_of(self, said: Said) -> Agent | None:
+        inner, named = said.inner("agent"), said.text("agent")
+        if inner is not None:
+            return self._agent(inner)
+        if named is not None and named not in self.agents:
+            what = f"there is no agent '{named}'"
+            self.problems.append(_unknown(what, said.get("agent"), named, self.agents, "unknown-agent"))
+        return None if named is None else self.agents.get(named)
+
+    def _named(self, said: Said, name: str) -> Iterator[Task]:
+        """The tasks that a field names, one or several."""
+        node = said.get(name)
+        for one in node.items if isinstance(node, nodes.Sequence) else (node,):
+            wanted = one.data() if isinstance(one, nodes.Scalar) else None
+            if wanted is None:
+                continue
+            if wanted in self.tasks:
+                yield self.tasks[wanted]
+            else:
+                what = f"there is no task '{wanted}'"
+                self.problems.append(_unknown(what, one, str(wanted), self.tasks, "unknown-task"))
+
+    # ── loops and maps ───────────────────────────────────────────────────
+
+    def _loops(self) -> Iterator[Loop]:
+        for node in self.said.items("loops"):
+            said = Said("ensemble_loop", _map(node), NOTHING)
+            loop = Loop(
+                tuple(self._named(said, "tasks")),
+                self._until(said),
+                max_iterations=said.whole("max_iterations") or 0,
+                on_max=said.text("on_max") or "return_last",  # type: ignore[arg-type]  # a word of its table
+                feedback=said.flag("feedback"),
+                name=said.text("id"),
+            )
+            self.places[id(loop)] = said
+            yield loop
+
+    def _until(self, said: Said) -> Json:
+        node = said.get("until")
+        if node is None:
+            return None
+        source = node.source() if isinstance(node, nodes.Scalar) and isinstance(node.value, str) else None
+        try:
+            return read_when(node.data(), source=source, locate=lambda place: (node.at(place) or node).span)
+        except InputError as error:
+            self.problems += error.problems
+            return None
+
+    def _maps(self) -> Iterator[MapReduce]:
+        node = self.said.get("map")
+        for one in node.items if isinstance(node, nodes.Sequence) else (node,):
+            if isinstance(one, nodes.Mapping):
+                yield from self._map(Said("ensemble_map", one, NOTHING))
+
+    def _map(self, said: Said) -> Iterator[MapReduce]:
+        items, path = self._items(said)
+        reduce = next(self._named(said, "reduce"), None)
+        for task in self._named(said, "task"):
+            made = MapReduce(
+                items,
+                task,
+                reduce,
+                item=said.text("as") or "item",
+                chunk_size=said.whole("chunk_size"),
+                target_tokens=said.whole("target_tokens"),
+                max_levels=said.whole("max_levels") or MAX_LEVELS,
+                path=path,
+                on_empty=on_empty_of(said),
+            )
+            self.places[id(made)] = said
+            yield made
+
+    def _items(self, said: Said) -> tuple[Json, str | None]:
+        """A list, the name of an input, or the task that makes the list and where in its data that is."""
+        made = said.inner("items")
+        if made is not None:
+            return next(self._named(made, "task"), ()), made.text("path")
+        items = said.get("items")
+        assert isinstance(items, nodes.Sequence | nodes.Scalar)
+        return items.data(), None
+
+
+def _map(node: nodes.Node) -> nodes.Mapping:
+    assert isinstance(node, nodes.Mapping), "what is no map was told before"
+    return node
+
+
+def _entries(node: nodes.Node | None) -> Iterator[tuple[str, nodes.Node]]:
+    match node:
+        case nodes.Sequence(items):
+            yield from (("", item) for item in items)
+        case nodes.Mapping(entries):
+            yield from ((str(key.value), value) for key, value in entries)
+
+
+def _unknown(what: str, node: nodes.Node | None, wanted: str, known: Iterable[str], code: str) -> Problem:
+    names = list(known)
+    guess = nearest(wanted, names)
+    there = f"there are: {listed(names)}" if names else "there are none"
+    fix = f"did you mean '{guess}'?" if guess else there
+    return Problem(what, None if node is None else node.span, fix, code=code)

@@ -1,0 +1,342 @@
+"""TODO: say what this is."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Container, Iterable, Iterator
+
+from plait import schema as format
+from plait.core import documents
+from plait.core.documents import nodes
+from plait.core.errors import InputError, PlaitError, Problem
+from plait.core.hints import TYPE_CHECKING
+from plait.core.records import replace
+from plait.core.source import Span
+from plait.lang.analysis.declarations import names_before_items, names_of_head
+from plait.lang.analysis.names import BEHIND_STEPS, profile_of, strings
+from plait.lang.analysis.scopes import read_fields
+from plait.lang.analysis.templates import _has_fallback, check_field
+from plait.lang.findings import Finding, _of_format, _sorted
+from plait.lang.workflow.compose import Blocks, Calls
+from plait.lang.workflow.setup_captures import _extract
+from plait.lang.workflow.step_check import in_list, outside
+from plait.schema.fields import sound
+from plait.scope import Scope
+from plait.template.nodes import ContextHole, Path, holes
+from plait.template.operators import OPERATORS, RefusedError
+from plait.template.template import compile_template
+
+if TYPE_CHECKING:
+    from plait.core.hints import Final
+    from plait.program.extract import ExtractOutput
+    from plait.schema import Said
+
+if TYPE_CHECKING:
+    from plait.core.hints import Final
+    from plait.lang.analysis.scopes import Reading
+    from plait.lang.workflow.compose import Composed
+
+
+def capture_problems(said: Said) -> Iterator[Problem]:
+    """Names for steps that are not there or print nothing, and patterns that cannot be read."""
+    steps = said.items("steps")
+    for name, node in said.entries("capture_outputs"):
+        at, extract = _extract(name, node, said.scope)
+        if said.has("steps") and not (at < len(steps) and _prints(steps[at])):
+            what = f"'{name}' is to be the output of step {at}, and setup has {len(steps)} steps"
+            where = node.span if isinstance(node, nodes.Scalar) else said.span("capture_outputs")
+            yield Problem(what, where, "count from 0", code="wrong-type")
+        yield from _bad_pattern(extract, node)
+
+
+def _prints(step: nodes.Node) -> bool:
+    """Does a step do anything but check?"""
+    keys = {str(key.value) for key, _ in step.entries} if isinstance(step, nodes.Mapping) else set()
+    return "validate" not in keys or any(name in keys for name in _COMMANDS)
+
+
+_COMMANDS: Final = [name for one in format.COMMANDS for name in format.spelt("step")[one].spellings]
+
+
+def _bad_pattern(extract: ExtractOutput, node: nodes.Node) -> Iterator[Problem]:
+    span = node.entries[0][0].span if isinstance(node, nodes.Mapping) else node.span
+    if extract.pattern is not None:
+        try:
+            OPERATORS["regex"].build(extract.pattern)
+        except RefusedError as refused:
+            yield refused.problem(span, begin=f"the pattern of '{extract.name}' is")
+
+
+def check_workflow(
+    flow: Composed, *, names: Iterable[str] = (), project: str | None = None, calls: Calls | None = None
+) -> list[Finding]:
+    """All findings of a flow that was put together; absolute paths are judged where the project is known."""
+    is_called = calls is not None
+    calls = Calls() if calls is None else calls
+    names = tuple(names)
+    found = [Finding(problem) for problem in flow.problems]
+    # Blocks that lead back to themselves could be read for ever.
+    broken = any(problem.code in ("cycle", "too-deep", "too-many-steps") for problem in flow.problems)
+    if profile_of(flow.document) == "workflow":
+        found += [_of_format(problem) for problem in format.problems(flow.document)]
+        found += map(_of_format, _map_problems(flow.document, project))
+        found += map(Finding, _policy_problems(flow.document))
+        found += map(Finding, _capture_problems(flow.document))
+        found += map(Finding, _parameter_problems(flow.document))
+        found += map(Finding, _head_problems(flow.document, names))
+        found += map(Finding, _env_file_problems(flow.document))
+        found += _hidden_by_steps(flow.document)
+        found += _hook_findings(flow.document)
+    blocks = Blocks() if broken else flow.blocks
+    reading = read_fields(flow.document, "workflow", names=names, blocks=blocks, whole=flow.whole)
+    for field in reading.fields:
+        found += check_field(field, "workflow")
+    found += _address_findings(reading)
+    found += _crowded(flow, blocks, is_called=is_called)
+    found += map(Finding, reading.too_long)
+    found += _called(reading, project, calls)
+    for steps in reading.lists:
+        found += in_list(steps)
+        found += (finding for step in steps for finding in outside(step, project))
+    return _sorted(found)
+
+
+def _called(reading: Reading, project: str | None, calls: Calls) -> Iterator[Finding]:
+    """What is wrong with the workflow files that its steps call; they know the names of this one."""
+    told: set[tuple[str, str]] = set()
+    for step, known in reading.calls:
+        from plait.lang.workflow.subworkflow import call_problems, open_called
+
+        node = step.get("workflow")
+        if node is None or format.problems(node, format.spelt("step")["workflow"].kind):
+            continue
+        own = os.path.realpath(node.span.place.source.name)
+        inner = calls.inside(own)
+        try:
+            called = open_called(node, project, inner)
+        except PlaitError as error:
+            yield from map(Finding, error.problems)
+            if error.code == "too-many-steps":
+                return
+            continue
+        yield from map(Finding, call_problems(step, called))
+        for finding in check_workflow(called.flow, names=list(known), project=project, calls=inner):
+            # A file that is called twice has each problem once, though it knows other names each time.
+            mark = (str(finding.problem.place), finding.problem.what)
+            if mark not in told:
+                told.add(mark)
+                yield finding
+
+
+def _crowded(flow: Composed, blocks: Blocks, *, is_called: bool) -> Iterator[Finding]:
+    if profile_of(flow.document) == "workflow":
+        from plait.lang.workflow.shared_checkout import shared_checkout
+
+        for finding in shared_checkout(flow.document, blocks):
+            if is_called and "isolation" in (
+                finding.problem.fix or ""
+            ):  # which a file that is called cannot say
+                fix = "write max_parallel: 1 in the map, or parallel: false"
+                finding = replace(finding, problem=replace(finding.problem, fix=fix))
+            yield finding
+
+
+def _address_findings(reading: Reading) -> Iterator[Finding]:
+    steps = [step for steps in reading.lists for step in steps if isinstance(step, documents.Mapping)]
+    if any(step.get("http") is not None for step in steps):
+        from plait.lang.analysis.requests import address_problems
+
+        yield from map(Finding, address_problems(reading))
+
+
+def _hook_findings(document: documents.Node) -> list[Finding]:
+    hooks = document.get("hooks") if isinstance(document, documents.Mapping) else None
+    if hooks is None:
+        return []
+    from plait.lang.hooks import hook_findings
+
+    return hook_findings(hooks)
+
+
+def _map_problems(document: documents.Node, project: str | None) -> Iterator[Problem]:
+    """What the input, filter, order and the like of a map are that cannot be read."""
+    node = document.get("map") if isinstance(document, documents.Mapping) else None
+    if not isinstance(node, documents.Mapping):
+        return
+    from plait.program.items import PlainInput, command_problem, read_input, read_selection
+
+    kept = sound(node, "map", SELECTION)
+    said = kept.get("input")
+    try:
+        read_selection(kept)
+    except PlaitError as error:
+        yield from error.problems
+    try:
+        input = None if said is None else read_input(said)
+        if isinstance(input, PlainInput):
+            wrong = command_problem(input.text, input.span, project)
+            yield from () if wrong is None else (wrong,)
+    except PlaitError as error:
+        yield from error.problems
+    yield from _of_items_in_input(node, names_before_items(document))
+    id = node.get("id")
+    if isinstance(id, documents.Scalar) and "$" not in str(id.value):
+        what, fix = "all items get this one id", f"put in what differs, such as ${{item.{id.value}}}"
+        yield Problem(what, id.span, fix, code="no-effect")
+
+
+def _of_items_in_input(node: documents.Mapping, declared: Container[str]) -> Iterator[Problem]:
+    """A name in capitals would be left to the shell, which does not have it either."""
+    from plait.lang.analysis.mentions import mentions_item, names_in
+
+    said = node.get("input")
+    command = said.get("command") if isinstance(said, documents.Mapping) else None
+    if command is None:
+        return
+    asked = {name for name in names_in(command) if name.isupper()}
+    for name, value in _entries(node.get("env")):
+        if name in asked and mentions_item(value, declared):
+            what = f"'{name}' is made of the item, and this command is to find the items"
+            yield Problem(what, command.span, "use another variable here", code="unknown-name")
+
+
+def _policy_problems(document: documents.Node) -> Iterator[Problem]:
+    """What a map and its flow say about failing items that cannot both be meant."""
+    own = document.get("map") if isinstance(document, documents.Mapping) else None
+    places = [
+        (form, sound(node, form, POLICY))
+        for form, node in (("map", own), ("flow", document))
+        if isinstance(node, documents.Mapping)
+    ]
+    if own is None and not any(node.entries for _, node in places):
+        return
+    from plait.lang.workflow.map import isolation_problems, policy_problems
+
+    for form, node in places:
+        yield from policy_problems(format.Said(form, node, Scope()))
+    if isinstance(own, documents.Mapping):
+        yield from isolation_problems(format.Said("map", sound(own, "map"), Scope()))
+
+
+def _capture_problems(document: documents.Node) -> Iterator[Problem]:
+    """What setup is to capture that it has not, or that cannot be read."""
+    node = document.get("setup") if isinstance(document, documents.Mapping) else None
+    if isinstance(node, documents.Mapping):
+        pass
+
+        yield from capture_problems(format.Said("setup", sound(node, "setup"), Scope()))
+
+
+def _parameter_problems(document: documents.Node) -> Iterator[Problem]:
+    """Parameters that contradict themselves, among those that can be read."""
+    node = document.get("parameters") if isinstance(document, documents.Mapping) else None
+    if node is None:
+        return
+    from plait.lang.parameters import declared
+
+    try:
+        declared(_readable(node))
+    except InputError as error:
+        yield from error.problems
+
+
+def _env_file_problems(document: documents.Node) -> Iterator[Problem]:
+    """Files with variables that cannot be read, and have to be there."""
+    node = document.get("env_files") if isinstance(document, documents.Mapping) else None
+    if node is None or format.problems(node, format.spelt("flow")["env_files"].kind):
+        return
+    from plait.lang.environment import env_files, read_env_file
+
+    for said in env_files(node):
+        try:
+            read_env_file(said)
+        except InputError as error:
+            yield from error.problems
+
+
+def _head_problems(document: documents.Node, names: Iterable[str]) -> Iterator[Problem]:
+    """Values of the head that need one which is not known before them."""
+    if not isinstance(document, documents.Mapping) or document.get("env_files") is not None:
+        return
+    from plait.lang.environment import variables_in_circles
+
+    heads = {key: _entries(document.get(key)) for key in ("vars", "env")}
+    own = {name for entries in heads.values() for name, _ in entries}
+    filled = (*heads, "profiles")
+    elsewhere = tuple(entry for entry in document.entries if entry[0].value not in filled)
+    given = {*names, *names_of_head(documents.Mapping(elsewhere, document.span))}
+    yield from _needed_too_early(heads["vars"], given, own)
+    yield from _needed_too_early(heads["env"], given.union(name for name, _ in heads["vars"]), own)
+    for _, profile in _entries(document.get("profiles")):
+        yield from variables_in_circles(dict(heads["env"]), dict(_entries(profile)))
+
+
+def _hidden_by_steps(document: documents.Node) -> Iterator[Finding]:
+    """Names of the head that mean something else behind the first step of a list."""
+    for part in ("parameters", "vars", "env"):
+        declared = document.get(part) if isinstance(document, documents.Mapping) else None
+        for key, _ in declared.entries if isinstance(declared, documents.Mapping) else ():
+            if key.value in BEHIND_STEPS:
+                what = f"'{key.value}' is the output of the step before, behind the first step of a list"
+                problem = Problem(what, key.span, "choose another name", code="shadowed-name")
+                yield Finding(problem, "warning")
+
+
+def _entries(node: documents.Node | None) -> list[tuple[str, documents.Node]]:
+    entries = node.entries if isinstance(node, documents.Mapping) else ()
+    return [(str(key.value), value) for key, value in entries]
+
+
+def _needed_too_early(
+    entries: list[tuple[str, documents.Node]], known: set[str], own: set[str]
+) -> Iterator[Problem]:
+    above = set(known)
+    for name, value in entries:
+        for scalar in strings(value):
+            yield from _too_early(scalar, own - above)
+        above.add(name)
+
+
+def _too_early(scalar: documents.Scalar, later: set[str]) -> Iterator[Problem]:
+    try:
+        leaf = compile_template(str(scalar.value), "workflow", source=scalar.source()).leaf
+    except PlaitError:
+        return  # reported as the template that it is
+    for hole in holes(leaf.program.parts):
+        if not isinstance(hole, ContextHole) or hole.bare or _has_fallback(hole):
+            continue
+        path = hole.alternatives[0].origin
+        if isinstance(path, Path) and path.root in later:
+            what = f"'{path.root}' is not known yet: it is declared here or further below"
+            fix = "move it above: parameters, secrets, and what stands above are known; in env, vars are, too"
+            yield Problem(what, Span(leaf.source, hole.start, hole.end), fix, code="unknown-name")
+
+
+def _readable(node: documents.Node) -> documents.Mapping:
+    """A flow that has only those parameters of which the format has nothing to say."""
+    match node:
+        case documents.Sequence(items):
+            kept: documents.Node = documents.Sequence(
+                tuple(item for item in items if not format.problems(item, format.PARAMETER)), node.span
+            )
+        case documents.Mapping(entries) if isinstance(
+            each := format.pick(format.PARAMETERS, node), format.Each
+        ):
+            sound = tuple(entry for entry in entries if not format.problems(entry[1], each.kind))
+            kept = documents.Mapping(sound, node.span)
+        case _:
+            kept = node
+    entries = () if format.problems(kept, format.PARAMETERS) else ((_key("parameters", node), kept),)
+    return documents.Mapping(entries, node.span)
+
+
+def _key(name: str, node: documents.Node) -> documents.Scalar:
+    return documents.Scalar(name, node.span)
+
+
+SELECTION: Final = ("input", "json_path", "filter", "sort_by", "distinct")
+
+POLICY: Final = (
+    "error_policy", "on_item_failure", "continue_on_failure", "max_failures", "failure_threshold",
+    "circuit_breaker", "retry",
+)  # fmt: skip

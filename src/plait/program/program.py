@@ -1,0 +1,100 @@
+"""TODO: say what this is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from plait.core.hints import TYPE_CHECKING, Protocol
+from plait.core.records import dataclass
+from plait.engine.outcome import expect_done
+from plait.engine.perform import plans
+
+if TYPE_CHECKING:
+    from plait.core.values import Json
+    from plait.engine.perform import Turn
+    from plait.engine.step import Step
+    from plait.program.map import Fan
+
+if TYPE_CHECKING:
+    from plait.agents.session import Conversation
+    from plait.core.hints import Final
+    from plait.core.values import Json
+    from plait.engine.limits import Limits
+    from plait.engine.perform import Turn
+    from plait.engine.step import Step
+    from plait.program.map import Fan
+
+
+STEP: Final = "agent"
+"""The path of the conversation in a run of the directive."""
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """A directive with its inputs put in."""
+
+    inputs: Mapping[str, Json]
+    body: str
+    content: str
+    raw: str
+    actions: list[Json]
+    system: str
+
+    def record(self) -> dict[str, Json]:
+        return {
+            "prompt": self.body,
+            "system": self.system,
+            "inputs": dict(self.inputs),
+            "actions": self.actions,
+            "content": self.content,
+            "raw": self.raw,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Directed:
+    """The program of a directive: one conversation."""
+
+    name: str
+    conversation: Conversation
+    prompt: Filled
+    limits: Limits
+    """As its author wrote them."""
+
+    @property
+    def inner(self) -> Sequence[Step]:
+        return (self.conversation,)
+
+    @property
+    def phases(self) -> tuple[tuple[str, int], ...]:
+        return ((STEP, 0),)
+
+    @property
+    def fan(self) -> Fan | None:
+        return None
+
+    @plans
+    def run(self, turn: Turn) -> Json:
+        return expect_done(turn.perform(self.conversation))
+
+
+class Program(Protocol):
+    """The steps of a flow, and the order in which they are performed."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def inner(self) -> Sequence[Step]:
+        """The steps that are known before it runs."""
+
+    @property
+    def phases(self) -> tuple[tuple[str, int], ...]:
+        """Its parts, each with the number of its steps: what a view draws at the start."""
+
+    @property
+    def fan(self) -> Fan | None:
+        """The part whose items are counted, and retried when they failed."""
+
+    def run(self, turn: Turn) -> Json:
+        """Its value; raises StepError when it fails."""

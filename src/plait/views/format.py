@@ -1,0 +1,107 @@
+"""TODO: say what this is."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterator
+from math import floor, log10
+
+from plait.core.hints import TYPE_CHECKING
+from plait.core.values import json_text
+from plait.views.terminal import cut, paint_for, printable
+
+if TYPE_CHECKING:
+    from plait.core.hints import Final, TextIO
+    from plait.core.values import Json
+    from plait.views.terminal import Paint
+
+
+LEAST_MONEY: Final = 0.000001
+
+TITLE_LENGTH: Final = 60
+
+Line = tuple[str, str]
+"""A text, and the colour that it has where there are colours."""
+
+
+def json_line(value: Json) -> str:
+    """One line of JSON in which nothing can drive a terminal: what is not printable is escaped."""
+    line = json_text(value)
+    return line if line.isprintable() else json.dumps(json.loads(line), separators=(",", ":"))
+
+
+def short(number: int) -> str:
+    """812, 4.1k, 3.2M."""
+    for size, sign in ((1_000_000, "M"), (1000, "k")):
+        if number >= size:
+            return f"{number / size:.1f}{sign}"
+    return str(number)
+
+
+def money(cost: float) -> str:
+    """Two digits behind the point; of less than a cent as many as say something."""
+    if cost >= 0.01 or not cost:
+        return f"${cost:.2f}"
+    if cost < LEAST_MONEY:
+        return f"<${LEAST_MONEY:f}"
+    return f"${cost:.{1 - floor(log10(cost))}f}".rstrip("0")
+
+
+def nth_attempt(attempt: int, of: int) -> str:
+    """The first is 1."""
+    return f"attempt {attempt} of {of}" if of else f"attempt {attempt}"
+
+
+def counted(number: int, one: str, many: str | None = None) -> str:
+    return f"{number} {one if number == 1 else many or one + 's'}"
+
+
+def clock(seconds: float) -> str:
+    """0:07, 1:02:03, 2d 3:04:05."""
+    whole = int(max(0.0, seconds))
+    minutes, rest = divmod(whole, 60)
+    if minutes < 60:
+        return f"{minutes}:{rest:02}"
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    return f"{f'{days}d ' if days else ''}{hours}:{minutes:02}:{rest:02}"
+
+
+def speed(rate: float) -> str:
+    """Per second; per minute or hour where that would be a fraction."""
+    for per, name in ((1, "s"), (60, "min")):
+        if rate * per >= 1:
+            return f"{rate * per:.1f}/{name}" if rate * per < 100 else f"{rate * per:.0f}/{name}"
+    return f"{rate * 3600:.1f}/h"
+
+
+_SEQUENCES: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_])")
+
+
+def without_sequences(text: str) -> str:
+    """What a program printed for a terminal, without colours and the like, one state per line."""
+    return _SEQUENCES.sub("", text).replace("\r\n", "\n").replace("\r", "\n")
+
+
+def clean(text: str, room: int | None = TITLE_LENGTH) -> str:
+    """One printable line."""
+    return cut(without_sequences(text).replace("\t", " "), room)
+
+
+def first_line(text: str) -> str:
+    return text.partition("\n")[0]
+
+
+def clean_block(text: str) -> str:
+    """Several printable lines."""
+    return printable(without_sequences(text))
+
+
+def write_lines(lines: Iterator[Line], stream: TextIO | None = None) -> None:
+    """Whole, whatever the width: there are commands to be copied among them."""
+    stream = sys.stdout if stream is None else stream
+    paint: Paint = paint_for(stream)
+    for text, colour in lines:
+        print(paint(text, colour) if colour else text, file=stream)
