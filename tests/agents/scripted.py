@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from plait.agents.messages import Answer, Ask, Offer, OnText, ToolUse, Usage
-from plait.agents.permissions import matches_any
-from plait.agents.tool_access import offer_of, wire_name
+from plait.agents.tool_access import matches_any, offer_of, wire_name
 from plait.core.errors import InputError
 from plait.core.values import Json
 from plait.engine.event_bus import Stop

@@ -12,9 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agents.scripted import Scripted, ToolHands
-from plait.agents.budget import ROOM, Bill
+from plait.agents.budget import ROOM, Bill, question_tokens
 from plait.agents.messages import Answer, Ask, Message, OnText, Usage
-from plait.agents.reckoning import question_tokens
 from plait.app.hooks import begin
 from plait.core.values import Json
 from plait.engine.event_bus import Stop

@@ -11,11 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agents.scripted import OverError, Scripted, ToolHands, failed, says, wants
+from plait.agents.budget import question_tokens
 from plait.agents.messages import NOBODY, Answer, Ask, Message, Offer, ToolUse, Usage
-from plait.agents.permissions import Permissions
-from plait.agents.reckoning import question_tokens
 from plait.agents.session import Conversation
-from plait.agents.tool_access import MAX_RESULT, id_of, offer_of, wire_name
+from plait.agents.tool_access import MAX_RESULT, Permissions, id_of, offer_of, wire_name
 from plait.agents.turns import use_at
 from plait.core.errors import InputError, TrustError
 from plait.core.values import Json

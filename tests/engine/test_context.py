@@ -9,8 +9,7 @@ from plait.engine.events import Event, StepFinished, StepStarted
 from plait.engine.journal import MemoryJournal
 from plait.engine.outcome import Done
 from plait.engine.perform import Turn
-from plait.engine.retry import Retry
-from plait.engine.step import Policy
+from plait.engine.step import Policy, Retry
 from program.fakes import Acting, failing, new_run, performed, step, steps
 
 PATIENCE = 30.0

@@ -21,8 +21,7 @@ from plait.engine.journal import MemoryJournal
 from plait.engine.limits import Limits, Spent
 from plait.engine.outcome import Aborted, Done, Failed, Failure, Outcome, Skipped, StepError
 from plait.engine.perform import Turn, perform
-from plait.engine.retry import Retry
-from plait.engine.step import PLAIN, Policy, Step
+from plait.engine.step import PLAIN, Policy, Retry, Step
 from plait.scope import Scope
 from plait.scope.expressions import read_when
 from plait.template.sinks import as_json_value

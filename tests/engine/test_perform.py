@@ -42,10 +42,9 @@ from plait.engine.outcome import (
     expect_done,
 )
 from plait.engine.perform import Allowance, Turn, perform
-from plait.engine.retry import Retry
-from plait.engine.step import PLAIN, Policy, Step, inside
+from plait.engine.step import PLAIN, Policy, Retry, Step, inside
 from plait.program.action_step import Handler, Work
-from plait.program.foreach import Values, foreach
+from plait.program.map import Values, foreach
 from plait.program.step_list import Sequence as Steps
 from plait.scope import Scope
 from program.fakes import Acting, failing, new_run, performed, saying, step, steps, text_of, turn_of

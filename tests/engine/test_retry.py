@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plait.engine.outcome import Failure
-from plait.engine.retry import RETRIABLE_KINDS, Backoff, Retry
+from plait.engine.step import RETRIABLE_KINDS, Backoff, Retry
 
 DELAYS: list[tuple[Retry, list[float]]] = [
     # retry                                                                     pauses

@@ -499,7 +499,7 @@ def test_a_variable_of_a_map_is_known_in_the_command_of_its_input(place: Place) 
 
 
 def test_a_number_of_attempts_may_be_a_parameter(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("plait.engine.retry.Retry.delays", lambda *_: iter([0.0]))
+    monkeypatch.setattr("plait.engine.step.Retry.delays", lambda *_: iter([0.0]))
     flow = "parameters: {n: integer}\nsteps: [{shell: 'echo x >> seen; test $(wc -l < seen) = 2', retry: '${n}'}]\n"
     assert place.run(flow, inputs={"n": 1}).result.status == "failed"
     (place.root / "seen").unlink()

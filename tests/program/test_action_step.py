@@ -13,8 +13,7 @@ from plait.engine.events import Noted
 from plait.engine.journal import MemoryJournal
 from plait.engine.outcome import Done, Failed, Failure, Outcome, Skipped
 from plait.engine.perform import Turn
-from plait.engine.retry import Retry
-from plait.engine.step import Policy
+from plait.engine.step import Policy, Retry
 from plait.program.action_step import Handler, Work
 from plait.program.actions.shell import Shell
 from plait.scope import Scope

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from plait.core.values import Json
 from plait.engine.outcome import Done, StepError
-from plait.engine.retry import Retry
-from plait.engine.step import Policy
+from plait.engine.step import Policy, Retry
 from plait.program.action_step import Handler
 from plait.program.actions.shell import Shell
 from plait.program.capture import Capture, Format, Stream, captured, stripped

@@ -23,15 +23,13 @@ from plait.engine.step import PLAIN, Policy, Step
 from plait.program.action_step import Handler
 from plait.program.actions.shell import Shell
 from plait.program.block import UseBlock
-from plait.program.extract import Extracting
-from plait.program.foreach import Foreach
+from plait.program.capture import Extracting
+from plait.program.changes import Watched
 from plait.program.graph.calls import Call
-from plait.program.graph.graph_nodes import Node
-from plait.program.graph.walk import Graph
-from plait.program.map import Fan
+from plait.program.graph.walk import Graph, Node
+from plait.program.map import Fan, Foreach
 from plait.program.step_list import Sequence as Steps
 from plait.program.step_list import sequence
-from plait.program.watched import Watched
 from program.fakes import FakeHands, new_run, performed, step, text_of, turn_of
 from program.test_map import Given
 from share import examples

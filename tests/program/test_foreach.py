@@ -11,12 +11,11 @@ from plait.core.records import replace
 from plait.core.values import Json
 from plait.engine.journal import MemoryJournal
 from plait.engine.outcome import Done, Failure, Outcome, StepError
-from plait.engine.retry import Retry
-from plait.engine.step import Policy
+from plait.engine.step import Policy, Retry
 from plait.program.action_step import Work
 from plait.program.actions.shell import Shell
 from plait.program.capture import Capture
-from plait.program.foreach import Command, Source, Values, foreach
+from plait.program.map import Command, Source, Values, foreach
 from program.fakes import (
     Acting,
     FakeHands,

@@ -20,8 +20,7 @@ from plait.engine.events import Noted, Stamped, StepCounted
 from plait.engine.journal import MemoryJournal
 from plait.engine.outcome import Done, Failed, Failure, Interrupted, Outcome, Skipped, StepError, expect_done
 from plait.engine.perform import Turn, plans
-from plait.engine.retry import Retry
-from plait.engine.step import PLAIN, Policy, Step
+from plait.engine.step import PLAIN, Policy, Retry, Step
 from plait.program.map import FEW, Circuit, ErrorPolicy, Fan, OnItemFailure, results, title_of
 from plait.program.workflow import Workflow
 from program.fakes import Acting, failure_of, new_run, performed, saying, step, steps, text_of, turn_of

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plait.core.result_schema import is_schema
+from plait.core.json_schema import is_schema
 from plait.core.values import Json
 from plait.engine.outcome import Done, Failed, StepError
 from plait.engine.perform import Turn

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from plait.adapters.backends_init import backend
-from plait.adapters.local import LocalThreads
+from plait.adapters.local import LocalThreads, backend
 from plait.core.documents import parse
 from plait.core.errors import InputError
 from plait.engine.backend import BACKENDS

@@ -45,8 +45,7 @@ from plait.program.workflow import Workflow
 from plait.scope import Scope
 from plait.views.news import PartBegan, PartCounted, PartEnded, Retrying, StepBegan, StepEnded
 from plait.views.parts import MOST_KEPT, FailedStep, Note
-from plait.views.progress import Progress, fold
-from plait.views.told import told
+from plait.views.progress import Progress, fold, told
 from program.fakes import new_run, step
 from share import examples
 

@@ -7,8 +7,10 @@ what was said before.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 
+from plait.core.digests import sha256_hex
 from plait.core.hints import TYPE_CHECKING, Literal, Protocol, TypeAlias
 from plait.core.records import dataclass, field
 from plait.core.values import Json
@@ -205,3 +207,17 @@ NOBODY: Final = (
     "nobody said which provider to ask: name one (provider: openai), set PLAIT_PROVIDER to its name, "
     "or write .ai/config/providers/default.yaml; an 'agent:' step starts a command-line agent instead"
 )
+
+
+def provider_key(provider: str | Provider | None) -> Json:
+    """What tells one provider from another, in a fingerprint."""
+    return provider if isinstance(provider, str | None) else [provider.name, provider.fingerprint]
+
+
+def beside_room(options: Mapping[str, Json]) -> Json:
+    """What of the options an answer depends on; its room is a limit: a run may go on with more of it."""
+    return {name: value for name, value in options.items() if name != "max_tokens"}
+
+
+def digest(data: Json) -> str:
+    return sha256_hex(json.dumps(data, sort_keys=True, default=str).encode())[:16]

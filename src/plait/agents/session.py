@@ -16,7 +16,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from plait.agents.budget import CUT_OFF, Bill
-from plait.agents.essence import beside_room, digest, provider_key
 from plait.agents.messages import (
     ASKING,
     NOBODY,
@@ -26,11 +25,13 @@ from plait.agents.messages import (
     Offer,
     Provider,
     ToolUse,
+    beside_room,
+    digest,
+    provider_key,
     total,
 )
-from plait.agents.permissions import Permissions, matches_any
 from plait.agents.structured_output import Judged, judged, judged_data
-from plait.agents.tool_access import id_of
+from plait.agents.tool_access import Permissions, id_of, matches_any
 from plait.agents.turns import Question, Use, fingerprint_of, title_of
 from plait.core.errors import TrustError
 from plait.core.hints import TYPE_CHECKING, Final

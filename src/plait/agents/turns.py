@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from plait.agents.essence import digest
-from plait.agents.messages import FIRST, Answer, Usage
-from plait.agents.speaking import Speaking
+from plait.agents.messages import FIRST, Answer, Usage, digest
 from plait.agents.tool_access import faults, not_offered, told_to_model
 from plait.core.errors import NO_OUTCOMES, PlaitError
 from plait.core.hints import TYPE_CHECKING
 from plait.core.masking import masked
 from plait.core.records import dataclass, replace
 from plait.core.values import Json, json_text
+from plait.engine.context import Run
+from plait.engine.events import Spoken
 from plait.engine.outcome import Done, Failed, Failure, Skip, StepError, expect_done
 from plait.engine.replay import QUESTIONS
 from plait.engine.step import PLAIN
@@ -21,11 +21,35 @@ from plait.program.actions.tool import called
 if TYPE_CHECKING:
     from plait.agents.budget import Bill
     from plait.agents.messages import Ask, Offer, Provider, ToolUse
-    from plait.agents.permissions import Permissions
+    from plait.agents.tool_access import Permissions
     from plait.core.hints import Final
     from plait.engine.journal import Journal
     from plait.engine.perform import Turn
     from plait.engine.step import Policy, Step
+
+
+class Speaking:
+    """The words of one answer."""
+
+    def __init__(self, run: Run, path: str) -> None:
+        self._run, self._path = run, path
+        self._held = ""
+        # A secret could come in two pieces, neither of which looks like one.
+        self._by_line = run.mask is not str
+
+    def hear(self, text: str) -> None:
+        if self._by_line:
+            whole, newline, self._held = (self._held + text).rpartition("\n")
+            text = whole + newline
+        self._tell(text)
+
+    def finish(self) -> None:
+        self._tell(self._held)
+        self._held = ""
+
+    def _tell(self, text: str) -> None:
+        if text:
+            self._run.tell(Spoken(self._path, self._run.mask(text)))
 
 
 TITLE_LENGTH: Final = 100

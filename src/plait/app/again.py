@@ -9,10 +9,10 @@ from plait.core.errors import InputError, nearest
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.records import dataclass
 from plait.core.values import Json
-from plait.engine.choice import chosen_at
 from plait.engine.events import StepForgotten
 from plait.engine.outcome import Done
 from plait.engine.paths import ITEM, is_below, is_item, starred
+from plait.engine.replay import chosen_at
 
 if TYPE_CHECKING:
     from plait.adapters.store import Opened

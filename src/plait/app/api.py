@@ -243,14 +243,14 @@ def bound_script(
 
 def resolve_prompt(text: str | None, inputs: Mapping[str, Json] | None) -> str | None:
     """Put inputs into a prompt; every missing variable is reported at once."""
-    from plait.template.prompt import resolve
+    from plait.template.sinks import resolve
 
     return resolve(text, inputs)
 
 
 def escape_shell_value(value: Json) -> str:
     """A value as a person would quote it, to show a command.  It does not run commands."""
-    from plait.template.prompt import shown_shell_value
+    from plait.template.sinks import shown_shell_value
 
     return shown_shell_value(value)
 

@@ -237,7 +237,7 @@ def _given_again(opened: Opened, inputs: Mapping[str, Json]) -> dict[str, Json]:
 
 def flow_named(path: str, options: Options, project: str | None) -> Flow:
     """The flow in a file; or, where there is no such file, the directive with such an id."""
-    from plait.agents.permissions import DIRECTIVE, plain_id
+    from plait.agents.tool_access import DIRECTIVE, plain_id
 
     wanted = plain_id(DIRECTIVE + path.removeprefix(DIRECTIVE))
     if os.path.lexists(path) or wanted is None:

@@ -12,12 +12,10 @@ from plait.core.errors import InputError
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.records import dataclass, field, replace
 from plait.core.values import Json, json_text
-from plait.engine.choice import chosen_at
 from plait.engine.events import StepForgotten
 from plait.engine.outcome import Failed
 from plait.engine.paths import is_below, is_item, starred
-from plait.engine.replay import changed_steps
-from plait.engine.retried import Retried
+from plait.engine.replay import Retried, changed_steps, chosen_at
 from plait.engine.step import Step, inside
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from plait.engine.event_bus import Stop
 from plait.engine.events import RunEnded, RunStarted, UsedBefore
 from plait.engine.outcome import Aborted, Done, Failed, Failure, Interrupted, OutOfTime, StepError, too_long
 from plait.engine.perform import Turn
-from plait.engine.retried import NOT_RETRIED, Retried
+from plait.engine.replay import NOT_RETRIED, Retried
 from plait.template.program import FACTS
 
 if TYPE_CHECKING:
@@ -207,7 +207,7 @@ def _new_run(
     retried: Retried = NOT_RETRIED,
     kind: type[WorkingRun] | None = None,
 ) -> WorkingRun:
-    from plait.adapters.backends_init import backend
+    from plait.adapters.local import backend
     from plait.core.masking import Masker
     from plait.engine.hands import WorkingRun
 
@@ -244,7 +244,7 @@ def _placed(backend: Backend, loaded: Loaded, run: WorkingRun, flow: Flow) -> Ba
 
 def expect_backend(flow: Flow, loaded: Loaded, stop: Stop, journal: Journal | None = None) -> None:
     """Items that go elsewhere may go there, and somebody is there: what is wrong, before anything runs."""
-    from plait.adapters.backends_init import backend
+    from plait.adapters.local import backend
 
     place = backend(flow.options.backend or loaded.backend)
     fan = loaded.program.fan

@@ -200,7 +200,7 @@ class RealHands:
         return called_inside(loaded)
 
     def expect_call(self, tool_id: str, params: Mapping[str, Json]) -> None:
-        from plait.agents.permissions import DIRECTIVE
+        from plait.agents.tool_access import DIRECTIVE
         from plait.app.subflows import is_flow, load_tool
         from plait.core.values import holds_unknown
         from plait.tools.config import expect_fitting
@@ -261,7 +261,7 @@ class RealHands:
 
     def _expect_open(self) -> None:
         """Tools that write files guard some folders: nobody gets around that by being there."""
-        from plait.core.guarded import guarded_folder
+        from plait.core.safe_files import guarded_folder
 
         top = item_root(self._folder, self._project, self._tools_at) or self._project
         inside = os.path.relpath(os.path.realpath(self._tools_at), os.path.realpath(top))

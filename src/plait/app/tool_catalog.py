@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from plait.agents.permissions import DIRECTIVE, matches_any, plain_id
-from plait.agents.tool_access import offer_of
+from plait.agents.tool_access import DIRECTIVE, matches_any, offer_of, plain_id
 from plait.app.subflows import directive_item, schema_of_flow
 from plait.core.errors import NO_OUTCOMES, PlaitError
 from plait.core.hints import TYPE_CHECKING, Final

@@ -287,6 +287,6 @@ def _show_dry_run(record: Mapping[str, Json], *, as_json: bool) -> None:
     if as_json:
         write_json(dict(record))
         return
-    from plait.views.rehearsal import show
+    from plait.views.plan import show
 
     show(record)

@@ -30,9 +30,8 @@ from plait.views.format import (
     write_lines,
 )
 from plait.views.parts import CALL, TURN
-from plait.views.progress import row_of
+from plait.views.progress import row_of, told
 from plait.views.text import asked_words, row_state
-from plait.views.told import told
 
 if TYPE_CHECKING:
     import argparse

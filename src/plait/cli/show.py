@@ -10,16 +10,15 @@ from plait.cli.run import expect_folder
 from plait.cli.trust_prompt import add_project
 from plait.core.hints import TYPE_CHECKING, Final, Protocol
 from plait.core.values import Json
-from plait.engine.choice import chosen_at
 from plait.engine.events import Event, RunStarted, Stamped, Status, StepFinished, StepRetrying
 from plait.engine.journal import Journal, Recorded
 from plait.engine.outcome import Done, Failed, Skipped
 from plait.engine.paths import is_item
+from plait.engine.replay import chosen_at
 from plait.views.format import Line, clean, clock, counted, first_line, json_line, write_lines
 from plait.views.parts import AGENT, ASKING, ENSEMBLE, GRAPH, LISTED, FailedStep, Part
-from plait.views.progress import Progress
+from plait.views.progress import Progress, told
 from plait.views.text import asked_line, ended, figures, next_commands, note_line, project_named, why_ended
-from plait.views.told import told
 
 if TYPE_CHECKING:
     import argparse

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import chain
 
-from plait.agents.permissions import DIRECTIVE
-from plait.cli.signers import DEFAULT_KEY, key_folder, opened_key
+from plait.agents.tool_access import DIRECTIVE
+from plait.cli.keys import DEFAULT_KEY, key_folder, opened_key
 from plait.cli.trust_prompt import add_project, toolbox_of
 from plait.core.errors import InputError, TrustError
 from plait.core.hints import TYPE_CHECKING, Final

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from plait.cli.arguments import one_of
-from plait.cli.signers import signed_by
+from plait.cli.keys import signed_by
 from plait.cli.trust_prompt import add_project, toolbox_of
 from plait.core.errors import InputError, PlaitError, listed
 from plait.core.hints import TYPE_CHECKING, Final

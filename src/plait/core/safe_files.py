@@ -281,3 +281,15 @@ def worktree_of(directory: str) -> str | None:
             return None
         folder = parent
     return folder
+
+
+GUARDED_FOLDERS: Final = (
+    ".git", ".ai", ".venv", "venv", "node_modules", "site-packages", ".github", ".gitlab", ".husky",
+    ".vscode", ".idea", ".devcontainer", ".claude", ".cursor",
+)  # fmt: skip
+"""Their files start programs without anybody asking for it."""
+
+
+def guarded_folder(inside: str) -> str | None:
+    """Which of them a path below the project is in, or is; some file systems know no case."""
+    return next((part for part in inside.casefold().split("/") if part in GUARDED_FOLDERS), None)

@@ -32,8 +32,7 @@ from plait.engine.events import (
 )
 from plait.engine.journal import Journal, Recorded
 from plait.engine.outcome import Done, Failed, Interrupted, Outcome
-from plait.engine.replay import changed_steps
-from plait.engine.retried import NOT_RETRIED, Retried
+from plait.engine.replay import NOT_RETRIED, Retried, changed_steps
 
 if TYPE_CHECKING:
     from plait.engine.event_bus import Mask, Watch

@@ -9,8 +9,10 @@ step is inside of.
 
 from __future__ import annotations
 
-from plait.core.errors import ValueRefusedError
-from plait.core.hints import TYPE_CHECKING, Final, TypeAlias
+from collections.abc import Callable
+
+from plait.core.errors import PlaitError, ValueRefusedError
+from plait.core.hints import TYPE_CHECKING, Final, TypeAlias, TypeVar
 from plait.core.records import dataclass, replace
 from plait.core.values import Json, expect_json
 
@@ -197,3 +199,16 @@ def kind_of_error(error: RequestError) -> str:
         case "too-large" | "encoding":
             return "failed"
     return "refused"
+
+
+T = TypeVar("T")
+
+
+def by_author(call: Callable[[], T], what: str, mask: Callable[[str], str] = str) -> T:
+    """What such a function gives; StepError if it raises."""
+    try:
+        return call()
+    except (KeyboardInterrupt, Interrupted, OutOfTime, Aborted, StepError, PlaitError):
+        raise
+    except BaseException as error:
+        raise StepError(Failure(mask(f"the {what} raised {type(error).__name__}: {error}"))) from error

@@ -37,7 +37,7 @@ from plait.engine.outcome import (
     too_long,
 )
 from plait.engine.replay import QUESTIONS, goes_on_from, remembered
-from plait.engine.retry import Retry
+from plait.engine.step import Retry
 
 if TYPE_CHECKING:
     from plait.engine.step import GoesOn, Policy, Step

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from plait.core.errors import InputError
-from plait.core.hints import TYPE_CHECKING
-from plait.core.records import replace
+from plait.core.hints import TYPE_CHECKING, Final, Protocol
+from plait.core.records import dataclass, field, replace
+from plait.engine.journal import Recorded, number_of
 from plait.engine.outcome import Failed
-from plait.engine.paths import is_inside
+from plait.engine.paths import is_inside, starred
 
 if TYPE_CHECKING:
     from plait.core.hints import Final
@@ -60,3 +61,35 @@ def changed_steps(steps: Iterable[tuple[str, str]]) -> InputError:
         "or put the file back as it was",
         code="changed",
     )
+
+
+CHOOSER: Final = "items"
+"""The name, and the kind, of the step that chooses the items of a map."""
+
+
+class Remembering(Protocol):
+    def recorded(self, path: str) -> Recorded | None: ...
+
+
+def chosen_at(journal: Remembering, fan: str, chooser: str = CHOOSER) -> int:
+    """The event with which the items of a fan were chosen; 0 if nothing is known of that."""
+    return number_of(journal.recorded(f"{fan}/{chooser}"))
+
+
+@dataclass(frozen=True, slots=True)
+class Retried:
+    """Whatever is not in these items stays as it was done, also if its text was another one then."""
+
+    items: frozenset[str] = frozenset()
+    """Their paths, and that of the map; none: nothing was ever retried."""
+    held: Mapping[str, str] = field(default_factory=dict)
+    """By paths of the flow: the texts of its steps then, as fingerprints."""
+
+    def stays_done(self, path: str, fingerprint: str) -> bool:
+        """Is what was done at a path not done again for its text, which is this one now?"""
+        if not self.items or "/".join(path.split("/", 2)[:2]) in self.items:
+            return False
+        return self.held.get(starred(path)) == fingerprint
+
+
+NOT_RETRIED: Final = Retried()

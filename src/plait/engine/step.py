@@ -3,16 +3,94 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 
-from plait.core.hints import TYPE_CHECKING, Literal, Protocol
+from plait.core.hints import TYPE_CHECKING, Literal, Protocol, TypeAlias
 from plait.core.records import dataclass
-from plait.engine.retry import ONCE_ONLY
+from plait.engine.outcome import LIMIT, Failure
+
+if TYPE_CHECKING:
+    from random import Random
 
 if TYPE_CHECKING:
     from plait.core.hints import TypeAlias
     from plait.core.values import Json
     from plait.engine.perform import Turn
-    from plait.engine.retry import Retry
+
+    pass
+
+
+Backoff: TypeAlias = Literal["fixed", "linear", "exponential", "fibonacci"]
+RETRIABLE_KINDS = (
+    "exit", "signal", "timeout", "network", "server_error", "rate_limit", "incomplete", "refused", "failed",
+)  # fmt: skip
+"""The kinds of failure that `retry_on` may name; anything else there is a pattern sought in the message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    attempts: int = 1
+    """In all, the first included."""
+    backoff: Backoff = "exponential"
+    initial_delay: float = 1.0
+    max_delay: float = 30.0
+    increment: float | None = None
+    """What `linear` adds each time; the initial delay if nothing is said."""
+    base: float = 2.0
+    """What `exponential` multiplies by."""
+    jitter: float = 0.0
+    """The share of a delay by which it may be shorter or longer."""
+    retry_on: tuple[str, ...] = ()
+    budget: float | None = None
+    """Seconds for all attempts together, pauses included: no new one begins later."""
+
+    def delays(self, random: Random) -> Iterator[float]:
+        """The pause after each attempt that may be followed by another."""
+        for delay in islice(self._growing(), self.attempts - 1):
+            spread = random.uniform(1 - self.jitter, 1 + self.jitter) if self.jitter else 1.0
+            # The longest pause is spread downwards only: it stays the longest, and crowds still part.
+            yield min(min(delay, self.max_delay) * spread, self.max_delay)
+
+    def _growing(self) -> Iterator[float]:
+        first = self.initial_delay
+        match self.backoff:
+            case "fixed":
+                while True:
+                    yield first
+            case "linear":
+                step = first if self.increment is None else self.increment
+                delay = first
+                while True:
+                    yield delay
+                    delay += step
+            case "exponential":
+                delay = first
+                while True:
+                    yield delay
+                    delay = min(delay * self.base, self.max_delay)
+            case "fibonacci":
+                delay, following = first, first
+                while True:
+                    yield delay
+                    delay, following = following, min(delay + following, self.max_delay)
+
+    def applies_to(self, failure: Failure) -> bool:
+        if failure.kind == LIMIT:
+            return False  # what is used up stays so
+        if not self.retry_on:
+            return True
+        return any(
+            failure.kind == wanted
+            if wanted in RETRIABLE_KINDS
+            else wanted.casefold() in failure.message.casefold()
+            for wanted in self.retry_on
+        )
+
+    def exceeds_budget(self, spent: float) -> bool:
+        return self.budget is not None and spent > self.budget
+
+
+ONCE_ONLY = Retry()
 
 
 class Step(Protocol):

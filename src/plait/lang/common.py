@@ -11,8 +11,7 @@ from plait.core.hints import TYPE_CHECKING, Any, Final, Literal
 from plait.core.records import replace
 from plait.core.values import Json, json_text
 from plait.engine.limits import NO_LIMITS, Limits
-from plait.engine.retry import ONCE_ONLY, Retry
-from plait.engine.step import PLAIN, Policy
+from plait.engine.step import ONCE_ONLY, PLAIN, Policy, Retry
 from plait.program.capture import Capture
 from plait.program.on_empty import OnEmpty
 from plait.schema import Said, template_of

@@ -10,12 +10,13 @@ computed from that value, so a remembered step captures what it captured before.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from plait.core.errors import InputError, InternalError, PlaitError, TrustError
 from plait.core.hints import TYPE_CHECKING, Final, Protocol
 from plait.core.records import dataclass, field, replace
-from plait.core.values import NOT_KNOWN, Json, Unknown, revealed_text, text
+from plait.core.source import Source, Span
+from plait.core.values import NOT_KNOWN, UNDEFINED, Json, Unknown, revealed_text, text
 from plait.engine.dry_run import NOT_KNOWN_END, is_not_known
 from plait.engine.hands import Rehearsed, working
 from plait.engine.outcome import (
@@ -36,9 +37,14 @@ from plait.engine.replay import goes_on_from, since_last_end
 from plait.engine.step import PLAIN, GoesOn, Policy, Step
 from plait.program.capture import LOST, MISREAD, Capture, by_id, captured, expect_whole, facts_of
 from plait.program.step_list import Sequence as Steps
-from plait.program.unfilled import ItemHole, expect_filled, item_holes, note_unfilled
 from plait.scope.frames import GIVEN, MADE_OF_DATA
+from plait.template.nodes import ContextHole, Path
+from plait.template.program import missing_names
 from plait.template.sinks import as_sealed_envs, as_text, is_own_text
+from plait.template.template import Template
+
+if TYPE_CHECKING:
+    from plait.scope import Scope
 
 if TYPE_CHECKING:
     from plait.core.source import Source
@@ -46,6 +52,79 @@ if TYPE_CHECKING:
     from plait.program.validate import Validation
     from plait.scope import Scope
     from plait.template.template import Template
+
+
+@dataclass(frozen=True, slots=True)
+class ItemHole:
+    path: Path
+    hole: ContextHole
+    source: Source
+
+    @property
+    def span(self) -> Span:
+        return Span(self.source, self.hole.start, self.hole.end)
+
+
+def item_holes(*holders: object) -> tuple[ItemHole, ...]:
+    """The fields of an item for which these templates, or records of templates, ask without a default."""
+    templates = (template for holder in holders for template in _templates(holder))
+    return tuple(hole for template in templates for hole in _asked_by(template))
+
+
+def note_unfilled(holes: Iterable[ItemHole], turn: Turn) -> None:
+    run = working(turn.run)
+    for hole in holes:
+        if turn.scope.lookup(hole.path) is UNDEFINED and (place := str(hole.span)) not in run.noted:
+            run.noted.add(place)
+            stays = f"'${{{hole.path}}}' stays as it is written: an item has no such field"
+            run.note(turn.path, f"{place}: {stays}")
+
+
+def expect_filled(holes: Iterable[ItemHole], scope: Scope) -> None:
+    """What a strict run will not find in the item, said before it; raises MissingNamesError."""
+    missing = [(hole.source, hole.hole) for hole in holes if _is_surely_missing(hole.path, scope)]
+    if missing:
+        raise missing_names(missing, scope.names, {})
+
+
+def _is_surely_missing(path: Path, scope: Scope) -> bool:
+    """Is there a map without the key?  What is no map may be something that only the run will know."""
+    if scope.lookup(path) is not UNDEFINED:
+        return False
+    above = scope.lookup(Path(path.root))
+    for key in path.keys:
+        if not isinstance(above, Mapping):
+            return False
+        if key not in above:
+            return True
+        above = above[key]
+    return False
+
+
+def _templates(holder: object) -> Iterator[Template]:
+    if isinstance(holder, Template):
+        yield holder
+    else:
+        held = (getattr(holder, name, None) for name in getattr(holder, "__slots__", ()))
+        yield from (one for one in held if isinstance(one, Template))
+
+
+def _asked_by(template: Template) -> Iterator[ItemHole]:
+    for leaf in template.leaves():
+        for hole in leaf.program.parts:
+            if isinstance(hole, ContextHole) and (path := _field_of_item(hole)) is not None:
+                yield ItemHole(path, hole, leaf.source)
+
+
+def _field_of_item(hole: ContextHole) -> Path | None:
+    if hole.bare or hole.default is not None or hole.required is not None or len(hole.alternatives) != 1:
+        return None
+    (only,) = hole.alternatives
+    path = only.origin
+    # A format or filter may have an answer of its own for what is not there.
+    if only.formats or hole.filters or not isinstance(path, Path):
+        return None
+    return path if path.root == "item" and path.keys else None
 
 
 class Action(Protocol):

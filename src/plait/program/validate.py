@@ -229,7 +229,7 @@ def read_result(
 
 
 def _expect_fit(data: Json, schema: Json) -> None:
-    from plait.core.result_schema import misfits
+    from plait.core.json_schema import misfits
 
     places = misfits(data, schema)
     if places:

@@ -15,7 +15,6 @@ elsewhere and nothing here stands here as well, with the reason: `Refused` is an
 from __future__ import annotations
 
 from plait.schema.fields import Said, as_written, essence, template_of, text_template
-from plait.schema.fitting import LONGEST, has_holes, pick, seconds
 from plait.schema.forms import (
     DIRECTIVE,
     ENSEMBLE,
@@ -69,7 +68,7 @@ from plait.schema.shared import (
     TYPES,
 )
 from plait.schema.step_tables import METHODS
-from plait.schema.validate import problems, type_word
+from plait.schema.validate import LONGEST, has_holes, pick, problems, seconds, type_word
 
 __all__ = [
     "ALLOWED",

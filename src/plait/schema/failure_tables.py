@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from plait.core.hints import Final
-from plait.engine.retry import RETRIABLE_KINDS
+from plait.engine.step import RETRIABLE_KINDS
 from plait.schema.kinds import (
     Choice,
     Data,

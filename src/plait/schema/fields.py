@@ -13,9 +13,9 @@ from plait.core.hints import TYPE_CHECKING
 from plait.core.records import dataclass
 from plait.core.source import Span
 from plait.core.values import Json, text
-from plait.schema.fitting import has_holes, is_number, is_whole, pick, seconds
 from plait.schema.forms import spelt
 from plait.schema.kinds import Data, Duration, Each, Field, Kind, Many, Map, Whole
+from plait.schema.validate import has_holes, is_number, is_whole, pick, seconds
 from plait.template.template import Branch, Constant, Template, compile_template
 from plait.template.template import Node as TemplateNode
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from plait.core.hints import Final
 from plait.core.values import Json
-from plait.schema.fitting import DURATION, LONGEST, SECONDS
 from plait.schema.forms import FILES, forms_in
 from plait.schema.kinds import (
     Choice,
@@ -33,6 +32,7 @@ from plait.schema.kinds import (
     Whole,
     Word,
 )
+from plait.schema.validate import DURATION, LONGEST, SECONDS
 
 SCHEMA_DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 

@@ -18,10 +18,9 @@ from plait.engine.limits import Tally
 from plait.engine.outcome import Done, Failed
 from plait.views.format import Line, clean, clock, counted, money, short
 from plait.views.parts import AGENT, CALL, ENSEMBLE, HOOK, TURN, Row
-from plait.views.progress import row_of
+from plait.views.progress import row_of, told
 from plait.views.terminal import aligned
 from plait.views.text import asked_line, row_state
-from plait.views.told import told
 
 INDENT: Final = " " * 6
 SIGNS: Final = {"done": ("✓", ""), "failed": ("✗", "red"), "skipped": ("–", "dim")}

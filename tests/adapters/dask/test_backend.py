@@ -12,9 +12,8 @@ import pytest
 
 from plait.adapters.dask import protocol as travel
 from plait.adapters.dask.backend import FETCHES, IN_VAIN, _Crew
-from plait.adapters.dask.cluster import Fetched
+from plait.adapters.dask.cluster import Call, Fetched
 from plait.adapters.dask.heartbeats import Signs
-from plait.adapters.dask.patience import Call
 from plait.core.errors import InputError, ProcessError
 from plait.engine.backend import ItemWork
 from plait.engine.context import Run

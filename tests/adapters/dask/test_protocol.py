@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plait.adapters.dask import protocol as travel
-from plait.adapters.dask.dask_refusals import as_error, expect_same
-from plait.adapters.dask.replies import returned
+from plait.adapters.dask.replies import as_error, expect_same, returned
 from plait.app.remote.pack import Away
 from plait.core.errors import InputError, TrustError
 from plait.core.values import Json, Secret

@@ -8,8 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from plait.adapters.dask.halting import ANSWER, halted
-from plait.adapters.dask.patience import Call, GaveWay, NoAnswer
+from plait.adapters.dask.cluster import ANSWER, Call, GaveWay, NoAnswer, halted
 from plait.adapters.dask.replies import Raised
 from plait.adapters.dask.worker_state import DEAF, GAP, Hearing, watch_of
 from plait.engine.event_bus import Stop

@@ -17,7 +17,7 @@ from plait.engine.events import Noted
 from plait.engine.journal import MemoryJournal
 from plait.engine.outcome import Outcome
 from plait.engine.perform import Turn
-from plait.engine.retried import Retried
+from plait.engine.replay import Retried
 from plait.engine.step import PLAIN, Policy, Step
 from plait.program.action_step import Work
 from plait.program.map import ErrorPolicy, Fan

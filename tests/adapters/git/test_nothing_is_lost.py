@@ -17,7 +17,7 @@ from plait.adapters.git.git import Answer
 from plait.core.errors import InputError
 from plait.engine.events import StepForgotten
 from plait.engine.outcome import Done
-from plait.engine.retry import Retry
+from plait.engine.step import Retry
 from plait.program.map import ErrorPolicy
 from plait.program.worktrees.isolation import Isolation, Uncommitted
 from program.fakes import failure_of, text_of

@@ -21,7 +21,7 @@ from plait.adapters.git.worktrees import place_name
 from plait.core.errors import InputError
 from plait.engine.events import StepForgotten
 from plait.engine.outcome import Done, Failed
-from plait.engine.retry import Retry
+from plait.engine.step import Retry
 from plait.program.map import ErrorPolicy
 from plait.program.worktrees.isolation import Isolation, Uncommitted
 from program.fakes import failure_of, text_of

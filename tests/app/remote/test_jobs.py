@@ -12,8 +12,7 @@ import pytest
 
 from plait.adapters.dask import protocol as travel
 from plait.app.remote import worker as errands
-from plait.app.remote.jobs import KEPT, MOST_PARCELS, Place, Places
-from plait.app.remote.worker_folders import claimed, remove_left
+from plait.app.remote.jobs import KEPT, MOST_PARCELS, Place, Places, claimed, remove_left
 from plait.engine.event_bus import Stop
 
 

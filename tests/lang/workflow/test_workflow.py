@@ -16,8 +16,7 @@ from plait.engine.events import Noted
 from plait.engine.journal import MemoryJournal
 from plait.engine.outcome import StepError
 from plait.engine.perform import Turn
-from plait.engine.retry import Retry
-from plait.engine.step import inside
+from plait.engine.step import Retry, inside
 from plait.lang.common import step_names
 from plait.lang.findings import RULES
 from plait.lang.loaded import Loaded

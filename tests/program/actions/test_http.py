@@ -10,8 +10,7 @@ import pytest
 from plait.core.errors import RequestError
 from plait.core.values import Json, Secret
 from plait.engine.outcome import Done, Outcome
-from plait.engine.retry import Retry
-from plait.engine.step import Policy
+from plait.engine.step import Policy, Retry
 from plait.program.actions.http import Http, allowing
 from plait.scope import Scope
 from plait.tools.invocation import RequestCall, Returned

@@ -11,8 +11,7 @@ from plait.core.errors import PlaitError, RequestError, TrustError
 from plait.core.values import Json, Secret
 from plait.engine.journal import MemoryJournal
 from plait.engine.outcome import Done, Interrupted
-from plait.engine.retry import Retry
-from plait.engine.step import Policy
+from plait.engine.step import Policy, Retry
 from plait.program.action_step import Handler
 from plait.program.actions.tool import Tool
 from plait.tools.call import ToolResult

@@ -30,12 +30,29 @@ from contextlib import suppress
 from functools import partial
 
 from plait.adapters.dask import protocol as travel
-from plait.adapters.dask.cluster import CONNECT, Cluster, Fetched, expect_installed, opened_cluster, quiet
-from plait.adapters.dask.dask_refusals import as_error, expect_same, mismatch, unheard_of, unloadable
-from plait.adapters.dask.halting import halted, seconds_to_stop
+from plait.adapters.dask.cluster import (
+    CONNECT,
+    Call,
+    Cluster,
+    Fetched,
+    GaveWay,
+    NoAnswer,
+    expect_installed,
+    halted,
+    opened_cluster,
+    quiet,
+    seconds_to_stop,
+)
 from plait.adapters.dask.heartbeats import Signs
-from plait.adapters.dask.patience import Call, GaveWay, NoAnswer
-from plait.adapters.dask.replies import Raised, returned
+from plait.adapters.dask.replies import (
+    Raised,
+    as_error,
+    expect_same,
+    mismatch,
+    returned,
+    unheard_of,
+    unloadable,
+)
 from plait.adapters.local import LocalThreads
 from plait.core.errors import InputError, InternalError, ProcessError, listed
 from plait.core.hints import Any, Final

@@ -6,13 +6,70 @@ a client of Dask waits without end for what is accepted and never answered.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 
-from plait.adapters.dask.patience import Call, GaveWay
+from plait.adapters.dask.replies import Raised
 from plait.core.errors import InputError
-from plait.core.hints import Any, Final
+from plait.core.grace import grace_seconds
+from plait.core.hints import Any, Final, Protocol
 from plait.core.records import dataclass, field
+from plait.engine.event_bus import Stop
+
+LOOK: Final = 0.05
+"""Seconds between two looks whether something else has to be done first."""
+
+
+class NoAnswer(Exception):
+    """Nothing came back in time."""
+
+
+class GaveWay(Exception):
+    """Something else has to be done first."""
+
+
+def _never() -> bool:
+    return False
+
+
+class Call:
+    """One call under way."""
+
+    def __init__(self, function: Callable[[], Any]) -> None:
+        self._function = function
+        self._over = threading.Event()
+        self.value: Any = None
+        """What came back, once it is over …"""
+        self.error: BaseException | None = None
+        """… or what was raised."""
+        threading.Thread(target=self._make, name="plait-call", daemon=True).start()
+
+    def _make(self) -> None:
+        try:
+            self.value = self._function()
+        except BaseException as error:  # `answer` raises it, in the thread that can do something about it
+            self.error = error
+        self._over.set()
+
+    def is_over(self, seconds: float = 0.0, *, gives_way: Callable[[], bool] = _never) -> bool:
+        """Has it ended, now or in so many seconds?"""
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0 and not self._over.wait(min(LOOK, left)):
+            if gives_way():
+                break
+        return self._over.is_set()
+
+    def answer(self, seconds: float, *, gives_way: Callable[[], bool] = _never) -> Any:
+        """What came back, or it raises what was raised; to be asked again if nothing was there yet."""
+        if not self.is_over(seconds, gives_way=gives_way):
+            raise GaveWay if gives_way() else NoAnswer
+        if self.error is not None:
+            raise self.error
+        return self.value
+
 
 CONNECT: Final = 6.0
 """Seconds until there is no cluster at an address."""
@@ -219,3 +276,84 @@ def quiet() -> Iterator[None]:
     finally:
         for one, level in zip(loggers, before, strict=True):
             one.setLevel(level)
+
+
+AT_ONCE: Final = 2.0
+"""The same without grace."""
+ANSWER: Final = 1.0
+"""Seconds until a scheduler that says nothing is left aside."""
+PAUSE: Final = 0.1
+
+
+def seconds_to_stop() -> float:
+    """Until what is to stop has ended: the grace of its processes, and some more."""
+    return grace_seconds() + AT_ONCE
+
+
+class Ways(Protocol):
+    """To have workers halt: each says how many items it is still at."""
+
+    def through_scheduler(self, workers: list[str], at_once: bool) -> Mapping[str, object]: ...
+
+    def directly(self, worker: str, at_once: bool) -> object: ...
+
+
+def halted(workers: Iterable[str], ways: Ways, stop: Stop) -> list[str]:
+    """Have workers end what they are at; those that did not say that they have."""
+    return _Halting(set(workers), ways, stop).done()
+
+
+class _Halting:
+    def __init__(self, workers: set[str], ways: Ways, stop: Stop) -> None:
+        self._busy = workers
+        self._ways = ways
+        self._stop = stop
+        self._hurried = stop.at_once
+        self._ask: Callable[[], Mapping[str, object]] = self._through_scheduler
+        self._asked: dict[tuple[str, bool], Call] = {}
+        """By worker, and whether it was hurried: calls under way, of which an answer may come late."""
+
+    def done(self) -> list[str]:
+        until = time.monotonic() + (AT_ONCE if self._hurried else seconds_to_stop())
+        while self._busy and time.monotonic() < until:
+            if self._is_hurried_now():
+                self._hurried = True
+                until = min(until, time.monotonic() + AT_ONCE)
+            said = self._ask()
+            self._busy -= {worker for worker, count in said.items() if _is_through(count)}
+            if self._busy and not self._is_hurried_now():
+                time.sleep(PAUSE)
+        return sorted(self._busy)
+
+    def _is_hurried_now(self) -> bool:
+        return self._stop.at_once and not self._hurried
+
+    def _through_scheduler(self) -> Mapping[str, object]:
+        call = Call(partial(self._ways.through_scheduler, sorted(self._busy), self._hurried))
+        if call.is_over(ANSWER, gives_way=self._is_hurried_now) and call.error is None:
+            said: Mapping[str, object] = call.value
+            return said
+        if not self._is_hurried_now():
+            self._ask = self._directly
+        return {}
+
+    def _directly(self) -> Mapping[str, object]:
+        calls = {worker: self._call(worker) for worker in sorted(self._busy)}
+        until = time.monotonic() + ANSWER
+        over = {
+            worker: self._asked.pop((worker, self._hurried))
+            for worker, call in calls.items()
+            if call.is_over(max(0.0, until - time.monotonic()), gives_way=self._is_hurried_now)
+        }
+        return {worker: call.value for worker, call in over.items() if call.error is None}
+
+    def _call(self, worker: str) -> Call:
+        key = worker, self._hurried
+        if key not in self._asked:
+            self._asked[key] = Call(partial(self._ways.directly, worker, self._hurried))
+        return self._asked[key]
+
+
+def _is_through(said: object) -> bool:
+    """It is at nothing, or gone: its processes end with it."""
+    return said == 0 or (isinstance(said, Raised) and said.is_a(OSError))

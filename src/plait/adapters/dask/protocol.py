@@ -26,7 +26,7 @@ from plait.engine.backend import Fanned, ItemWork
 from plait.engine.events import Event, StepFinished, StepStarted, Used
 from plait.engine.journal import Recorded
 from plait.engine.outcome import Failure, Outcome
-from plait.engine.retried import Retried
+from plait.engine.replay import Retried
 
 VERSION: Final = "plait:__version__"
 """Where a worker finds its version, by `pkgutil.resolve_name`: it may have no function of ours to call."""

@@ -21,6 +21,7 @@ from queue import Empty, SimpleQueue
 from random import Random
 from threading import Event, Thread
 
+from plait.agents.budget import with_estimate
 from plait.agents.messages import Answer, Ask, OnText, Usage
 from plait.agents.providers import sse
 from plait.agents.providers.families import (
@@ -36,7 +37,6 @@ from plait.agents.providers.families import (
 from plait.agents.providers.families.anthropic_messages import AnthropicMessages
 from plait.agents.providers.families.chat_completions import ChatCompletions
 from plait.agents.providers.spec import Spec
-from plait.agents.reckoning import with_estimate
 from plait.core.errors import InternalError, PlaitError, RequestError, listed, nearest
 from plait.core.hints import Final, Protocol, TypeAlias
 from plait.core.masking import Masker, masked

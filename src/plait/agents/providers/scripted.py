@@ -12,9 +12,8 @@ from threading import Lock
 from plait.agents.messages import Answer, Ask, OnText, Usage
 from plait.agents.providers.structured import Asking
 from plait.core.hints import Any, TypeAlias
-from plait.engine.authored import by_author
 from plait.engine.event_bus import Stop
-from plait.engine.outcome import Failure, Interrupted, StepError
+from plait.engine.outcome import Failure, Interrupted, StepError, by_author
 
 Said: TypeAlias = Answer | str
 """An answer, or its text alone."""

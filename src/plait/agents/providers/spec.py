@@ -16,9 +16,9 @@ from plait.core.errors import InputError, Problem
 from plait.core.hints import Literal, TypeAlias
 from plait.core.records import dataclass, field
 from plait.core.values import Json, json_text
-from plait.engine.retry import Retry
+from plait.engine.step import Retry
 from plait.schema import PROVIDER, Said, essence, spelt, template_of
-from plait.schema.fitting import is_number, is_whole
+from plait.schema.validate import is_number, is_whole
 from plait.scope import Scope
 from plait.template.sinks import as_text
 from plait.template.template import Template

@@ -14,8 +14,8 @@ from plait.agents.messages import NOTHING_USED, Answer, Ask, Message, OnText, Us
 from plait.agents.providers.families import ANSWER_TOOL
 from plait.agents.structured_output import Judged, judged
 from plait.core.hints import Protocol
+from plait.core.json_schema import is_schema, misfits
 from plait.core.records import replace
-from plait.core.result_schema import is_schema, misfits
 from plait.core.values import Json, json_text
 from plait.engine.event_bus import Stop
 from plait.engine.outcome import Failure, StepError

@@ -26,7 +26,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from plait.core.documents.files import decoded
     from plait.core.documents.json_reader import load_json, parse_json
-    from plait.core.documents.layers import merge, origins
     from plait.core.documents.limits import (
         MAX_DEPTH,
         MAX_DIGITS,
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
         MAX_PROBLEMS,
         MAX_TEXT,
     )
-    from plait.core.documents.nodes import Mapping, Node, Scalar, Sequence, expect_keys
+    from plait.core.documents.nodes import Mapping, Node, Scalar, Sequence, expect_keys, merge, origins
     from plait.core.documents.yaml_reader import Partly, load, load_partly, parse, parse_partly
 
 _HOME = {

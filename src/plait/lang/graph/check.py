@@ -24,7 +24,7 @@ from plait.lang.findings import Finding
 from plait.lang.hooks import hook_findings
 from plait.lang.workflow.shared_checkout import shared_by_items
 from plait.program.graph.calls import whole_id
-from plait.program.graph.graph_nodes import NodeKind
+from plait.program.graph.walk import NodeKind
 from plait.schema import Said
 from plait.scope import Scope
 from plait.template.conditions import check as check_condition
@@ -223,7 +223,7 @@ class _Graph:
             what, fix = "inputs and config_schema both say what is given", "keep one of them"
             yield Finding(Problem(what, self.document.key_span("config_schema"), fix, code="contradiction"))
         if isinstance(schema, nodes.Mapping):
-            from plait.core.result_schema import is_schema
+            from plait.core.json_schema import is_schema
 
             if not is_schema(schema.data()):
                 what, fix = (

@@ -20,8 +20,7 @@ from plait.core.hints import Final
 from plait.core.records import dataclass, replace
 from plait.core.source import Span
 from plait.core.values import Json, Secret
-from plait.engine.retry import ONCE_ONLY
-from plait.engine.step import PLAIN, Policy
+from plait.engine.step import ONCE_ONLY, PLAIN, Policy
 from plait.lang.analysis.tool_calls import ToolCall, tool_calls
 from plait.lang.common import digest, interpreter_of, on_empty_of, read_limits, retry_of
 from plait.lang.environment import Surroundings
@@ -40,8 +39,7 @@ from plait.lang.loaded import Loaded
 from plait.lang.parameters import Parameter, declared, resolve
 from plait.program.actions.shell import Shell
 from plait.program.graph.calls import Action, Call, ShellCall
-from plait.program.graph.graph_nodes import Edge, Loop, Node
-from plait.program.graph.walk import Graph
+from plait.program.graph.walk import Edge, Graph, Loop, Node
 from plait.schema import Said, essence, template_of
 from plait.schema.graph_tables import MAX_CONCURRENCY, MAX_STEPS
 from plait.scope.expressions import read_when

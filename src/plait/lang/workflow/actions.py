@@ -11,8 +11,8 @@ from plait.lang.common import digest, interpreter_of, needed, on_empty_of, plain
 from plait.program.action_step import Action
 from plait.program.actions.shell import Shell
 from plait.program.block import UseBlock
+from plait.program.changes import Watched
 from plait.program.step_list import joined
-from plait.program.watched import Watched
 from plait.schema import Said, template_of, text_template
 from plait.template.template import Template
 
@@ -106,7 +106,7 @@ def _prompt(said: Said, strict: bool) -> Action:
 
 def _converse(said: Said, inner: Said, options: dict[str, Json], strict: bool) -> Action:
     from plait.lang.common import agent_limits
-    from plait.program.actions.converse import Converse
+    from plait.program.actions.prompt import Converse
 
     schema = inner.get("schema")
     retries = inner.whole("max_output_retries")
@@ -127,7 +127,7 @@ def _converse(said: Said, inner: Said, options: dict[str, Json], strict: bool) -
 
 
 def _foreach(builder: Builder, said: Said, place: Place, strict: bool) -> Action:
-    from plait.program.foreach import Command, Source, Values, foreach
+    from plait.program.map import Command, Source, Values, foreach
 
     node = said.get("foreach")
     assert node is not None

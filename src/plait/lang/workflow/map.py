@@ -10,7 +10,7 @@ from plait.core.documents import nodes
 from plait.core.errors import Problem
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.records import replace
-from plait.engine.retry import ONCE_ONLY, Retry
+from plait.engine.step import ONCE_ONLY, Retry
 from plait.lang.analysis.declarations import names_before_items
 from plait.lang.analysis.mentions import mentions_item
 from plait.lang.common import digest, on_empty_of, retry_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from plait.core.documents import nodes
 from plait.core.records import replace
 from plait.lang.common import digest
-from plait.program.extract import Extracting, ExtractOutput
+from plait.program.capture import Extracting, ExtractOutput
 from plait.program.step_list import Sequence as Steps
 from plait.program.step_list import joined, sequence
 from plait.schema import Said

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from plait.agents.permissions import DIRECTIVE
+from plait.agents.tool_access import DIRECTIVE
 from plait.core.hints import TYPE_CHECKING, TypeAlias
 from plait.core.records import dataclass, replace
 from plait.core.values import Json, detached, json_text, unshared
@@ -27,8 +27,8 @@ from plait.template.sinks import as_json_value, as_text
 from plait.template.template import Template
 
 if TYPE_CHECKING:
-    from plait.program.graph.graph_nodes import Loop, Node
     from plait.program.graph.node import Names
+    from plait.program.graph.walk import Loop, Node
 
 PREFIX = "tool:"
 """What other systems write before the id of a tool."""

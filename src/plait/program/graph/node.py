@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from plait.engine.perform import Turn
     from plait.engine.step import Step
     from plait.program.graph.calls import Action
-    from plait.program.graph.graph_nodes import Node
-    from plait.program.graph.walk import _Way
+    from plait.program.graph.walk import Node, _Way
     from plait.template.nodes import Path
     from plait.template.program import Answer, Piece
     from plait.template.template import Template

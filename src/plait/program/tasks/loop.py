@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from plait.core.hints import TYPE_CHECKING
 from plait.core.records import dataclass, replace
 from plait.core.values import Json
-from plait.engine.authored import by_author
 from plait.engine.hands import working
 from plait.engine.outcome import (
     Done,
@@ -15,6 +14,7 @@ from plait.engine.outcome import (
     Failure,
     Outcome,
     StepError,
+    by_author,
 )
 from plait.engine.perform import Turn, plans
 from plait.engine.step import PLAIN, Policy, Step

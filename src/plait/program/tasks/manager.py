@@ -15,11 +15,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from threading import Condition
 
-from plait.agents.essence import digest
-from plait.agents.messages import Answer, Offer, ToolUse
-from plait.agents.permissions import Permissions
+from plait.agents.messages import Answer, Offer, ToolUse, digest
 from plait.agents.session import Agency, Conversation, Talk
-from plait.agents.tool_access import faults
+from plait.agents.tool_access import Permissions, faults
 from plait.agents.turns import OwnTool
 from plait.core.errors import InputError, nearest
 from plait.core.hints import TYPE_CHECKING, Final

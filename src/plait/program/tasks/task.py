@@ -10,20 +10,17 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-from plait.agents.essence import beside_room, digest, provider_key
-from plait.agents.messages import Provider, Usage
+from plait.agents.messages import Provider, Usage, beside_room, digest, provider_key
 from plait.agents.session import Conversation, Talk
 from plait.core.errors import MissingNamesError
 from plait.core.hints import Final
 from plait.core.masking import masked
 from plait.core.records import dataclass, field, replace
 from plait.core.values import Json, detached, json_text, text, unshared
-from plait.engine.authored import by_author
 from plait.engine.hands import working
-from plait.engine.outcome import Done, Failed, Outcome, Skipped
+from plait.engine.outcome import Done, Failed, Outcome, Skipped, by_author
 from plait.engine.perform import Turn, plans
-from plait.engine.retry import Retry
-from plait.engine.step import PLAIN, Policy, Step
+from plait.engine.step import PLAIN, Policy, Retry, Step
 from plait.program.actions.tool import called, expect_map, fill_params
 from plait.program.tasks.handlers import fingerprint_of, qualified
 from plait.program.tasks.model import PLAIN_AGENT, Agent, Task, TaskOutput, as_limits

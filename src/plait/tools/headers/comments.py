@@ -16,8 +16,7 @@ from plait.core import documents
 from plait.core.errors import DocumentError, LimitError
 from plait.core.records import replace
 from plait.core.source import Source, Span
-from plait.tools.headers.entries import KEYS, Said
-from plait.tools.headers.yaml_header import say_all
+from plait.tools.headers.entries import KEYS, Said, say_all
 
 
 class _Line(NamedTuple):

@@ -9,14 +9,67 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from math import isfinite
 
-from plait.core.errors import Problem, nearest
+from plait.core import documents
+from plait.core.errors import DocumentError, LimitError, Problem, nearest
 from plait.core.hints import Final
 from plait.core.records import field_names
 from plait.core.source import Source, Span
 from plait.core.values import Json
-from plait.tools.headers.literals import Refused
 from plait.tools.items import INFORMATIONAL, Entry, Header
+
+
+class Refused(Exception):
+    """A value that is no plain data; `what` goes on after the name of its key."""
+
+    def __init__(self, what: str, where: Span, fix: str) -> None:
+        self.what, self.where, self.fix = what, where, fix
+
+
+def computed(where: Span) -> Refused:
+    fix = "write the value itself: text, a number, true, false, null, a list or a map of them"
+    return Refused("is computed: a header is read, never executed", where, fix)
+
+
+def expect_text(value: str, where: Span) -> str:
+    if "\0" in value or not _is_whole(value):
+        raise Refused("holds NUL or half of a character pair", where, "remove the escape")
+    return value
+
+
+def _is_whole(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def expect_finite(value: float, where: Span) -> float:
+    large = value.bit_length() > 4 * documents.MAX_DIGITS if isinstance(value, int) else not isfinite(value)
+    if large:
+        raise Refused("holds a number that is too large", where, "write it as text")
+    return value
+
+
+def expect_size(source: Source, limit: int) -> None:
+    if len(source.text) > limit:
+        what, fix = f"this file is larger than {limit:,} characters", "keep large data in files of their own"
+        raise LimitError(what, source.name, fix, code="too-large")
+
+
+def expect_depth(depth: int, where: Span) -> None:
+    if depth > documents.MAX_DEPTH:
+        what = f"this is nested deeper than {documents.MAX_DEPTH} levels"
+        raise LimitError(what, where, "flatten it, or move it to a file of its own", code="too-deep")
+
+
+def put(table: dict[str, Json], key: str, where: Span, value: Json) -> None:
+    if key in table:
+        raise Refused("has a key that stands twice", where, "remove or rename one of them")
+    table[key] = value
+
 
 MAX_ODD_NAMES: Final = 200
 """Names like `__this__` that are compared with ours; comparing is slow, and nobody has so many."""
@@ -92,3 +145,15 @@ def is_almost(name: str, guess: str | None) -> bool:
     from difflib import SequenceMatcher  # only odd names need it, and it is slow to import
 
     return guess is not None and SequenceMatcher(None, name, guess).ratio() >= _ALMOST
+
+
+def read_yaml(said: Said, _: str) -> None:
+    node = documents.parse(said.source.text, said.source.name)
+    say_all(node, said, node.span)
+
+
+def say_all(node: documents.Node, said: Said, where: Span) -> None:
+    if not isinstance(node, documents.Mapping):
+        raise DocumentError("a header is a map", where, "write 'key: value' lines", code="not-a-map")
+    for key, value in node.entries:
+        said.add(str(key.value), value.data(), Span(said.source, key.span.start, key.span.end))

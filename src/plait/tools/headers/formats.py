@@ -99,7 +99,7 @@ def _read_python(said: Said, comment: str) -> None:
 
 
 def _read_yaml(said: Said, comment: str) -> None:
-    from plait.tools.headers.yaml_header import read_yaml
+    from plait.tools.headers.entries import read_yaml
 
     read_yaml(said, comment)
 

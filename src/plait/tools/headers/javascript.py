@@ -13,10 +13,9 @@ from plait.core.hints import Final
 from plait.core.source import Span
 from plait.core.values import Json
 from plait.tools.headers.comments import read_fenced, top_comments
-from plait.tools.headers.entries import Said
-from plait.tools.headers.javascript_tokens import Token, Tokens
-from plait.tools.headers.literals import (
+from plait.tools.headers.entries import (
     Refused,
+    Said,
     computed,
     expect_depth,
     expect_finite,
@@ -24,6 +23,7 @@ from plait.tools.headers.literals import (
     expect_text,
     put,
 )
+from plait.tools.headers.javascript_tokens import Token, Tokens
 
 MAX_JAVASCRIPT: Final = 1 << 20
 """Characters."""

@@ -8,9 +8,9 @@ from plait.core.errors import DocumentError, LimitError
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.source import Source, Span
 from plait.core.values import Json
-from plait.tools.headers.entries import Said
-from plait.tools.headers.literals import (
+from plait.tools.headers.entries import (
     Refused,
+    Said,
     computed,
     expect_depth,
     expect_finite,

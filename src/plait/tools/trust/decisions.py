@@ -30,7 +30,8 @@ import os
 import shlex
 import time
 from _thread import allocate_lock
-from collections.abc import Collection, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import lru_cache
 
 from plait.core.errors import DocumentError, InputError, PlaitError, Problem, TrustError, listed, nearest
@@ -67,7 +68,8 @@ if TYPE_CHECKING:
     from plait.core.documents import Mapping as MappingNode
     from plait.tools.trust.keys import Effort, KeyFolder
     from plait.tools.trust.lockfile import Lock
-    from plait.tools.trust.trust_question import Ask, Question, brought_along
+
+    pass
 
 __all__ = [
     "CLOCK_SKEW",
@@ -260,7 +262,7 @@ class Trust:
             verdicts = self._judge_all(items)
             if self._said_no or not _worth_asking(verdicts) or self.project is None:
                 return verdicts
-            from plait.tools.trust.trust_question import Question, brought_along
+            pass
 
             needed = tuple(verdict.item for verdict in verdicts if verdict.askable)
             if not ask(Question(self.project, needed, brought_along(self.project))):
@@ -571,3 +573,49 @@ def expect_settings(node: MappingNode) -> None:
             problems.append(Problem(what, said.span, fix, code="bad-setting"))
     if problems:
         raise DocumentError.together(problems)
+
+
+_MOST_SHOWN: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a person is asked: may this project run what it brings along?"""
+
+    project: str
+    items: tuple[Item, ...]
+    """What is about to run."""
+    brings: tuple[str, ...]
+    """Every file that would be trusted, relative to the project."""
+
+    def __str__(self) -> str:
+        inside = [path for path in self.brings if path.count("/") > 1]
+        folders = Counter(path.split("/")[1] for path in inside)
+        parts = [_counted(folder, count) for folder, count in sorted(folders.items(), key=_tools_first)]
+        parts += [path for path in self.brings if path not in inside]
+        return f"this project brings {', '.join(parts)}, signed by nobody you trust: {self.project}"
+
+
+Ask = Callable[[Question], bool]
+
+
+def _counted(folder: str, count: int) -> str:
+    if folder == "tools":
+        return f"{count} tool{'s' * (count != 1)}"
+    return f"{count} file{'s' * (count != 1)} in .ai/{folder}"
+
+
+def _tools_first(entry: tuple[str, int]) -> tuple[bool, str]:
+    return entry[0] != "tools", entry[0]
+
+
+def brought_along(project: str) -> tuple[str, ...]:
+    """The files that trusting a project lets run, for a person to look at."""
+    found = [".env"] if os.path.lexists(os.path.join(project, ".env")) else []
+    for folder, folders, files in os.walk(os.path.join(project, ".ai"), followlinks=False):
+        inside = os.path.relpath(folder, project).replace(os.sep, "/")
+        folders[:] = sorted(name for name in folders if f"{inside}/{name}" != ".ai/state")
+        found += [f"{inside}/{name}" for name in sorted(files)]
+        if len(found) > _MOST_SHOWN:
+            break
+    return tuple(sorted(found))

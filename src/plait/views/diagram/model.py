@@ -356,7 +356,7 @@ def _task_at(path: str, title: str) -> str | None:
 
 def visits_of(journal: Journal, part: str) -> list[Stay]:
     """The visits of a graph, or the steps of a workflow, in their order."""
-    from plait.program.graph.graph_nodes import node_of
+    from plait.program.graph.walk import node_of
 
     found = [known for known in journal.recorded_in(part) if ":" not in known.path.rpartition("/")[2]]
     return [

@@ -18,8 +18,7 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 from plait.core.errors import InputError
-from plait.core.guarded import guarded_folder
-from plait.core.safe_files import OutsideError, read_beneath
+from plait.core.safe_files import OutsideError, guarded_folder, read_beneath
 from plait.core.values import Json
 
 GUARDED_FILES: Final = (
